@@ -1,0 +1,62 @@
+"""Clocks. Passed in, never imported as a global, so that a replay needs no patching."""
+
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Monotonic time in nanoseconds; only differences have a meaning."""
+
+    def now_ns(self) -> int:
+        """Return the time now, ns."""
+        ...
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Return when `now_ns()` is at or after `deadline_ns`; at once where it already is."""
+        ...
+
+
+class MonotonicClock:
+    """CLOCK_MONOTONIC: the clock of `logMonoTime` and of the cameras' timestamps."""
+
+    def now_ns(self) -> int:
+        """Return the time since boot, ns."""
+        return time.monotonic_ns()
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Sleep until the deadline; the system may add its timer slack (about 50 us)."""
+        remaining_ns = deadline_ns - time.monotonic_ns()
+        if remaining_ns > 0:
+            time.sleep(remaining_ns * 1e-9)
+
+
+class ManualClock:
+    """A clock that stands still until it is moved: for replay and tests."""
+
+    def __init__(self, start_ns: int = 0) -> None:
+        self._now_ns = start_ns
+
+    def now_ns(self) -> int:
+        """Return the time last set, ns."""
+        return self._now_ns
+
+    def sleep_until_ns(self, deadline_ns: int) -> None:
+        """Move to the deadline at once."""
+        self._now_ns = max(self._now_ns, deadline_ns)
+
+    def advance_ns(self, delta_ns: int) -> None:
+        """Move forward by `delta_ns`.
+
+        Raises:
+            ValueError: `delta_ns` is negative.
+        """
+        if delta_ns < 0:
+            raise ValueError(
+                f"manual clock: expected a step of at least 0 ns, got {delta_ns}; "
+                "monotonic time never runs back"
+            )
+        self._now_ns += delta_ns
+
+    def set_ns(self, now_ns: int) -> None:
+        """Jump to `now_ns`, also backward: a replay may start a second drive."""
+        self._now_ns = now_ns

@@ -1,0 +1,37 @@
+"""Errors of the bus layer.
+
+CerealError
+├── MessageError    bytes that are no message, or a message that is not what was announced
+├── ServiceError    a service name that does not exist
+├── TransportError  an address that cannot be used
+├── FrameError      a frame ring that is missing, foreign or damaged
+└── LogError        a log that cannot be read or written
+"""
+
+
+class CerealError(Exception):
+    """Base of all errors of this package; `exit_code` is what the command line exits with."""
+
+    exit_code: int = 4
+
+
+class MessageError(CerealError):
+    """The bytes are no Event, or not the Event that was expected."""
+
+
+class ServiceError(CerealError):
+    """The name is no known service."""
+
+    exit_code = 2
+
+
+class TransportError(CerealError):
+    """An endpoint could not be bound, connected or used."""
+
+
+class FrameError(CerealError):
+    """A frame ring is missing, taken, foreign or damaged."""
+
+
+class LogError(CerealError):
+    """A log cannot be read or written."""

@@ -1,0 +1,346 @@
+"""The shared-memory file of a frame ring: its layout, its lock, its wake-up. Used by `frames` only.
+
+Layout (little endian, uint64 words; docs/formats/bus.md): one header, one record of 64 bytes per
+slot, then the frame buffers, each starting on a page. A record's sequence is 2n - 1 while frame
+number n (counted from 1) is being written and 2n once it is whole; `head` is the newest whole one.
+"""
+
+import ctypes
+import errno
+import fcntl
+import mmap
+import os
+import platform
+import struct
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.errors import FrameError
+from cereal.frame_format import FrameFormat
+
+MAGIC: Final = int.from_bytes(b"NV12RING", "little")
+VERSION: Final = 1
+MAX_SLOTS: Final = 256
+MAX_SIDE: Final = 1 << 14
+PAGE: Final = 4096
+
+# Word indices of the header; head and closed have cache lines of their own.
+_MAGIC, _VERSION, _COUNT, _WIDTH, _HEIGHT, _STRIDE, _UV_OFFSET, _SIZE = range(8)
+_HEAD: Final = 8
+_CLOSED: Final = 16
+_HEADER_WORDS: Final = 24
+# Word indices inside a slot's record.
+_SLOT_WORDS: Final = 8
+_SEQUENCE, _FRAME_ID, _SOF, _EOF = range(4)
+
+_FUTEX_NUMBERS: Final = {"x86_64": 202, "aarch64": 98, "riscv64": 98}
+_FUTEX_WAIT: Final = 0
+_FUTEX_WAKE: Final = 1
+_POLL_S: Final = 1e-3
+_LIBC: Final = ctypes.CDLL(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """What a slot says about its frame."""
+
+    number: int
+    frame_id: int
+    sof_ns: int
+    eof_ns: int
+
+
+class Mapping:
+    """A mapped ring file, by writer or reader.
+
+    Args:
+        descriptor: Open file; stays open (and locked, for the writer) as long as the mapping.
+        where: The file's name, for messages.
+        writable: Map for writing.
+
+    Raises:
+        FrameError: the file is no ring of this version, or its header contradicts its size.
+    """
+
+    def __init__(self, descriptor: int, where: Path, *, writable: bool) -> None:
+        self.where = where
+        self.descriptor = descriptor
+        status = os.fstat(descriptor)
+        self.inode = status.st_ino
+        if status.st_size < _HEADER_WORDS * 8:
+            raise FrameError(
+                f"{where}: expected a frame ring, got {status.st_size} bytes; remove the file"
+            )
+        access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
+        self._memory = mmap.mmap(descriptor, status.st_size, access=access)
+        self.bytes: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
+        self.words: NDArray[np.uint64] = np.frombuffer(
+            self._memory, "<u8", count=status.st_size // 8
+        )
+        self.count, self.format = self._checked_header(status.st_size)
+        self._slot_bytes = slot_bytes(self.format.size)
+        self._data_offset = data_offset(self.count)
+        self._head_address = self.words.ctypes.data + _HEAD * 8
+        self._fence = Fence()
+
+    def _checked_header(self, file_size: int) -> tuple[int, FrameFormat]:
+        header = [int(word) for word in self.words[:_HEADER_WORDS]]
+        if header[_MAGIC] != MAGIC or header[_VERSION] != VERSION:
+            raise FrameError(
+                f"{self.where}: expected a frame ring of version {VERSION}, got magic "
+                f"{header[_MAGIC]:#x}, version {header[_VERSION]}; update the writer or the reader"
+            )
+        count = header[_COUNT]
+        form = FrameFormat(*header[_WIDTH : _SIZE + 1])
+        if not (
+            2 <= count <= MAX_SLOTS and is_sound(form) and file_size == ring_bytes(form, count)
+        ):
+            raise FrameError(
+                f"{self.where}: expected {count} slots of {form} in {file_size} bytes, which "
+                "cannot be; the file is damaged, restart the writer"
+            )
+        return count, form
+
+    @property
+    def head(self) -> int:
+        """Number of the newest whole frame, 0 before the first."""
+        return int(self.words[_HEAD])
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether the writer ended in order."""
+        return bool(self.words[_CLOSED])
+
+    def buffer(self, number: int) -> NDArray[np.uint8]:
+        """Return the buffer of frame `number`: a view, (format.size,) uint8."""
+        start = self._data_offset + self._slot(number) * self._slot_bytes
+        return self.bytes[start : start + self.format.size]
+
+    def begin(self, number: int) -> None:
+        """Mark the slot of frame `number` as being written. Writer only."""
+        self.words[self._record(number) + _SEQUENCE] = 2 * number - 1
+        # The mark must be seen before the first new pixel.
+        self._fence.order()
+
+    def finish(self, record: Record) -> None:
+        """Mark the frame as whole, make it the newest and wake the readers. Writer only."""
+        start = self._record(record.number)
+        self.words[start + _FRAME_ID] = record.frame_id
+        self.words[start + _SOF] = record.sof_ns
+        self.words[start + _EOF] = record.eof_ns
+        self._fence.order()
+        self.words[start + _SEQUENCE] = 2 * record.number
+        self._fence.order()
+        self.words[_HEAD] = record.number
+        wake(self._head_address)
+
+    def close_ring(self) -> None:
+        """Tell the readers that no more frames come. Writer only."""
+        self.words[_CLOSED] = 1
+        wake(self._head_address)
+
+    def read(self, number: int) -> Record | None:
+        """Return what is known of frame `number`; None if its slot was taken for a newer one."""
+        start = self._record(number)
+        if int(self.words[start + _SEQUENCE]) != 2 * number:
+            return None
+        self._fence.order()
+        record = Record(
+            number,
+            int(self.words[start + _FRAME_ID]),
+            int(self.words[start + _SOF]),
+            int(self.words[start + _EOF]),
+        )
+        return record if self.is_whole(number) else None
+
+    def is_whole(self, number: int) -> bool:
+        """Tell whether the slot still holds frame `number`, after its content was used."""
+        self._fence.order()
+        return int(self.words[self._record(number) + _SEQUENCE]) == 2 * number
+
+    def wait_beyond(self, number: int, timeout_s: float) -> bool:
+        """Wait until a frame newer than `number` is there; False on timeout or early wake-up."""
+        if self.head > number:
+            return True
+        # A frame published since is caught by the kernel comparing the word with `number`.
+        wait(self._head_address, number & 0xFFFFFFFF, timeout_s)
+        return self.head > number
+
+    def _slot(self, number: int) -> int:
+        return (number - 1) % self.count
+
+    def _record(self, number: int) -> int:
+        return _HEADER_WORDS + self._slot(number) * _SLOT_WORDS
+
+
+class Fence:
+    """Orders memory accesses before it with those after it, for other processes.
+
+    x86 keeps the order of stores by itself; ARM does not. Releasing and then taking a lock is a
+    store-release followed by a load-acquire, which ARMv8 does not let anything pass in between.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def order(self) -> None:
+        """Order everything before with everything after."""
+        self._lock.release()
+        self._lock.acquire()
+
+
+def is_sound(form: FrameFormat) -> bool:
+    """Tell whether the planes lie inside the buffer and the sides are plausible."""
+    sides = 0 < form.width <= MAX_SIDE and 0 < form.height <= MAX_SIDE
+    rows = form.width <= form.stride <= 4 * MAX_SIDE
+    planes = form.stride * form.height <= form.uv_offset <= 1 << 32
+    whole = form.uv_offset + form.stride * (form.height // 2) <= form.size <= 1 << 32
+    return sides and rows and planes and whole
+
+
+def slot_bytes(size: int) -> int:
+    """Return the bytes between two frame buffers."""
+    return (size + PAGE - 1) // PAGE * PAGE
+
+
+def data_offset(count: int) -> int:
+    """Return where the frame buffers begin."""
+    return slot_bytes((_HEADER_WORDS + count * _SLOT_WORDS) * 8)
+
+
+def ring_bytes(form: FrameFormat, count: int) -> int:
+    """Return the size of a whole ring file."""
+    return data_offset(count) + count * slot_bytes(form.size)
+
+
+def create(path: Path, form: FrameFormat, count: int) -> Mapping:
+    """Make a ring file at `path`, replacing one whose writer is gone.
+
+    The file appears under its name only when it is complete and locked, so a reader never sees a
+    half-made one. The lock of the file is its writer's sign of life: the kernel drops it with the
+    process, however that ends.
+
+    Raises:
+        FrameError: another writer lives, or the memory is not there.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(temporary, flags, 0o660)
+    try:
+        size = ring_bytes(form, count)
+        try:
+            # Not ftruncate: a sparse file kills the writer with SIGBUS when the memory runs out.
+            os.posix_fallocate(descriptor, 0, size)
+        except OSError as error:
+            raise FrameError(
+                f"{path}: expected {size} bytes of shared memory, got {error.strerror}; free some, "
+                "enlarge it or use fewer slots"
+            ) from error
+        header = [MAGIC, VERSION, count, form.width, form.height, form.stride]
+        os.pwrite(descriptor, struct.pack("<8Q", *header, form.uv_offset, form.size), 0)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        mapping = Mapping(descriptor, path, writable=True)
+        _publish_file(temporary, path)
+    except BaseException:
+        os.close(descriptor)
+        temporary.unlink(missing_ok=True)
+        raise
+    return mapping
+
+
+def _publish_file(temporary: Path, path: Path) -> None:
+    """Rename under the lock of the ring's name, so that two starting writers see each other."""
+    guard = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+    try:
+        fcntl.flock(guard, fcntl.LOCK_EX)
+        if has_writer(path):
+            raise FrameError(
+                f"{path}: expected no other writer, got a living one; stop it or choose "
+                "another name"
+            )
+        temporary.rename(path)
+    finally:
+        os.close(guard)
+
+
+def attach(path: Path) -> Mapping:
+    """Map an existing ring for reading.
+
+    Raises:
+        FrameError: there is none, or it is damaged.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError as error:
+        raise FrameError(
+            f"{path}: expected a frame ring, got {error.strerror}; start the camera process"
+        ) from error
+    try:
+        return Mapping(descriptor, path, writable=False)
+    except BaseException:
+        os.close(descriptor)
+        raise
+
+
+def has_writer(path: Path) -> bool:
+    """Tell whether a living process holds the lock of the ring at `path`."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return False
+    try:
+        # A shared lock that is not granted means an exclusive holder; ours goes with the close.
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError as error:
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            return True
+        raise
+    else:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def wait(address: int, expected: int, timeout_s: float) -> None:
+    """Sleep while the 32-bit word at `address` is `expected`, at most `timeout_s`.
+
+    A futex costs no processor time while waiting and wakes within tens of microseconds; where its
+    system call number is not known, sleep 1 ms and let the caller look again.
+    """
+    number = _FUTEX_NUMBERS.get(platform.machine())
+    if number is None:
+        time.sleep(min(timeout_s, _POLL_S))
+        return
+    whole_s = int(timeout_s)
+    timeout = struct.pack("@qq", whole_s, int((timeout_s - whole_s) * 1e9))
+    _LIBC.syscall(
+        ctypes.c_long(number),
+        ctypes.c_void_p(address),
+        ctypes.c_int(_FUTEX_WAIT),
+        ctypes.c_uint32(expected),
+        timeout,
+        None,
+        ctypes.c_int(0),
+    )
+
+
+def wake(address: int) -> None:
+    """Wake all processes that wait for the word at `address`."""
+    number = _FUTEX_NUMBERS.get(platform.machine())
+    if number is not None:
+        _LIBC.syscall(
+            ctypes.c_long(number),
+            ctypes.c_void_p(address),
+            ctypes.c_int(_FUTEX_WAKE),
+            ctypes.c_int(2**31 - 1),
+            None,
+            None,
+            ctypes.c_int(0),
+        )

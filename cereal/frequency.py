@@ -1,0 +1,74 @@
+"""Judges whether a service keeps its rate. Used by `pubsub` only."""
+
+from collections import deque
+from typing import Final
+
+_TOLERANCE: Final = 0.2
+_LONG_WINDOW_S: Final = 10
+_SHORT_WINDOW_S: Final = 1
+_SHORTEST_INTERVAL_NS: Final = 1_000_000
+_NS_PER_S: Final = 1_000_000_000
+
+
+class FrequencyTracker:
+    """Average rate of arrival over 10 s and over 1 s, against the bounds of the service.
+
+    Args:
+        frequency_hz: Nominal rate of the service.
+        update_hz: Rate at which the owner looks; it cannot see more than one message per look.
+        is_polled: The owner looks when this service has a message, so it sees each one.
+    """
+
+    def __init__(self, frequency_hz: float, update_hz: float, *, is_polled: bool) -> None:
+        seen_hz = max(min(frequency_hz, update_hz), 1.0)
+        if is_polled:
+            low_hz = high_hz = frequency_hz
+        else:
+            high_hz = min(frequency_hz, update_hz)
+            if frequency_hz >= 2 * update_hz:
+                low_hz = update_hz
+            elif update_hz >= 2 * frequency_hz:
+                low_hz = frequency_hz
+            else:
+                # Close rates beat: in the worst phase every other message falls on a seen one.
+                low_hz = frequency_hz / 2
+        self._low_hz = low_hz * (1 - _TOLERANCE)
+        self._high_hz = high_hz * (1 + _TOLERANCE)
+        self._long = _Window(int(_LONG_WINDOW_S * seen_hz))
+        self._short = _Window(int(_SHORT_WINDOW_S * seen_hz))
+        self._last_ns: int | None = None
+
+    def record(self, now_ns: int) -> None:
+        """Note that a message came at `now_ns`."""
+        if self._last_ns is not None:
+            self._long.append(now_ns - self._last_ns)
+            self._short.append(now_ns - self._last_ns)
+        self._last_ns = now_ns
+
+    def is_ok(self) -> bool:
+        """Tell whether either average is within the bounds; False before the second message."""
+        return self._is_within(self._long) or self._is_within(self._short)
+
+    def _is_within(self, window: "_Window") -> bool:
+        mean_ns = window.mean_ns()
+        if mean_ns is None:
+            return False
+        return self._low_hz <= _NS_PER_S / max(mean_ns, _SHORTEST_INTERVAL_NS) <= self._high_hz
+
+
+class _Window:
+    """The last `length` intervals and their exact sum."""
+
+    def __init__(self, length: int) -> None:
+        self._intervals_ns: deque[int] = deque(maxlen=length)
+        self._sum_ns = 0
+
+    def append(self, interval_ns: int) -> None:
+        if len(self._intervals_ns) == self._intervals_ns.maxlen:
+            self._sum_ns -= self._intervals_ns[0]
+        self._intervals_ns.append(interval_ns)
+        self._sum_ns += interval_ns
+
+    def mean_ns(self) -> float | None:
+        count = len(self._intervals_ns)
+        return self._sum_ns / count if count else None

@@ -1,0 +1,224 @@
+"""Publishing several services, and following the newest message of several others.
+
+Semantics as in openpilot's messaging (docs/formats/bus.md): subscribers conflate; a service is
+alive while its newest message is younger than ten periods; valid is what the sender says.
+"""
+
+from collections.abc import Collection, Iterable
+from typing import Any, Final
+
+from cereal.clock import Clock
+from cereal.errors import MessageError, ServiceError
+from cereal.frequency import FrequencyTracker
+from cereal.schema import content, member_name, new_event, read_event
+from cereal.services import members_of, service
+from cereal.transport.base import Transport
+
+_ALIVE_PERIODS: Final = 10
+_SLOWEST_CHECKED_HZ: Final = 0.99
+_NS_PER_S: Final = 1_000_000_000
+
+
+class PubMaster:
+    """The sending ends of several services.
+
+    Args:
+        services: Names; each needs to be published by this process only.
+        transport: Where to; stays owned by the caller.
+        clock: Source of `logMonoTime`.
+
+    Raises:
+        ServiceError: a name is unknown.
+        TransportError: an endpoint is taken.
+    """
+
+    def __init__(self, services: Iterable[str], transport: Transport, clock: Clock) -> None:
+        self._clock = clock
+        self._publishers = {service(name).name: transport.publisher(name) for name in services}
+
+    def new(self, service: str, size: int | None = None) -> Any:
+        """Build an Event for `service`, stamped now and not valid yet; see `schema.new_event`."""
+        return new_event(service, mono_time_ns=self._clock.now_ns(), size=size)
+
+    def send(self, service: str, message: Any) -> None:
+        """Send a builder of `new`, or the bytes of an Event. Never blocks.
+
+        Raises:
+            ServiceError: `service` is not among those given to the constructor.
+        """
+        publisher = self._publishers.get(service)
+        if publisher is None:
+            raise ServiceError(
+                f"publisher: expected one of {sorted(self._publishers)}, got {service!r}; "
+                "name it when the PubMaster is made"
+            )
+        publisher.send(message if isinstance(message, bytes) else message.to_bytes())
+
+    def close(self) -> None:
+        """Close the publishers; the transport stays open."""
+        for publisher in self._publishers.values():
+            publisher.close()
+
+
+class SubMaster:
+    """The newest message of each of several services, and whether it may be relied on.
+
+    `sm["carState"].vEgo` reads the newest carState, or the schema's defaults before the first.
+    The dictionaries, by service name: `seen` (ever), `updated` (by the last `update`), `valid`,
+    `alive`, `freq_ok`, `recv_time_ns` (of `clock`), `recv_frame` (value of `frame` then) and
+    `mono_time_ns` (the sender's stamp). `frame` counts the updates from 0; -1 before the first.
+
+    A service is not valid before its first message. Services published on demand (rate 0) are
+    always alive, valid and at their rate.
+
+    Args:
+        services: Names.
+        transport: Where from; stays owned by the caller.
+        clock: Time of reception.
+        poll: The service, or services, that `update(timeout_ms > 0)` waits for; default: all.
+        ignore_alive: Services that `all_alive` (and `all_freq_ok`) leaves out.
+        ignore_valid: Services that `all_valid` leaves out.
+        ignore_freq: Services that `all_freq_ok` leaves out.
+        frequency_hz: Rate of `update`; default: that of the fastest polled service.
+        simulation: Seen is alive and every rate is right, for time that does not run evenly.
+
+    Raises:
+        ServiceError: a name is unknown.
+    """
+
+    def __init__(  # noqa: PLR0913 -- independent options, each with its default
+        self,
+        services: Iterable[str],
+        transport: Transport,
+        clock: Clock,
+        *,
+        poll: str | Collection[str] | None = None,
+        ignore_alive: Collection[str] = (),
+        ignore_valid: Collection[str] = (),
+        ignore_freq: Collection[str] = (),
+        frequency_hz: float | None = None,
+        simulation: bool = False,
+    ) -> None:
+        self._services = {name: service(name) for name in services}
+        self._transport = transport
+        self._clock = clock
+        polled = self._polled_names(poll)
+        self._simulation = simulation
+        self._subscribers = {
+            name: transport.subscriber(name, conflate=True) for name in self._services
+        }
+        self._polled = [self._subscribers[name] for name in polled]
+        self._members = {name: members_of(name) for name in self._services}
+        self._ignore_alive = frozenset(ignore_alive)
+        self._ignore_valid = frozenset(ignore_valid)
+        slow = {n for n, s in self._services.items() if s.frequency_hz <= _SLOWEST_CHECKED_HZ}
+        self._ignore_freq = self._ignore_alive | frozenset(ignore_freq) | slow
+
+        update_hz = frequency_hz or max(
+            (self._services[name].frequency_hz for name in polled), default=1.0
+        )
+        self._trackers = {
+            name: FrequencyTracker(
+                one.frequency_hz, update_hz, is_polled=poll is not None and name in polled
+            )
+            for name, one in self._services.items()
+            if one.frequency_hz > 0
+        }
+        on_demand = {name: one.frequency_hz == 0 for name, one in self._services.items()}
+        self.frame = -1
+        self.seen: dict[str, bool] = dict.fromkeys(self._services, False)
+        self.updated: dict[str, bool] = dict.fromkeys(self._services, False)
+        self.valid: dict[str, bool] = dict(on_demand)
+        self.alive: dict[str, bool] = dict(on_demand)
+        self.freq_ok: dict[str, bool] = dict(on_demand)
+        self.recv_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
+        self.recv_frame: dict[str, int] = dict.fromkeys(self._services, 0)
+        self.mono_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
+        self.rejected = 0
+        """Messages so far that were no Event, or an Event of another service."""
+        self._data: dict[str, Any] = {
+            name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
+        }
+
+    def __getitem__(self, service: str) -> Any:
+        """Return the reader of the newest message of `service`."""
+        return self._data[service]
+
+    def __contains__(self, service: str) -> bool:
+        return service in self._services
+
+    def update(self, timeout_ms: int = 0) -> None:
+        """Take over what arrived; wait for a polled service up to `timeout_ms` if none did."""
+        if timeout_ms > 0:
+            self._transport.wait(self._polled, timeout_ms)
+        now_ns = self._clock.now_ns()
+        self.frame += 1
+        for name, subscriber in self._subscribers.items():
+            data = subscriber.receive(0)
+            self.updated[name] = data is not None and self._take(name, data, now_ns)
+        self._judge(now_ns)
+
+    def all_alive(self, services: Iterable[str] | None = None) -> bool:
+        """Tell whether all (of `services`) are alive, apart from those to ignore."""
+        return all(self.alive[name] for name in self._checked(services, self._ignore_alive))
+
+    def all_valid(self, services: Iterable[str] | None = None) -> bool:
+        """Tell whether all (of `services`) are valid, apart from those to ignore."""
+        return all(self.valid[name] for name in self._checked(services, self._ignore_valid))
+
+    def all_freq_ok(self, services: Iterable[str] | None = None) -> bool:
+        """Tell whether all (of `services`) keep their rate, apart from those to ignore."""
+        return all(self.freq_ok[name] for name in self._checked(services, self._ignore_freq))
+
+    def all_checks(self, services: Iterable[str] | None = None) -> bool:
+        """Tell whether all (of `services`) are alive, valid and at their rate."""
+        names = None if services is None else tuple(services)
+        return self.all_alive(names) and self.all_valid(names) and self.all_freq_ok(names)
+
+    def close(self) -> None:
+        """Close the subscribers; the transport stays open."""
+        for subscriber in self._subscribers.values():
+            subscriber.close()
+
+    def _polled_names(self, poll: str | Collection[str] | None) -> Collection[str]:
+        if poll is None:
+            return tuple(self._services)
+        names = (poll,) if isinstance(poll, str) else tuple(poll)
+        for name in names:
+            if name not in self._services:
+                raise ServiceError(
+                    f"subscriber: expected to poll one of {sorted(self._services)}, got {name!r}; "
+                    "add it to the services"
+                )
+        return names
+
+    def _take(self, name: str, data: bytes, now_ns: int) -> bool:
+        try:
+            event = read_event(data)
+            if member_name(event) not in self._members[name]:
+                self.rejected += 1
+                return False
+            self._data[name] = content(event)
+        except MessageError:
+            self.rejected += 1
+            return False
+        self.seen[name] = True
+        self.valid[name] = event.valid or self._services[name].frequency_hz == 0
+        self.mono_time_ns[name] = event.logMonoTime
+        self.recv_time_ns[name] = now_ns
+        self.recv_frame[name] = self.frame
+        tracker = self._trackers.get(name)
+        if tracker is not None:
+            tracker.record(now_ns)
+        return True
+
+    def _judge(self, now_ns: int) -> None:
+        for name, tracker in self._trackers.items():
+            limit_ns = _ALIVE_PERIODS * _NS_PER_S / self._services[name].frequency_hz
+            age_ns = now_ns - self.recv_time_ns[name]
+            self.alive[name] = self.seen[name] and (self._simulation or age_ns < limit_ns)
+            self.freq_ok[name] = self._simulation or tracker.is_ok()
+
+    def _checked(self, services: Iterable[str] | None, ignored: frozenset[str]) -> Iterable[str]:
+        names = self._services if services is None else services
+        return (name for name in names if name not in ignored)

@@ -1,0 +1,168 @@
+"""Cap'n Proto messages. The only module that imports pycapnp.
+
+pycapnp has no types: builders and readers are `Any`, with the fields of `log.capnp` as attributes.
+Wire format: one message = one unpacked, stream-framed message whose root is `Event`.
+"""
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import capnp
+
+from cereal.errors import MessageError
+from cereal.services import member_of
+
+capnp.remove_import_hook()
+
+SCHEMA_PATH: Final = Path(__file__).with_name("log.capnp")
+"""The schema; `car.capnp` lies beside it."""
+
+log: Final[Any] = capnp.load(str(SCHEMA_PATH))
+"""The pycapnp module of `log.capnp`: `log.Event`, `log.ModelDataV2`, ..."""
+
+# Messages come from our own machine or from a log whose frame was checked: no limit on their size.
+_NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
+_MAX_SEGMENTS: Final = 512  # limit of the reference implementation
+_LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
+_MEMBER_KIND: Final[dict[str, str]] = {
+    field.name: field.slot.type.which() for field in log.Event.schema.node.struct.fields
+}
+
+
+def new_event(
+    service: str, *, mono_time_ns: int, valid: bool = False, size: int | None = None
+) -> Any:
+    """Build an Event that holds an empty message of `service`.
+
+    Args:
+        service: Name of the service, or of the Event member.
+        mono_time_ns: `logMonoTime`, ns of the monotonic clock.
+        valid: Whether the content may be trusted. False until the sender says otherwise, although
+            the schema's default is true.
+        size: Number of elements (lists) or bytes (Text, Data); only for those members, default 0.
+
+    Returns:
+        The builder; fill `event.<service>`, then `event.to_bytes()` or `PubMaster.send`.
+
+    Raises:
+        MessageError: no such member, or a size for a structure.
+    """
+    member = member_of(service)
+    kind = _MEMBER_KIND.get(member)
+    if kind is None:
+        raise MessageError(
+            f"event: expected a member of Event, got {service!r}; see cereal/log.capnp"
+        )
+    event = log.Event.new_message(logMonoTime=mono_time_ns, valid=valid)
+    if kind in _LIST_OR_BLOB:
+        if kind == "list":
+            event.init(member, size or 0)
+        else:
+            setattr(event, member, "" if kind == "text" else bytes(size or 0))
+    elif size is not None:
+        raise MessageError(
+            f"event {service}: expected no size for a structure, got {size}; leave it out"
+        )
+    else:
+        event.init(member)
+    return event
+
+
+def read_event(data: bytes | bytearray | memoryview) -> Any:
+    """Return a reader of the one Event in `data`; it keeps what it needs of `data`.
+
+    Any alignment and any number of segments. The frame and the root pointer are checked here;
+    a pointer deeper inside is checked when it is followed.
+
+    Raises:
+        MessageError: `data` is not one whole message.
+    """
+    if len(data) % 8:
+        # pycapnp copies unaligned bytes itself, but refuses lengths that are no whole words.
+        raise MessageError(
+            f"event: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
+        )
+    try:
+        # The context manager would only release writable buffers; bytes live as long as the reader.
+        with log.Event.from_bytes(bytes(data), traversal_limit_in_words=_NO_TRAVERSAL_LIMIT) as e:
+            return e
+    except (capnp.KjException, ValueError) as error:
+        raise MessageError(
+            f"event: expected a framed Event in {len(data)} bytes, got {_first_line(error)}; "
+            "the sender is not speaking this protocol or the bytes are damaged"
+        ) from error
+
+
+def read_events(data: bytes) -> Iterator[Any]:
+    """Yield a reader for each of the messages that follow each other in `data`.
+
+    Raises:
+        MessageError: the bytes end inside a message or are no messages; after the whole ones.
+    """
+    offset = 0
+    while offset < len(data):
+        size = message_size(data, offset)
+        if size is None or offset + size > len(data):
+            raise MessageError(
+                f"events: expected a whole message at byte {offset} of {len(data)}, got its "
+                "beginning only; the data is truncated"
+            )
+        yield read_event(data[offset : offset + size])
+        offset += size
+
+
+def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int | None:
+    """Return the bytes of the framed message that starts at `offset`, None if its frame is cut off.
+
+    Source: Cap'n Proto encoding, "Serialization over a stream": segment count - 1 and the words of
+    each segment as uint32, padded to 8 bytes, then the segments.
+
+    Raises:
+        MessageError: no message starts there (more than 512 segments, or an empty first one).
+    """
+    available = len(data) - offset
+    if available < 8:
+        return None
+    last_segment: int
+    words: int
+    last_segment, words = struct.unpack_from("<II", data, offset)
+    if last_segment >= _MAX_SEGMENTS or words == 0:
+        raise MessageError(
+            f"message at byte {offset}: expected 1 to {_MAX_SEGMENTS} segments and a root, got "
+            f"{last_segment + 1} segments, {words} words; the data is damaged or no message"
+        )
+    frame = (4 * (last_segment + 2) + 7) & ~7
+    if available < frame:
+        return None
+    if last_segment:
+        words += sum(struct.unpack_from(f"<{last_segment}I", data, offset + 8))
+    return frame + 8 * words
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def member_name(event: Any) -> str | None:
+    """Return which message the Event holds; None for members newer than our schema."""
+    try:
+        return str(event.which())
+    except (capnp.KjException, ValueError):
+        return None
+
+
+def content(event: Any) -> Any:
+    """Return the message inside the Event: the reader or builder of its union member.
+
+    Raises:
+        MessageError: the member is newer than our schema, or its pointer is damaged.
+    """
+    try:
+        return getattr(event, str(event.which()))
+    except (capnp.KjException, ValueError) as error:
+        raise MessageError(
+            f"event: expected a member of our schema, got {_first_line(error)}; skip the message"
+        ) from error

@@ -1,0 +1,167 @@
+"""The services of the bus: their rates, their log decimation and their TCP ports.
+
+A service is a topic; every message on it is an Event whose union holds the member of that name.
+Names of 2025 are used throughout; the names of 2026 are listed beside them (`RENAMED_2026`), carry
+the same messages and only differ in their port.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final, Literal
+
+from cereal.errors import ServiceError
+
+HashName = Literal["murmur", "fnv1a"]
+
+_PORT_BASE: Final = 8023
+_PORT_SPAN: Final = 65535 - _PORT_BASE
+_MASK64: Final = (1 << 64) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One topic of the bus."""
+
+    name: str
+    logged: bool
+    frequency_hz: float
+    """Nominal rate; 0 = published on demand, so never late."""
+    decimation: int | None
+    """Every n-th message enters the small log (qlog); None = none does."""
+
+
+def _table(*rows: tuple[str, bool, float, int | None]) -> dict[str, Service]:
+    return {row[0]: Service(*row) for row in rows}
+
+
+_SERVICES_2025: Final = _table(
+    ("modelV2", True, 20, None),
+    ("drivingModelData", True, 20, 10),
+    ("cameraOdometry", True, 20, 10),
+    ("driverStateV2", True, 20, 10),
+    ("driverMonitoringState", True, 20, 10),
+    ("roadCameraState", True, 20, 20),
+    ("wideRoadCameraState", True, 20, 20),
+    ("driverCameraState", True, 20, 20),
+    ("roadEncodeIdx", False, 20, 1),
+    ("wideRoadEncodeIdx", False, 20, 1),
+    ("driverEncodeIdx", False, 20, 1),
+    ("qRoadEncodeIdx", False, 20, None),
+    ("roadEncodeData", False, 20, None),
+    ("wideRoadEncodeData", False, 20, None),
+    ("driverEncodeData", False, 20, None),
+    ("qRoadEncodeData", False, 20, None),
+    ("liveCalibration", True, 4, 4),
+    ("liveDelay", True, 4, 1),
+    ("livePose", True, 20, 4),
+    ("longitudinalPlan", True, 20, 10),
+    ("deviceState", True, 2, 1),
+    ("managerState", True, 2, 1),
+    ("carState", True, 100, 10),
+    ("carControl", True, 100, 10),
+    ("carOutput", True, 100, 10),
+    ("controlsState", True, 100, 10),
+    ("selfdriveState", True, 100, 10),
+    ("carParams", True, 0.02, 1),
+    ("onroadEvents", True, 1, 1),
+    ("can", True, 100, 2053),
+    ("sendcan", True, 100, 139),
+    ("logMessage", True, 0, None),
+    ("procLog", True, 0.5, 15),
+    ("thumbnail", True, 1 / 60, 1),
+    ("chestnutState", True, 2, 1),
+    ("chestnutGpuState", True, 2, 1),
+)
+
+RENAMED_2026: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "narrowRoadCameraState": "roadCameraState",
+        "cabinCameraState": "driverCameraState",
+        "extrinsicsCalibration": "liveCalibration",
+        "lateralDelay": "liveDelay",
+        "deviceMotion": "livePose",
+        "narrowRoadEncodeIdx": "roadEncodeIdx",
+        "cabinEncodeIdx": "driverEncodeIdx",
+        "qNarrowRoadEncodeIdx": "qRoadEncodeIdx",
+    }
+)
+"""Name of a service in 2026 -> its name here, which is also the name of the Event member."""
+
+SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
+    _SERVICES_2025
+    | {new: replace(_SERVICES_2025[old], name=new) for new, old in RENAMED_2026.items()}
+)
+
+# A stack of 2026 publishes driver monitoring as another structure under the old name.
+_OTHER_MEMBERS: Final = {"driverMonitoringState": ("driverMonitoringStateV2",)}
+
+
+def service(name: str) -> Service:
+    """Return the service called `name`.
+
+    Raises:
+        ServiceError: there is none.
+    """
+    try:
+        return SERVICES[name]
+    except KeyError:
+        raise ServiceError(
+            f"service {name!r}: expected one of the {len(SERVICES)} names in cereal/services.py; "
+            "correct the name or add the service there"
+        ) from None
+
+
+def member_of(name: str) -> str:
+    """Return the Event member that carries service `name` when we publish it."""
+    return RENAMED_2026.get(name, name)
+
+
+def members_of(name: str) -> tuple[str, ...]:
+    """Return the Event members that service `name` may carry when others publish it."""
+    member = member_of(name)
+    return (member, *_OTHER_MEMBERS.get(member, ()))
+
+
+def port_of(endpoint: str, hash_name: HashName = "murmur") -> int:
+    """Return the TCP port on which `endpoint` is published.
+
+    The endpoint is usually a service name. Two endpoints may share a port; nothing resolves that.
+
+    Args:
+        endpoint: Text that is hashed as UTF-8.
+        hash_name: "murmur" is `std::hash<std::string>` of libstdc++ (stacks until 2025); "fnv1a" is
+            64-bit FNV-1a (the bridge of 2026).
+
+    Source: 8023 + hash mod (65535 - 8023); docs/formats/bus.md has the table of known ports.
+    """
+    data = endpoint.encode()
+    value = _murmur64(data) if hash_name == "murmur" else _fnv1a64(data)
+    return _PORT_BASE + value % _PORT_SPAN
+
+
+def _murmur64(data: bytes) -> int:
+    """Murmur hash as libstdc++'s `_Hash_bytes` on 64-bit machines, with its seed for strings."""
+    multiplier = 0xC6A4A7935BD1E995
+    value = 0xC70F6907 ^ (len(data) * multiplier & _MASK64)
+    whole = len(data) & ~7
+    for start in range(0, whole, 8):
+        word = int.from_bytes(data[start : start + 8], "little") * multiplier & _MASK64
+        value = (value ^ _fold(word) * multiplier) & _MASK64
+        value = value * multiplier & _MASK64
+    if len(data) > whole:
+        value ^= int.from_bytes(data[whole:], "little")
+        value = value * multiplier & _MASK64
+    return _fold(_fold(value) * multiplier & _MASK64)
+
+
+def _fold(value: int) -> int:
+    return value ^ (value >> 47)
+
+
+def _fnv1a64(data: bytes) -> int:
+    """64-bit FNV-1a: offset basis 0xcbf29ce484222325, prime 0x100000001b3."""
+    value = 0xCBF29CE484222325
+    for byte in data:
+        value = (value ^ byte) * 0x100000001B3 & _MASK64
+    return value

@@ -1,0 +1,57 @@
+"""What a transport is: publishers and subscribers of whole messages, by service name."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+
+class Publisher(Protocol):
+    """The one sender of a service. Not to be shared between threads."""
+
+    def send(self, data: bytes) -> None:
+        """Send one message to whoever listens now. Never blocks; a slow reader loses messages."""
+        ...
+
+    def close(self) -> None:
+        """Release the endpoint; further calls do nothing."""
+        ...
+
+
+class Subscriber(Protocol):
+    """One receiver of a service. Not to be shared between threads."""
+
+    def receive(self, timeout_ms: int = 0) -> bytes | None:
+        """Return the next message, or None if none comes within `timeout_ms` (0 = do not wait)."""
+        ...
+
+    def close(self) -> None:
+        """Stop receiving; further calls do nothing."""
+        ...
+
+
+class Transport(Protocol):
+    """Makes publishers and subscribers; owns them."""
+
+    def publisher(self, service: str) -> Publisher:
+        """Open the sending end of `service`.
+
+        Raises:
+            TransportError: the endpoint is taken or cannot be used.
+        """
+        ...
+
+    def subscriber(self, service: str, *, conflate: bool = False) -> Subscriber:
+        """Open a receiving end of `service`; it need not have a publisher yet.
+
+        Args:
+            service: Name of the service.
+            conflate: Keep the newest message only, instead of a queue.
+        """
+        ...
+
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
+        """Wait until one of `subscribers` of this transport has a message; False on timeout."""
+        ...
+
+    def close(self) -> None:
+        """Close everything that this transport opened."""
+        ...

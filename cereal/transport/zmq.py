@@ -1,0 +1,216 @@
+"""Transport between processes: ZeroMQ PUB/SUB, one single-part message per Event.
+
+Wire facts in docs/formats/bus.md. Without encryption or authentication, hence loopback by default.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Final, TypeVar
+
+import zmq
+
+from cereal.errors import TransportError
+from cereal.services import port_of
+from cereal.transport.base import Subscriber
+
+_RECONNECT_MAX_MS: Final = 500
+_UNBIND_MS: Final = 1000
+_ANY_INTERFACE: Final = frozenset({"*", "0.0.0.0"})  # noqa: S104 -- compared with, not bound to
+# Longest path of a unix socket is 108 bytes with the terminator (unix(7)).
+_MAX_IPC_PATH: Final = 107
+
+
+_End = TypeVar("_End", "ZmqPublisher", "ZmqSubscriber")
+
+
+class ZmqTransport:
+    """Publishers bind, subscribers connect; either may come first.
+
+    Args:
+        address: "tcp://HOST" (port by service) or "ipc:///DIR" (one socket file per service; the
+            directory is made). "tcp://*" publishes on all interfaces: anyone who reaches the
+            machine can then read.
+        ports: Port of a service; `port_of` by default.
+
+    Raises:
+        TransportError: the address has another form.
+    """
+
+    def __init__(
+        self, address: str = "tcp://127.0.0.1", ports: Callable[[str], int] = port_of
+    ) -> None:
+        scheme, separator, rest = address.partition("://")
+        if not separator or scheme not in ("tcp", "ipc") or not rest.strip("/"):
+            raise TransportError(
+                f"zmq transport: expected tcp://HOST or ipc:///DIR, got {address!r}; "
+                "use tcp://127.0.0.1 for this machine"
+            )
+        self._scheme = scheme
+        self._place = rest if scheme == "ipc" else rest.rstrip("/")
+        self._ports = ports
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._open: list[ZmqPublisher | ZmqSubscriber] = []
+
+    def endpoint(self, service: str, *, bind: bool = False) -> str:
+        """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
+        if self._scheme == "ipc":
+            return f"ipc://{self._place.rstrip('/')}/{service}"
+        host = self._place
+        if host in _ANY_INTERFACE:
+            host = "*" if bind else "127.0.0.1"
+        return f"tcp://{host}:{self._ports(service)}"
+
+    def publisher(self, service: str) -> "ZmqPublisher":
+        """Bind the endpoint of `service`.
+
+        Raises:
+            TransportError: it is taken, or its path is too long.
+        """
+        endpoint = self.endpoint(service, bind=True)
+        lock = self._claim_ipc(service, endpoint) if self._scheme == "ipc" else None
+        socket = self._context.socket(zmq.PUB)
+        socket.setsockopt(zmq.LINGER, 0)
+        try:
+            socket.bind(endpoint)
+        except zmq.ZMQError as error:
+            socket.close()
+            if lock is not None:
+                os.close(lock)
+            raise TransportError(
+                f"zmq transport, {service}: expected to bind {endpoint}, got {error}; "
+                "stop the other publisher of this service or use another address"
+            ) from error
+        return self._keep(ZmqPublisher(socket, service, lock))
+
+    def subscriber(self, service: str, *, conflate: bool = False) -> "ZmqSubscriber":
+        """Connect to the endpoint of `service`; retries in the background until it is bound.
+
+        Raises:
+            TransportError: the endpoint is not one.
+        """
+        endpoint = self.endpoint(service)
+        socket = self._context.socket(zmq.SUB)
+        socket.setsockopt(zmq.LINGER, 0)
+        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
+        if conflate:
+            # Must come before connect; possible because messages have a single part.
+            socket.setsockopt(zmq.CONFLATE, 1)
+        socket.setsockopt(zmq.SUBSCRIBE, b"")
+        try:
+            socket.connect(endpoint)
+        except zmq.ZMQError as error:
+            socket.close()
+            raise TransportError(
+                f"zmq transport, {service}: expected to connect to {endpoint}, got {error}; "
+                "check the address"
+            ) from error
+        return self._keep(ZmqSubscriber(socket))
+
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
+        """Wait until one of `subscribers` has a message; False on timeout."""
+        poller = zmq.Poller()
+        for subscriber in subscribers:
+            if isinstance(subscriber, ZmqSubscriber):
+                poller.register(subscriber.socket, zmq.POLLIN)
+        return bool(poller.poll(timeout_ms))
+
+    def close(self) -> None:
+        """Close all sockets and drop what was not sent yet."""
+        for end in self._open:
+            end.close()
+        self._open.clear()
+        self._context.term()
+
+    def _keep(self, end: _End) -> _End:
+        self._open.append(end)
+        return end
+
+    def _claim_ipc(self, service: str, endpoint: str) -> int:
+        """Take the lock file beside a socket file: ZeroMQ would silently steal a bound path."""
+        path = Path(endpoint.removeprefix("ipc://"))
+        if len(os.fsencode(path)) > _MAX_IPC_PATH:
+            raise TransportError(
+                f"zmq transport, {service}: expected a socket path of at most {_MAX_IPC_PATH} "
+                f"bytes, got {path}; choose a shorter directory"
+            )
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            os.close(lock)
+            raise TransportError(
+                f"zmq transport, {service}: expected to bind {endpoint}, got {error.strerror} on "
+                f"its lock; stop the other publisher of this service or use another directory"
+            ) from error
+        return lock
+
+
+class ZmqPublisher:
+    """Sending end: a bound PUB socket."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]", service: str, lock: int | None) -> None:
+        self._socket = socket
+        self._lock = lock
+        self._service = service
+        self._pid = os.getpid()
+
+    def send(self, data: bytes) -> None:
+        """Send `data`; a subscriber whose queue is full misses it.
+
+        Raises:
+            TransportError: the process was forked since, or the publisher is closed.
+        """
+        if os.getpid() != self._pid:
+            # A ZeroMQ context does not survive a fork: both processes would write one stream.
+            raise TransportError(
+                f"zmq transport, {self._service}: expected to send from process {self._pid}, got "
+                f"{os.getpid()}; open a transport in the new process"
+            )
+        try:
+            self._socket.send(data, zmq.DONTWAIT)
+        except zmq.Again:
+            # PUB drops by itself; this is the case of no room anywhere, which is dropping too.
+            return
+        except zmq.ZMQError as error:
+            raise TransportError(
+                f"zmq transport, {self._service}: expected to send {len(data)} bytes, got {error}; "
+                "open another publisher"
+            ) from error
+
+    def close(self) -> None:
+        """Unbind, and return when the endpoint is free again."""
+        if self._socket.closed:
+            return
+        # ZeroMQ unbinds in the background, and removes a socket file by name: without waiting, it
+        # could remove the file of the next publisher.
+        monitor = self._socket.get_monitor_socket(zmq.EVENT_CLOSED)
+        self._socket.unbind(self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
+        monitor.poll(_UNBIND_MS)
+        self._socket.disable_monitor()
+        self._socket.close(linger=0)
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+
+class ZmqSubscriber:
+    """Receiving end: a connected SUB socket."""
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self.socket = socket
+
+    def receive(self, timeout_ms: int = 0) -> bytes | None:
+        """Return the next message, or None after `timeout_ms`."""
+        if timeout_ms > 0 and not self.socket.poll(timeout_ms, zmq.POLLIN):
+            return None
+        try:
+            return self.socket.recv(zmq.DONTWAIT)
+        except zmq.Again:
+            return None
+
+    def close(self) -> None:
+        """Disconnect."""
+        self.socket.close(linger=0)

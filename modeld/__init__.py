@@ -1,0 +1,1 @@
+"""The daemon: camera frames and vehicle state in, driving model messages out, at 20 Hz."""

@@ -1,0 +1,337 @@
+"""The loop: pair frames, read the bus, run the model, publish what it says.
+
+The only module that knows all the others. ``Daemon`` takes its clock, bus, program and cameras
+from outside, so that replay runs the same code; ``run`` opens the real ones.
+"""
+
+import logging
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+import runtime
+from cereal.clock import Clock, MonotonicClock
+from cereal.errors import CerealError
+from cereal.frames import FrameFormat
+from cereal.pubsub import PubMaster, SubMaster
+from cereal.transport import Transport, ZmqTransport
+from modeld.actions import ActionFilter
+from modeld.calibration import Calibration, CameraPlan
+from modeld.confidence import ConfidenceFilter, HardBrakeFilter
+from modeld.config import Config
+from modeld.desire import Desire, LaneChangeMachine
+from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
+from modeld.drop_filter import DropFilter, DropStatus
+from modeld.errors import CameraConfigError, ConfigError, InternalError, ModeldError
+from modeld.fill_message import (
+    FrameInfo,
+    FrameVerdict,
+    fill_camera_odometry,
+    fill_driving_model_data,
+    fill_model_v2,
+)
+from modeld.frame_sync import CameraSource, FramePair, FrameSync
+from modeld.inputs import (
+    DEMO_CAR,
+    SUBSCRIPTIONS,
+    BusInputs,
+    DesirePulse,
+    action_times,
+    read_bus_inputs,
+    write_traffic_convention,
+)
+from modeld.parse_outputs import DrivingOutputs
+from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
+from modeld.throttle import Throttle
+from runtime.errors import RuntimeFault
+
+logger = logging.getLogger(__name__)
+
+# In the order in which they are sent.
+PUBLICATIONS: Final = ("modelV2", "drivingModelData", "cameraOdometry")
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What one iteration did.
+
+    Attributes:
+        frame_id: Id of the main frame.
+        dropped: Frames missing just before it.
+        published: The messages were sent; False after a drop if the model skips those.
+        valid: They were marked valid.
+        execution_time_s: Of the model; 0 if it did not run.
+    """
+
+    frame_id: int
+    dropped: int
+    published: bool
+    valid: bool
+    execution_time_s: float
+
+
+class Daemon:
+    """The state of the daemon and one iteration of its loop.
+
+    Attributes:
+        car: The car being driven; a built-in one until it is set.
+        model: The loaded model.
+        calibration: Warp matrices and whether they are known yet.
+        lane_change: Lane change machine.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        program: DrivingProgram,
+        transport: Transport,
+        clock: Clock,
+        road: CameraSource | None,
+        wide: CameraSource | None = None,
+    ) -> None:
+        """Bind a program to cameras and a bus.
+
+        Args:
+            config: Settings.
+            program: A driving artifact's program; its state should be at reset.
+            transport: The bus.
+            clock: Stamps messages and judges their age.
+            road: The road camera, or None when only the wide one exists.
+            wide: The wide camera, or None when there is only the road camera.
+
+        Raises:
+            ModelInterfaceError: The program is not a driving model, or not for these cameras.
+            CameraConfigError: There is no camera, or they do not fit the configuration.
+        """
+        main = road if road is not None else wide
+        if main is None:
+            raise CameraConfigError("cameras: expected a road or a wide camera, got none")
+        extra = wide if road is not None else None
+        frame_format = _common_format(main, extra)
+        plan = CameraPlan(
+            main_is_wide=road is None,
+            single=extra is None,
+            frame_size=(frame_format.width, frame_format.height),
+            override=config.cameras,
+        )
+        if config.cameras is not None:
+            plan.views(config.cameras)
+        self.car = DEMO_CAR
+        self.model = DrivingModel(program, frame_format)
+        self.calibration = Calibration(plan)
+        self.lane_change = LaneChangeMachine()
+        self._config = config
+        self._publications = PubMaster(PUBLICATIONS, transport, clock)
+        self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
+        self._sync = FrameSync(main, extra, timeout_ms=config.frame_timeout_ms)
+        self._drops = DropFilter()
+        self._pulse = DesirePulse()
+        self._traffic_convention = np.zeros((1, 2), np.float32)
+        self._actions = ActionFilter(config.lat_smooth_s, config.long_smooth_s)
+        self._confidence = ConfidenceFilter()
+        self._hard_brake = HardBrakeFilter()
+        self._dropped = Throttle()
+        self._not_finite = Throttle()
+        self._overwritten = Throttle()
+
+    def run_forever(self, stop: threading.Event) -> None:
+        """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
+        while not stop.is_set():
+            self.step()
+
+    def step(self) -> StepResult | None:
+        """Do one iteration: wait for frames, run, publish.
+
+        Returns:
+            None when no pair of frames arrived in time.
+        """
+        frames = self._sync.receive()
+        if frames is None:
+            return None
+        self._messages.update(0)
+        bus = read_bus_inputs(self._messages)
+        self._update_calibration()
+        drop = self._drops.update(frames.main.frame_id)
+        inputs = self._model_inputs(frames, bus)
+        if drop.dropped > 0 and self.model.skip_on_drop:
+            self._report_dropped(drop, frames)
+            self.model.prepare(inputs)
+            return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)
+        result = self.model.run(inputs)
+        if not result.finite:
+            self._report_not_finite(frames)
+        intact = self._sync.is_intact()
+        if not intact:
+            self._report_overwritten(frames)
+        valid = self.calibration.seen and result.finite and intact
+        frame = FrameInfo(
+            frame_id=frames.main.frame_id,
+            frame_id_extra=frames.extra.frame_id,
+            frame_age=max(0, bus.road_frame_id - frames.main.frame_id),
+            frame_drop_percent=drop.percent,
+            dropped=drop.dropped,
+            timestamp_eof_ns=frames.main.timestamp_eof_ns,
+            execution_time_s=result.execution_time_s,
+            valid=valid,
+        )
+        verdict = self._verdict(result.outputs, bus, frame)
+        self._publish(result, frame, verdict)
+        return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
+
+    def _update_calibration(self) -> None:
+        messages = self._messages
+        if not messages.updated["liveCalibration"]:
+            return
+        if self.calibration.needs_device and not (
+            messages.seen["roadCameraState"] and messages.seen["deviceState"]
+        ):
+            return
+        self.calibration.update(
+            list(messages["liveCalibration"].rpyCalib),
+            str(messages["deviceState"].deviceType),
+            str(messages["roadCameraState"].sensor),
+        )
+
+    def _model_inputs(self, frames: FramePair, bus: BusInputs) -> ModelInputs:
+        write_traffic_convention(self._traffic_convention, is_rhd=bus.is_rhd)
+        return ModelInputs(
+            frames=frames,
+            main_transform=self.calibration.main_transform,
+            extra_transform=self.calibration.extra_transform,
+            desire_pulse=self._pulse.update(self.lane_change.desire),
+            traffic_convention=self._traffic_convention,
+        )
+
+    def _verdict(self, outputs: DrivingOutputs, bus: BusInputs, frame: FrameInfo) -> FrameVerdict:
+        """Draw the conclusions of one frame; advances the filters and the lane change."""
+        times = action_times(
+            bus.lateral_delay_s,
+            self.car,
+            lat_smooth_s=self._config.lat_smooth_s,
+            long_smooth_s=self._config.long_smooth_s,
+        )
+        action = self._actions.update(outputs.plan, outputs.action, bus.vehicle.v_ego_mps, times)
+        changing = outputs.desire_state[[Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT]]
+        self.lane_change.update(bus.vehicle, float(changing.sum()))
+        return FrameVerdict(
+            action=action,
+            confidence=self._confidence.update(outputs.meta, frame.frame_id),
+            hard_brake_predicted=self._hard_brake.update(outputs.meta),
+            lane_change_state=self.lane_change.state,
+            lane_change_direction=self.lane_change.direction,
+        )
+
+    def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
+        raw = result.raw_bytes() if self._config.send_raw_predictions else None
+        events = [self._publications.new(service) for service in PUBLICATIONS]
+        fill_model_v2(events[0], result.outputs, frame, verdict, raw)
+        fill_driving_model_data(events[1], result.outputs, frame, verdict)
+        fill_camera_odometry(events[2], result.outputs, frame)
+        for service, event in zip(PUBLICATIONS, events, strict=True):
+            self._publications.send(service, event)
+
+    def _report_dropped(self, drop: DropStatus, frames: FramePair) -> None:
+        if self._dropped.hit():
+            logger.error(
+                "dropped %d frames before frame %d: model not run (%d times so far)",
+                drop.dropped,
+                frames.main.frame_id,
+                self._dropped.total,
+            )
+
+    def _report_not_finite(self, frames: FramePair) -> None:
+        if self._not_finite.hit():
+            logger.error(
+                "model outputs of frame %d are not finite: state reset, messages marked invalid "
+                "(%d times so far)",
+                frames.main.frame_id,
+                self._not_finite.total,
+            )
+
+    def _report_overwritten(self, frames: FramePair) -> None:
+        if self._overwritten.hit():
+            logger.error(
+                "frame %d or %d was overwritten while it was used: messages marked invalid "
+                "(%d times so far)",
+                frames.main.frame_id,
+                frames.extra.frame_id,
+                self._overwritten.total,
+            )
+
+
+def _common_format(main: CameraSource, extra: CameraSource | None) -> FrameFormat:
+    if extra is not None and extra.format != main.format:
+        raise CameraConfigError(
+            f"cameras: expected one frame format, got road {main.format} and wide {extra.format}"
+        )
+    return main.format
+
+
+def run(config: Config) -> int:
+    """Run the daemon until SIGTERM or SIGINT.
+
+    Args:
+        config: Settings; ``model`` is required.
+
+    Returns:
+        Exit code: 0 after SIGTERM, 130 after SIGINT.
+
+    Raises:
+        ModeldError: Start-up or the loop failed; likewise ``RuntimeFault`` and ``CerealError``.
+            Each message is one line for the user and each class has an ``exit_code``.
+    """
+    if config.model is None:
+        raise ConfigError("model: expected the path of a driving artifact, got none; use --model")
+    with StopSignals() as stop, ExitStack() as resources:
+        try:
+            with stop.interrupting():
+                daemon = _start(config, stop.event, resources)
+            if daemon is not None:
+                logger.info("running")
+                daemon.run_forever(stop.event)
+        except StopRequested:
+            logger.info("stopped while starting")
+        except (ModeldError, RuntimeFault, CerealError):
+            raise
+        except Exception as error:
+            logger.exception("unexpected error")
+            raise InternalError(f"unexpected {type(error).__name__}: {error}") from error
+        logger.info("stopping")
+    return stop.exit_code
+
+
+def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemon | None:
+    """Open everything in order of what fails first (see ADR 0026); None when stopped."""
+    assert config.model is not None
+    logger.info("loading %s", config.model)
+    start_ns = time.perf_counter_ns()
+    program = runtime.load_program(config.model, config.device)
+    resources.callback(program.close)
+    logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
+    transport = ZmqTransport(address=config.bus_address)
+    resources.callback(transport.close)
+    cameras = wait_for_cameras(config.camera_server, stop)
+    if cameras is None:
+        return None
+    resources.callback(cameras.close)
+    daemon = Daemon(config, program, transport, MonotonicClock(), cameras.road, cameras.wide)
+    logger.info(
+        "cameras: %s%s, %dx%d; models %s; warm-up run took %.1f ms",
+        "road" if cameras.road is not None else "",
+        " wide" if cameras.wide is not None else "",
+        daemon.model.format.width,
+        daemon.model.format.height,
+        daemon.model.checkpoints,
+        daemon.model.warm_up() * 1e3,
+    )
+    if not config.demo:
+        car = wait_for_car(transport, stop)
+        if car is None:
+            return None
+        daemon.car = car
+        logger.info("car: %s", car.name)
+    return daemon

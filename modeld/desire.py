@@ -1,0 +1,176 @@
+"""The lane change state machine: blinker, steering nudge, manoeuvre, done.
+
+Runs after inference at 20 Hz, so a desire reaches the model one frame later. Figures: openpilot,
+2023-2025. The keep-left and keep-right pulses of older models are not sent (see ADR 0024).
+"""
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Final
+
+from modeld.constants import DT_MODEL_S
+
+MIN_SPEED_MPS: Final = 20 * 0.44704  # 20 mph
+MAX_TIME_S: Final = 10.0
+# Lane lines of the old lane fade out in 0.5 s while the manoeuvre starts, back in within 1 s.
+FADE_OUT_PER_FRAME: Final = 2 * DT_MODEL_S
+FADE_IN_PER_FRAME: Final = DT_MODEL_S
+DONE_PROBABILITY: Final = 0.02
+FADED_OUT: Final = 0.01
+FADED_IN: Final = 0.99
+
+
+class Desire(IntEnum):
+    """Index into the model's desire vector (``log.Desire``)."""
+
+    NONE = 0
+    TURN_LEFT = 1
+    TURN_RIGHT = 2
+    LANE_CHANGE_LEFT = 3
+    LANE_CHANGE_RIGHT = 4
+    KEEP_LEFT = 5
+    KEEP_RIGHT = 6
+
+
+class LaneChangeState(IntEnum):
+    """Ordinals of ``log.LaneChangeState``."""
+
+    OFF = 0
+    PRE = 1
+    STARTING = 2
+    FINISHING = 3
+
+
+class LaneChangeDirection(IntEnum):
+    """Ordinals of ``log.LaneChangeDirection``."""
+
+    NONE = 0
+    LEFT = 1
+    RIGHT = 2
+
+
+@dataclass(frozen=True, slots=True)
+class VehicleState:
+    """Car and driver at one frame.
+
+    Attributes:
+        v_ego_mps: Speed, never negative.
+        left_blinker: Left indicator is on.
+        right_blinker: Right indicator is on.
+        steering_pressed: The driver turns the wheel.
+        steering_torque: Driver's torque in the car's own unit, positive to the left.
+        left_blindspot: A vehicle is beside the car on the left.
+        right_blindspot: A vehicle is beside the car on the right.
+        lateral_active: The software is steering.
+    """
+
+    v_ego_mps: float = 0.0
+    left_blinker: bool = False
+    right_blinker: bool = False
+    steering_pressed: bool = False
+    steering_torque: float = 0.0
+    left_blindspot: bool = False
+    right_blindspot: bool = False
+    lateral_active: bool = False
+
+    @property
+    def one_blinker(self) -> bool:
+        """Exactly one indicator is on (both are hazard lights)."""
+        return self.left_blinker != self.right_blinker
+
+    @property
+    def blinker_direction(self) -> LaneChangeDirection:
+        """Side of the indicator; right unless the left one is on."""
+        return LaneChangeDirection.LEFT if self.left_blinker else LaneChangeDirection.RIGHT
+
+    def nudges(self, direction: LaneChangeDirection) -> bool:
+        """Whether the driver confirms the manoeuvre by turning the wheel that way."""
+        torque = self.steering_torque
+        return self.steering_pressed and (
+            torque > 0 if direction is LaneChangeDirection.LEFT else torque < 0
+        )
+
+    def blindspot(self, direction: LaneChangeDirection) -> bool:
+        """Whether a vehicle is in the way on that side."""
+        left = direction is LaneChangeDirection.LEFT
+        return self.left_blindspot if left else self.right_blindspot
+
+
+@dataclass(slots=True)
+class LaneChangeMachine:
+    """State of a lane change.
+
+    Attributes:
+        state: Phase of the manoeuvre, published in the messages.
+        direction: Side of the manoeuvre, published in the messages.
+        lane_line_weight: 1 follows the current lane, 0 has let it go.
+        timer_s: Time since the manoeuvre began.
+    """
+
+    state: LaneChangeState = LaneChangeState.OFF
+    direction: LaneChangeDirection = LaneChangeDirection.NONE
+    lane_line_weight: float = 1.0
+    timer_s: float = 0.0
+    _had_one_blinker: bool = False
+
+    @property
+    def desire(self) -> Desire:
+        """What to ask of the model: only while the manoeuvre is being done."""
+        if self.state not in (LaneChangeState.STARTING, LaneChangeState.FINISHING):
+            return Desire.NONE
+        if self.direction is LaneChangeDirection.LEFT:
+            return Desire.LANE_CHANGE_LEFT
+        return Desire.LANE_CHANGE_RIGHT
+
+    def update(self, vehicle: VehicleState, lane_change_probability: float) -> None:
+        """Advance by one frame.
+
+        Args:
+            vehicle: Car and driver now.
+            lane_change_probability: The model's P(left) + P(right) that a change is under way.
+        """
+        if not vehicle.lateral_active or self.timer_s > MAX_TIME_S:
+            self._switch_off()
+        elif self.state is LaneChangeState.OFF:
+            self._update_off(vehicle)
+        elif self.state is LaneChangeState.PRE:
+            self._update_pre(vehicle)
+        elif self.state is LaneChangeState.STARTING:
+            self._update_starting(lane_change_probability)
+        else:
+            self._update_finishing(vehicle)
+        moving = self.state in (LaneChangeState.STARTING, LaneChangeState.FINISHING)
+        self.timer_s = self.timer_s + DT_MODEL_S if moving else 0.0
+        self._had_one_blinker = vehicle.one_blinker
+
+    def _switch_off(self) -> None:
+        self.state = LaneChangeState.OFF
+        self.direction = LaneChangeDirection.NONE
+
+    def _update_off(self, vehicle: VehicleState) -> None:
+        # Only an edge arms: a blinker left on after a change must not start the next one.
+        edge = vehicle.one_blinker and not self._had_one_blinker
+        if edge and vehicle.v_ego_mps >= MIN_SPEED_MPS:
+            self.state = LaneChangeState.PRE
+            self.direction = vehicle.blinker_direction
+            self.lane_line_weight = 1.0
+
+    def _update_pre(self, vehicle: VehicleState) -> None:
+        if not vehicle.one_blinker or vehicle.v_ego_mps < MIN_SPEED_MPS:
+            self._switch_off()
+            return
+        self.direction = vehicle.blinker_direction
+        if vehicle.nudges(self.direction) and not vehicle.blindspot(self.direction):
+            self.state = LaneChangeState.STARTING
+
+    def _update_starting(self, lane_change_probability: float) -> None:
+        self.lane_line_weight = max(self.lane_line_weight - FADE_OUT_PER_FRAME, 0.0)
+        if lane_change_probability < DONE_PROBABILITY and self.lane_line_weight < FADED_OUT:
+            self.state = LaneChangeState.FINISHING
+
+    def _update_finishing(self, vehicle: VehicleState) -> None:
+        self.lane_line_weight = min(self.lane_line_weight + FADE_IN_PER_FRAME, 1.0)
+        if self.lane_line_weight > FADED_IN:
+            self.direction = LaneChangeDirection.NONE
+            again = vehicle.one_blinker
+            self.state = LaneChangeState.PRE if again else LaneChangeState.OFF

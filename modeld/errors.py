@@ -1,0 +1,46 @@
+"""Errors of the daemon; the command line prints the message and exits with ``exit_code``.
+
+Tree::
+
+    ModeldError                 4  base
+    |- ConfigError              2  bad configuration file or option
+    |- ModelInterfaceError      4  the artifact is not a driving model that this daemon can run
+    |  `- CameraSizeError       4  the artifact was not compiled for this camera
+    |- CameraConfigError        4  no intrinsics known for this camera
+    |- FrameTimestampError      4  camera time stamps are not nanoseconds
+    `- InternalError            1  a defect of the daemon itself; the log holds the traceback
+"""
+
+
+class ModeldError(Exception):
+    """Base of all errors the daemon raises; the message is one line for the user."""
+
+    exit_code: int = 4
+
+
+class ConfigError(ModeldError):
+    """A configuration value, file or option is unknown, of a wrong type or out of range."""
+
+    exit_code = 2
+
+
+class ModelInterfaceError(ModeldError):
+    """The artifact's metadata or entry points are not those of a driving model."""
+
+
+class CameraSizeError(ModelInterfaceError):
+    """The artifact has no entry point for the size and layout of the connected camera."""
+
+
+class CameraConfigError(ModeldError):
+    """No camera intrinsics are known for the device and sensor that sent the frames."""
+
+
+class FrameTimestampError(ModeldError):
+    """Frames cannot be paired because their time stamps are not nanoseconds."""
+
+
+class InternalError(ModeldError):
+    """An unexpected exception ended the daemon; its traceback is in the log."""
+
+    exit_code = 1

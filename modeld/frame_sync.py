@@ -1,0 +1,174 @@
+"""Pairs the frames of two cameras by their start-of-frame time stamps.
+
+The main camera sets the pace and delivers only its newest frame; the extra camera delivers every
+frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; what is retained between
+calls, and the bound on receiving, is ADR 0020.
+"""
+
+import logging
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from cereal.frames import Frame, FrameSource
+from modeld.errors import FrameTimestampError
+from modeld.throttle import Throttle
+
+logger = logging.getLogger(__name__)
+
+# Half a frame period at 20 Hz: closer than that and two frames belong to one moment.
+PAIRING_WINDOW_NS: Final = 25_000_000
+# Cameras of one device are triggered together, within 2 ms; beyond this something is wrong.
+SYNC_WARNING_NS: Final = 10_000_000
+# 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
+MAX_RECEIVES: Final = 60
+# No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.
+MIN_FRAME_PERIOD_NS: Final = 1_000_000
+
+
+class CameraSource(FrameSource, Protocol):
+    """A source whose frames lie in memory that the camera process writes to."""
+
+    def is_intact(self) -> bool:
+        """Tell whether the data of the frame received last is still that frame's."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FramePair:
+    """The frames of one moment; the same frame twice with a single camera."""
+
+    main: Frame
+    extra: Frame
+
+
+@dataclass(slots=True)
+class FrameSync:
+    """Pairs frames.
+
+    Attributes:
+        main: Source of the frames that pace the loop; should conflate.
+        extra: Source of the second view, must not conflate; None with a single camera.
+        timeout_ms: Longest wait for one frame.
+    """
+
+    main: CameraSource
+    extra: CameraSource | None
+    timeout_ms: int = 100
+    _main_frame: Frame | None = None
+    _extra_sof_ns: int | None = None
+    _no_frame: Throttle = field(default_factory=Throttle)
+    _unpaired: Throttle = field(default_factory=lambda: Throttle(period=10))
+    _out_of_sync: Throttle = field(default_factory=Throttle)
+
+    def receive(self) -> FramePair | None:
+        """Wait for the next pair.
+
+        Returns:
+            None when a camera delivered nothing within the timeout, or nothing that pairs.
+
+        Raises:
+            FrameTimestampError: Time stamps advance too slowly to be nanoseconds.
+        """
+        main = self._next_main()
+        if main is None:
+            return None
+        if self.extra is None:
+            self._extra_sof_ns = main.timestamp_sof_ns
+            return FramePair(main, main)
+        extra = self._next_extra(self.extra, main)
+        if extra is None:
+            return None
+        gap_ns = abs(main.timestamp_sof_ns - extra.timestamp_sof_ns)
+        if gap_ns > SYNC_WARNING_NS and self._out_of_sync.hit():
+            logger.error(
+                "frames out of sync: main frame %d and extra frame %d start %.1f ms apart "
+                "(%d such pairs so far)",
+                main.frame_id,
+                extra.frame_id,
+                gap_ns / 1e6,
+                self._out_of_sync.total,
+            )
+        return FramePair(main, extra)
+
+    def is_intact(self) -> bool:
+        """Tell whether the last pair was not overwritten while it was used."""
+        return self.main.is_intact() and (self.extra is None or self.extra.is_intact())
+
+    def _next_main(self) -> Frame | None:
+        """Receive until the main frame is newer than the previous extra frame."""
+        first: Frame | None = None
+        for _ in range(MAX_RECEIVES):
+            if self._main_is_ahead():
+                return self._main_frame
+            frame = self.main.receive(self.timeout_ms)
+            if frame is None:
+                self._report_no_frame("main")
+                return None
+            first = first or frame
+            self._main_frame = frame
+        if self._main_is_ahead():
+            return self._main_frame
+        self._report_unpaired("main", first, self._main_frame, self._extra_sof_ns)
+        # One wrong stamp of the extra camera must not stop pairing until real time reaches it.
+        self._extra_sof_ns = None
+        return None
+
+    def _main_is_ahead(self) -> bool:
+        if self._main_frame is None or self._extra_sof_ns is None:
+            return self._main_frame is not None
+        return self._main_frame.timestamp_sof_ns >= self._extra_sof_ns + PAIRING_WINDOW_NS
+
+    def _next_extra(self, source: CameraSource, main: Frame) -> Frame | None:
+        """Receive until the extra frame has caught up with the main frame."""
+        first: Frame | None = None
+        frame: Frame | None = None
+        for _ in range(MAX_RECEIVES):
+            frame = source.receive(self.timeout_ms)
+            if frame is None:
+                self._report_no_frame("extra")
+                return None
+            first = first or frame
+            self._extra_sof_ns = frame.timestamp_sof_ns
+            if main.timestamp_sof_ns < frame.timestamp_sof_ns + PAIRING_WINDOW_NS:
+                return frame
+        self._report_unpaired("extra", first, frame, main.timestamp_sof_ns)
+        return None
+
+    def _report_no_frame(self, camera: str) -> None:
+        if self._no_frame.hit():
+            logger.warning(
+                "no frame from the %s camera within %d ms (%d such waits so far)",
+                camera,
+                self.timeout_ms,
+                self._no_frame.total,
+            )
+
+    def _report_unpaired(
+        self, camera: str, first: Frame | None, last: Frame | None, other_sof_ns: int | None
+    ) -> None:
+        """Say why a run of frames paired with nothing; see ADR 0020.
+
+        Raises:
+            FrameTimestampError: The stamps of the run are not nanoseconds.
+        """
+        if first is None or last is None:
+            return
+        frames = last.frame_id - first.frame_id
+        elapsed_ns = last.timestamp_sof_ns - first.timestamp_sof_ns
+        if frames > 0 and 0 <= elapsed_ns < frames * MIN_FRAME_PERIOD_NS:
+            raise FrameTimestampError(
+                f"{camera} camera: frames {first.frame_id}..{last.frame_id}: expected start-of-"
+                f"frame stamps in nanoseconds, got {first.timestamp_sof_ns}.."
+                f"{last.timestamp_sof_ns}; let the camera source multiply its stamps"
+            )
+        if self._unpaired.hit():
+            logger.error(
+                "%s camera: %d frames up to %d (start of frame %d ns) pair with none of the other "
+                "camera (%s ns); check that both cameras use one clock (%d such runs so far)",
+                camera,
+                MAX_RECEIVES,
+                last.frame_id,
+                last.timestamp_sof_ns,
+                other_sof_ns,
+                self._unpaired.total,
+            )

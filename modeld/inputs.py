@@ -1,0 +1,161 @@
+"""What the model gets besides pictures, from the messages of the vehicle.
+
+Values from the bus are checked here once: a negative or non-finite speed or delay counts as zero.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.constants import DESIRE_LENGTH, DT_MODEL_S
+from modeld.desire import VehicleState
+
+# A rising edge of the one-hot desire is a step of 1; the margin absorbs float noise.
+PULSE_THRESHOLD: Final = 0.99
+
+SUBSCRIPTIONS: Final = (
+    "deviceState",
+    "carState",
+    "roadCameraState",
+    "liveCalibration",
+    "driverMonitoringState",
+    "carControl",
+    "liveDelay",
+)
+
+
+class MessageSource(Protocol):
+    """The part of ``cereal.pubsub.SubMaster`` that is read here."""
+
+    def __getitem__(self, service: str) -> Any:
+        """Return the newest message of a service, default-initialised before the first."""
+
+
+@dataclass(slots=True)
+class DesirePulse:
+    """Turns the level of a desire into a pulse of one frame at its rising edge.
+
+    Attributes:
+        pulse: (8,) float32, the model input; rewritten by every update.
+    """
+
+    pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
+    _level: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
+    _previous: NDArray[np.float32] = field(
+        default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32)
+    )
+
+    def update(self, desire: int) -> NDArray[np.float32]:
+        """Take the current desire and return ``pulse``.
+
+        Args:
+            desire: Index into the desire vector; 0 is no desire and never pulses.
+        """
+        self._level.fill(0.0)
+        if 0 < desire < DESIRE_LENGTH:
+            self._level[desire] = 1.0
+        rising = self._level - self._previous > PULSE_THRESHOLD
+        np.multiply(self._level, rising, out=self.pulse)
+        self._previous[...] = self._level
+        return self.pulse
+
+
+def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
+    """Write the one-hot traffic convention into ``out``, (1, 2) float32.
+
+    [1, 0] is a left-hand-drive car (right-hand traffic), the default; [0, 1] right-hand drive.
+    """
+    out[0, 0] = not is_rhd
+    out[0, 1] = is_rhd
+
+
+@dataclass(frozen=True, slots=True)
+class ActionTimes:
+    """When the actuators will have followed a command sent now, seconds from the frame."""
+
+    lateral_s: float
+    longitudinal_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class CarParameters:
+    """What the daemon needs to know about the car.
+
+    Attributes:
+        longitudinal_actuator_delay_s: From command to acceleration.
+        name: Car fingerprint, for the log.
+    """
+
+    longitudinal_actuator_delay_s: float
+    name: str
+
+
+# Stands in for a fingerprinted car with --demo; a common car with a usual delay.
+DEMO_CAR: Final = CarParameters(longitudinal_actuator_delay_s=0.5, name="demo")
+
+
+def read_car_parameters(car_params: Any) -> CarParameters:
+    """Read a ``carParams`` message."""
+    return CarParameters(
+        longitudinal_actuator_delay_s=_non_negative(car_params.longitudinalActuatorDelay),
+        name=str(car_params.carFingerprint),
+    )
+
+
+def _non_negative(value: float) -> float:
+    return value if math.isfinite(value) and value > 0.0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class BusInputs:
+    """One reading of the bus.
+
+    Attributes:
+        vehicle: Speed, driver inputs and whether lateral control is active.
+        is_rhd: The driver sits on the right.
+        lateral_delay_s: Measured delay from steering command to curvature.
+        road_frame_id: Newest frame id that the camera daemon announced.
+    """
+
+    vehicle: VehicleState
+    is_rhd: bool
+    lateral_delay_s: float
+    road_frame_id: int
+
+
+def read_bus_inputs(messages: MessageSource) -> BusInputs:
+    """Read the newest messages; those never received have their schema defaults."""
+    car_state = messages["carState"]
+    vehicle = VehicleState(
+        v_ego_mps=_non_negative(car_state.vEgo),
+        left_blinker=car_state.leftBlinker,
+        right_blinker=car_state.rightBlinker,
+        steering_pressed=car_state.steeringPressed,
+        steering_torque=car_state.steeringTorque,
+        left_blindspot=car_state.leftBlindspot,
+        right_blindspot=car_state.rightBlindspot,
+        lateral_active=messages["carControl"].latActive,
+    )
+    return BusInputs(
+        vehicle=vehicle,
+        is_rhd=messages["driverMonitoringState"].isRHD,
+        lateral_delay_s=_non_negative(messages["liveDelay"].lateralDelay),
+        road_frame_id=messages["roadCameraState"].frameId,
+    )
+
+
+def action_times(
+    lateral_delay_s: float, car: CarParameters, *, lat_smooth_s: float, long_smooth_s: float
+) -> ActionTimes:
+    """Return the times at which the plan is read out (see ADR 0025).
+
+    The smoothing filters delay the command like an actuator does, and the model's answer is one
+    model period old when it is applied.
+    """
+    return ActionTimes(
+        lateral_s=lateral_delay_s + lat_smooth_s + DT_MODEL_S,
+        longitudinal_s=car.longitudinal_actuator_delay_s + long_smooth_s + DT_MODEL_S,
+    )

@@ -1,0 +1,270 @@
+"""From the raw output vectors to the distributions the messages carry.
+
+Raw vectors hold means, log standard deviations and logits. The parser writes into arrays it
+allocated once and never into the raw vectors, which stay what the device returned. All arrays are
+float32 and without the batch axis, which is always 1. Formulas: openpilot's published parser.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.constants import (
+    DESIRE_LENGTH,
+    DESIRE_PREDICTION_STEPS,
+    EULER_WIDTH,
+    IDX_COUNT,
+    LANE_LINE_COUNT,
+    LEAD_COUNT,
+    LEAD_STEPS,
+    LEAD_WIDTH,
+    META_WIDTH,
+    PLAN_WIDTH,
+    POSE_WIDTH,
+    ROAD_EDGE_COUNT,
+)
+from modeld.errors import ModelInterfaceError
+from modeld.output_layout import OutputLayout
+
+Array = NDArray[np.float32]
+RawVectors = Mapping[str, Array]
+HeadUpdate = Callable[[Array], None]
+
+# exp(11) is about 6e4, just inside fp16: models are trained with the same clip.
+MAX_EXPONENT: Final = np.float32(11.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """How one named output is to be read.
+
+    Attributes:
+        name: Name in the metadata.
+        kind: ``gaussian`` (means then log stds), ``categorical`` (softmax over the last axis),
+            ``binary`` (a sigmoid each).
+        shape: Shape of the result (of the means for ``gaussian``).
+        hypotheses: Competing predictions, when the output is wide enough for a mixture.
+        selections: Predictions to choose among the hypotheses, each with its own logits.
+        required: The messages cannot be filled without it.
+    """
+
+    name: str
+    kind: Literal["gaussian", "categorical", "binary"]
+    shape: tuple[int, ...]
+    hypotheses: int = 1
+    selections: int = 1
+    required: bool = True
+
+    @property
+    def size(self) -> int:
+        """Number of values in ``shape``."""
+        return int(np.prod(self.shape))
+
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Admissible widths in the raw vector: the plain one, then that of a mixture."""
+        if self.kind != "gaussian":
+            return (self.size,)
+        if self.hypotheses == 1:
+            return (2 * self.size,)
+        mixture = self.hypotheses * (2 * self.size // self.selections + self.selections)
+        return (2 * self.size, mixture)
+
+
+HEADS: Final = (
+    Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), hypotheses=5),
+    Head("lane_lines", "gaussian", (LANE_LINE_COUNT, IDX_COUNT, 2)),
+    Head("lane_lines_prob", "binary", (2 * LANE_LINE_COUNT,)),
+    Head("road_edges", "gaussian", (ROAD_EDGE_COUNT, IDX_COUNT, 2)),
+    Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), hypotheses=2, selections=3),
+    Head("lead_prob", "binary", (LEAD_COUNT,)),
+    Head("desire_state", "categorical", (DESIRE_LENGTH,)),
+    Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH)),
+    Head("meta", "binary", (META_WIDTH,)),
+    Head("pose", "gaussian", (POSE_WIDTH,)),
+    Head("wide_from_device_euler", "gaussian", (EULER_WIDTH,)),
+    Head("road_transform", "gaussian", (POSE_WIDTH,)),
+    # Models that name their own action; the 2025 ones leave it to be derived from the plan.
+    Head("action", "gaussian", (2,), required=False),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DrivingOutputs:
+    """Parsed outputs; every array is owned by the parser and rewritten by the next parse.
+
+    Distances are metres, speeds m/s, angles rad, in the device frame at the frame's time (x
+    forward, y right, z down).
+
+    Attributes:
+        plan: (33, 15) rows at ``T_IDXS``; columns as named in ``constants``.
+        lane_lines: (4, 33, 2) y and z at ``X_IDXS``, far left to far right.
+        lane_lines_prob: (8,) two per line, the second is "the line exists".
+        road_edges: (2, 33, 2) like lane lines, left and right.
+        lead: (3, 6, 4) x, y, v, a every 2 s, for "which car leads in 0, 2, 4 s".
+        lead_prob: (3,).
+        desire_state: (8,) sums to 1.
+        desire_pred: (4, 8) each row sums to 1.
+        meta: (55,) probabilities.
+        pose: (6,) velocity and angular velocity of the device.
+        wide_from_device_euler: (3,).
+        road_transform: (6,) road frame relative to the device.
+        action: (2,) or None where the model has no such output.
+        mixtures: ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
+            ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
+    """
+
+    plan: Array
+    plan_stds: Array
+    lane_lines: Array
+    lane_lines_stds: Array
+    lane_lines_prob: Array
+    road_edges: Array
+    road_edges_stds: Array
+    lead: Array
+    lead_stds: Array
+    lead_prob: Array
+    desire_state: Array
+    desire_pred: Array
+    meta: Array
+    pose: Array
+    pose_stds: Array
+    wide_from_device_euler: Array
+    wide_from_device_euler_stds: Array
+    road_transform: Array
+    road_transform_stds: Array
+    action: Array | None = None
+    action_stds: Array | None = None
+    mixtures: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def safe_exp(values: Array, out: Array) -> None:
+    """Write ``exp(min(values, 11))`` into ``out``; ``values`` stays as it is."""
+    np.minimum(values, MAX_EXPONENT, out=out)
+    np.exp(out, out=out)
+
+
+def sigmoid(values: Array, out: Array) -> None:
+    """Write ``1 / (1 + safe_exp(-values))`` into ``out``; ``values`` stays as it is."""
+    np.negative(values, out=out)
+    safe_exp(out, out)
+    np.add(out, np.float32(1.0), out=out)
+    np.reciprocal(out, out=out)
+
+
+def softmax(values: Array, out: Array, *, axis: int = -1) -> None:
+    """Write the softmax of ``values`` along ``axis`` into ``out``; ``values`` stays as it is."""
+    np.subtract(values, values.max(axis=axis, keepdims=True), out=out)
+    np.exp(out, out=out)
+    np.divide(out, out.sum(axis=axis, keepdims=True), out=out)
+
+
+class OutputParser:
+    """Parses the raw vectors of one artifact; allocates everything when constructed."""
+
+    def __init__(self, layout: OutputLayout) -> None:
+        """Lay out the arrays.
+
+        Raises:
+            ModelInterfaceError: Required outputs are missing, or one has a width that its shape
+                does not explain; all of them are named.
+        """
+        _check_heads(layout)
+        self._updates: list[tuple[str, slice, HeadUpdate]] = []
+        named: dict[str, Array] = {}
+        mixtures: dict[str, Array] = {}
+        for head in HEADS:
+            where = layout.slices.get(head.name)
+            if where is None:
+                continue
+            update = _plan_head(head, where.width, named, mixtures)
+            self._updates.append((where.role, slice(where.start, where.stop), update))
+        self.outputs = DrivingOutputs(**named, mixtures=MappingProxyType(mixtures))
+
+    def parse(self, raw: RawVectors) -> DrivingOutputs:
+        """Read the raw vectors.
+
+        Args:
+            raw: By role, (1, width) or (width,) float32; not written to.
+
+        Returns:
+            ``self.outputs``, rewritten in place.
+        """
+        flat = {role: vector.reshape(-1) for role, vector in raw.items()}
+        for role, columns, update in self._updates:
+            update(flat[role][columns])
+        return self.outputs
+
+
+def _check_heads(layout: OutputLayout) -> None:
+    problems = []
+    for head in HEADS:
+        where = layout.slices.get(head.name)
+        if where is None:
+            if head.required:
+                problems.append(f"{head.name}: missing")
+        elif where.width not in head.widths:
+            expected = " or ".join(map(str, head.widths))
+            problems.append(f"{head.name}: expected {expected} wide, got {where.width}")
+    if problems:
+        raise ModelInterfaceError(
+            "artifact metadata: outputs do not fit the 2025 split interface: "
+            f"{'; '.join(problems)}; compile a model of that interface"
+        )
+
+
+def _plan_head(
+    head: Head, width: int, named: dict[str, Array], mixtures: dict[str, Array]
+) -> HeadUpdate:
+    """Allocate the arrays of one head and return what fills them."""
+    value = named[head.name] = np.zeros(head.shape, np.float32)
+    if head.kind == "binary":
+        return lambda raw: sigmoid(raw, value)
+    if head.kind == "categorical":
+        return lambda raw: softmax(raw.reshape(head.shape), value)
+    stds = named[f"{head.name}_stds"] = np.zeros(head.shape, np.float32)
+    if width == head.widths[0]:
+        return _plan_gaussian(head, value, stds)
+    return _plan_mixture(head, value, stds, mixtures)
+
+
+def _plan_gaussian(head: Head, value: Array, stds: Array) -> HeadUpdate:
+    size, flat_value, flat_stds = head.size, value.reshape(-1), stds.reshape(-1)
+
+    def update(raw: Array) -> None:
+        flat_value[...] = raw[:size]
+        safe_exp(raw[size:], flat_stds)
+
+    return update
+
+
+def _plan_mixture(head: Head, value: Array, stds: Array, mixtures: dict[str, Array]) -> HeadUpdate:
+    """Return the update of a mixture: the most likely hypothesis for each selection."""
+    count, selections = head.hypotheses, head.selections
+    size = head.size // selections
+    shape = head.shape if selections == 1 else head.shape[1:]
+    weights = mixtures[f"{head.name}_weights"] = np.zeros((count, selections), np.float32)
+    means = mixtures[f"{head.name}_hypotheses"] = np.zeros((count, *shape), np.float32)
+    spread = mixtures[f"{head.name}_stds_hypotheses"] = np.zeros((count, *shape), np.float32)
+    flat_value, flat_stds = value.reshape(selections, size), stds.reshape(selections, size)
+    flat_means, flat_spread = means.reshape(count, size), spread.reshape(count, size)
+
+    def update(raw: Array) -> None:
+        rows = raw.reshape(count, 2 * size + selections)
+        softmax(rows[:, 2 * size :], weights, axis=0)
+        flat_means[...] = rows[:, :size]
+        safe_exp(rows[:, size : 2 * size], flat_spread)
+        if selections == 1:
+            # Consumers of a single selection expect the likeliest hypothesis first.
+            order = np.argsort(-weights[:, 0], kind="stable")
+            for array in (weights, flat_means, flat_spread):
+                array[...] = array[order]
+        best = weights.argmax(axis=0)
+        flat_value[...] = flat_means[best]
+        flat_stds[...] = flat_spread[best]
+
+    return update

@@ -1,0 +1,166 @@
+"""What happens before the loop: signals, waiting for cameras and for the car.
+
+Every wait is a poll that a signal can end.
+"""
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final, Self
+
+from cereal.errors import FrameError
+from cereal.frames import FrameRingReader, available_streams
+from cereal.schema import read_event
+from cereal.transport import Transport
+from modeld.inputs import CarParameters, read_car_parameters
+
+logger = logging.getLogger(__name__)
+
+POLL_S: Final = 0.1
+ROAD_STREAM: Final = "road"
+WIDE_STREAM: Final = "wideRoad"
+EXIT_SIGINT: Final = 130
+
+
+class StopRequested(BaseException):
+    """A signal arrived during start-up; not an error, so no handler of errors catches it."""
+
+
+class StopSignals:
+    """Turns SIGTERM and SIGINT into an event, and into an exception while starting.
+
+    The loop looks at the event between frames. Loading an artifact and building its kernels takes
+    seconds inside calls that know nothing of the event, so there the handler raises.
+
+    Attributes:
+        event: Set by the first signal.
+        exit_code: 130 after SIGINT, as shells expect, else 0: SIGTERM is the ordinary stop.
+    """
+
+    def __init__(self) -> None:
+        self.event = threading.Event()
+        self.exit_code = 0
+        self._raises = False
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> Self:
+        """Install the handlers; only the main thread can, elsewhere the caller sets ``event``."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._previous[number] = signal.signal(number, self._handle)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Restore the previous handlers."""
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)  # type: ignore[arg-type]  # came from signal.signal
+        self._previous.clear()
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """Within, a signal raises.
+
+        Raises:
+            StopRequested: A signal arrived before or within.
+        """
+        self._raises = True
+        try:
+            if self.event.is_set():
+                raise StopRequested
+            yield
+        finally:
+            self._raises = False
+        # Code that runs within may have swallowed the exception, a destructor for one.
+        if self.event.is_set():
+            raise StopRequested
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self.event.is_set():
+            return
+        self.exit_code = EXIT_SIGINT if number == signal.SIGINT else 0
+        self.event.set()
+        if self._raises:
+            raise StopRequested
+
+
+@dataclass(frozen=True, slots=True)
+class CameraStreams:
+    """Readers of the connected cameras; at least one is not None."""
+
+    road: FrameRingReader | None
+    wide: FrameRingReader | None
+
+    def close(self) -> None:
+        """Release the readers."""
+        for reader in (self.road, self.wide):
+            if reader is not None:
+                reader.close()
+
+
+def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None:
+    """Wait until a camera daemon offers a road or wide stream, and connect.
+
+    The main stream conflates: a slow daemon works on the newest frame. With two cameras the extra
+    stream does not, so that pairing can find the frame that belongs.
+
+    Args:
+        server: Name the camera daemon publishes under.
+        stop: Ends the wait.
+
+    Returns:
+        None when stopped.
+    """
+    logger.info("waiting for camera streams of %r", server)
+    found: set[str] = set()
+    while not stop.wait(POLL_S if found else 0.0):
+        streams = available_streams(server) & {ROAD_STREAM, WIDE_STREAM}
+        # A daemon opens its streams one after the other; believe what two polls agree on.
+        if streams and streams == found:
+            try:
+                return _connect(server, streams)
+            except FrameError as error:
+                logger.info("camera streams of %r not ready: %s", server, error)
+        found = streams
+        if not found and stop.wait(POLL_S):
+            break
+    return None
+
+
+def _connect(server: str, streams: set[str]) -> CameraStreams:
+    if ROAD_STREAM not in streams:
+        return CameraStreams(None, FrameRingReader(server, WIDE_STREAM, conflate=True))
+    road = FrameRingReader(server, ROAD_STREAM, conflate=True)
+    if WIDE_STREAM not in streams:
+        return CameraStreams(road, None)
+    try:
+        wide = FrameRingReader(server, WIDE_STREAM, conflate=False)
+    except FrameError:
+        road.close()
+        raise
+    return CameraStreams(road, wide)
+
+
+def wait_for_car(transport: Transport, stop: threading.Event) -> CarParameters | None:
+    """Wait until the car has been recognised and ``carParams`` is published.
+
+    Args:
+        transport: The bus.
+        stop: Ends the wait.
+
+    Returns:
+        None when stopped.
+    """
+    subscriber = transport.subscriber("carParams", conflate=True)
+    logger.info("waiting for carParams; --demo uses a built-in car instead")
+    try:
+        while not stop.is_set():
+            data = subscriber.receive(timeout_ms=int(POLL_S * 1000))
+            if data is not None:
+                return read_car_parameters(read_event(data).carParams)
+    finally:
+        subscriber.close()
+    return None

@@ -1,0 +1,216 @@
+"""The artifact file: written by the compiler, read by the runtime; both sides are here.
+
+Layout: a protocol 5 pickle of plain data (the manifest), zeros up to the next page, then the data
+(weights and reset values), which is mapped and never read as a whole into the heap. The format is
+described in docs/formats/artifact.md. Uses no device and imports no pyopencl.
+"""
+
+import hashlib
+import mmap
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.errors import ArtifactError
+from runtime.manifest import (
+    FORMAT,
+    MAX_BYTES,
+    Manifest,
+    check_identity,
+    parse_manifest,
+    with_digests,
+)
+from runtime.plainpickle import PlainPickleError, decode, encode
+
+PAGE: Final = 4096
+MAX_HEADER_BYTES: Final = 64 << 20
+_ZERO_DIGEST: Final = "0" * 64
+_DIGEST: Final = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, slots=True)
+class Artifact:
+    """A checked artifact. `data` stays valid as long as the artifact (it keeps the mapping)."""
+
+    manifest: Manifest
+    data: memoryview  # read-only bytes: weights and reset values, page aligned in the file
+    path: Path | None  # None: it was made in memory
+    sha256: str  # digest of the manifest, which itself holds the digest of the data
+
+
+def write_artifact(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], data: bytes | memoryview
+) -> str:
+    """Write an artifact atomically: the file appears complete or not at all.
+
+    Args:
+        path: where to; an existing file is replaced.
+        manifest: the manifest (docs/formats/artifact.md) of builtin types; `sha256` and
+            `data_size` are filled in here, values already there are ignored.
+        data: weights and reset values; every offset in the manifest is relative to its start.
+
+    Returns:
+        The hex digest of the manifest, which identifies the artifact.
+
+    Raises:
+        ArtifactError: the manifest is not valid (nothing is written), or the disk refuses.
+    """
+    target = Path(path)
+    header, digest = _encode_header(manifest, data)
+    padding = b"\0" * (-len(header) % PAGE)
+    try:
+        with tempfile.NamedTemporaryFile(
+            dir=target.parent, prefix=f".{target.name}.", suffix=".tmp", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            try:
+                file.write(header + padding)
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+                temporary.chmod(0o666 & ~_umask())
+                temporary.replace(target)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        raise ArtifactError(f"{target}: cannot write: {error.strerror or error}") from error
+    return digest
+
+
+def _umask() -> int:
+    """Return the process's umask, which tempfile ignores (it creates files as 0600)."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, str]:
+    size = memoryview(data).nbytes
+    data_digest = hashlib.sha256(data).hexdigest()
+    unsigned = with_digests(manifest, _ZERO_DIGEST, data_digest, size)
+    parse_manifest(unsigned)
+    try:
+        digest = hashlib.sha256(encode(unsigned)).hexdigest()
+        header = encode(with_digests(manifest, digest, data_digest, size))
+    except PlainPickleError as error:
+        raise ArtifactError(str(error)) from error
+    if len(header) > MAX_HEADER_BYTES:
+        raise ArtifactError(
+            f"the manifest takes {len(header)} bytes, at most {MAX_HEADER_BYTES} allowed"
+        )
+    return header, digest
+
+
+def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifact:
+    """Return an artifact that never was a file; `sha256` and `data_size` are filled in.
+
+    Raises:
+        ArtifactError: the manifest is not valid.
+    """
+    view = memoryview(data).cast("B").toreadonly()
+    raw = with_digests(manifest, _ZERO_DIGEST, _ZERO_DIGEST, view.nbytes)
+    return Artifact(parse_manifest(raw), view, None, "")
+
+
+def read_artifact(path: str | os.PathLike[str]) -> Artifact:
+    """Read and check an artifact file: structure, every range, and both digests.
+
+    The file must not be changed in place while it is in use (the weights are mapped); replacing
+    it by rename, as `write_artifact` does, is safe.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The artifact; its data is a read-only view of the mapped file.
+
+    Raises:
+        ArtifactError: one line that names the file and the first thing that is wrong.
+    """
+    where = Path(path)
+    mapping = _map_file(where)
+    try:
+        return _read_mapping(mapping, where)
+    except (ArtifactError, PlainPickleError) as error:
+        # No view of the mapping outlives a failure, so the file is let go at once.
+        raise ArtifactError(f"{where}: {error}") from None
+
+
+def is_artifact(start: bytes) -> bool:
+    """Tell whether a file that begins with `start` (64 bytes suffice) may be an artifact."""
+    return start[:2] == b"\x80\x05"
+
+
+def _map_file(path: Path) -> mmap.mmap:
+    try:
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size == 0:
+                raise ArtifactError(f"{path}: the file is empty, expected an artifact")
+            if size > MAX_HEADER_BYTES + MAX_BYTES:
+                raise ArtifactError(f"{path}: {size} bytes is too large for an artifact")
+            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{path}: no such file; expected an artifact made by `modeld compile`"
+        ) from None
+    except (OSError, ValueError) as error:
+        text = error.strerror if isinstance(error, OSError) and error.strerror else error
+        raise ArtifactError(f"{path}: cannot read: {text}") from error
+
+
+def _read_mapping(mapping: mmap.mmap, path: Path) -> Artifact:
+    if not is_artifact(mapping[:64]):
+        raise ArtifactError("not a modeld artifact (it does not start with a protocol 5 pickle)")
+    try:
+        raw, header_size = decode(mapping, MAX_HEADER_BYTES)
+    except PlainPickleError as error:
+        raise ArtifactError(f"the manifest is damaged or not plain data: {error}") from None
+    check_identity(raw)
+    digest = _check_manifest_digest(raw, mapping[:header_size])
+    manifest = parse_manifest(raw)
+    start = header_size + (-header_size % PAGE)
+    expected = start + manifest.data_size
+    if len(mapping) != expected:
+        problem = "truncated" if len(mapping) < expected else "followed by other data"
+        raise ArtifactError(
+            f"the file is {problem}: {len(mapping)} bytes, expected {expected}; copy it again"
+        )
+    if any(mapping[header_size:start]):
+        raise ArtifactError("the padding after the manifest is not zero: the file is damaged")
+    data = memoryview(mapping)[start:]
+    if hashlib.sha256(data).hexdigest() != raw["sha256"]["data"]:
+        data.release()
+        raise ArtifactError(
+            "the data does not match its sha256: the file is damaged, copy it again"
+        )
+    return Artifact(manifest, data, path, digest)
+
+
+def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:
+    """Return the manifest's digest after comparing it.
+
+    It is computed over the header with the digest's own hex text replaced by zeros, which is what
+    the writer hashed; a text of 64 hex digits occurs a second time only by forgery.
+    """
+    digests = raw.get("sha256")
+    if type(digests) is not dict or any(
+        type(digests.get(key)) is not str or not _DIGEST.fullmatch(digests[key])
+        for key in ("manifest", "data")
+    ):
+        raise ArtifactError("manifest.sha256: expected the hex digests 'manifest' and 'data'")
+    digest: str = digests["manifest"]
+    unsigned = header.replace(digest.encode(), _ZERO_DIGEST.encode())
+    if hashlib.sha256(unsigned).hexdigest() != digest:
+        raise ArtifactError(
+            "the manifest does not match its sha256: the file is damaged, copy it again"
+        )
+    return digest
+
+
+__all__ = ["FORMAT", "Artifact", "from_memory", "is_artifact", "read_artifact", "write_artifact"]

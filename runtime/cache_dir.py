@@ -1,0 +1,54 @@
+"""Where the runtime keeps what it can make again: built programs, PoCL's own files, the linker."""
+
+import functools
+import logging
+import os
+import tempfile
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+
+
+def cache_dir() -> Path:
+    """Return the cache directory, created private (0700) if it was missing.
+
+    `$MODELD_CACHE_DIR`, else `$XDG_CACHE_HOME/modeld`, else `~/.cache/modeld`. Where that cannot
+    be written (a read-only system), a temporary directory of this process with a warning: what
+    is cached there is lost at exit.
+    """
+    wanted = _wanted()
+    try:
+        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
+        writable = os.access(wanted, os.W_OK | os.X_OK)
+    except OSError:
+        writable = False
+    return wanted if writable else _temporary(str(wanted))
+
+
+def _wanted() -> Path:
+    explicit = os.environ.get("MODELD_CACHE_DIR")
+    if explicit:
+        return Path(explicit).absolute()
+    base = os.environ.get("XDG_CACHE_HOME")
+    if base:
+        return Path(base).absolute() / "modeld"
+    try:
+        return Path.home() / ".cache" / "modeld"
+    except RuntimeError:  # no HOME and no entry in the password file
+        return Path(tempfile.gettempdir()) / f"modeld-{os.getuid()}"
+
+
+@functools.cache
+def _temporary(wanted: str) -> Path:
+    directory = tempfile.TemporaryDirectory(prefix="modeld-cache-")
+    _KEEP.append(directory)
+    logger.warning(
+        "%s: cannot be written; kernels are built again at every start "
+        "(set MODELD_CACHE_DIR to a writable directory)",
+        wanted,
+    )
+    return Path(directory.name)
+
+
+# TemporaryDirectory removes its directory when collected; these live as long as the process.
+_KEEP: list[tempfile.TemporaryDirectory[str]] = []

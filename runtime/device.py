@@ -1,0 +1,188 @@
+"""OpenCL discovery: what devices there are, which one is taken, and the environment they need.
+
+The only module that looks at platforms. Called by the executor, by `modeld devices` and by the
+compiler.
+"""
+
+import functools
+import re
+import warnings
+from dataclasses import dataclass
+from typing import Final
+
+from runtime.errors import NoDeviceError, first_line
+from runtime.linker import MISSING, ensure_linker
+from runtime.opencl import cl
+
+_INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
+_POCL: Final = "Portable Computing Language"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceInfo:
+    """What is known of one OpenCL device without opening it."""
+
+    index: str  # "platform:device", also accepted by choose_device
+    platform: str
+    name: str
+    driver: str  # everything a compiled binary depends on besides the name
+    kind: str  # "gpu", "cpu" or "other"
+    version: str
+    compute_units: int
+    clock_mhz: int
+    global_mem_bytes: int
+    max_alloc_bytes: int
+    local_mem_bytes: int
+    max_work_group_size: int
+    base_align_bytes: int
+    unified_memory: bool
+    images: bool
+    half_arithmetic: bool
+    extensions: tuple[str, ...]
+    problem: str  # why it cannot be used; empty if it can
+
+    @property
+    def is_pocl(self) -> bool:
+        """Whether this is a PoCL device."""
+        return self.platform == _POCL
+
+
+@dataclass(frozen=True, eq=False)
+class Device:
+    """An opened device: its description and an OpenCL context shared by all programs on it."""
+
+    info: DeviceInfo
+    handle: cl.Device
+    context: cl.Context
+
+
+def list_devices() -> list[DeviceInfo]:
+    """Describe every OpenCL device, in the order `choose_device(None)` prefers them.
+
+    Devices that cannot be used are listed too, with the reason in `problem`. On a machine without
+    any OpenCL platform the list is empty.
+    """
+    return [info for info, _ in _discover()]
+
+
+def choose_device(name: str | None = None) -> Device:
+    """Open one device; the same device is opened once and shared.
+
+    Args:
+        name: None or "auto" (a GPU, else a CPU), "gpu", "cpu", an index "platform:device" as
+            `modeld devices` prints it, "pocl", or a part of the device's or platform's name.
+
+    Raises:
+        NoDeviceError: nothing matches, or what matches cannot be used; says which there are.
+    """
+    found = _discover()
+    if not found:
+        raise NoDeviceError(f"no OpenCL device on this machine; {_INSTALL_HINT}")
+    matching = [(info, handle) for info, handle in found if _matches(info, name or "auto")]
+    if not matching:
+        names = ", ".join(f"{info.index} {info.name}" for info, _ in found)
+        raise NoDeviceError(f"no OpenCL device matches {name!r}; there are: {names}")
+    for info, handle in matching:
+        if not info.problem:
+            return _open(info, handle)
+    info = matching[0][0]
+    raise NoDeviceError(f"{info.name}: {info.problem}")
+
+
+@functools.lru_cache(maxsize=8)
+def _open(info: DeviceInfo, handle: cl.Device) -> Device:
+    try:
+        return Device(info, handle, cl.Context([handle]))
+    except cl.Error as error:
+        raise NoDeviceError(f"{info.name}: cannot be opened: {first_line(error)}") from error
+
+
+def _matches(info: DeviceInfo, name: str) -> bool:
+    wanted = name.lower()
+    if wanted == "auto":
+        return True
+    if wanted in ("gpu", "cpu"):
+        return info.kind == wanted
+    if wanted == "pocl":
+        return info.is_pocl
+    if re.fullmatch(r"\d+:\d+", wanted):
+        return info.index == wanted
+    return wanted in info.name.lower() or wanted in info.platform.lower()
+
+
+@functools.lru_cache(maxsize=1)
+def _platforms() -> tuple[cl.Platform, ...]:
+    try:
+        return tuple(cl.get_platforms())
+    except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR: the loader has no driver at all
+        if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
+            return ()
+        raise NoDeviceError(
+            f"the OpenCL platforms cannot be listed: {first_line(error)}"
+        ) from error
+
+
+def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
+    """Return all devices with their descriptions, preferred first: GPUs, CPUs, others."""
+    found = []
+    for number, platform in enumerate(_platforms()):
+        try:
+            devices = platform.get_devices()
+        except cl.Error:  # a platform may have no device at all, which is no fault
+            continue
+        for index, handle in enumerate(devices):
+            found.append((_describe(f"{number}:{index}", platform, handle), handle))
+    rank = {"gpu": 0, "cpu": 1}
+    found.sort(key=lambda item: (bool(item[0].problem), rank.get(item[0].kind, 2)))
+    return found
+
+
+def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInfo:
+    extensions = tuple(sorted(set(handle.extensions.split())))
+    # The device version names the CPU that PoCL compiles for: two machines with the same marketing
+    # name may differ in AVX-512, and a binary of one would crash the other.
+    driver = f"{platform.version.strip()}; {handle.driver_version}; {handle.version.strip()}"
+    return DeviceInfo(
+        index=index,
+        platform=platform.name.strip(),
+        name=handle.name.strip(),
+        driver=driver,
+        kind=_kind_of(handle),
+        version=handle.version.strip(),
+        compute_units=handle.max_compute_units,
+        clock_mhz=handle.max_clock_frequency,
+        global_mem_bytes=handle.global_mem_size,
+        max_alloc_bytes=handle.max_mem_alloc_size,
+        local_mem_bytes=handle.local_mem_size,
+        max_work_group_size=handle.max_work_group_size,
+        base_align_bytes=handle.mem_base_addr_align // 8,
+        unified_memory=_unified_memory(handle),
+        images=bool(handle.image_support),
+        half_arithmetic="cl_khr_fp16" in extensions,
+        extensions=extensions,
+        problem=_problem_of(platform.name.strip(), handle),
+    )
+
+
+def _kind_of(handle: cl.Device) -> str:
+    if handle.type & cl.device_type.GPU:
+        return "gpu"
+    return "cpu" if handle.type & cl.device_type.CPU else "other"
+
+
+def _unified_memory(handle: cl.Device) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # OpenCL 2.0 renamed, drivers keep it
+        return bool(handle.host_unified_memory)
+
+
+def _problem_of(platform: str, handle: cl.Device) -> str:
+    if platform == _POCL and not ensure_linker():
+        return MISSING
+    if not handle.available:
+        return "the driver says it is not available"
+    if not handle.compiler_available:
+        return "the driver has no compiler"
+    if not handle.endian_little:
+        return "it is big endian, artifacts are little endian"
+    return ""

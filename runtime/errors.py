@@ -1,0 +1,46 @@
+"""Errors of the runtime; imports nothing, raised by every module here.
+
+RuntimeFault                 exit code 4   something went wrong while a program ran
+├── ArtifactError            exit code 4   the artifact file is missing, damaged or not for us
+├── NoDeviceError            exit code 3   no OpenCL device can be used
+├── BuildError               exit code 3   the device's compiler rejected a kernel
+└── InputError               exit code 2   the caller's arrays or names do not fit the program
+
+Each message is one line: where, what was expected, what was found, what to do next.
+"""
+
+
+class RuntimeFault(Exception):  # noqa: N818 - the base of the tree is not itself one error
+    """Base of every error the runtime raises; `exit_code` is what a command exits with."""
+
+    exit_code: int = 4
+
+
+class ArtifactError(RuntimeFault):
+    """The artifact cannot be loaded: missing, truncated, damaged, or of another format."""
+
+
+class NoDeviceError(RuntimeFault):
+    """No OpenCL device is usable, or none matches what was asked for."""
+
+    exit_code = 3
+
+
+class BuildError(RuntimeFault):
+    """A program did not build on the device; the message holds the compiler's first error."""
+
+    exit_code = 3
+
+
+class InputError(RuntimeFault):
+    """An input array, entry or state name does not match what the program declares."""
+
+    exit_code = 2
+
+
+def first_line(text: object) -> str:
+    """Return the first non-empty line of `text`, so that an error stays one line."""
+    for line in str(text).splitlines():
+        if line.strip():
+            return line.strip()
+    return ""

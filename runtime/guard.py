@@ -1,0 +1,37 @@
+"""Checks that cost time, switched on by `RUNTIME_CHECK=1`; used by the executor only.
+
+With it, each run poisons the arena first (a kernel that reads what nothing wrote then yields NaN)
+and every floating point output must be finite afterwards.
+"""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.errors import RuntimeFault
+
+
+def checks_enabled() -> bool:
+    """Whether `RUNTIME_CHECK` asks for checks; read once per program, when it is loaded."""
+    return os.environ.get("RUNTIME_CHECK", "0") not in ("", "0")
+
+
+def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:
+    """Refuse NaN and infinity in floating point outputs of any shape.
+
+    Raises:
+        RuntimeFault: names the first output, how many of its values are not finite, and where.
+    """
+    for name, array in outputs.items():
+        if array.dtype.kind != "f":
+            continue
+        bad = np.flatnonzero(~np.isfinite(array.ravel()))
+        if bad.size:
+            raise RuntimeFault(
+                f"entry {entry!r}: output {name!r} has {bad.size} of {array.size} values that are "
+                f"not finite, the first at flat index {bad[0]}; "
+                "check the inputs, then bisect with `modeld bench --profile`"
+            )

@@ -1,0 +1,8 @@
+"""The compiler: ONNX in, a pre-scheduled artifact out.
+
+May import `runtime` (to run what it compiled); never `modeld` or `tools`.
+"""
+
+from scheduler.tensor import Tensor
+
+__all__ = ["Tensor"]

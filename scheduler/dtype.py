@@ -1,0 +1,113 @@
+"""Element types: one table that numpy, ONNX import and OpenCL rendering share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scheduler.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class DType:
+    """An element type.
+
+    Attributes:
+        name: numpy's name of it, also used in artifacts.
+        itemsize: bytes per stored element.
+        cl: OpenCL C scalar type that stores it (`bool` is stored as one byte).
+        rank: promotion order; the higher rank of two operands wins.
+    """
+
+    name: str
+    itemsize: int
+    cl: str
+    rank: int
+
+    @property
+    def np(self) -> np.dtype[Any]:
+        """The numpy dtype."""
+        return np.dtype(self.name)
+
+    @property
+    def is_float(self) -> bool:
+        """Whether this is a floating-point type."""
+        return self.name.startswith("float")
+
+    @property
+    def is_int(self) -> bool:
+        """Whether this is an integer type; bool is not one."""
+        return not self.is_float and self.name != "bool"
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether this is an unsigned integer type."""
+        return self.name.startswith("uint")
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+bool_ = DType("bool", 1, "uchar", 0)
+uint8 = DType("uint8", 1, "uchar", 1)
+int8 = DType("int8", 1, "char", 2)
+uint16 = DType("uint16", 2, "ushort", 3)
+int16 = DType("int16", 2, "short", 4)
+uint32 = DType("uint32", 4, "uint", 5)
+int32 = DType("int32", 4, "int", 6)
+uint64 = DType("uint64", 8, "ulong", 7)
+int64 = DType("int64", 8, "long", 8)
+float16 = DType("float16", 2, "half", 9)
+float32 = DType("float32", 4, "float", 10)
+float64 = DType("float64", 8, "double", 11)
+
+ALL = (
+    bool_,
+    uint8,
+    int8,
+    uint16,
+    int16,
+    uint32,
+    int32,
+    uint64,
+    int64,
+    float16,
+    float32,
+    float64,
+)
+_BY_NAME = {d.name: d for d in ALL}
+
+
+def from_numpy(dtype: Any) -> DType:
+    """Return the DType of a numpy dtype (or of anything `np.dtype` accepts).
+
+    Raises:
+        ModelError: the type has no counterpart here (strings, complex numbers).
+    """
+    name = np.dtype(dtype).name
+    if name not in _BY_NAME:
+        raise ModelError(
+            f"element type {name} is not supported; expected one of {sorted(_BY_NAME)}"
+        )
+    return _BY_NAME[name]
+
+
+def promote(a: DType, b: DType) -> DType:
+    """Return the type in which two operands are combined: the one of higher rank."""
+    return a if a.rank >= b.rank else b
+
+
+def min_value(dtype: DType) -> float | int:
+    """Return the smallest value of a type (minus infinity for floats): the identity of MAX."""
+    if dtype.is_float:
+        return -np.inf
+    return 0 if dtype.name == "bool" else int(np.iinfo(dtype.np).min)
+
+
+def max_value(dtype: DType) -> float | int:
+    """Return the largest value of a type (infinity for floats): the identity of MIN."""
+    if dtype.is_float:
+        return np.inf
+    return 1 if dtype.name == "bool" else int(np.iinfo(dtype.np).max)

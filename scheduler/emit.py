@@ -1,0 +1,225 @@
+"""Write schedules down as the plain data of an artifact: programs, kernels, buffers, weights, entry points.
+
+Deterministic: names come from content hashes and from counters in launch order, never from object identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import SchedulerError
+from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
+from scheduler.lower.lowered import LoweredKernel
+from scheduler.lower.pack import PackedWeight
+from scheduler.lower.prelude import prelude
+from scheduler.node import Buffer, Node
+from scheduler.ops import Op
+from scheduler.schedule import Schedule
+
+FORMAT, ABI = 1, 1
+# Kernels per OpenCL program: one compiler start-up serves several, several programs can be built at once.
+KERNELS_PER_PROGRAM = 16
+
+
+@dataclass(slots=True)
+class Emitted:
+    """The manifest fields the compiler knows, and the weight blob they refer to."""
+
+    manifest: dict[str, Any]
+    data: bytes
+    arena_unplanned: int
+
+
+@dataclass(slots=True)
+class _Writer:
+    buffers: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
+    arena_size: int = 0
+    arena_unplanned: int = 0
+    texts: dict[str, tuple[str, int, list[str]]] = field(default_factory=dict)
+    _by_buffer: dict[Buffer, int] = field(default_factory=dict)
+    _by_digest: dict[bytes, int] = field(default_factory=dict)
+
+    def buffer_of(self, buffer: Buffer) -> int:
+        """Return the index of an input, state or unpacked weight."""
+        if buffer not in self._by_buffer:
+            if buffer.kind == "weight" and buffer.data is not None:
+                self._by_buffer[buffer] = self.weight(buffer.data, buffer.name)
+            else:
+                size = buffer.dtype.itemsize * prod(buffer.shape)
+                entry = _entry(buffer.name, buffer.kind, buffer.dtype.name, buffer.shape, 0, size)
+                if buffer.kind == "state":
+                    entry["reset"] = -1
+                self._by_buffer[buffer] = self.add(entry)
+        return self._by_buffer[buffer]
+
+    def weight(self, data: NDArray[Any], name: str) -> int:
+        """Return the index of a weight, appending its bytes once per content."""
+        raw = np.ascontiguousarray(data).tobytes()
+        digest = hashlib.sha256(f"{data.dtype}{data.shape}".encode() + raw).digest()
+        if digest not in self._by_digest:
+            self.data.extend(b"\0" * (-len(self.data) % ALIGNMENT))
+            entry = _entry(name, "weight", data.dtype.name, data.shape, len(self.data), len(raw))
+            self.data.extend(raw)
+            entry["name"] = name or f"w{len(self._by_digest)}"
+            self._by_digest[digest] = self.add(entry)
+        return self._by_digest[digest]
+
+    def add(self, entry: dict[str, Any]) -> int:
+        """Append a buffer and return its index."""
+        self.buffers.append(entry)
+        return len(self.buffers) - 1
+
+    def kernel_name(self, kernel: LoweredKernel) -> str:
+        """Return the name of a kernel's text; equal texts are one function."""
+        digest = hashlib.sha256(kernel.text.encode()).hexdigest()[:12]
+        name = f"{kernel.kind}_{digest}"
+        known = self.texts.setdefault(name, (kernel.text, kernel.lanes, []))
+        known[2].extend(o for o in kernel.kernel.origin if o not in known[2])
+        return name
+
+    def entry(self, schedule: Schedule) -> dict[str, Any]:
+        """Add one entry point and return its manifest form."""
+        place = self._place(schedule)
+        launches = []
+        for kernel in schedule.kernels:
+            arguments = [place[kernel.target]]
+            for argument in kernel.arguments:
+                if isinstance(argument, PackedWeight):
+                    arguments.append(self.weight(argument.data, ""))
+                else:
+                    arguments.append(place[argument])
+            launches.append(len(self.kernels))
+            self.kernels.append(
+                {
+                    "name": self.kernel_name(kernel),
+                    "program": 0,
+                    "args": arguments,
+                    "global": [kernel.items, 1, 1],
+                    "local": [1, 1, 1],
+                    "origin": list(kernel.kernel.origin),
+                    "flops": kernel.flops,
+                    "bytes": kernel.bytes_moved,
+                }
+            )
+        inputs = [
+            self._by_buffer[b]
+            for b in dict.fromkeys(
+                a.arg
+                for k in schedule.kernels
+                for a in k.arguments
+                if isinstance(a, Node) and a.op is Op.BUFFER and a.arg.kind == "input"
+            )
+        ]
+        outputs = [place[node] for node in schedule.outputs.values()]
+        return {"inputs": inputs, "outputs": outputs, "launches": launches}
+
+    def _place(self, schedule: Schedule) -> dict[Node, int]:
+        """Give every node of an entry a buffer: outputs, inputs, states, and the arena for the rest."""
+        place: dict[Node, int] = {}
+        for name, node in schedule.outputs.items():
+            size = node.dtype.itemsize * prod(node.shape)
+            entry = _entry(name, "output", node.dtype.name, node.shape, 0, size)
+            place[node] = self.add(entry)
+        first: dict[Node, int] = {}
+        last: dict[Node, int] = {}
+        for i, kernel in enumerate(schedule.kernels):
+            if kernel.target is not kernel.kernel.target:
+                place[kernel.kernel.target] = self.buffer_of(kernel.target.arg)
+            touched = [kernel.target, *(a for a in kernel.arguments if isinstance(a, Node))]
+            for node in touched:
+                if node.op is Op.BUFFER:
+                    place[node] = self.buffer_of(node.arg)
+                elif node not in place:
+                    first.setdefault(node, i)
+                last[node] = i
+        nodes = list(first)
+        lives = [
+            Lifetime(n.dtype.itemsize * prod(n.shape), first[n], last[n]) for n in nodes
+        ]
+        plan = plan_memory(lives)
+        self.arena_size = max(self.arena_size, plan.arena_size)
+        self.arena_unplanned = max(self.arena_unplanned, plan.unplanned_size)
+        for node, life, offset in zip(nodes, lives, plan.offsets, strict=True):
+            if first[node] == last[node]:
+                raise SchedulerError(f"{node!r}: is computed and never read")
+            name = f"t{first[node]}"
+            entry = _entry(name, "arena", node.dtype.name, node.shape, offset, life.size)
+            place[node] = self.add(entry)
+        return place
+
+    def programs(self, options: str) -> list[dict[str, Any]]:
+        """Group kernels into programs, fill in their program numbers, return the programs."""
+        names = list(self.texts)
+        number = {name: i // KERNELS_PER_PROGRAM for i, name in enumerate(names)}
+        for kernel in self.kernels:
+            kernel["program"] = number[kernel["name"]]
+        result = []
+        for start in range(0, len(names), KERNELS_PER_PROGRAM):
+            group = names[start : start + KERNELS_PER_PROGRAM]
+            bodies = "".join(_function(name, *self.texts[name]) for name in group)
+            source = prelude(bodies, [1, *(self.texts[n][1] for n in group)]) + bodies
+            result.append({"source": source, "options": options, "binary": b""})
+        return result
+
+
+def _function(name: str, text: str, lanes: int, origins: Sequence[str]) -> str:
+    del lanes
+    shown = ", ".join(o.replace("*/", "* /") for o in origins) or "-"
+    attribute = "__attribute__((reqd_work_group_size(1, 1, 1)))"
+    return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{text}"
+
+
+def _entry(
+    name: str, kind: str, dtype: str, shape: tuple[int, ...], offset: int, size: int
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": kind,
+        "dtype": dtype,
+        "shape": [int(s) for s in shape],
+        "offset": offset,
+        "size": size,
+    }
+
+
+def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:
+    """Return the manifest and data of an artifact; target, metadata and models are added by the caller.
+
+    Args:
+        entries: schedules by entry name; states and weights they share are stored once.
+        name: model name.
+        kind: "plain" or "driving".
+        options: OpenCL build options.
+
+    Raises:
+        SchedulerError: an intermediate is never read (an internal error).
+    """
+    writer = _Writer()
+    table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
+    programs = writer.programs(options)
+    manifest: dict[str, Any] = {
+        "magic": "modeld-artifact",
+        "format": FORMAT,
+        "abi": ABI,
+        "name": name,
+        "kind": kind,
+        "models": [],
+        "metadata": {},
+        "target": {"name": "cpu", "device": "", "driver": "", "options": options},
+        "buffers": writer.buffers,
+        "arena_size": aligned(writer.arena_size) if writer.arena_size else 0,
+        "programs": programs,
+        "kernels": writer.kernels,
+        "entries": table,
+        "self_test": {},
+    }
+    return Emitted(manifest, bytes(writer.data), writer.arena_unplanned)

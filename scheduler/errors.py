@@ -1,0 +1,32 @@
+"""Errors of the compiler.
+
+SchedulerError
+├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model
+├── LoweringError          a kernel cannot be generated
+└── ModelError             the user's model cannot be used
+    └── UnsupportedOpError every operator we cannot translate, all at once
+"""
+
+from __future__ import annotations
+
+
+class SchedulerError(Exception):
+    """Base of all compiler errors; `exit_code` is what the command line exits with."""
+
+    exit_code = 4
+
+
+class VerifyError(SchedulerError):
+    """A graph breaks a rule of the IR; the message names the node and the rule."""
+
+
+class LoweringError(SchedulerError):
+    """A kernel cannot be lowered or rendered; the message names its origin."""
+
+
+class ModelError(SchedulerError):
+    """The ONNX model is unreadable or asks for something that does not exist."""
+
+
+class UnsupportedOpError(ModelError):
+    """The model uses operators without a translator; lists each with its node name."""

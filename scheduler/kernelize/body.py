@@ -1,0 +1,229 @@
+"""Build the body of a kernel: the scalar expression that one iteration computes.
+
+    tensor level                              scalar level, at ranges (n, m) with k reduced
+    sum(EXPAND(x) * EXPAND(w)) + EXPAND(b)    ACCUMULATE(LOAD x[n,k] * LOAD w[k,m]; k) + LOAD b[m]
+
+A LOAD names the buffer node, the logical index (one Ix per axis) and the predicate under which it is read;
+where the predicate fails its value is the fill. Storage layout is not known yet: offsets come later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler import dtype as dt
+from scheduler import index as ixs
+from scheduler.errors import LoweringError
+from scheduler.index import Atom, Ix, Predicate
+from scheduler.kernelize.ranges import Index, cat_sources, source_index
+from scheduler.kernelize.realize import Region, reduce_index
+from scheduler.node import Node, alu, const, make
+from scheduler.ops import ELEMENTWISE, Op
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Argument of a LOAD: which element, when, and the value otherwise."""
+
+    index: Index
+    valid: Predicate
+    fill: float | int | bool
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """What a kernel computes per iteration of its output ranges.
+
+    Attributes:
+        root: the stored tensor node.
+        ranges: over the shape of root; None for axes of size 1.
+        value: scalar node to store.
+    """
+
+    root: Node
+    ranges: tuple[Atom | None, ...]
+    value: Node
+
+
+_Key = tuple[Node, Index, Predicate]
+
+
+class _Builder:
+    """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
+
+    def __init__(self, stored: frozenset[Node]) -> None:
+        self.stored = stored
+        self.done: dict[_Key, Node] = {}
+        self.reduces: dict[_Key, tuple[Index, tuple[Atom, ...]]] = {}
+
+    def build(self, node: Node, index: Index) -> Node:
+        """Return the scalar value of `node` (never as a LOAD of itself) at `index`."""
+        first: _Key = (node, index, ())
+        stack: list[_Key] = [first]
+        while stack:
+            key = stack[-1]
+            if key in self.done:
+                stack.pop()
+                continue
+            is_load = key[0].op is Op.BUFFER or (key[0] in self.stored and key != first)
+            needed = [] if is_load else self._sources(key)
+            missing = [k for k in needed if k not in self.done]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            if is_load:
+                self.done[key] = _load(*key)
+            else:
+                self.done[key] = self._combine(key, [self.done[k] for k in needed])
+        return self.done[first]
+
+    def _sources(self, key: _Key) -> list[_Key]:
+        node, index, valid = key
+        if node.op in (Op.CONST, Op.IOTA) or valid == ixs.NEVER:
+            return []
+        if node.op in (Op.ASSIGN, Op.CONTIGUOUS):
+            return [(node.src[-1], index, valid)]
+        if node.op in ELEMENTWISE:
+            return [(s, index, valid) for s in node.src]
+        if node.op is Op.REDUCE:
+            if key not in self.reduces:
+                self.reduces[key] = reduce_index(node, index)
+            return [(node.src[0], self.reduces[key][0], valid)]
+        if node.op is Op.CAT:
+            return [(s, i, _both(valid, p)) for s, i, p in cat_sources(node, index)]
+        if node.op is Op.GATHER:
+            return self._gather_sources(key)
+        inner, inside = source_index(node, index)
+        return [(node.src[0], inner, _both(valid, inside))]
+
+    def _gather_sources(self, key: _Key) -> list[_Key]:
+        """The index first; once it is known, the data at that index."""
+        node, index, valid = key
+        data, which = node.src
+        rank = len(which.shape)
+        at: _Key = (which, index[node.arg : node.arg + rank], valid)
+        if at not in self.done:
+            return [at]
+        row = _row_index(self.done[at], data.shape[node.arg])
+        return [at, (data, (*index[: node.arg], row, *index[node.arg + rank :]), valid)]
+
+    def _combine(self, key: _Key, src: list[Node]) -> Node:
+        node, index, valid = key
+        if valid == ixs.NEVER:
+            return const(0, node.dtype)
+        if node.op is Op.CONST:
+            return node
+        if node.op is Op.IOTA:
+            return make(Op.INDEX, dt.int32, (), index[0])
+        if node.op is Op.REDUCE:
+            ranges = self.reduces[key][1]
+            if not ranges:
+                return src[0]
+            return make(Op.ACCUMULATE, node.dtype, (src[0],), (node.arg[0], ranges))
+        if node.op in ELEMENTWISE:
+            return make(node.op, node.dtype, tuple(src))
+        if node.op is Op.CAT:
+            return _select_source(node, index, src)
+        if node.op is Op.GATHER:
+            return src[1]
+        if node.op is Op.PAD:
+            return _fill_outside(src[0], source_index(node, index)[1], node.arg[1])
+        return src[0]
+
+
+def _both(a: Predicate, b: Predicate) -> Predicate:
+    for ix, low, high in b:
+        a = ixs.conjoin(a, ix, low, high)
+    return a
+
+
+def _load(node: Node, index: Index, valid: Predicate) -> Node:
+    return make(
+        Op.LOAD, node.dtype, (node,), Access(index, valid, False if node.dtype is dt.bool_ else 0)
+    )
+
+
+def _fill_outside(value: Node, inside: Predicate, fill: float) -> Node:
+    """Mask a padded value; a masked load already gives its fill, so no select is needed over one."""
+    if inside == ():
+        return value
+    if inside == ixs.NEVER:
+        return const(fill, value.dtype)
+    if value.op is Op.LOAD and _implies(value.arg.valid, inside) and value.arg.valid == inside:
+        return make(Op.LOAD, value.dtype, value.src, Access(value.arg.index, value.arg.valid, fill))
+    if fill == 0 and _is_zero_outside(value, inside):
+        return value
+    return make(Op.SELECT, value.dtype, (value, const(fill, value.dtype)), inside)
+
+
+def _implies(valid: Predicate, inside: Predicate) -> bool:
+    bounds = {ix: (low, high) for ix, low, high in valid}
+    return all(
+        ix in bounds and bounds[ix][0] >= low and bounds[ix][1] <= high for ix, low, high in inside
+    )
+
+
+def _is_zero_outside(value: Node, inside: Predicate) -> bool:
+    while value.op is Op.CAST:
+        value = value.src[0]
+    return value.op is Op.LOAD and value.arg.fill == 0 and _implies(value.arg.valid, inside)
+
+
+def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
+    """CAT: the last source is the default, each earlier one is selected where it is the one read."""
+    parts = cat_sources(node, index)
+    value = src[-1]
+    for (_, _, inside), candidate in zip(reversed(parts[:-1]), reversed(src[:-1]), strict=True):
+        if inside == ():
+            value = candidate
+        elif inside != ixs.NEVER:
+            value = make(Op.SELECT, node.dtype, (candidate, value), inside)
+    return value
+
+
+def _row_index(value: Node, size: int) -> Ix:
+    """Return the row a gather reads as an index: negative counts from the end, the result stays in bounds."""
+    known = _as_index(value)
+    if known is not None and known.lo >= 0 and known.hi < size:
+        return known
+    row = value if value.dtype is dt.int32 else make(Op.CAST, dt.int32, (value,))
+    zero, n = const(0, dt.int32), const(size, dt.int32)
+    row = alu(Op.WHERE, alu(Op.LT, row, zero), alu(Op.ADD, row, n), row)
+    row = alu(Op.MIN, alu(Op.MAX, row, zero), const(size - 1, dt.int32))
+    return ixs.of(ixs.value_atom(row, 0, size - 1))
+
+
+def _as_index(value: Node) -> Ix | None:
+    """Return a scalar integer expression as an index if it only depends on ranges and constants."""
+    if value.op is Op.CONST and isinstance(value.arg, int):
+        return ixs.constant(value.arg)
+    if value.op is Op.INDEX:
+        return value.arg if isinstance(value.arg, Ix) else None
+    if value.op is Op.CAST and value.src[0].dtype.is_int and value.dtype.is_int:
+        return _as_index(value.src[0])
+    if value.op in (Op.ADD, Op.MUL):
+        a, b = _as_index(value.src[0]), _as_index(value.src[1])
+        if a is None or b is None:
+            return None
+        if value.op is Op.ADD:
+            return ixs.add(a, b)
+        if a.is_const or b.is_const:
+            return ixs.mul(a, b.const) if b.is_const else ixs.mul(b, a.const)
+    return None
+
+
+def build_body(region: Region, stored: frozenset[Node]) -> Body:
+    """Return the body of the kernel that stores `region.root`.
+
+    Args:
+        region: the kernel's root and ranges.
+        stored: all stored nodes; reading one is a LOAD.
+
+    Raises:
+        LoweringError: the body is not a single value (an internal error).
+    """
+    value = _Builder(stored).build(region.root, region.index)
+    if value.shape != ():
+        raise LoweringError(f"{region.root!r}: the kernel body is not scalar")
+    return Body(region.root, region.ranges, value)

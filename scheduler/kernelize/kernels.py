@@ -1,0 +1,201 @@
+"""The kernel list: bodies, what they read and write, and the order they run in.
+
+State: a kernel that writes a state in place must not run before a kernel that reads its old value. Where that
+cannot be had (the new value is computed from other elements of the old one, as in a shifted queue) the new
+value goes to a temporary and a commit kernel copies it at the end:
+
+    q' = cat(q[1:], x); y = f(q')     ->     t = cat(q[1:], x); y = f(t); q = t
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler import index as ixs
+from scheduler.errors import SchedulerError
+from scheduler.index import leaves
+from scheduler.kernelize.body import Access, Body, build_body
+from scheduler.kernelize.realize import open_region, realize
+from scheduler.node import Node, make, toposort
+from scheduler.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Kernel:
+    """One kernel to run.
+
+    Attributes:
+        body: what it computes.
+        target: whose storage it writes: a stored node, or the BUFFER of a state.
+        reads: BUFFER and stored nodes it loads, in first-use order.
+        origin: ONNX node names it covers.
+    """
+
+    body: Body
+    target: Node
+    reads: tuple[Node, ...]
+    origin: tuple[str, ...]
+
+
+def scalar_nodes(value: Node) -> list[Node]:
+    """Return the scalar nodes of a body, sources first, including those that run-time indices need."""
+    order: list[Node] = []
+    done: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(value, False)]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done.add(node)
+            order.append(node)
+            continue
+        stack.append((node, True))
+        stack.extend((s, False) for s in scalar_sources(node) if s not in done)
+    return order
+
+
+def scalar_sources(node: Node) -> tuple[Node, ...]:
+    """Return the scalar nodes a scalar node needs: its operands, or what its index is computed from."""
+    if node.op is not Op.LOAD:
+        return node.src
+    access: Access = node.arg
+    found = [a.node for ix in access.index for a in leaves(ix) if a.node is not None]
+    found += [a.node for ix, _, _ in access.valid for a in leaves(ix) if a.node is not None]
+    return tuple(dict.fromkeys(found))
+
+
+def _reads(body: Body) -> tuple[Node, ...]:
+    return tuple(dict.fromkeys(n.src[0] for n in scalar_nodes(body.value) if n.op is Op.LOAD))
+
+
+def _origins(root: Node, stored: frozenset[Node]) -> tuple[str, ...]:
+    """Return the ONNX names of everything fused into the kernel of `root`, in topological order."""
+    names: dict[str, None] = {}
+    seen: set[Node] = set()
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if (
+            node in seen
+            or node.op in (Op.BUFFER, Op.CONST)
+            or (node in stored and node is not root)
+        ):
+            continue
+        seen.add(node)
+        names.update(dict.fromkeys(node.origin))
+        stack.extend(node.src)
+    return tuple(reversed(names))
+
+
+def make_kernels(sinks: Sequence[Node]) -> list[Kernel]:
+    """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
+
+    Raises:
+        SchedulerError: two ASSIGN nodes write one state, or the kernels depend on each other in a cycle.
+    """
+    regions = realize(sinks)
+    stored = frozenset(regions)
+    kernels = []
+    for root in [n for n in toposort(sinks) if n in regions]:
+        body = build_body(regions[root], stored)
+        kernels.append(Kernel(body, root, _reads(body), _origins(root, stored)))
+    return _with_state(kernels)
+
+
+def _with_state(kernels: list[Kernel]) -> list[Kernel]:
+    """Retarget ASSIGN kernels to their state where that is safe, add commits where it is not; order all."""
+    writers: dict[Node, Kernel] = {}
+    for kernel in kernels:
+        if kernel.target.op is Op.ASSIGN:
+            state = kernel.target.src[0]
+            if state in writers:
+                raise SchedulerError(f"{state.arg}: two values are assigned in one run")
+            writers[state] = kernel
+    early = _order(kernels)
+    position = {k.target: i for i, k in enumerate(early)}
+    commits: list[Kernel] = []
+    for state, writer in writers.items():
+        after = [
+            k for k in early if state in k.reads and position[k.target] >= position[writer.target]
+        ]
+        if after and not (after == [writer] and _reads_only_itself(writer, state)):
+            commits.append(_commit(state, writer))
+    return [*early, *commits]
+
+
+def state_of(kernel: Kernel, kernels: Sequence[Kernel]) -> Node | None:
+    """Return the state BUFFER an ASSIGN kernel may write directly, None if a commit kernel does it."""
+    if kernel.target.op is not Op.ASSIGN:
+        return None
+    state = kernel.target.src[0]
+    committed = any(k.target is state for k in kernels)
+    return None if committed else state
+
+
+def _reads_only_itself(kernel: Kernel, state: Node) -> bool:
+    """Whether a kernel reads of the state only the element it then writes."""
+    own = tuple(ixs.ZERO if r is None else ixs.of(r) for r in kernel.body.ranges)
+    loads = [n for n in scalar_nodes(kernel.body.value) if n.op is Op.LOAD and n.src[0] is state]
+    return all(n.arg.index == own for n in loads)
+
+
+def _commit(state: Node, writer: Kernel) -> Kernel:
+    region = open_region(state)
+    load = make(Op.LOAD, state.dtype, (writer.target,), Access(region.index, (), 0))
+    return Kernel(Body(state, region.ranges, load), state, (writer.target,), writer.origin)
+
+
+def _order(kernels: Sequence[Kernel]) -> list[Kernel]:
+    """Return a deterministic topological order: producers first, readers of an old state before its writer.
+
+    Raises:
+        SchedulerError: there is none; the message names the kernels involved.
+    """
+    number = {k.target: i for i, k in enumerate(kernels)}
+    waits: dict[int, set[int]] = {i: set() for i in range(len(kernels))}
+    for i, k in enumerate(kernels):
+        waits[i] |= {number[r] for r in k.reads if r in number}
+    for i, k in enumerate(kernels):
+        if k.target.op is not Op.ASSIGN:
+            continue
+        for j, other in enumerate(kernels):
+            reads_old = j != i and k.target.src[0] in other.reads
+            if reads_old and i not in _ancestors(j, waits):
+                waits[i].add(j)
+    return _kahn(kernels, waits)
+
+
+def _ancestors(start: int, waits: Mapping[int, set[int]]) -> set[int]:
+    seen: set[int] = set()
+    stack = [start]
+    while stack:
+        for j in waits[stack.pop()]:
+            if j not in seen:
+                seen.add(j)
+                stack.append(j)
+    return seen
+
+
+def _kahn(kernels: Sequence[Kernel], waits: Mapping[int, set[int]]) -> list[Kernel]:
+    users: dict[int, list[int]] = {i: [] for i in waits}
+    for i, before in waits.items():
+        for j in before:
+            users[j].append(i)
+    missing = {i: len(before) for i, before in waits.items()}
+    ready = [i for i, n in missing.items() if n == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        i = heapq.heappop(ready)
+        order.append(i)
+        for j in users[i]:
+            missing[j] -= 1
+            if missing[j] == 0:
+                heapq.heappush(ready, j)
+    if len(order) != len(kernels):
+        stuck = [repr(kernels[i].target) for i, n in missing.items() if n > 0]
+        raise SchedulerError(f"kernels depend on each other in a cycle: {', '.join(stuck[:8])}")
+    return [kernels[i] for i in order]

@@ -1,0 +1,227 @@
+"""How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
+
+Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give them.
+Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is written fma.
+"""
+
+from __future__ import annotations
+
+import math
+
+from scheduler import dtype as dt
+from scheduler.dtype import DType
+from scheduler.errors import LoweringError
+from scheduler.node import Node
+from scheduler.ops import COMPARE, Op
+
+_INT_OF_SIZE = {1: "char", 2: "short", 4: "int", 8: "long"}
+_INFIX = {
+    Op.ADD: "+",
+    Op.SUB: "-",
+    Op.MUL: "*",
+    Op.DIV: "/",
+    Op.AND: "&",
+    Op.OR: "|",
+    Op.XOR: "^",
+    Op.SHL: "<<",
+    Op.SHR: ">>",
+    Op.LT: "<",
+    Op.EQ: "==",
+    Op.NE: "!=",
+}
+_CALL = {
+    Op.SQRT: "sqrt",
+    Op.EXP: "m_exp",
+    Op.LOG: "log",
+    Op.SIN: "sin",
+    Op.COS: "cos",
+    Op.TANH: "m_tanh",
+    Op.ERF: "m_erf",
+    Op.FLOOR: "floor",
+    Op.CEIL: "ceil",
+    Op.ROUND: "rint",
+    Op.TRUNC: "trunc",
+    Op.POW: "pow",
+}
+
+
+def register(dtype: DType) -> DType:
+    """Return the type a value has in registers."""
+    if dtype is dt.float16:
+        return dt.float32
+    return dt.int32 if dtype is dt.bool_ else dtype
+
+
+def ctype(dtype: DType, lanes: int) -> str:
+    """Return the C type of a register value."""
+    return register(dtype).cl + (str(lanes) if lanes > 1 else "")
+
+
+def literal(value: float | int | bool, dtype: DType) -> str:
+    """Return a scalar constant in C."""
+    if dtype is dt.bool_:
+        return "1" if value else "0"
+    if dtype.is_int:
+        suffix = {"int64": "L", "uint64": "UL", "uint32": "u"}.get(dtype.name, "")
+        if dtype.name == "int32" and value == -(2**31):
+            return "(-2147483647 - 1)"
+        return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
+    if math.isnan(value):
+        return "NAN"
+    if math.isinf(value):
+        return "INFINITY" if value > 0 else "(-INFINITY)"
+    text = float(value).hex() + ("" if dtype is dt.float64 else "f")
+    return f"({text})" if text.startswith("-") else text
+
+
+def widen(code: str, dtype: DType, lanes: int) -> str:
+    """Return a scalar repeated in all lanes."""
+    if dtype is dt.bool_:
+        return f"(int{lanes})(-({code}))"
+    return f"({ctype(dtype, lanes)})({code})"
+
+
+def mask_for(condition: str, dtype: DType, lanes: int) -> str:
+    """Return an int lane mask converted to the width `select` asks for."""
+    kind = _INT_OF_SIZE[register(dtype).itemsize]
+    return condition if lanes == 1 or kind == "int" else f"convert_{kind}{lanes}({condition})"
+
+
+def choose(condition: str, yes: str, no: str, dtype: DType, lanes: int) -> str:
+    """Return `condition ? yes : no`, lane by lane; all operands have the same number of lanes."""
+    if lanes == 1:
+        return f"({condition} ? {yes} : {no})"
+    return f"select({no}, {yes}, {mask_for(condition, dtype, lanes)})"
+
+
+def cast(code: str, source: DType, target: DType, lanes: int) -> str:
+    """Return a conversion between register types."""
+    a, b = register(source), register(target)
+    if target is dt.bool_:
+        test = f"({code} != {widen('0', source, lanes) if lanes > 1 else '0'})"
+        return test if lanes == 1 or a.itemsize == 4 else f"convert_int{lanes}{test}"
+    if source is dt.bool_ and lanes > 1:
+        return f"convert_{b.cl}{lanes}(-{code})"
+    if target is dt.float16 and source is not dt.float16:
+        return f"m_round_half({cast(code, source, dt.float32, lanes)})"
+    if a is b:
+        return code
+    return f"({b.cl})({code})" if lanes == 1 else f"convert_{b.cl}{lanes}({code})"
+
+
+def operation(node: Node, src: list[str], lanes: int) -> str:
+    """Return the expression of an elementwise node over operands that all have `lanes` lanes.
+
+    Raises:
+        LoweringError: the op has no rendering.
+    """
+    op, kind = node.op, node.src[-1].dtype
+    if op in (Op.CAST, Op.BITCAST):
+        return _conversion(node, src[0], lanes)
+    if op in COMPARE:
+        return _compare(op, src, kind, lanes)
+    if op is Op.WHERE:
+        return choose(src[0], src[1], src[2], node.dtype, lanes)
+    if op in (Op.MAX, Op.MIN):
+        a, b = src if op is Op.MAX else (src[1], src[0])
+        test = f"({a} < {b})" if lanes == 1 else _lane_test(f"({a} < {b})", kind, lanes)
+        return choose(test, src[1], src[0], node.dtype, lanes)
+    if op in (Op.IDIV, Op.MOD):
+        sign = "/" if op is Op.IDIV else "%"
+        one = widen("1", kind, lanes) if lanes > 1 else "1"
+        zero = widen("0", kind, lanes) if lanes > 1 else "0"
+        test = f"({src[1]} == {zero})"
+        test = test if lanes == 1 else _lane_test(test, kind, lanes)
+        safe = src[1] if node.src[1].op is Op.CONST and node.src[1].arg else None
+        return f"({src[0]} {sign} {safe or choose(test, one, src[1], kind, lanes)})"
+    if op in _INFIX:
+        return f"({src[0]} {_INFIX[op]} {src[1]})"
+    if op in _CALL:
+        return f"{_CALL[op]}({', '.join(src)})"
+    return _unary(op, src[0], kind, lanes)
+
+
+def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
+    if op is Op.NEG:
+        return f"(-{a})"
+    if op is Op.ABS:
+        if kind.is_float:
+            return f"fabs({a})"
+        return (
+            a if kind.is_unsigned else choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)
+        )
+    if op is Op.RECIP:
+        one = literal(1.0, kind)
+        return f"({one if lanes == 1 else widen(one, kind, lanes)} / {a})"
+    if op is Op.NOT:
+        return f"(!{a})" if kind is dt.bool_ and lanes == 1 else f"(~{a})"
+    raise LoweringError(f"{op.name}: no OpenCL rendering")
+
+
+def _negative(a: str, kind: DType, lanes: int) -> str:
+    if lanes == 1:
+        return f"({a} < 0)"
+    return _lane_test(f"({a} < {widen('0', kind, lanes)})", kind, lanes)
+
+
+def _lane_test(test: str, kind: DType, lanes: int) -> str:
+    """Turn the result of a vector compare (lanes as wide as the operands) into int lanes."""
+    return test if register(kind).itemsize == 4 else f"convert_int{lanes}{test}"
+
+
+def _compare(op: Op, src: list[str], kind: DType, lanes: int) -> str:
+    if kind is dt.bool_ and op is Op.LT and lanes > 1:
+        return f"(~{src[0]} & {src[1]})"
+    test = f"({src[0]} {_INFIX[op]} {src[1]})"
+    return test if lanes == 1 else _lane_test(test, kind, lanes)
+
+
+def _conversion(node: Node, code: str, lanes: int) -> str:
+    source, target = node.src[0].dtype, node.dtype
+    if node.op is Op.CAST:
+        return cast(code, source, target, lanes)
+    if dt.float16 in (source, target) or dt.bool_ in (source, target):
+        raise LoweringError(f"BITCAST: {source} to {target} has no OpenCL rendering")
+    return f"as_{ctype(target, lanes)}({code})"
+
+
+def load(pointer: str, offset: str, dtype: DType, lanes: int) -> str:
+    """Return a load of consecutive elements into a register."""
+    if dtype is dt.float16:
+        suffix = str(lanes) if lanes > 1 else ""
+        return f"vload_half{suffix}(0, {pointer} + ({offset}))"
+    raw = f"{pointer}[{offset}]" if lanes == 1 else f"vload{lanes}(0, {pointer} + ({offset}))"
+    if dtype is not dt.bool_:
+        return raw
+    return f"({raw} != 0)" if lanes == 1 else f"convert_int{lanes}({raw} != (uchar{lanes})(0))"
+
+
+def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
+    """Return the statement that stores consecutive elements."""
+    suffix = str(lanes) if lanes > 1 else ""
+    if dtype is dt.float16:
+        return f"vstore_half{suffix}_rte({code}, 0, {pointer} + ({offset}));"
+    if dtype is dt.bool_:
+        code = f"(uchar)({code} != 0)" if lanes == 1 else f"convert_uchar{lanes}(-{code})"
+    if lanes == 1:
+        return f"{pointer}[{offset}] = {code};"
+    return f"vstore{lanes}({code}, 0, {pointer} + ({offset}));"
+
+
+def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> str:
+    """Return the next value of an accumulator."""
+    if op in (Op.ADD, Op.MUL):
+        return f"{accumulator} {_INFIX[op]} {value}"
+    a, b = (accumulator, value) if op is Op.MAX else (value, accumulator)
+    test = f"({a} < {b})"
+    test = test if lanes == 1 else _lane_test(test, dtype, lanes)
+    return choose(test, value, accumulator, dtype, lanes)
+
+
+def identity(op: Op, dtype: DType) -> float | int:
+    """Return the neutral element of a reduction."""
+    if op is Op.ADD:
+        return 0
+    if op is Op.MUL:
+        return 1
+    return dt.min_value(dtype) if op is Op.MAX else dt.max_value(dtype)

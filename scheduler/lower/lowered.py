@@ -1,0 +1,147 @@
+"""Lower a list of kernels: choose vector and layout of each result, merge ranges, schedule, render."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from scheduler import index as ixs
+from scheduler.errors import LoweringError
+from scheduler.index import Atom
+from scheduler.kernelize.kernels import Kernel, scalar_nodes, state_of
+from scheduler.lower.pack import PackedWeight
+from scheduler.lower.place import (
+    Layout,
+    PlacedBody,
+    accumulates,
+    merge_ranges,
+    place,
+    row_major,
+    store_as,
+)
+from scheduler.lower.render import render
+from scheduler.lower.schedule import choose_schedule, choose_vector
+from scheduler.lower.values import Argument
+from scheduler.node import Node
+from scheduler.ops import COST, ELEMENTWISE, Op
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    """A kernel as OpenCL text and what its launch needs.
+
+    Attributes:
+        kernel: what was lowered.
+        target: node whose storage it writes (a state BUFFER where an ASSIGN is done in place).
+        text: "(parameters) { body }" without a name.
+        arguments: bound after the target, in parameter order.
+        items: work-items, one per work-group.
+        lanes: vector width used.
+        flops, bytes_moved: static estimates; bytes count each buffer read and written once.
+        kind: "contract", "reduce" or "map"; only a name for people.
+    """
+
+    kernel: Kernel
+    target: Node
+    text: str
+    arguments: tuple[Argument, ...]
+    items: int
+    lanes: int
+    flops: int
+    bytes_moved: int
+    kind: str
+
+
+def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[LoweredKernel]:
+    """Lower kernels in running order.
+
+    Args:
+        kernels: from `make_kernels`.
+        outputs: stored nodes that are program outputs: they stay row-major.
+
+    Raises:
+        LoweringError: a kernel has no rendering; the message names its origin.
+    """
+    layouts: dict[Node, Layout] = {}
+    lowered = []
+    for kernel in kernels:
+        try:
+            lowered.append(_lower(kernel, kernels, frozenset(outputs), layouts))
+        except LoweringError as error:
+            origin = ", ".join(kernel.origin) or repr(kernel.target)
+            raise LoweringError(f"kernel of {origin}: {error}") from error
+    return lowered
+
+
+def _lower(
+    kernel: Kernel,
+    kernels: Sequence[Kernel],
+    outputs: frozenset[Node],
+    layouts: dict[Node, Layout],
+) -> LoweredKernel:
+    body = place(kernel.body, layouts)
+    fixed = (
+        kernel.target in outputs or kernel.target.op is Op.ASSIGN or kernel.target.op is Op.BUFFER
+    )
+    vector, lanes = choose_vector(body, free_layout=not fixed)
+    if not fixed:
+        layouts[kernel.target] = _layout(body, vector)
+        body = store_as(body, layouts[kernel.target])
+    body, vector = merge_ranges(body, vector)
+    schedule = choose_schedule(body, vector, lanes)
+    target = state_of(kernel, kernels) or kernel.target
+    rendered = render(body, schedule, target)
+    flops = _flops(body)
+    moved = target.dtype.itemsize * prod(target.shape)
+    moved += sum(_argument_bytes(a) for a in rendered.arguments)
+    return LoweredKernel(
+        kernel,
+        target,
+        rendered.text,
+        rendered.arguments,
+        rendered.items,
+        rendered.lanes,
+        flops,
+        moved,
+        _kind(body),
+    )
+
+
+def _layout(body: PlacedBody, vector: Atom | None) -> Layout:
+    """Return the order of axes with the vector's axis innermost."""
+    rank = len(body.shape)
+    if vector is None:
+        return row_major(rank)
+    inner = [a for a in range(rank) if ixs.coefficient(body.index[a], vector) != 0]
+    return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
+
+
+def _argument_bytes(argument: Argument) -> int:
+    if isinstance(argument, PackedWeight):
+        return int(argument.data.nbytes)
+    return argument.dtype.itemsize * prod(argument.shape)
+
+
+def _flops(body: PlacedBody) -> int:
+    """Return arithmetic operations of one run; a multiply-add counts two."""
+    times: dict[Node, int] = {body.value: 1}
+    total = 0
+    for node in reversed(scalar_nodes(body.value)):
+        own = times.get(node, 1)
+        if node.op is Op.ACCUMULATE:
+            own *= prod(r.size for r in node.arg[1])
+            total += own
+        elif node.op in ELEMENTWISE:
+            total += own * int(COST.get(node.op, 1))
+        for s in node.src:
+            times[s] = max(times.get(s, 0), own)
+    return total * prod(r.size for r in body.ranges)
+
+
+def _kind(body: PlacedBody) -> str:
+    reductions = accumulates(body)
+    if not reductions:
+        return "map"
+    products = [n for n in reductions if n.arg[0] is Op.ADD and n.src[0].op is Op.MUL]
+    return "contract" if products else "reduce"

@@ -1,0 +1,108 @@
+"""Pack a weight in the order its kernel reads it, on the host, at compile time.
+
+    W[co, ci] read by a tile of 2x16 outputs, loop over ci   ->   P[co/32][ci][2][16]
+
+Every load of a weight becomes a stride-1 vector load from a stream, whatever the ONNX layout was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler import index as ixs
+from scheduler.index import Atom, Ix
+from scheduler.lower.place import Place
+from scheduler.node import Node
+
+# Packing may repeat a weight (overlapping last block); beyond this factor it is read as it is.
+MAX_GROWTH = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """How one range is cut: value = min(outer*block, size-block) + unroll*lanes + lane."""
+
+    atom: Atom
+    outer: int
+    unroll: int
+    lanes: int
+
+    @property
+    def block(self) -> int:
+        """Elements per outer step."""
+        return self.unroll * self.lanes
+
+    def values(self) -> NDArray[np.int64]:
+        """Return the range's value over (outer, unroll, lane)."""
+        size = self.atom.size
+        base = np.minimum(np.arange(self.outer) * self.block, size - self.block)
+        inside = np.arange(self.unroll * self.lanes).reshape(self.unroll, self.lanes)
+        return np.asarray(base[:, None, None] + inside, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PackedWeight:
+    """A packed weight and the strides (in elements) of each axis' outer, unroll and lane coordinate."""
+
+    source: Node
+    data: NDArray[Any]
+    strides: dict[Atom, tuple[int, int, int]]
+
+    def same_as(self, other: PackedWeight) -> bool:
+        """Whether another packing holds the same elements in the same order."""
+        return (
+            self.source is other.source
+            and self.strides == other.strides
+            and np.array_equal(self.data, other.data)
+        )
+
+
+def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
+    """Return the packed form of a weight load, None if it should be read as it is.
+
+    Args:
+        load: a placed LOAD of a weight.
+        axes: all ranges of the kernel in loop order, lanes last; those the load does not use are skipped.
+    """
+    place: Place = load.arg
+    buffer = load.src[0].arg
+    leaves = [a for ix in (*place.index, *(p[0] for p in place.valid)) for a in ixs.leaves(ix)]
+    if any(a.node is not None for a in leaves):
+        return None
+    used = [axis for axis in axes if axis.atom in leaves]
+    sizes = [a.outer for a in used] + [a.unroll for a in used] + [a.lanes for a in used]
+    if prod(sizes) > MAX_GROWTH * max(64, buffer.data.size):
+        return None
+    n = len(used)
+    grids: dict[Atom, NDArray[np.int64]] = {}
+    for i, axis in enumerate(used):
+        shape = [1] * (3 * n)
+        shape[i], shape[n + i], shape[2 * n + i] = axis.outer, axis.unroll, axis.lanes
+        grids[axis.atom] = axis.values().reshape(shape)
+    index = tuple(np.broadcast_to(_evaluate(ix, grids), sizes) for ix in place.index)
+    inside = np.ones(sizes, bool)
+    for ix, low, high in place.valid:
+        value = _evaluate(ix, grids)
+        inside &= (value >= low) & (value <= high)
+    clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(index, buffer.shape, strict=True))
+    data = np.where(inside, buffer.data[clipped], buffer.data.dtype.type(place.fill))
+    steps = [prod(sizes[i + 1 :]) for i in range(3 * n)]
+    strides = {a.atom: (steps[i], steps[n + i], steps[2 * n + i]) for i, a in enumerate(used)}
+    return PackedWeight(load.src[0], np.ascontiguousarray(data).reshape(-1), strides)
+
+
+def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]:
+    total: NDArray[np.int64] = np.full(1, ix.const, np.int64)
+    for atom, factor in ix.terms:
+        if atom.inner is None:
+            value = grids[atom]
+        else:
+            inner = _evaluate(atom.inner, grids)
+            value = inner // atom.by if atom.kind == "div" else inner % atom.by
+        total = total + value * factor
+    return total

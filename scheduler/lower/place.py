@@ -1,0 +1,192 @@
+"""Place a body in memory: logical indices become offsets, and ranges that always move together merge.
+
+LOAD x[h, w, c] with x stored as (h, w, c)     ->  LOAD x[h*W*C + w*C + c]
+ranges h, w used only as h*W + w               ->  one range hw
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from scheduler import index as ixs
+from scheduler.index import Atom, Ix, Predicate
+from scheduler.kernelize.body import Body
+from scheduler.kernelize.kernels import scalar_nodes
+from scheduler.node import Node, make
+from scheduler.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Order in which the axes of a stored tensor lie in memory, outermost first."""
+
+    order: tuple[int, ...]
+
+    def offset(self, index: tuple[Ix, ...], shape: tuple[int, ...]) -> Ix:
+        """Return the element offset of a logical index."""
+        return ixs.flatten([index[a] for a in self.order], [shape[a] for a in self.order])
+
+
+def row_major(rank: int) -> Layout:
+    """Return the layout of inputs, outputs and states."""
+    return Layout(tuple(range(rank)))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Argument of a placed LOAD.
+
+    Attributes:
+        index, valid, fill: as in `Access`.
+        offset: element offset in storage; of a weight the row-major one, until it is packed.
+    """
+
+    index: tuple[Ix, ...]
+    valid: Predicate
+    fill: float | int | bool
+    offset: Ix
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBody:
+    """A body with offsets.
+
+    Attributes:
+        ranges: output loops, outermost first.
+        value: scalar node; LOADs carry a Place.
+        index: logical index of the element stored.
+        offset: where it is stored.
+        shape: logical shape of the result.
+    """
+
+    ranges: tuple[Atom, ...]
+    value: Node
+    index: tuple[Ix, ...]
+    offset: Ix
+    shape: tuple[int, ...]
+
+
+def is_weight(node: Node) -> bool:
+    """Whether a node is a constant buffer."""
+    return node.op is Op.BUFFER and node.arg.kind == "weight"
+
+
+def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
+    """Return the body with offsets into storage; the result is row-major until `store_as`.
+
+    Args:
+        body: from `build_body`.
+        layouts: of stored nodes it reads; those without one are row-major.
+    """
+    index = tuple(ixs.ZERO if r is None else ixs.of(r) for r in body.ranges)
+    ranges = tuple(r for r in body.ranges if r is not None)
+    value = _rebuild(body.value, {}, layouts)
+    shape = body.root.shape
+    return PlacedBody(ranges, value, index, row_major(len(shape)).offset(index, shape), shape)
+
+
+def store_as(body: PlacedBody, layout: Layout) -> PlacedBody:
+    """Return the body storing its result in another layout."""
+    return replace(body, offset=layout.offset(body.index, body.shape))
+
+
+def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
+    """Return (offsets and predicates, row-major offsets of weights) of a body."""
+    found: list[Ix] = [body.offset]
+    weights: list[Ix] = []
+    for node in scalar_nodes(body.value):
+        if node.op is Op.LOAD:
+            (weights if is_weight(node.src[0]) else found).append(node.arg.offset)
+            found.extend(ix for ix, _, _ in node.arg.valid)
+        elif node.op is Op.INDEX:
+            found.append(node.arg)
+        elif node.op is Op.SELECT:
+            found.extend(ix for ix, _, _ in node.arg)
+    return found, weights
+
+
+def accumulates(body: PlacedBody) -> list[Node]:
+    """Return the reductions of a body, inner ones first."""
+    return [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]
+
+
+def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Atom | None]:
+    """Merge neighbouring loops that always move together; return the body and what became of `vector`."""
+    again = True
+    while again:
+        again = False
+        exprs, weights = expressions(body)
+        groups = [(body.ranges, True)] + [(n.arg[1], False) for n in accumulates(body)]
+        for group, _ in groups:
+            neighbours = zip(group, group[1:], strict=False)
+            pair = next((p for p in neighbours if _move_together(*p, exprs, weights)), None)
+            if pair is not None:
+                body, fused = _fuse(body, *pair)
+                vector = fused if vector in pair else vector
+                again = True
+                break
+    return body, vector
+
+
+def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:
+    for ix in exprs:
+        a, b = ixs.coefficient(ix, outer), ixs.coefficient(ix, inner)
+        if a is None or b is None or a != b * inner.size:
+            return False
+    for ix in weights:  # packed in loop order: any function of both is fine, of one alone is not
+        present = set(ixs.leaves(ix))
+        if (outer in present) != (inner in present):
+            return False
+    return True
+
+
+def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]:
+    fused = ixs.new_range(outer.size * inner.size, f"{outer.name}{inner.name}")
+    whole = ixs.of(fused)
+    mapping = {outer: ixs.floordiv(whole, inner.size), inner: ixs.mod(whole, inner.size)}
+
+    def swap(group: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        return tuple(fused if r is outer else r for r in group if r is not inner)
+
+    value = _rebuild(body.value, mapping, {}, swap_ranges=(outer, inner, fused))
+    index = tuple(ixs.substitute(i, mapping) for i in body.index)
+    offset = ixs.substitute(body.offset, mapping)
+    return replace(body, ranges=swap(body.ranges), value=value, index=index, offset=offset), fused
+
+
+def _rebuild(
+    value: Node,
+    mapping: Mapping[Atom, Ix],
+    layouts: Mapping[Node, Layout],
+    swap_ranges: tuple[Atom, Atom, Atom] | None = None,
+) -> Node:
+    """Return the scalar graph with ranges replaced everywhere; run-time index values follow along."""
+    full: dict[Atom, Ix] = dict(mapping)
+    rebuilt: dict[Node, Node] = {}
+    for node in scalar_nodes(value):
+        arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
+        if node.op is Op.LOAD:
+            for ix in (*arg.index, *(p[0] for p in arg.valid)):
+                for atom in ixs.leaves(ix):
+                    if atom.node is not None and atom not in full:
+                        renewed = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
+                        full[atom] = ixs.of(renewed)
+            index = tuple(ixs.substitute(i, full) for i in arg.index)
+            valid = ixs.substitute_predicate(arg.valid, full)
+            if isinstance(arg, Place):
+                offset = ixs.substitute(arg.offset, full)
+            else:
+                shape = node.src[0].shape
+                layout = layouts.get(node.src[0]) or row_major(len(shape))
+                offset = layout.offset(index, shape)
+            arg, src = Place(index, valid, arg.fill, offset), node.src
+        elif node.op is Op.INDEX:
+            arg = ixs.substitute(arg, full)
+        elif node.op is Op.SELECT:
+            arg = ixs.substitute_predicate(arg, full)
+        elif node.op is Op.ACCUMULATE and swap_ranges is not None:
+            outer, inner, fused = swap_ranges
+            arg = (arg[0], tuple(fused if r is outer else r for r in arg[1] if r is not inner))
+        rebuilt[node] = make(node.op, node.dtype, src, arg)
+    return rebuilt[value]

@@ -1,0 +1,221 @@
+"""Render a scheduled kernel as OpenCL C.
+
+The register tile is unrolled symbolically: the body is evaluated once per tile coordinate with the ranges
+replaced by `outer*block + coordinate (+ lane)`. Values that do not depend on a coordinate are found again in
+the memo, so a weight vector is loaded once per tile and a sliding window loads each column once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import product
+
+from scheduler import index as ixs
+from scheduler.index import Atom, Ix
+from scheduler.lower import clang
+from scheduler.lower.emitter import Emitter, Val
+from scheduler.lower.pack import Axis, PackedWeight
+from scheduler.lower.place import PlacedBody, accumulates
+from scheduler.lower.schedule import Schedule
+from scheduler.lower.values import Argument, Instance, Values
+from scheduler.node import Node
+from scheduler.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Text of a kernel from the parameter list on, and what to launch it with.
+
+    Attributes:
+        text: "(parameters) { body }" without a name.
+        arguments: what is bound after the output, in parameter order.
+        items: work-items to launch.
+        lanes: vector width used.
+    """
+
+    text: str
+    arguments: tuple[Argument, ...]
+    items: int
+    lanes: int
+
+
+class _Renderer:
+    def __init__(self, body: PlacedBody, schedule: Schedule, output: Node) -> None:
+        self.body, self.schedule, self.output = body, schedule, output
+        self.lanes = schedule.lanes
+        self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in schedule.tiles]
+        self.reduces = {
+            r: self._reduce_axis(r) for order in schedule.reduce_order.values() for r in order
+        }
+        self.e = Emitter()
+        self.v = Values(self.e, body.value, [*self.outputs, *self.reduces.values()], self.lanes)
+
+    def _reduce_axis(self, atom: Atom) -> Axis:
+        if atom is self.schedule.vector:
+            return Axis(atom, atom.size // self.lanes, 1, self.lanes)
+        unroll = self.schedule.reduce_unroll.get(atom, 1)
+        return Axis(atom, atom.size // unroll, unroll, 1)
+
+    def render(self) -> Rendered:
+        """Return the text of the whole kernel."""
+        schedule = self.schedule
+        self.e.statement("const int item = get_global_id(0);")
+        with ExitStack() as loops:
+            if schedule.chunk > 1:
+                last = f"min({schedule.steps}, item * {schedule.chunk} + {schedule.chunk})"
+                header = f"for (int step = item * {schedule.chunk}; step < {last}; step++)"
+                loops.enter_context(self.e.loop(header))
+            name = "step" if schedule.chunk > 1 else "item"
+            instances = self._instances(self._outer_steps(name))
+            for node in accumulates(self.body):
+                self._reduce(node, instances)
+            for instance in instances:
+                self._store(instance)
+        parameters = [f"__global {self.output.dtype.cl}* out"]
+        for argument, parameter in self.v.arguments.items():
+            kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
+            parameters.append(f"const __global {kind.cl}* {parameter}")
+        text = f"({', '.join(parameters)})\n{{\n{self.e.text()}\n}}\n"
+        return Rendered(text, tuple(self.v.arguments), schedule.items, self.lanes)
+
+    def _outer_steps(self, name: str) -> dict[Atom, Ix]:
+        """Decompose the linear step number into the outer step of each range, innermost fastest."""
+        whole = ixs.new_range(max(1, self.schedule.steps), name)
+        self.e.name_atom(whole, name, self.e.depth)
+        rest = ixs.of(whole)
+        steps: dict[Atom, Ix] = {}
+        for axis in reversed(self.outputs):
+            steps[axis.atom] = self._variable(ixs.mod(rest, axis.outer))
+            rest = ixs.floordiv(rest, axis.outer)
+        return steps
+
+    def _variable(self, ix: Ix) -> Ix:
+        """Give an index a variable of its own, so that later arithmetic stays affine in it."""
+        if ix.is_const or len(ix.terms) == 1 and ix.terms[0][0].kind == "range":
+            return ix
+        atom, name = ixs.new_range(ix.hi + 1, "o"), self.e.fresh("o")
+        self.e.statement(f"const int {name} = {self.e.index(ix)};")
+        self.e.name_atom(atom, name, self.e.depth)
+        return ixs.of(atom)
+
+    def _instances(self, steps: dict[Atom, Ix]) -> list[Instance]:
+        """Return the coordinates of the register tile."""
+        cuts = [list(self._cut(axis, steps[axis.atom])) for axis in self.outputs]
+        return [_union(combination) for combination in product(*cuts)]
+
+    def _cut(self, axis: Axis, step: Ix) -> Iterator[Instance]:
+        """Yield the unrolled coordinates of one range at an outer step."""
+        base = (
+            self._clamped(axis, step) if axis.atom.size % axis.block else ixs.mul(step, axis.block)
+        )
+        for u in range(axis.unroll):
+            value = ixs.add(base, ixs.constant(u * axis.lanes))
+            if axis.lanes > 1:
+                value = ixs.add(value, ixs.of(self.v.lane))
+            yield Instance({axis.atom: value}, {axis.atom: (step, u)})
+
+    def _clamped(self, axis: Axis, step: Ix) -> Ix:
+        """Start of a block whose last one overlaps the one before: min(step*block, size - block)."""
+        last = axis.atom.size - axis.block
+        if step.is_const:
+            return ixs.constant(min(step.const * axis.block, last))
+        atom, name = ixs.new_range(last + 1, "b"), self.e.fresh("b")
+        text = f"min({self.e.index(ixs.mul(step, axis.block))}, {last})"
+        self.e.statement(f"const int {name} = {text};")
+        self.e.name_atom(atom, name, self.e.depth)
+        return ixs.of(atom)
+
+    def _open_loop(self, stack: ExitStack, count: int) -> Ix:
+        if count == 1:
+            return ixs.ZERO
+        name = self.e.fresh("i")
+        step = ixs.new_range(count, name)
+        stack.enter_context(self.e.loop(f"for (int {name} = 0; {name} < {count}; {name}++)"))
+        self.e.name_atom(step, name, self.e.depth)
+        return ixs.of(step)
+
+    def _reduce(self, node: Node, instances: list[Instance]) -> None:
+        """Emit accumulators, the loops over the reduced ranges, and the result of one reduction."""
+        order = self.schedule.reduce_order[node]
+        across = self.schedule.vector in order
+        by_lane = across or self.schedule.vector in self.v.depends(node)
+        lanes = self.lanes if by_lane else 1
+        targets = {self.v.key(node, i): i for i in instances}
+        names = {key: self._accumulator(node, lanes) for key in targets}
+        with ExitStack() as loops:
+            steps = {r: self._open_loop(loops, self.reduces[r].outer) for r in order}
+            cuts = [list(self._cut(self.reduces[r], steps[r])) for r in order]
+            for combination in product(*cuts):
+                inner = _union(combination)
+                for key, outer in targets.items():
+                    value = self._next(node, outer.extended(inner), names[key], lanes)
+                    self.e.statement(f"{names[key]} = {value};")
+        for key, name in names.items():
+            code = self._across(name, node, lanes) if across else name
+            self.e.remember(key, Val(code, by_lane and not across, self.e.depth))
+
+    def _accumulator(self, node: Node, lanes: int) -> str:
+        name = self.e.fresh("acc")
+        start = clang.literal(clang.identity(node.arg[0], node.dtype), node.dtype)
+        value = clang.widen(start, node.dtype, lanes) if lanes > 1 else start
+        self.e.statement(f"{clang.ctype(node.dtype, lanes)} {name} = {value};")
+        return name
+
+    def _next(self, node: Node, instance: Instance, name: str, lanes: int) -> str:
+        """Return the accumulator's next value; a product is fused into its sum."""
+        op, term = node.arg[0], node.src[0]
+        if op is Op.ADD and term.op is Op.MUL and node.dtype.is_float:
+            for source in term.src:
+                self.v.evaluate(source, instance)
+            a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
+            return f"fma({a}, {b}, {name})"
+        self.v.evaluate(term, instance)
+        value = self.v.in_lanes(term, instance, lanes)
+        return clang.combine(op, name, value, node.dtype, lanes)
+
+    def _across(self, name: str, node: Node, lanes: int) -> str:
+        """Combine the lanes of an accumulator pairwise; return the scalar variable."""
+        code = name
+        while lanes > 1:
+            lanes //= 2
+            low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
+            text = clang.combine(node.arg[0], f"{code}.{low}", f"{code}.{high}", node.dtype, lanes)
+            code, kind = self.e.fresh("h"), clang.ctype(node.dtype, lanes)
+            self.e.statement(f"const {kind} {code} = {text};")
+        return code
+
+    def _store(self, instance: Instance) -> None:
+        value, kind = self.body.value, self.body.value.dtype
+        self.v.evaluate(value, instance)
+        offset = ixs.substitute(self.body.offset, instance.mapping)
+        lanes = self.lanes if self.v.moves(offset) else 1
+        code = self.v.in_lanes(value, instance, lanes)
+        if lanes == 1 or ixs.coefficient(offset, self.v.lane) == 1:
+            start = self.e.index(self.v.at_lane(offset, 0))
+            self.e.statement(clang.store("out", start, code, kind, lanes))
+            return
+        name = self.e.fresh("s")
+        self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
+        for k in range(lanes):
+            at = self.e.index(self.v.at_lane(offset, k))
+            self.e.statement(clang.store("out", at, f"{name}.s{k:x}", kind, 1))
+
+
+def _union(parts: tuple[Instance, ...]) -> Instance:
+    result = Instance({}, {})
+    for part in parts:
+        result = result.extended(part)
+    return result
+
+
+def render(body: PlacedBody, schedule: Schedule, output: Node) -> Rendered:
+    """Return the OpenCL text of one kernel.
+
+    Args:
+        body: placed and merged.
+        schedule: its loops.
+        output: node whose storage is written; its type is the type of the stored elements.
+    """
+    return _Renderer(body, schedule, output).render()

@@ -1,0 +1,332 @@
+"""Emit the scalar nodes of a body at one coordinate of the register tile.
+
+A load becomes the cheapest of: one scalar for all lanes (the offset does not move with the lane), one vector
+(it moves by 1), or one element per lane (gathers, strides, predicates that differ by lane).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler import dtype as dt
+from scheduler import index as ixs
+from scheduler.errors import LoweringError
+from scheduler.index import Atom, Ix, Predicate
+from scheduler.kernelize.kernels import scalar_nodes, scalar_sources
+from scheduler.lower import clang
+from scheduler.lower.emitter import Emitter, Val
+from scheduler.lower.pack import Axis, PackedWeight, pack
+from scheduler.lower.place import Place, is_weight
+from scheduler.node import Node
+from scheduler.ops import Op
+
+Argument = Node | PackedWeight
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One coordinate of the register tile.
+
+    Attributes:
+        mapping: value of each range, and of each run-time index met so far.
+        coordinates: (outer step, unroll coordinate) of each range, for packed weights.
+    """
+
+    mapping: dict[Atom, Ix]
+    coordinates: dict[Atom, tuple[Ix, int]]
+
+    def extended(self, other: Instance) -> Instance:
+        """Return this instance with the ranges of another."""
+        return Instance(self.mapping | other.mapping, self.coordinates | other.coordinates)
+
+
+class Values:
+    """Computes scalar nodes through an Emitter; owns the kernel's argument list."""
+
+    def __init__(self, emitter: Emitter, value: Node, axes: list[Axis], lanes: int) -> None:
+        self.e, self.axes, self.lanes = emitter, axes, lanes
+        self.lane = ixs.new_range(max(2, lanes), "lane")
+        emitter.name_atom(self.lane, "lane", 0)
+        self.arguments: dict[Argument, str] = {}
+        self._packed: dict[Node, PackedWeight | None] = {}
+        self._by_lane = {self.lane}  # atoms that differ by lane
+        self._runtime: dict[str, Atom] = {}
+        self._orders: dict[Node, list[Node]] = {}
+        self._depends = _dependencies(value)
+        self._index_of = _index_atoms(value)
+
+    def depends(self, node: Node) -> tuple[Atom, ...]:
+        """Return the ranges and run-time indices a node's value depends on."""
+        return self._depends[node]
+
+    def key(self, node: Node, instance: Instance) -> tuple[object, ...]:
+        """Return what a node's value is remembered under at an instance."""
+        return (node, *(instance.mapping.get(a) for a in self._depends[node]))
+
+    def evaluate(self, root: Node, instance: Instance) -> None:
+        """Emit what `root` needs at an instance and is not known yet."""
+        if root not in self._orders:
+            self._orders[root] = _order_above_reductions(root)
+        for node in self._orders[root]:
+            if node.op is Op.CONST:
+                continue
+            key = self.key(node, instance)
+            value = self.e.lookup(key)
+            if value is None:
+                value = self._emit(node, instance)
+                self.e.remember(key, value)
+            for atom in self._index_of.get(node, ()):
+                instance.mapping[atom] = self._runtime_index(atom, value)
+
+    def value(self, node: Node, instance: Instance) -> Val:
+        """Return the value of an evaluated node.
+
+        Raises:
+            LoweringError: it was not evaluated (an internal error).
+        """
+        if node.op is Op.CONST:
+            return Val(clang.literal(node.arg, node.dtype), vector=False, depth=0)
+        found = self.e.lookup(self.key(node, instance))
+        if found is None:
+            raise LoweringError(f"{node!r}: used before it is computed")
+        return found
+
+    def in_lanes(self, node: Node, instance: Instance, lanes: int) -> str:
+        """Return an evaluated node as an expression of the given width."""
+        value = self.value(node, instance)
+        if lanes == 1 or value.vector:
+            return value.code
+        return clang.widen(value.code, node.dtype, lanes)
+
+    def moves(self, ix: Ix) -> bool:
+        """Whether an index differs by lane."""
+        return any(a in self._by_lane for a in ixs.leaves(ix))
+
+    def at_lane(self, ix: Ix, lane: int) -> Ix:
+        """Return an index at one lane."""
+        mapping: dict[Atom, Ix] = {self.lane: ixs.constant(lane)}
+        for atom in ixs.leaves(ix):
+            if atom in self._by_lane and atom is not self.lane:
+                mapping[atom] = self._lane_of(atom, lane)
+        return ixs.substitute(ix, mapping)
+
+    def _lane_of(self, atom: Atom, lane: int) -> Ix:
+        """Return the scalar atom of one lane of a run-time index."""
+        name = f"{self.e.name_of(atom)}.s{lane:x}"
+        if name not in self._runtime:
+            single = ixs.new_range(atom.hi + 1, "g")
+            self.e.name_atom(single, name, self.e.depth_of(ixs.of(atom)))
+            self._runtime[name] = single
+        return ixs.of(self._runtime[name])
+
+    def _runtime_index(self, atom: Atom, value: Val) -> Ix:
+        """Return the index of a value computed at run time."""
+        if value.code not in self._runtime:
+            fresh = ixs.new_range(max(2, atom.hi + 1), "g")
+            self.e.name_atom(fresh, value.code, value.depth)
+            self._runtime[value.code] = fresh
+            if value.vector:
+                self._by_lane.add(fresh)
+        return ixs.of(self._runtime[value.code])
+
+    def _emit(self, node: Node, instance: Instance) -> Val:
+        if node.op is Op.LOAD:
+            return self._load(node, instance)
+        if node.op is Op.INDEX:
+            return self._index(ixs.substitute(node.arg, instance.mapping))
+        if node.op is Op.SELECT:
+            return self._select(node, instance)
+        sources = [self.value(s, instance) for s in node.src]
+        lanes = self.lanes if any(s.vector for s in sources) else 1
+        code = clang.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
+        depth = max(s.depth for s in sources)
+        name = self.e.fresh("v")
+        self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
+        return Val(name, lanes > 1, depth)
+
+    def _index(self, ix: Ix) -> Val:
+        depth = self.e.depth_of(ix)
+        if not self.moves(ix):
+            return self.e.define(("index", ix), "int", self.e.index(ix), vector=False, depth=depth)
+        step = ixs.coefficient(ix, self.lane)
+        n = self.lanes
+        if step is not None and not any(
+            self.moves(ixs.of(a)) for a, _ in ix.terms if a is not self.lane
+        ):
+            start = self.e.index(ixs.substitute(ix, {self.lane: ixs.ZERO}))
+            ramp = ", ".join(str(k * step) for k in range(n))
+            code = f"(int{n})({start}) + (int{n})({ramp})"
+        else:
+            code = f"(int{n})({', '.join(self.e.index(self.at_lane(ix, k)) for k in range(n))})"
+        return self.e.define(("index", ix), f"int{n}", code, vector=True, depth=depth)
+
+    def condition(self, predicate: Predicate) -> Val:
+        """Return a predicate as an int: 0/1, or 0/-1 per lane."""
+        known = self.e.lookup(("if", predicate))
+        if known is not None:
+            return known
+        if not any(self.moves(ix) for ix, _, _ in predicate):
+            code, depth = self.e.predicate(predicate)
+            return self.e.define(("if", predicate), "int", code, vector=False, depth=depth)
+        tests, depth = [], 0
+        for ix, low, high in predicate:
+            value = self._index(ix)
+            depth = max(depth, value.depth)
+            code = value.code if value.vector else f"(int{self.lanes})({value.code})"
+            tests.append(f"({code} >= {low}) & ({code} <= {high})")
+        n = self.lanes
+        return self.e.define(
+            ("if", predicate), f"int{n}", " & ".join(tests), vector=True, depth=depth
+        )
+
+    def _select(self, node: Node, instance: Instance) -> Val:
+        predicate = ixs.substitute_predicate(node.arg, instance.mapping)
+        if predicate in ((), ixs.NEVER):
+            return self.value(node.src[0 if predicate == () else 1], instance)
+        test = self.condition(predicate)
+        sources = [self.value(s, instance) for s in node.src]
+        lanes = self.lanes if test.vector or any(s.vector for s in sources) else 1
+        yes, no = (self.in_lanes(s, instance, lanes) for s in node.src)
+        if lanes == 1 or not test.vector:
+            code = f"({test.code} ? {yes} : {no})"
+        else:
+            code = clang.choose(test.code, yes, no, node.dtype, lanes)
+        depth = max(test.depth, *(s.depth for s in sources))
+        name = self.e.fresh("v")
+        self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
+        return Val(name, lanes > 1, depth)
+
+    # loads
+
+    def _load(self, node: Node, instance: Instance) -> Val:
+        place: Place = node.arg
+        packed = self._pack(node) if is_weight(node.src[0]) else None
+        if packed is not None:
+            return self._load_packed(packed, instance)
+        offset = ixs.substitute(place.offset, instance.mapping)
+        valid = ixs.substitute_predicate(place.valid, instance.mapping)
+        key = ("load", node.src[0], offset, valid, place.fill)
+        known = self.e.lookup(key)
+        if known is not None:
+            return known
+        pointer = self.argument(node.src[0])
+        fill = clang.literal(place.fill, node.dtype)
+        if valid == ixs.NEVER:
+            return Val(fill, vector=False, depth=0)
+        depth = max([self.e.depth_of(offset), *(self.e.depth_of(ix) for ix, _, _ in valid)])
+        masks_move = any(self.moves(ix) for ix, _, _ in valid)
+        step = self._lane_step(offset)
+        if step is None or step > 1 or step < 0 or masks_move:
+            code, vector = self._load_lanes(pointer, offset, valid, node.dtype, fill), True
+        else:
+            vector = step == 1
+            lanes = self.lanes if vector else 1
+            start = ixs.substitute(offset, {self.lane: ixs.ZERO})
+            code = clang.load(pointer, self.e.index(start), node.dtype, lanes)
+            if valid:
+                other = clang.widen(fill, node.dtype, lanes) if vector else fill
+                code = f"{self.condition(valid).code} ? {code} : {other}"
+        lanes = self.lanes if vector else 1
+        return self.e.define(key, clang.ctype(node.dtype, lanes), code, vector=vector, depth=depth)
+
+    def _lane_step(self, offset: Ix) -> int | None:
+        """Return by how much an offset moves per lane; None if that differs between lanes."""
+        if not self.moves(offset):
+            return 0
+        if any(a in self._by_lane and a is not self.lane for a in ixs.leaves(offset)):
+            return None
+        return ixs.coefficient(offset, self.lane)
+
+    def _load_lanes(
+        self, pointer: str, offset: Ix, valid: Predicate, kind: dt.DType, fill: str
+    ) -> str:
+        parts = []
+        for k in range(self.lanes):
+            code = clang.load(pointer, self.e.index(self.at_lane(offset, k)), kind, 1)
+            predicate: Predicate = ()
+            for ix, low, high in valid:
+                predicate = ixs.conjoin(predicate, self.at_lane(ix, k), low, high)
+            if predicate == ixs.NEVER:
+                code = fill
+            elif predicate:
+                code = f"(({self.e.predicate(predicate)[0]}) ? {code} : {fill})"
+            parts.append(f"-({code})" if kind is dt.bool_ else code)
+        return f"({clang.ctype(kind, self.lanes)})({', '.join(parts)})"
+
+    def argument(self, source: Argument) -> str:
+        """Return the parameter name of a buffer, adding it on first use."""
+        return self.arguments.setdefault(source, f"in{len(self.arguments)}")
+
+    def _pack(self, node: Node) -> PackedWeight | None:
+        if node not in self._packed:
+            packed = pack(node, self.axes)
+            same = [p for p in self._packed.values() if p is not None and packed is not None]
+            for other in same:
+                if packed is not None and other.same_as(packed):
+                    packed = other
+            self._packed[node] = packed
+        return self._packed[node]
+
+    def _load_packed(self, packed: PackedWeight, instance: Instance) -> Val:
+        offset, vector = ixs.ZERO, False
+        for atom, (outer, unroll, lane) in packed.strides.items():
+            step, coordinate = instance.coordinates[atom]
+            offset = ixs.add(offset, ixs.mul(step, outer))
+            offset = ixs.add(offset, ixs.constant(coordinate * unroll))
+            vector = vector or (lane == 1 and self.moves(instance.mapping[atom]))
+        kind = packed.source.dtype
+        lanes = self.lanes if vector else 1
+        code = clang.load(self.argument(packed), self.e.index(offset), kind, lanes)
+        key = ("packed", id(packed), offset)
+        depth = self.e.depth_of(offset)
+        return self.e.define(key, clang.ctype(kind, lanes), code, vector=vector, depth=depth)
+
+
+def _order_above_reductions(root: Node) -> list[Node]:
+    """Return the nodes `root` needs, sources first, stopping at reductions, which are known already."""
+    order: list[Node] = []
+    done: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(root, False)]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done.add(node)
+            order.append(node)
+        elif node.op is not Op.ACCUMULATE:
+            stack.append((node, True))
+            stack.extend((s, False) for s in scalar_sources(node))
+    return order
+
+
+def _expressions_of(node: Node) -> list[Ix]:
+    if node.op is Op.LOAD:
+        return [node.arg.offset, *node.arg.index, *(p[0] for p in node.arg.valid)]
+    if node.op is Op.INDEX:
+        return [node.arg]
+    return [p[0] for p in node.arg] if node.op is Op.SELECT else []
+
+
+def _dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
+    """Return per scalar node the ranges and run-time indices it depends on."""
+    found: dict[Node, set[Atom]] = {}
+    for node in scalar_nodes(value):
+        atoms = {a for ix in _expressions_of(node) for a in ixs.leaves(ix)}
+        for s in node.src if node.op is not Op.LOAD else ():
+            atoms |= found[s]
+        if node.op is Op.ACCUMULATE:
+            atoms -= set(node.arg[1])
+        found[node] = atoms
+    return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
+
+
+def _index_atoms(value: Node) -> dict[Node, list[Atom]]:
+    """Return per scalar node the run-time index atoms that stand for it."""
+    found: dict[Node, dict[Atom, None]] = {}
+    for node in scalar_nodes(value):
+        for ix in _expressions_of(node):
+            for atom in ixs.leaves(ix):
+                if atom.node is not None:
+                    found.setdefault(atom.node, {})[atom] = None
+    return {n: list(atoms) for n, atoms in found.items()}

@@ -1,0 +1,153 @@
+"""Node: the one immutable, interned vertex of every graph in the compiler.
+
+Equal structure is the same object, so equality is identity, a dict keyed by nodes is a common-subexpression
+table, and a graph is compared by comparing its roots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+from weakref import WeakValueDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler import dtype as dt
+from scheduler.dtype import DType
+from scheduler.errors import VerifyError
+from scheduler.ops import COMPARE, Op, Shape, infer_shape
+
+
+class Buffer:
+    """Storage that a graph reads or writes; compared by identity.
+
+    Attributes:
+        kind: "input" (given each run), "weight" (constant, has `data`), "state" (lives on the device between
+            runs, starts as `data` or zeros).
+        name: unique among inputs and among states of a program.
+        shape, dtype: logical, row-major.
+        data: values of a weight, initial values of a state; None otherwise.
+    """
+
+    __slots__ = ("data", "dtype", "kind", "name", "shape")
+
+    def __init__(
+        self, kind: str, name: str, shape: Shape, dtype: DType, data: NDArray[Any] | None = None
+    ) -> None:
+        self.kind = kind
+        self.name = name
+        self.shape = shape
+        self.dtype = dtype
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"{self.kind}:{self.name}{list(self.shape)}"
+
+
+_interned: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_origin: ContextVar[tuple[str, ...]] = ContextVar("origin", default=())
+
+
+@contextmanager
+def origin(name: str) -> Iterator[None]:
+    """Give every node created inside the block this origin (an ONNX node name)."""
+    token = _origin.set((name,))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+class Node:
+    """An operation over other nodes; make one with `make`, never directly.
+
+    Attributes:
+        op, dtype, src, arg: what it is; together its identity.
+        shape: derived from the sources when the node is made.
+        origin: ONNX node names that gave rise to it; not part of the identity (the first maker wins).
+    """
+
+    __slots__ = ("__weakref__", "arg", "dtype", "op", "origin", "shape", "src")
+
+    op: Op
+    dtype: DType
+    src: tuple[Node, ...]
+    arg: Any
+    shape: Shape
+    origin: tuple[str, ...]
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
+
+
+def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> Node:
+    """Return the node of this structure, making it on first use.
+
+    Raises:
+        VerifyError: shapes or types of the sources do not fit the op.
+    """
+    # -0.0 == 0.0 == 0 == False and nan != nan: constants are told apart by their text.
+    key = (op, dtype, src, repr(arg) if op is Op.CONST else arg)
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = Node()
+    node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+    node.shape = infer_shape(op, src, arg)
+    node.origin = _origin.get()
+    _interned[key] = node
+    return node
+
+
+def const(value: float | int | bool, dtype: DType) -> Node:
+    """Return a scalar constant, rounded to its type."""
+    if dtype is dt.bool_:
+        return make(Op.CONST, dtype, (), bool(value))
+    if dtype.is_int:
+        return make(Op.CONST, dtype, (), int(value))
+    with np.errstate(over="ignore"):
+        return make(Op.CONST, dtype, (), float(dtype.np.type(value)))
+
+
+def alu(op: Op, *src: Node) -> Node:
+    """Return an elementwise node; comparisons give bool, WHERE the type of its branches.
+
+    Raises:
+        VerifyError: operand types differ.
+    """
+    values = src[1:] if op is Op.WHERE else src
+    if len({s.dtype for s in values}) != 1:
+        raise VerifyError(f"{op.name}: operands must have one type, found {[s.dtype for s in src]}")
+    return make(op, dt.bool_ if op in COMPARE else values[0].dtype, src)
+
+
+def toposort(roots: Iterable[Node]) -> list[Node]:
+    """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
+    order: list[Node] = []
+    state: dict[Node, bool] = {}  # False: sources pushed, True: emitted
+    stack = list(roots)[::-1]
+    while stack:
+        node = stack[-1]
+        done = state.get(node)
+        if done is None:
+            state[node] = False
+            stack.extend(s for s in reversed(node.src) if s not in state)
+        else:
+            stack.pop()
+            if not done:
+                state[node] = True
+                order.append(node)
+    return order
+
+
+def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
+    """Return for each node the nodes that read it, in the given order, each once."""
+    users: dict[Node, list[Node]] = {}
+    for node in order:
+        users.setdefault(node, [])
+        for s in dict.fromkeys(node.src):
+            users.setdefault(s, []).append(node)
+    return users

@@ -1,0 +1,24 @@
+"""The ONNX front end: files in, Tensors out. Needs the `compile` extra (onnx).
+
+`load_model` reads and checks a file, `import_model` translates it. May import `scheduler.tensor`
+and below; called by the compiler's drivers and by `tools`.
+"""
+
+from scheduler.onnx_import.importer import ImportedModel, import_model
+from scheduler.onnx_import.load import OnnxModel, from_proto, load_model
+from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata
+from scheduler.onnx_import.support import check_supported, unsupported_nodes
+from scheduler.onnx_import.table import TRANSLATORS
+
+__all__ = [
+    "TRANSLATORS",
+    "ImportedModel",
+    "ModelMetadata",
+    "OnnxModel",
+    "check_supported",
+    "from_proto",
+    "import_model",
+    "load_model",
+    "parse_metadata",
+    "unsupported_nodes",
+]

@@ -1,0 +1,169 @@
+"""Model metadata: the checkpoint's name and the output slices, as openpilot's exporter stores them.
+
+`output_slices` is the base64 text of a pickled dict name -> slice. A pickle can run code, so it is
+read by an unpickler that admits `builtins.slice` and nothing else, after a scan of its opcodes.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import io
+import pickle
+import pickletools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from scheduler.errors import ModelError
+from scheduler.onnx_import.load import one_line
+
+CHECKPOINT_KEY = "model_checkpoint"
+SLICES_KEY = "output_slices"
+# The largest known table has some twenty entries: a few hundred bytes.
+MAX_PICKLE_BYTES = 1 << 16
+
+# What a pickled dict of slices is made of, in any protocol. No BUILD, no NEWOBJ, no persistent ids,
+# no extension registry; and no explicit memo index above the bound, which would allocate a table.
+_MEMO_OPCODES = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
+_OPCODES = (
+    _MEMO_OPCODES
+    | {"PROTO", "FRAME", "STOP", "MARK", "POP", "MEMOIZE", "NONE"}
+    | {"EMPTY_DICT", "DICT", "SETITEM", "SETITEMS"}
+    | {"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"}
+    | {"INT", "LONG", "LONG1", "BININT", "BININT1", "BININT2"}
+    | {"UNICODE", "BINUNICODE", "SHORT_BINUNICODE"}
+    | {"GLOBAL", "STACK_GLOBAL", "REDUCE"}
+)
+_MAX_MEMO_INDEX = MAX_PICKLE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ModelMetadata:
+    """What a model says about itself.
+
+    Attributes:
+        checkpoint: which training run it comes from; "" if not said.
+        output_slices: output name -> (start, stop) of the last axis, 0 <= start < stop <= width.
+        props: all metadata as text, unparsed.
+    """
+
+    checkpoint: str = ""
+    output_slices: dict[str, tuple[int, int]] = field(default_factory=dict)
+    props: dict[str, str] = field(default_factory=dict)
+
+
+def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> ModelMetadata:
+    """Parse a model's metadata.
+
+    Args:
+        props: ONNX metadata_props.
+        width: of the last axis of the output that the slices cut; None if there is not exactly one.
+        where: the model's name, for messages.
+
+    Raises:
+        ModelError: the slices are unreadable, or do not fit the width.
+    """
+    slices: dict[str, tuple[int, int]] = {}
+    text = props.get(SLICES_KEY)
+    if text is not None:
+        if width is None:
+            raise ModelError(f"{where}: {SLICES_KEY} needs a model with exactly one output")
+        slices = resolve_slices(load_slices(text, where), width, where)
+    return ModelMetadata(props.get(CHECKPOINT_KEY, ""), slices, dict(props))
+
+
+def load_slices(text: str, where: str) -> dict[str, slice]:
+    """Decode base64 text of a pickled dict name -> slice, running nothing of it.
+
+    Raises:
+        ModelError: the text is no base64, or the pickle holds anything else.
+    """
+    try:
+        data = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ModelError(f"{where}: {SLICES_KEY} is not base64 text: {one_line(error)}") from error
+    _scan(data, where)
+    try:
+        value = _SliceUnpickler(io.BytesIO(data)).load()
+    except ModelError as error:
+        raise ModelError(f"{where}: {error}") from error
+    except Exception as error:
+        raise ModelError(f"{where}: {SLICES_KEY} cannot be read: {one_line(error)}") from error
+    if not isinstance(value, dict) or not all(
+        isinstance(key, str) and isinstance(item, slice) for key, item in value.items()
+    ):
+        raise ModelError(f"{where}: {SLICES_KEY} must map names to slices, found {_short(value)}")
+    return value
+
+
+def resolve_slices(
+    slices: Mapping[str, slice], width: int, where: str
+) -> dict[str, tuple[int, int]]:
+    """Return name -> (start, stop) with negative and open bounds resolved against the width.
+
+    Raises:
+        ModelError: a slice is empty, has a step, or reaches beyond the output.
+    """
+    resolved = {}
+    for name, item in slices.items():
+        bounds = [_bound(item.start, 0, width), _bound(item.stop, width, width)]
+        start, stop = bounds
+        ok = (
+            item.step in (None, 1)
+            and start is not None
+            and stop is not None
+            and 0 <= start < stop <= width
+        )
+        if not ok or start is None or stop is None:
+            raise ModelError(
+                f"{where}: {SLICES_KEY}[{_short(name)}] = {_short(item)} does not fit the output "
+                f"of width {width}"
+            )
+        resolved[name] = (start, stop)
+    return resolved
+
+
+def _bound(value: Any, default: int, width: int) -> int | None:
+    if value is None:
+        return default
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value + width if value < 0 else value
+
+
+class _SliceUnpickler(pickle.Unpickler):
+    """Unpickles plain data and slices."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return `slice`; refuse every other global."""
+        if (module, name) == ("builtins", "slice"):
+            return slice
+        raise ModelError(
+            f"{SLICES_KEY}: refused global {_short(f'{module}.{name}')}; "
+            "only builtins.slice is allowed"
+        )
+
+
+def _scan(data: bytes, where: str) -> None:
+    """Refuse opcodes that a dict of slices does not need, before anything is executed."""
+    if len(data) > MAX_PICKLE_BYTES:
+        raise ModelError(
+            f"{where}: {SLICES_KEY}: expected at most {MAX_PICKLE_BYTES} bytes, found {len(data)}"
+        )
+    try:
+        opcodes = [(op.name, arg, position) for op, arg, position in pickletools.genops(data)]
+    except Exception as error:
+        raise ModelError(f"{where}: {SLICES_KEY} is damaged: {one_line(error)}") from error
+    for name, argument, position in opcodes:
+        if name not in _OPCODES:
+            raise ModelError(f"{where}: {SLICES_KEY}: refused pickle opcode {name} at {position}")
+        if name in _MEMO_OPCODES and int(argument or 0) > _MAX_MEMO_INDEX:
+            raise ModelError(
+                f"{where}: {SLICES_KEY}: memo index {argument} at {position} is out of bounds"
+            )
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

@@ -1,0 +1,1 @@
+"""Graph passes before kernelizing; each file is one pass with a before -> after sketch."""

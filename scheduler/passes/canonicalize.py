@@ -1,0 +1,128 @@
+"""Small algebra: fewer nodes, one form for equal things. Every rule is exact in floating point.
+
+x + 0, x * 1, x - 0, x / 1                  ->  x
+x / c  with c a power of two                ->  x * (1/c)
+reshape(reshape(x)), permute(permute(x))    ->  one movement
+cast(cast(x, wide), own type)               ->  x       if the wider type holds every value
+expand to the same shape, full shrink       ->  x
+where(true, a, b)                           ->  a
+contiguous(contiguous(x))                   ->  contiguous(x)
+"""
+
+from __future__ import annotations
+
+import math
+
+from scheduler import dtype as dt
+from scheduler.node import Node, alu, const, make
+from scheduler.ops import Op
+from scheduler.rewrite import Rule
+
+
+def _scalar(node: Node) -> float | int | bool | None:
+    """Return the value of a constant seen through movement, None if it is not one."""
+    while node.op in (Op.EXPAND, Op.RESHAPE, Op.PERMUTE):
+        node = node.src[0]
+    return node.arg if node.op is Op.CONST else None
+
+
+def _identity(node: Node) -> Node | None:
+    a, b = node.src
+    left, right = _scalar(a), _scalar(b)
+    if node.op is Op.MUL:
+        return b if left == 1 else a if right == 1 else None
+    if node.op is Op.ADD:  # -0.0 + 0.0 is 0.0, so only -0.0 is neutral for every float
+        zero = (
+            (lambda v: v == 0 and math.copysign(1, v) < 0)
+            if node.dtype.is_float
+            else (lambda v: v == 0)
+        )
+        if right is not None and zero(right):
+            return a
+        return b if left is not None and zero(left) else None
+    if node.op is Op.SUB:
+        plus_zero = right == 0 and not (node.dtype.is_float and math.copysign(1, right) < 0)
+        return a if right is not None and plus_zero else None
+    return a if right == 1 else None
+
+
+def _divide_by_power_of_two(node: Node) -> Node | None:
+    value = _scalar(node.src[1])
+    if not isinstance(value, float) or value == 0 or not math.isfinite(value):
+        return None
+    mantissa, exponent = math.frexp(value)
+    if abs(mantissa) != 0.5 or not -100 < exponent < 100 or node.dtype is dt.float16:
+        return None
+    inverse = const(1.0 / value, node.dtype)
+    shape = node.shape
+    spread = make(Op.RESHAPE, node.dtype, (inverse,), (1,) * len(shape)) if shape else inverse
+    spread = make(Op.EXPAND, node.dtype, (spread,), shape) if spread.shape != shape else spread
+    return alu(Op.MUL, node.src[0], spread)
+
+
+def _merge_reshape(node: Node) -> Node | None:
+    inner = node.src[0]
+    if inner.shape == node.shape:
+        return inner
+    if inner.op is Op.RESHAPE:
+        return make(Op.RESHAPE, node.dtype, inner.src, node.arg)
+    return None
+
+
+def _merge_permute(node: Node) -> Node | None:
+    if node.arg == tuple(range(len(node.arg))):
+        return node.src[0]
+    inner = node.src[0]
+    if inner.op is not Op.PERMUTE:
+        return None
+    return make(Op.PERMUTE, node.dtype, inner.src, tuple(inner.arg[a] for a in node.arg))
+
+
+def _same_shape(node: Node) -> Node | None:
+    return node.src[0] if node.shape == node.src[0].shape else None
+
+
+def _full_shrink(node: Node) -> Node | None:
+    full = all(b == (0, s, 1) for b, s in zip(node.arg, node.src[0].shape, strict=True))
+    return node.src[0] if full else None
+
+
+def _cast(node: Node) -> Node | None:
+    inner = node.src[0]
+    if inner.dtype is node.dtype:
+        return inner
+    if inner.op is not Op.CAST or inner.src[0].dtype is not node.dtype:
+        return None
+    return inner.src[0] if _holds(inner.dtype, node.dtype) else None
+
+
+def _holds(wide: dt.DType, narrow: dt.DType) -> bool:
+    """Whether every value of `narrow` survives a trip through `wide`."""
+    if wide.is_float and narrow.is_float:
+        return wide.itemsize >= narrow.itemsize
+    if wide.is_int and narrow.is_int and wide.is_unsigned == narrow.is_unsigned:
+        return wide.itemsize >= narrow.itemsize
+    digits = {"float16": 11, "float32": 24, "float64": 53}.get(wide.name, 0)
+    return narrow.is_int and 8 * narrow.itemsize <= digits
+
+
+def _known_condition(node: Node) -> Node | None:
+    condition = _scalar(node.src[0])
+    return None if condition is None else node.src[1] if condition else node.src[2]
+
+
+def _double_contiguous(node: Node) -> Node | None:
+    return node.src[0] if node.src[0].op is Op.CONTIGUOUS else None
+
+
+RULES = (
+    Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
+    Rule("divide by power of two", (Op.DIV,), _divide_by_power_of_two),
+    Rule("merge reshapes", (Op.RESHAPE,), _merge_reshape),
+    Rule("merge permutes", (Op.PERMUTE,), _merge_permute),
+    Rule("expand to same shape", (Op.EXPAND,), _same_shape),
+    Rule("full shrink", (Op.SHRINK,), _full_shrink),
+    Rule("needless cast", (Op.CAST,), _cast),
+    Rule("known condition", (Op.WHERE,), _known_condition),
+    Rule("double contiguous", (Op.CONTIGUOUS,), _double_contiguous),
+)

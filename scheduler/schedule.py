@@ -1,0 +1,101 @@
+"""The pipeline: graph -> passes -> kernels -> text. One visible list of passes, verified in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler.kernelize.kernels import Kernel, make_kernels
+from scheduler.lower.lowered import LoweredKernel, lower_kernels
+from scheduler.node import Node, make, toposort
+from scheduler.ops import Op
+from scheduler.passes.canonicalize import RULES
+from scheduler.passes.fold_constants import fold_constants
+from scheduler.rewrite import Rewriter
+from scheduler.verify import verify
+
+Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
+
+PASSES: tuple[tuple[str, Pass], ...] = (
+    ("canonicalize", lambda roots: Rewriter(RULES)(roots)),
+    ("fold constants", fold_constants),
+    ("canonicalize again", lambda roots: Rewriter(RULES)(roots)),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What one entry point runs.
+
+    Attributes:
+        outputs: stored node of each output name.
+        kernels: lowered kernels in running order.
+    """
+
+    outputs: dict[str, Node]
+    kernels: list[LoweredKernel]
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written by all kernels, each buffer once per kernel."""
+        return sum(k.bytes_moved for k in self.kernels)
+
+
+def run_passes(roots: Sequence[Node]) -> list[Node]:
+    """Return the roots after all graph passes.
+
+    Raises:
+        VerifyError: a pass broke the graph (checked under DEBUG >= 1 and in tests).
+    """
+    current = list(roots)
+    check = os.environ.get("DEBUG", "0") not in ("", "0")
+    for name, apply in PASSES:
+        new = apply(current)
+        current = [new[r] for r in current]
+        if check:
+            verify(current, name)
+    return current
+
+
+def kernelize(
+    outputs: Mapping[str, Node], states: Sequence[Node] = ()
+) -> tuple[dict[str, Node], list[Kernel]]:
+    """Return the stored node of each output and the kernels in running order.
+
+    Args:
+        outputs: by name.
+        states: ASSIGN nodes to perform.
+    """
+    verify([*outputs.values(), *states])
+    roots = run_passes([*outputs.values(), *states])
+    sinks: list[Node] = []
+    for node in roots[: len(outputs)]:
+        # An output needs storage of its own: not a buffer's, not a state's, not another output's.
+        shared = node in sinks or node.op in (Op.BUFFER, Op.CONST, Op.ASSIGN)
+        sinks.append(_own_storage(node, sinks) if shared else node)
+    named = dict(zip(outputs, sinks, strict=True))
+    return named, make_kernels([*sinks, *roots[len(outputs) :]])
+
+
+def _own_storage(node: Node, taken: Sequence[Node]) -> Node:
+    copy = make(Op.CONTIGUOUS, node.dtype, (node,))
+    while copy in taken:
+        copy = make(Op.CONTIGUOUS, node.dtype, (copy,))
+    return copy
+
+
+def schedule(outputs: Mapping[str, Node], states: Sequence[Node] = ()) -> Schedule:
+    """Compile a graph to kernels.
+
+    Args:
+        outputs: nodes to return, by name.
+        states: ASSIGN nodes to perform; those reachable from outputs are performed anyway.
+
+    Raises:
+        SchedulerError: the graph cannot be scheduled or lowered.
+    """
+    reachable = [n for n in toposort(outputs.values()) if n.op is Op.ASSIGN]
+    writes = list(dict.fromkeys([*states, *reachable]))
+    named, kernels = kernelize(outputs, writes)
+    return Schedule(named, lower_kernels(kernels, list(named.values())))

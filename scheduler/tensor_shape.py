@@ -1,0 +1,216 @@
+"""TensorShape: movement operations. Each is a function on index ranges later; none copies by itself."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any, Self
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler.errors import ModelError
+from scheduler.node import make
+from scheduler.ops import Op, Shape
+from scheduler.tensor_core import Scalar, TensorCore
+
+Pairs = Sequence[tuple[int, int]]
+
+
+class TensorShape(TensorCore):
+    """Reshaping, moving, slicing and joining."""
+
+    __slots__ = ()
+
+    def reshape(self, *shape: int | Sequence[int]) -> Self:
+        """Return the same elements in another shape; one -1 is inferred.
+
+        Raises:
+            ModelError: the element counts differ.
+        """
+        target = list(shape_of(shape))
+        if target.count(-1) == 1:
+            rest = prod(s for s in target if s != -1)
+            target[target.index(-1)] = self.size // rest if rest else 0
+        if prod(target) != self.size or any(s < 0 for s in target):
+            raise ModelError(
+                f"reshape: {self.shape} ({self.size} elements) does not fit {tuple(target)}"
+            )
+        if tuple(target) == self.shape:
+            return self
+        source = self.node
+        if source.op is Op.RESHAPE:
+            source = source.src[0]
+        if source.shape == tuple(target):
+            return self.of(source)
+        return self.of(make(Op.RESHAPE, self.dtype, (source,), tuple(target)))
+
+    def permute(self, *order: int | Sequence[int]) -> Self:
+        """Return the axes in a new order: result axis i is source axis order[i]."""
+        axes = tuple(a % self.ndim for a in shape_of(order))
+        if axes == tuple(range(self.ndim)):
+            return self
+        return self.of(make(Op.PERMUTE, self.dtype, (self.node,), axes))
+
+    def transpose(self, first: int = -2, second: int = -1) -> Self:
+        """Return the tensor with two axes exchanged."""
+        order = list(range(self.ndim))
+        order[first], order[second] = order[second], order[first]
+        return self.permute(order)
+
+    @property
+    def T(self) -> Self:  # noqa: N802  # numpy's name
+        """All axes reversed."""
+        return self.permute(tuple(reversed(range(self.ndim))))
+
+    def expand(self, *shape: int | Sequence[int]) -> Self:
+        """Repeat size-1 axes to a shape of the same number of axes; -1 keeps an axis."""
+        target = shape_of(shape)
+        if len(target) == self.ndim:
+            target = tuple(s if t == -1 else t for s, t in zip(self.shape, target, strict=True))
+        return self.broadcast_to(target)
+
+    def broadcast_to(self, shape: Shape) -> Self:
+        """Repeat to a shape by numpy's rules: leading axes are added.
+
+        Raises:
+            ModelError: the shapes are incompatible.
+        """
+        if shape == self.shape:
+            return self
+        missing = len(shape) - self.ndim
+        lifted = self.reshape((1,) * missing + self.shape) if missing > 0 else self
+        if missing < 0 or any(s not in (1, t) for s, t in zip(lifted.shape, shape, strict=True)):
+            raise ModelError(f"broadcast: {self.shape} does not expand to {shape}")
+        if lifted.shape == shape:
+            return lifted
+        return self.of(make(Op.EXPAND, self.dtype, (lifted.node,), tuple(shape)))
+
+    def pad(self, pairs: Pairs, value: Scalar = 0) -> Self:
+        """Add (before, after) elements of `value` around each axis; negative widths cut."""
+        cut = [(max(0, -b), s - max(0, -e)) for (b, e), s in zip(pairs, self.shape, strict=True)]
+        inner = self.shrink(cut)
+        widths = tuple((max(0, b), max(0, e)) for b, e in pairs)
+        if all(w == (0, 0) for w in widths):
+            return inner
+        fill = float(value) if self.dtype.is_float else int(value)
+        return self.of(make(Op.PAD, self.dtype, (inner.node,), (widths, fill)))
+
+    def shrink(self, bounds: Pairs) -> Self:
+        """Keep [begin, end) of each axis."""
+        return self._slice([(b, e, 1) for b, e in bounds])
+
+    def _slice(self, bounds: Sequence[tuple[int, int, int]]) -> Self:
+        if all(b == (0, s, 1) for b, s in zip(bounds, self.shape, strict=True)):
+            return self
+        return self.of(make(Op.SHRINK, self.dtype, (self.node,), tuple(bounds)))
+
+    def flip(self, axis: int | Sequence[int]) -> Self:
+        """Reverse the order along axes."""
+        axes = tuple(sorted(a % self.ndim for a in ([axis] if isinstance(axis, int) else axis)))
+        return self.of(make(Op.FLIP, self.dtype, (self.node,), axes)) if axes else self
+
+    def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Self:
+        """Replace an axis by (position, offset): element at position*stride + offset*dilation.
+
+        Shape (..., L, ...) becomes (..., count, size, ...) with
+        count = (L - (size-1)*dilation - 1) // stride + 1.
+        """
+        axis = axis % self.ndim
+        count = (self.shape[axis] - (size - 1) * dilation - 1) // stride + 1
+        arg = (axis, count, size, stride, dilation)
+        return self.of(make(Op.WINDOW, self.dtype, (self.node,), arg))
+
+    def unsqueeze(self, axis: int) -> Self:
+        """Insert an axis of size 1."""
+        axis = axis % (self.ndim + 1)
+        return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
+
+    def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
+        """Drop size-1 axes (all, or those named)."""
+        if axis is None:
+            axes = {i for i, s in enumerate(self.shape) if s == 1}
+        else:
+            axes = {a % self.ndim for a in ([axis] if isinstance(axis, int) else axis)}
+        if any(self.shape[a] != 1 for a in axes):
+            raise ModelError(f"squeeze: axes {sorted(axes)} of {self.shape} are not all of size 1")
+        return self.reshape(tuple(s for i, s in enumerate(self.shape) if i not in axes))
+
+    def flatten(self, start: int = 0) -> Self:
+        """Merge all axes from `start` on."""
+        return self.reshape((*self.shape[:start], prod(self.shape[start:])))
+
+    def repeat(self, repeats: Sequence[int]) -> Self:
+        """Tile like numpy.tile."""
+        lead = max(0, len(repeats) - self.ndim)
+        reps = (1,) * (self.ndim - len(repeats)) + tuple(repeats)
+        shape = (1,) * lead + self.shape
+        parts = [n for s in shape for n in (1, s)]
+        wide = [n for r, s in zip(reps, shape, strict=True) for n in (r, s)]
+        final = tuple(r * s for r, s in zip(reps, shape, strict=True))
+        return self.reshape(parts).broadcast_to(tuple(wide)).reshape(final)
+
+    def split(self, sizes: Sequence[int], axis: int = 0) -> list[Self]:
+        """Cut along an axis into parts of the given sizes."""
+        axis = axis % self.ndim
+        if sum(sizes) != self.shape[axis]:
+            raise ModelError(f"split: sizes {list(sizes)} do not sum to {self.shape[axis]}")
+        parts, at = [], 0
+        for n in sizes:
+            bounds = [(0, s) for s in self.shape]
+            bounds[axis] = (at, at + n)
+            parts.append(self.shrink(bounds))
+            at += n
+        return parts
+
+    def gather(self, index: Self, axis: int = 0) -> Self:
+        """Return numpy.take(self, index, axis); negative indices count from the end."""
+        axis = axis % self.ndim
+        whole = index if index.dtype.is_int else index.cast(dt.int32)
+        return self.of(make(Op.GATHER, self.dtype, (self.node, whole.node), axis))
+
+    def __getitem__(self, key: Any) -> Self:
+        """Index with ints, slices of any step, None, Ellipsis, and index tensors or int lists."""
+        items = list(key) if isinstance(key, tuple) else [key]
+        used = sum(1 for k in items if k is not None and k is not Ellipsis)
+        if used > self.ndim:
+            raise ModelError(f"index: {used} indices for {self.ndim} axes")
+        fill = [slice(None)] * (self.ndim - used)
+        at = next((i for i, k in enumerate(items) if k is Ellipsis), None)
+        items = [*items, *fill] if at is None else [*items[:at], *fill, *items[at + 1 :]]
+        result, axis = self, 0
+        for item in items:
+            result, axis = _index_axis(result, item, axis)
+        return result
+
+
+def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
+    """Apply one index to one axis; return the result and the axis the next index applies to."""
+    if item is None:
+        return x.unsqueeze(axis), axis + 1
+    size = x.shape[axis]
+    if isinstance(item, int | np.integer):
+        if not -size <= item < size:
+            raise ModelError(f"index: {item} is outside axis {axis} of {x.shape}")
+        start = int(item) % size
+        bounds = [(0, s) for s in x.shape]
+        bounds[axis] = (start, start + 1)
+        return x.shrink(bounds).squeeze(axis), axis
+    if isinstance(item, slice):
+        start, stop, step = item.indices(size)
+        if step < 0:
+            count = max(0, -(-(start - stop) // -step))
+            x, start, step = x.flip(axis), size - 1 - start, -step
+            stop = start + (count - 1) * step + 1 if count else start
+        bounds3 = [(0, s, 1) for s in x.shape]
+        bounds3[axis] = (start, max(start, stop), step)
+        return x._slice(bounds3), axis + 1
+    index = item if isinstance(item, TensorCore) else type(x)(np.asarray(item))
+    return x.gather(index, axis), axis + index.ndim
+
+
+def shape_of(shape: tuple[int | Sequence[int], ...]) -> Shape:
+    """Return the shape given either as one sequence or as several ints."""
+    if len(shape) == 1 and not isinstance(shape[0], int | np.integer):
+        return tuple(int(s) for s in shape[0])
+    return tuple(int(s) for s in shape if isinstance(s, int | np.integer))

@@ -1,0 +1,84 @@
+"""Rules of the tensor-level IR, checked after every pass in tests and under DEBUG >= 1.
+
+Shapes are checked when a node is made; this checks what only shows in the whole graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scheduler import dtype as dt
+from scheduler.errors import VerifyError
+from scheduler.node import Node, toposort
+from scheduler.ops import BINARY, COMPARE, SCALAR_LEVEL, UNARY, Op
+
+_ARITY = (
+    dict.fromkeys(UNARY, 1)
+    | dict.fromkeys(BINARY, 2)
+    | dict.fromkeys((Op.BUFFER, Op.CONST, Op.IOTA), 0)
+    | dict.fromkeys((Op.CAST, Op.BITCAST, Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK), 1)
+    | dict.fromkeys((Op.FLIP, Op.WINDOW, Op.REDUCE, Op.CONTIGUOUS), 1)
+    | {Op.WHERE: 3, Op.GATHER: 2, Op.ASSIGN: 2}
+)
+_FLOAT_ONLY = frozenset(
+    {Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.DIV}
+    | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC}
+)
+_INT_ONLY = frozenset({Op.IDIV, Op.MOD, Op.SHL, Op.SHR})
+
+
+def verify(roots: Sequence[Node], after: str = "") -> None:
+    """Check a graph.
+
+    Args:
+        roots: outputs and state writes.
+        after: name of the pass that made it, for the message.
+
+    Raises:
+        VerifyError: names the node and the rule.
+    """
+    states: dict[Node, Node] = {}
+    for node in toposort(roots):
+        for rule in _RULES:
+            problem = rule(node)
+            if problem:
+                where = f"after {after}: " if after else ""
+                origin = f" of {', '.join(node.origin)}" if node.origin else ""
+                raise VerifyError(f"{where}{node!r}{origin}: {problem}")
+        if node.op is Op.ASSIGN:
+            other = states.setdefault(node.src[0], node)
+            if other is not node:
+                raise VerifyError(f"{node.src[0].arg}: assigned twice in one run")
+
+
+def _check_arity(node: Node) -> str:
+    want = _ARITY.get(node.op)
+    if node.op is Op.CAT:
+        return "" if len(node.src) > 1 else "CAT needs at least two sources"
+    if node.op in SCALAR_LEVEL:
+        return "a scalar-level op stands in a tensor graph"
+    return "" if want == len(node.src) else f"expected {want} sources, found {len(node.src)}"
+
+
+def _check_types(node: Node) -> str:
+    kinds = [s.dtype for s in node.src]
+    if node.op in _FLOAT_ONLY and not node.dtype.is_float:
+        return f"{node.op.name} needs a float type, found {node.dtype}"
+    if node.op in _INT_ONLY and not node.dtype.is_int:
+        return f"{node.op.name} needs an integer type, found {node.dtype}"
+    if node.op in COMPARE:
+        return "" if node.dtype is dt.bool_ else f"a comparison gives bool, found {node.dtype}"
+    if node.op is Op.WHERE:
+        ok = kinds[0] is dt.bool_ and kinds[1] is kinds[2] is node.dtype
+        return "" if ok else f"WHERE over {kinds} cannot give {node.dtype}"
+    if node.op is Op.GATHER:
+        ok = kinds[0] is node.dtype and kinds[1].is_int
+        return "" if ok else f"GATHER over {kinds} cannot give {node.dtype}"
+    if node.op in (Op.CAST, Op.BITCAST) or not kinds:
+        return ""
+    return (
+        "" if all(k is node.dtype for k in kinds) else f"sources {kinds} cannot give {node.dtype}"
+    )
+
+
+_RULES: tuple[Callable[[Node], str], ...] = (_check_arity, _check_types)

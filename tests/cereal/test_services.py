@@ -1,0 +1,93 @@
+import pytest
+
+from cereal.errors import ServiceError
+from cereal.schema import member_name, new_event
+from cereal.services import SERVICES, member_of, members_of, port_of, service
+
+# Computed with g++ (std::hash<std::string>) and with an independent FNV-1a.
+PORTS = [
+    ("modelV2", 27098, 58537),
+    ("drivingModelData", 31971, 49244),
+    ("cameraOdometry", 8136, 50972),
+    ("driverStateV2", 35997, 45495),
+    ("roadCameraState", 37524, 12432),
+    ("wideRoadCameraState", 57250, 53095),
+    ("driverCameraState", 9105, 46980),
+    ("narrowRoadCameraState", 62317, 20911),
+    ("cabinCameraState", 18455, 15833),
+    ("liveCalibration", 31676, 36768),
+    ("extrinsicsCalibration", 38497, 32584),
+    ("carState", 43447, 9041),
+    ("carControl", 20378, 63225),
+    ("carParams", 19959, 40326),
+    ("deviceState", 43984, 17667),
+    ("driverMonitoringState", 43705, 31369),
+    ("liveDelay", 34311, 53853),
+    ("lateralDelay", 51688, 34210),
+    ("roadEncodeIdx", 65300, 43171),
+    ("wideRoadEncodeIdx", 34287, 25468),
+    ("managerState", 9636, 44328),
+]
+
+
+@pytest.mark.parametrize(("name", "murmur", "fnv1a"), PORTS)
+def test_port_is_the_published_one(name: str, murmur: int, fnv1a: int) -> None:
+    assert port_of(name) == murmur
+    assert port_of(name, "fnv1a") == fnv1a
+
+
+def test_fnv1a_of_nothing_is_its_offset_basis() -> None:
+    assert port_of("", "fnv1a") == 8023 + 0xCBF29CE484222325 % 57512
+
+
+@pytest.mark.parametrize("hash_name", ["murmur", "fnv1a"])
+def test_no_two_services_share_a_port(hash_name: str) -> None:
+    ports = {
+        name: port_of(name, "murmur" if hash_name == "murmur" else "fnv1a") for name in SERVICES
+    }
+    assert len(set(ports.values())) == len(ports)
+    assert all(8023 <= port < 65535 for port in ports.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "logged", "frequency_hz", "decimation"),
+    [
+        ("modelV2", True, 20, None),
+        ("cameraOdometry", True, 20, 10),
+        ("liveCalibration", True, 4, 4),
+        ("carState", True, 100, 10),
+        ("carParams", True, 0.02, 1),
+        ("logMessage", True, 0, None),
+        ("roadEncodeIdx", False, 20, 1),
+    ],
+)
+def test_service_row(name: str, logged: bool, frequency_hz: float, decimation: int | None) -> None:
+    row = SERVICES[name]
+    assert (row.logged, row.frequency_hz, row.decimation) == (logged, frequency_hz, decimation)
+
+
+@pytest.mark.parametrize("name", sorted(SERVICES))
+def test_every_service_has_its_member_in_the_event(name: str) -> None:
+    assert SERVICES[name].name == name
+    event = new_event(name, mono_time_ns=0)
+    assert member_name(event) == member_of(name)
+    assert member_of(name) in members_of(name)
+
+
+def test_driver_monitoring_is_read_in_both_generations() -> None:
+    assert members_of("driverMonitoringState") == (
+        "driverMonitoringState",
+        "driverMonitoringStateV2",
+    )
+
+
+def test_renamed_service_keeps_its_rate() -> None:
+    assert (
+        SERVICES["extrinsicsCalibration"].frequency_hz == SERVICES["liveCalibration"].frequency_hz
+    )
+
+
+def test_unknown_service_is_named() -> None:
+    with pytest.raises(ServiceError, match="'modelv2'") as caught:
+        service("modelv2")
+    assert caught.value.exit_code == 2

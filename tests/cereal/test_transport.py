@@ -1,0 +1,243 @@
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cereal.errors import TransportError
+from cereal.services import port_of
+from cereal.transport import MemoryTransport, Publisher, Subscriber, Transport, ZmqTransport
+
+
+class FreePorts:
+    """A free port for each service, the same on every call."""
+
+    def __init__(self) -> None:
+        self._ports: dict[str, int] = {}
+
+    def __call__(self, service: str) -> int:
+        if service not in self._ports:
+            with socket.socket() as probe:
+                probe.bind(("127.0.0.1", 0))
+                self._ports[service] = probe.getsockname()[1]
+        return self._ports[service]
+
+
+@pytest.fixture(params=["memory", "ipc", "tcp"])
+def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
+    made: Transport
+    if request.param == "memory":
+        made = MemoryTransport()
+    elif request.param == "ipc":
+        made = ZmqTransport(f"ipc://{tmp_path}/bus")
+    else:
+        made = ZmqTransport(ports=FreePorts())
+    yield made
+    made.close()
+
+
+def connect(publisher: Publisher, subscriber: Subscriber) -> None:
+    """Send until the subscriber hears: ZeroMQ connects in the background."""
+    deadline = time.monotonic() + 10
+    while subscriber.receive(10) is None:
+        assert time.monotonic() < deadline, "never connected"
+        publisher.send(b"hello")
+    while subscriber.receive(30) is not None:
+        pass
+
+
+def test_messages_arrive_whole_and_in_order(transport: Transport) -> None:
+    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
+    connect(publisher, subscriber)
+    messages = [bytes([i]) * (i * 1000) for i in range(1, 20)]
+    for message in messages:
+        publisher.send(message)
+    assert [subscriber.receive(1000) for _ in messages] == messages
+    assert subscriber.receive(0) is None
+
+
+def test_every_subscriber_gets_every_message(transport: Transport) -> None:
+    publisher = transport.publisher("carState")
+    subscribers = [transport.subscriber("carState") for _ in range(3)]
+    for subscriber in subscribers:
+        connect(publisher, subscriber)
+    for subscriber in subscribers:
+        while subscriber.receive(20) is not None:
+            pass
+    publisher.send(b"x")
+    assert [subscriber.receive(1000) for subscriber in subscribers] == [b"x"] * 3
+
+
+def test_services_do_not_mix(transport: Transport) -> None:
+    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
+    other = transport.subscriber("carControl")
+    connect(publisher, subscriber)
+    publisher.send(b"x")
+    assert subscriber.receive(1000) == b"x"
+    assert other.receive(20) is None
+
+
+def test_conflating_subscriber_keeps_the_newest(transport: Transport) -> None:
+    publisher = transport.publisher("carState")
+    plain = transport.subscriber("carState")
+    conflating = transport.subscriber("carState", conflate=True)
+    connect(publisher, plain)
+    connect(publisher, conflating)
+    while plain.receive(20) is not None:
+        pass
+    for i in range(10):
+        publisher.send(bytes([i]))
+    # The plain one tells when all have arrived in this process.
+    assert [plain.receive(1000) for _ in range(10)] == [bytes([i]) for i in range(10)]
+    time.sleep(0.05)
+    assert conflating.receive(1000) == bytes([9])
+    assert conflating.receive(0) is None
+
+
+def test_subscriber_may_come_first(transport: Transport) -> None:
+    subscriber = transport.subscriber("carState")
+    assert subscriber.receive(0) is None
+    connect(transport.publisher("carState"), subscriber)
+
+
+def test_receive_waits_no_longer_than_told(transport: Transport) -> None:
+    subscriber = transport.subscriber("carState")
+    started = time.monotonic()
+    assert subscriber.receive(30) is None
+    assert 0.025 < time.monotonic() - started < 5
+    started = time.monotonic()
+    for _ in range(100):
+        assert subscriber.receive(0) is None
+    assert time.monotonic() - started < 2
+
+
+def test_receive_wakes_up_for_a_message(transport: Transport) -> None:
+    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
+    connect(publisher, subscriber)
+    timer = threading.Timer(0.05, publisher.send, [b"x"])
+    timer.start()
+    started = time.monotonic()
+    assert subscriber.receive(20_000) == b"x"
+    assert time.monotonic() - started < 10
+    timer.join()
+
+
+def test_wait_sees_any_of_the_subscribers(transport: Transport) -> None:
+    publisher = transport.publisher("carState")
+    first, second = transport.subscriber("carControl"), transport.subscriber("carState")
+    connect(publisher, second)
+    assert not transport.wait([first, second], 10)
+    publisher.send(b"x")
+    assert transport.wait([first, second], 5000)
+    assert not transport.wait([first], 0)
+    assert second.receive(0) == b"x"
+
+
+def test_send_never_blocks_on_a_reader_that_does_not_read(transport: Transport) -> None:
+    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
+    connect(publisher, subscriber)
+    started = time.monotonic()
+    for _ in range(5000):
+        publisher.send(bytes(4096))
+    assert time.monotonic() - started < 20
+
+
+def test_second_publisher_of_a_service_is_refused(transport: Transport) -> None:
+    first = transport.publisher("carState")
+    with pytest.raises(TransportError, match="carState"):
+        transport.publisher("carState")
+    first.close()
+    first.close()
+    transport.publisher("carState").close()
+
+
+def test_closed_publisher_says_so(transport: Transport) -> None:
+    publisher = transport.publisher("carState")
+    publisher.close()
+    with pytest.raises(TransportError, match="carState"):
+        publisher.send(b"x")
+
+
+def test_closed_subscriber_gets_nothing_and_can_be_closed_again(transport: Transport) -> None:
+    subscriber = transport.subscriber("carState")
+    subscriber.close()
+    subscriber.close()
+    transport.publisher("carState").send(b"x")
+
+
+def test_close_with_unsent_messages_does_not_hang(tmp_path: Path) -> None:
+    transport = ZmqTransport(f"ipc://{tmp_path}")
+    publisher = transport.publisher("carState")
+    transport.subscriber("carState")
+    for _ in range(100):
+        publisher.send(bytes(1 << 16))
+    started = time.monotonic()
+    transport.close()
+    assert time.monotonic() - started < 5
+
+
+def test_tcp_is_on_loopback_and_on_the_port_of_the_service() -> None:
+    transport = ZmqTransport()
+    assert transport.endpoint("modelV2", bind=True) == "tcp://127.0.0.1:27098"
+    assert transport.endpoint("modelV2") == "tcp://127.0.0.1:27098"
+    transport.close()
+
+
+def test_all_interfaces_are_bound_but_loopback_is_connected_to() -> None:
+    transport = ZmqTransport("tcp://*", ports=lambda name: port_of(name, "fnv1a"))
+    assert transport.endpoint("modelV2", bind=True) == "tcp://*:58537"
+    assert transport.endpoint("modelV2") == "tcp://127.0.0.1:58537"
+    transport.close()
+
+
+@pytest.mark.parametrize("address", ["", "tcp://", "127.0.0.1", "udp://127.0.0.1", "ipc:///"])
+def test_address_of_another_form_is_refused(address: str) -> None:
+    with pytest.raises(TransportError, match="expected tcp://HOST or ipc:///DIR"):
+        ZmqTransport(address)
+
+
+def test_host_that_is_none_is_refused() -> None:
+    transport = ZmqTransport("tcp://no host")
+    with pytest.raises(TransportError, match="carState"):
+        transport.publisher("carState")
+    with pytest.raises(TransportError, match="carState"):
+        transport.subscriber("carState")
+    transport.close()
+
+
+def test_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
+    transport = ZmqTransport(f"ipc://{tmp_path}/{'x' * 120}")
+    with pytest.raises(TransportError, match="at most 107 bytes"):
+        transport.publisher("carState")
+    transport.close()
+
+
+FORK = """
+import os, sys
+from cereal.errors import TransportError
+from cereal.transport import ZmqTransport
+publisher = ZmqTransport(sys.argv[1]).publisher("carState")
+publisher.send(b"x")
+child = os.fork()
+if child == 0:
+    try:
+        publisher.send(b"x")
+    except TransportError:
+        os._exit(7)
+    os._exit(0)
+os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_publisher_is_not_shared_with_a_forked_process(tmp_path: Path) -> None:
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, f"ipc://{tmp_path}"],
+        cwd=root, timeout=60, check=False, env=os.environ | {"PYTHONPATH": str(root)},
+    )  # fmt: skip
+    assert done.returncode == 7

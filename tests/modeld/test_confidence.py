@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modeld.confidence import (
+    Confidence,
+    ConfidenceFilter,
+    HardBrakeFilter,
+    independent_disengagements,
+)
+
+
+def make_meta(
+    gas: list[float] | None = None,
+    brake: list[float] | None = None,
+    steer: list[float] | None = None,
+) -> NDArray[np.float32]:
+    meta = np.zeros(55, np.float32)
+    for column, values in ((1, gas), (2, brake), (3, steer)):
+        if values is not None:
+            meta[column : column + 25 : 6] = values
+    return meta
+
+
+def test_independent_disengagements_combine_causes_and_remove_what_came_before() -> None:
+    # Together 1 - (1-brake)(1-gas)(1-steer) is 0.1, 0.28, 0.28, 0.64, 0.64; each slice of its own
+    # is 0.1, then 0.18/0.9, 0, 0.36/0.72, 0.
+    meta = make_meta(
+        brake=[0.1, 0.1, 0.1, 0.1, 0.1],
+        gas=[0.0, 0.2, 0.2, 0.2, 0.2],
+        steer=[0.0, 0.0, 0.0, 0.5, 0.5],
+    )
+    np.testing.assert_allclose(
+        independent_disengagements(meta), [0.1, 0.2, 0.0, 0.5, 0.0], atol=1e-6
+    )
+
+
+def test_independent_disengagements_certain_before_is_certain() -> None:
+    meta = make_meta(brake=[1.0, 1.0, 1.0, 1.0, 1.0])
+    np.testing.assert_array_equal(independent_disengagements(meta), [1.0, 1.0, 1.0, 1.0, 1.0])
+
+
+def test_confidence_without_history_is_green() -> None:
+    assert ConfidenceFilter().update(make_meta(), 1) is Confidence.GREEN
+
+
+def test_confidence_updates_every_forty_frames() -> None:
+    confidence = ConfidenceFilter()
+    sure = make_meta(brake=[1.0, 1.0, 1.0, 1.0, 1.0])
+    assert confidence.update(sure, 39) is Confidence.GREEN
+    # One row of ones puts 1 into the newest row, column 0: score 1/5.
+    assert confidence.update(sure, 40) is Confidence.RED
+    assert confidence.history[-1].tolist() == [1.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [
+        (0.0116, Confidence.GREEN),
+        (0.0117, Confidence.YELLOW),
+        (0.0615, Confidence.YELLOW),
+        (0.0616, Confidence.RED),
+    ],
+)
+def test_confidence_scores_the_anti_diagonal(score: float, expected: Confidence) -> None:
+    confidence = ConfidenceFilter()
+    confidence.history[...] = 0.9
+    for row in range(5):
+        confidence.history[row, 4 - row] = 0.0
+    confidence.history[1, 3] = 5 * score
+    assert confidence.update(make_meta(), 1) is expected
+
+
+def test_confidence_history_moves_up() -> None:
+    confidence = ConfidenceFilter()
+    for step in range(5):
+        # The horizon that is about the moment 10 s after the first row.
+        probabilities = [0.0] * 5
+        probabilities[4 - step :] = [0.1] * (step + 1)
+        confidence.update(make_meta(brake=probabilities), 40 * step)
+    # Every row says 0.1 for its slice on the anti-diagonal: score 0.1.
+    assert np.trace(confidence.history[:, ::-1]) == pytest.approx(0.5)
+    assert confidence.update(make_meta(), 1) is Confidence.RED
+
+
+def brake_meta(p3: float, p5: float) -> NDArray[np.float32]:
+    meta = np.zeros(55, np.float32)
+    meta[4], meta[6] = p3, p5
+    return meta
+
+
+def test_hard_brake_needs_five_frames_of_5_and_two_of_3() -> None:
+    hard_brake = HardBrakeFilter()
+    results = [hard_brake.update(brake_meta(0.71, 0.16)) for _ in range(6)]
+    assert results == [False, False, False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("p3", "p5"),
+    [
+        ([0.7] * 5, [0.2] * 5),
+        ([0.0, 0.0, 0.0, 0.0, 0.8], [0.2] * 5),
+        ([0.8] * 5, [0.05, 0.2, 0.2, 0.2, 0.2]),
+        ([0.8] * 5, [0.2, 0.2, 0.15, 0.2, 0.2]),
+    ],
+    ids=["3 at threshold", "only one of 3", "oldest at threshold", "middle at threshold"],
+)
+def test_hard_brake_thresholds_are_strict(p3: list[float], p5: list[float]) -> None:
+    hard_brake = HardBrakeFilter()
+    results = [hard_brake.update(brake_meta(a, b)) for a, b in zip(p3, p5, strict=True)]
+    assert not results[-1]
+
+
+def test_hard_brake_older_frames_have_a_lower_threshold() -> None:
+    hard_brake = HardBrakeFilter()
+    for p5 in (0.06, 0.06, 0.16, 0.16):
+        hard_brake.update(brake_meta(0.8, p5))
+    assert hard_brake.update(brake_meta(0.8, 0.16))

@@ -1,0 +1,421 @@
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from cereal.clock import ManualClock
+from cereal.frames import Frame, FrameFormat, MemoryFrameSource
+from cereal.pubsub import PubMaster
+from cereal.schema import read_event
+from cereal.transport import MemoryTransport, Subscriber
+from modeld.calibration import Camera, DeviceCameras
+from modeld.config import Config
+from modeld.daemon import PUBLICATIONS, Daemon, StepResult
+from modeld.errors import CameraConfigError
+from modeld.inputs import SUBSCRIPTIONS
+
+if TYPE_CHECKING:
+    from tests.modeld.conftest import FakeProgram
+
+FrameOf = Callable[..., Frame]
+START_NS = 1_000_000_000
+CAMERAS = DeviceCameras(Camera(64, 32, 90.0), Camera(64, 32, 45.0))
+
+
+class Bench:
+    """A daemon with a scripted program, both cameras, and the rest of the car on the same bus."""
+
+    def __init__(
+        self, program: "FakeProgram", frame_of: FrameOf, config: Config, *, wide: bool = True
+    ) -> None:
+        self.program = program
+        self.frame_of = frame_of
+        self.clock = ManualClock(START_NS)
+        self.transport = MemoryTransport()
+        # One subscriber for all would lose the order between services.
+        self.order: list[str] = []
+        self.received: dict[str, Subscriber] = {
+            name: self.transport.subscriber(name) for name in PUBLICATIONS
+        }
+        self.car = PubMaster(SUBSCRIPTIONS, self.transport, self.clock)
+        form = frame_of(0).format
+        self.road = MemoryFrameSource(form)
+        self.wide = MemoryFrameSource(form) if wide else None
+        self.daemon = Daemon(config, program, self.transport, self.clock, self.road, self.wide)
+
+    def send(self, service: str, **values: Any) -> None:
+        event = self.car.new(service)
+        event.valid = True
+        for name, value in values.items():
+            setattr(getattr(event, service), name, value)
+        self.car.send(service, event)
+
+    def calibrate(self) -> None:
+        self.send("liveCalibration", rpyCalib=[0.0, 0.0, 0.0])
+
+    def step(self, frame_id: int) -> StepResult | None:
+        self.clock.advance_ns(50_000_000)
+        self.road.push(self.frame_of(frame_id))
+        if self.wide is not None:
+            self.wide.push(self.frame_of(frame_id))
+        return self.daemon.step()
+
+    def messages(self) -> dict[str, Any] | None:
+        """The messages of one frame; None if there are none."""
+        data = {name: subscriber.receive(0) for name, subscriber in self.received.items()}
+        if all(value is None for value in data.values()):
+            return None
+        return {name: read_event(value) for name, value in data.items() if value is not None}
+
+    def inputs(self) -> dict[str, np.ndarray]:
+        return self.program.calls[-1][1]
+
+
+@pytest.fixture
+def bench(small_program: "FakeProgram", frame_of: FrameOf) -> Bench:
+    return Bench(small_program, frame_of, Config(cameras=CAMERAS))
+
+
+def test_step_without_frames_does_nothing(bench: Bench) -> None:
+    assert bench.daemon.step() is None
+    assert bench.messages() is None
+    assert bench.program.calls == []
+
+
+def test_one_frame_gives_three_messages(bench: Bench) -> None:
+    bench.calibrate()
+    result = bench.step(5)
+    assert result is not None
+    assert (result.frame_id, result.dropped, result.published, result.valid) == (5, 0, True, True)
+    messages = bench.messages()
+    assert messages is not None
+    assert set(messages) == set(PUBLICATIONS)
+    assert all(event.valid for event in messages.values())
+    assert all(event.logMonoTime == START_NS + 50_000_000 for event in messages.values())
+    model = messages["modelV2"].modelV2
+    assert (model.frameId, model.frameIdExtra) == (5, 5)
+    assert model.timestampEof == bench.frame_of(5).timestamp_eof_ns
+    assert model.modelExecutionTime == pytest.approx(result.execution_time_s)
+    assert bench.messages() is None
+
+
+def test_messages_are_sent_in_the_published_order(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    order: list[str] = []
+    send = PubMaster.send
+
+    def recording(self: PubMaster, service: str, message: Any) -> None:
+        order.append(service)
+        send(self, service, message)
+
+    monkeypatch.setattr(PubMaster, "send", recording)
+    bench.step(0)
+    assert order == ["modelV2", "drivingModelData", "cameraOdometry"]
+
+
+def test_everything_is_invalid_and_transforms_zero_until_calibrated(bench: Bench) -> None:
+    result = bench.step(0)
+    assert result is not None
+    assert (result.published, result.valid) == (True, False)
+    messages = bench.messages()
+    assert messages is not None
+    assert not any(event.valid for event in messages.values())
+    assert not bench.inputs()["road_transform"].any()
+    bench.calibrate()
+    bench.step(1)
+    assert bench.inputs()["road_transform"][0, 0] == pytest.approx(90 / 910)
+    assert bench.inputs()["wide_transform"][0, 0] == pytest.approx(45 / 455)
+    messages = bench.messages()
+    assert messages is not None
+    assert all(event.valid for event in messages.values())
+    # Nothing new on the bus: the calibration stays.
+    last = bench.step(2)
+    assert last is not None
+    assert last.valid
+
+
+def test_device_cameras_need_device_and_sensor_first(
+    make_tici: "Callable[[Config], Bench]",
+) -> None:
+    bench = make_tici(Config())
+    valid = []
+    bench.calibrate()
+    valid.append(bench.step(0))
+    bench.send("deviceState", deviceType="tici")
+    bench.send("roadCameraState", sensor="ox03c10", frameId=1)
+    # The calibration that came too early is not remembered, the next one is used.
+    valid.append(bench.step(1))
+    bench.calibrate()
+    valid.append(bench.step(2))
+    assert [result is not None and result.valid for result in valid] == [False, False, True]
+    assert bench.inputs()["road_transform"][0, 0] == pytest.approx(2648 / 910)
+    assert bench.inputs()["wide_transform"][0, 0] == pytest.approx(567 / 455)
+
+
+@pytest.fixture
+def make_tici(tici_format: FrameFormat, tici_program: "FakeProgram") -> "Callable[[Config], Bench]":
+    data = np.zeros(tici_format.size, np.uint8)
+
+    def frame_of(frame_id: int) -> Frame:
+        return Frame(data, tici_format, frame_id, frame_id * 50_000_000, frame_id * 50_000_000)
+
+    return lambda config: Bench(tici_program, frame_of, config)
+
+
+def test_dropped_frame_prepares_and_publishes_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.calibrate()
+    bench.step(0)
+    bench.messages()
+    with caplog.at_level(logging.ERROR):
+        result = bench.step(2)
+    assert result == StepResult(2, 1, False, False, 0.0)
+    assert bench.messages() is None
+    assert "dropped 1 frames before frame 2" in caplog.text
+    after = bench.step(3)
+    assert after is not None
+    assert after.published
+    assert [entry for entry, _ in bench.program.calls] == [
+        "run:64x32",
+        "prepare:64x32",
+        "run:64x32",
+    ]
+
+
+def test_dropped_frame_is_run_where_the_model_says_so(
+    small_program: "FakeProgram", frame_of: FrameOf
+) -> None:
+    small_program.metadata = {**small_program.metadata, "drop_policy": "run"}
+    bench = Bench(small_program, frame_of, Config(cameras=CAMERAS))
+    bench.calibrate()
+    bench.step(0)
+    bench.messages()
+    bench.step(2)
+    messages = bench.messages()
+    assert messages is not None
+    assert messages["modelV2"].valid
+    assert not messages["cameraOdometry"].valid
+
+
+def test_drop_percentage_is_published(bench: Bench) -> None:
+    for frame_id in [*range(10), 11]:
+        bench.step(frame_id)
+        bench.messages()
+    bench.step(12)
+    messages = bench.messages()
+    assert messages is not None
+    alpha = 0.05 / 10.05
+    left = alpha * (1 - alpha)
+    expected = 100 * left / (1 + left)
+    assert messages["modelV2"].modelV2.frameDropPerc == pytest.approx(expected, rel=1e-5)
+    assert messages["drivingModelData"].drivingModelData.frameDropPerc == pytest.approx(
+        expected, rel=1e-5
+    )
+
+
+def test_frame_age_is_how_far_the_camera_is_ahead(bench: Bench) -> None:
+    ages = []
+    for frame_id, announced in ((4, 7), (5, 5), (6, 2)):
+        bench.send("roadCameraState", frameId=announced)
+        bench.step(frame_id)
+        messages = bench.messages()
+        assert messages is not None
+        ages.append(messages["modelV2"].modelV2.frameAge)
+    assert ages == [3, 0, 0]
+
+
+def test_right_hand_drive_reaches_the_model(bench: Bench) -> None:
+    bench.step(0)
+    assert bench.inputs()["traffic_convention"].tolist() == [[1, 0]]
+    bench.send("driverMonitoringState", isRHD=True)
+    bench.step(1)
+    assert bench.inputs()["traffic_convention"].tolist() == [[0, 1]]
+
+
+def test_lane_change_reaches_the_model_one_frame_later_as_a_pulse(bench: Bench) -> None:
+    desires, states = [], []
+    bench.program.policy[0, 990 + 3] = 10.0
+    bench.send("carControl", latActive=True)
+    for frame_id in range(6):
+        bench.send(
+            "carState",
+            vEgo=20.0,
+            leftBlinker=frame_id >= 1,
+            steeringPressed=frame_id >= 2,
+            steeringTorque=1.0,
+        )
+        bench.step(frame_id)
+        desires.append(np.flatnonzero(bench.inputs()["desire"]).tolist())
+        messages = bench.messages()
+        assert messages is not None
+        states.append(str(messages["modelV2"].modelV2.meta.laneChangeState))
+        brief = messages["drivingModelData"].drivingModelData.meta
+        assert str(brief.laneChangeState) == states[-1]
+    assert states == ["off", "preLaneChange", *["laneChangeStarting"] * 4]
+    assert desires == [[], [], [], [3], [], []]
+
+
+def test_action_uses_the_delays_of_car_and_steering(bench: Bench) -> None:
+    # Constant yaw rate 0.2 rad/s at 10 m/s: curvature 0.02 whatever the delay, smoothed once.
+    times = np.arange(33) ** 2 / 1024 * 10
+    plan = np.zeros((33, 15), np.float32)
+    plan[:, 3] = 10 + 0.5 * times**2
+    plan[:, 11], plan[:, 14] = 0.2 * times, 0.2
+    bench.program.policy[0, :495] = plan.reshape(-1)
+    bench.send("carState", vEgo=10.0)
+    bench.step(0)
+    messages = bench.messages()
+    assert messages is not None
+    action = messages["modelV2"].modelV2.action
+    assert action.desiredCurvature == pytest.approx(0.02 * (1 - np.exp(-0.5)), rel=1e-4)
+    # Speed gained at 0.5 + 0.3 + 0.05 s, read from the plan, gives 2 dv / t, smoothed over 0.3 s.
+    gained = np.interp(0.85, times, plan[:, 3]) - 10
+    expected = 2 * gained / 0.85 * (1 - np.exp(-0.05 / 0.3))
+    assert action.desiredAcceleration == pytest.approx(expected, rel=1e-4)
+
+
+def test_non_finite_outputs_are_published_as_invalid_and_finite(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.calibrate()
+    bench.program.vision[0, 87:93] = 4.0
+    bench.step(0)
+    bench.messages()
+    bench.program.vision[0, 87] = np.nan
+    with caplog.at_level(logging.ERROR):
+        result = bench.step(1)
+    assert result is not None
+    assert (result.published, result.valid) == (True, False)
+    messages = bench.messages()
+    assert messages is not None
+    assert not any(event.valid for event in messages.values())
+    assert list(messages["cameraOdometry"].cameraOdometry.trans) == [4.0, 4.0, 4.0]
+    assert "not finite" in caplog.text
+    bench.program.vision[0, 87] = 1.0
+    result = bench.step(2)
+    assert result is not None
+    assert result.valid
+
+
+def test_frame_overwritten_during_the_run_is_invalid(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.calibrate()
+
+    def lap() -> None:
+        monkeypatch.setattr(bench.road, "is_intact", lambda: False)
+
+    bench.program.on_run = lap
+    with caplog.at_level(logging.ERROR):
+        result = bench.step(0)
+    assert result is not None
+    assert (result.published, result.valid) == (True, False)
+    assert "overwritten" in caplog.text
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_raw_predictions_on_request(
+    small_program: "FakeProgram", frame_of: FrameOf, wanted: bool
+) -> None:
+    small_program.vision[0, 0], small_program.policy[0, 0] = 1.5, 2.5
+    bench = Bench(small_program, frame_of, Config(cameras=CAMERAS, send_raw_predictions=wanted))
+    bench.step(0)
+    messages = bench.messages()
+    assert messages is not None
+    raw = np.frombuffer(messages["modelV2"].modelV2.rawPredictions, np.float32)
+    assert raw.size == (2576 if wanted else 0)
+    if wanted:
+        assert (raw[0], raw[1576]) == (1.5, 2.5)
+
+
+def test_single_camera_feeds_both_views(small_program: "FakeProgram", frame_of: FrameOf) -> None:
+    bench = Bench(
+        small_program,
+        frame_of,
+        Config(cameras=DeviceCameras(Camera(64, 32, 90.0), None)),
+        wide=False,
+    )
+    bench.calibrate()
+    result = bench.step(3)
+    assert result is not None
+    assert result.valid
+    inputs = bench.inputs()
+    assert (inputs["road_frame"][0], inputs["wide_frame"][0]) == (3, 3)
+    assert inputs["wide_transform"][0, 0] == pytest.approx(90 / 455)
+    messages = bench.messages()
+    assert messages is not None
+    assert messages["modelV2"].modelV2.frameIdExtra == 3
+
+
+def test_wide_camera_alone_is_the_main_one(
+    small_program: "FakeProgram", small_format: FrameFormat, frame_of: FrameOf
+) -> None:
+    wide = MemoryFrameSource(small_format)
+    transport, clock = MemoryTransport(), ManualClock()
+    daemon = Daemon(Config(cameras=CAMERAS), small_program, transport, clock, None, wide)
+    daemon.calibration.update([0.0, 0.0, 0.0], "", "")
+    wide.push(frame_of(1))
+    assert daemon.step() is not None
+    assert small_program.calls[-1][1]["road_transform"][0, 0] == pytest.approx(45 / 910)
+
+
+def test_no_camera_and_unlike_cameras_are_rejected(
+    small_program: "FakeProgram", small_format: FrameFormat, tici_format: FrameFormat
+) -> None:
+    transport, clock = MemoryTransport(), ManualClock()
+    road, wide = MemoryFrameSource(small_format), MemoryFrameSource(tici_format)
+    with pytest.raises(CameraConfigError, match="expected a road or a wide camera"):
+        Daemon(Config(), small_program, transport, clock, None, None)
+    with pytest.raises(CameraConfigError, match="expected one frame format"):
+        Daemon(Config(), small_program, transport, clock, road, wide)
+
+
+def test_configured_cameras_must_fit_the_frames(
+    small_program: "FakeProgram", small_format: FrameFormat
+) -> None:
+    config = Config(cameras=DeviceCameras(Camera(960, 540, 800.0), None))
+    with pytest.raises(CameraConfigError, match="expected frames of 960x540"):
+        Daemon(
+            config, small_program, MemoryTransport(), ManualClock(), MemoryFrameSource(small_format)
+        )
+
+
+def test_run_forever_ends_when_stopped(bench: Bench) -> None:
+    stop = threading.Event()
+    for frame_id in range(3):
+        bench.road.push(bench.frame_of(frame_id))
+        assert bench.wide is not None
+        bench.wide.push(bench.frame_of(frame_id))
+
+    def stop_at_third() -> None:
+        if len(bench.program.calls) == 3:
+            stop.set()
+
+    bench.program.on_run = stop_at_third
+    bench.daemon.run_forever(stop)
+    assert len(bench.program.calls) == 3
+
+
+def test_two_runs_publish_the_same_bytes(small_program: "FakeProgram", frame_of: FrameOf) -> None:
+    def record() -> list[bytes]:
+        bench = Bench(small_program, frame_of, Config(cameras=CAMERAS))
+        bench.calibrate()
+        data = []
+        for frame_id in range(5):
+            bench.step(frame_id)
+            for name, subscriber in bench.received.items():
+                message = subscriber.receive(0)
+                assert message is not None
+                builder = read_event(message).as_builder()
+                if name != "cameraOdometry":
+                    getattr(builder, name).modelExecutionTime = 0.0
+                data.append(builder.to_bytes())
+        return data
+
+    small_program.policy[0, :990] = np.random.default_rng(5).normal(size=990)
+    assert record() == record()

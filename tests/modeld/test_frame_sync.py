@@ -1,0 +1,180 @@
+import logging
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from cereal.frames import Frame, FrameFormat, MemoryFrameSource
+from modeld.errors import FrameTimestampError
+from modeld.frame_sync import MAX_RECEIVES, FramePair, FrameSync
+
+MS = 1_000_000
+FrameOf = Callable[..., Frame]
+
+
+@pytest.fixture
+def main(small_format: FrameFormat) -> MemoryFrameSource:
+    return MemoryFrameSource(small_format)
+
+
+@pytest.fixture
+def extra(small_format: FrameFormat) -> MemoryFrameSource:
+    return MemoryFrameSource(small_format)
+
+
+def push(source: MemoryFrameSource, frames: Sequence[Frame]) -> None:
+    for frame in frames:
+        source.push(frame)
+
+
+def ids(pair: FramePair | None) -> tuple[int, int] | None:
+    return None if pair is None else (pair.main.frame_id, pair.extra.frame_id)
+
+
+def test_pairs_in_step(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(index) for index in range(3)])
+    push(extra, [frame_of(index, index * 50 * MS + 2 * MS) for index in range(3)])
+    sync = FrameSync(main, extra)
+    assert [ids(sync.receive()) for _ in range(4)] == [(0, 0), (1, 1), (2, 2), None]
+
+
+def test_single_camera_pairs_a_frame_with_itself(
+    main: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(0), frame_of(1)])
+    sync = FrameSync(main, None)
+    first = sync.receive()
+    assert first is not None
+    assert first.main is first.extra
+    assert ids(sync.receive()) == (1, 1)
+    assert sync.receive() is None
+
+
+def test_single_camera_takes_the_first_frame_whatever_its_stamp(
+    main: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(0, 0)])
+    assert ids(FrameSync(main, None).receive()) == (0, 0)
+
+
+def test_single_camera_skips_a_frame_less_than_25_ms_later(
+    main: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(0, 0), frame_of(1, 25 * MS - 1), frame_of(2, 25 * MS)])
+    sync = FrameSync(main, None)
+    assert [ids(sync.receive()) for _ in range(2)] == [(0, 0), (2, 2)]
+
+
+def test_extra_camera_catches_up(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(7)])
+    push(extra, [frame_of(index) for index in range(5, 8)])
+    assert ids(FrameSync(main, extra).receive()) == (7, 7)
+
+
+@pytest.mark.parametrize(("lag_ns", "expected"), [(25 * MS - 1, (7, 7)), (25 * MS, (7, 8))])
+def test_extra_camera_is_behind_at_25_ms(
+    main: MemoryFrameSource,
+    extra: MemoryFrameSource,
+    frame_of: FrameOf,
+    lag_ns: int,
+    expected: tuple[int, int],
+) -> None:
+    push(main, [frame_of(7, 350 * MS)])
+    push(extra, [frame_of(7, 350 * MS - lag_ns), frame_of(8, 400 * MS - lag_ns)])
+    assert ids(FrameSync(main, extra).receive()) == expected
+
+
+def test_main_camera_discards_frames_before_the_extra_camera(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(0), frame_of(1), frame_of(2), frame_of(3)])
+    push(extra, [frame_of(2), frame_of(3)])
+    sync = FrameSync(main, extra)
+    # Main 0 meets extra 2, 100 ms ahead; main must pass it before the next pair.
+    assert [ids(sync.receive()) for _ in range(2)] == [(0, 2), (3, 3)]
+
+
+def test_main_frame_is_kept_while_the_extra_camera_is_late(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(1), frame_of(2)])
+    sync = FrameSync(main, extra)
+    assert sync.receive() is None
+    push(extra, [frame_of(1)])
+    assert ids(sync.receive()) == (1, 1)
+
+
+def test_missing_main_frame_is_logged_once(
+    main: MemoryFrameSource, caplog: pytest.LogCaptureFixture
+) -> None:
+    sync = FrameSync(main, None)
+    with caplog.at_level(logging.WARNING):
+        assert [sync.receive() for _ in range(100)] == [None] * 100
+    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+    assert "no frame from the main camera within 100 ms" in caplog.text
+
+
+@pytest.mark.parametrize(("gap_ms", "logged"), [(10, False), (11, True)])
+def test_more_than_10_ms_apart_is_an_error_but_still_a_pair(
+    main: MemoryFrameSource,
+    extra: MemoryFrameSource,
+    frame_of: FrameOf,
+    gap_ms: int,
+    logged: bool,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    push(main, [frame_of(1, 50 * MS)])
+    push(extra, [frame_of(1, (50 + gap_ms) * MS)])
+    with caplog.at_level(logging.ERROR):
+        assert ids(FrameSync(main, extra).receive()) == (1, 1)
+    assert ("out of sync" in caplog.text) is logged
+
+
+@pytest.mark.parametrize("per_frame", [0, 50, 50_000], ids=["seconds", "milli", "micro"])
+def test_stamps_that_are_not_nanoseconds_end_instead_of_hanging(
+    main: MemoryFrameSource, frame_of: FrameOf, per_frame: int
+) -> None:
+    push(main, [frame_of(index, 1000 + index * per_frame) for index in range(200)])
+    sync = FrameSync(main, None)
+    assert ids(sync.receive()) == (0, 0)
+    with pytest.raises(FrameTimestampError, match=r"frames 1\.\.60: expected.*nanoseconds"):
+        sync.receive()
+
+
+def test_extra_stamps_that_are_not_nanoseconds_end_instead_of_hanging(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    push(main, [frame_of(100)])
+    push(extra, [frame_of(index, 5 + index // 20) for index in range(200)])
+    with pytest.raises(FrameTimestampError, match=r"extra camera: frames 0\.\.59"):
+        FrameSync(main, extra).receive()
+
+
+def test_one_wrong_extra_stamp_stops_pairing_only_for_a_while(
+    main: MemoryFrameSource,
+    extra: MemoryFrameSource,
+    frame_of: FrameOf,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    push(main, [frame_of(index) for index in range(MAX_RECEIVES + 2)])
+    push(extra, [frame_of(0, 10**15), *(frame_of(i) for i in range(1, MAX_RECEIVES + 2))])
+    sync = FrameSync(main, extra)
+    with caplog.at_level(logging.ERROR):
+        assert ids(sync.receive()) == (0, 0)
+        assert sync.receive() is None
+    assert "pair with none of the other camera" in caplog.text
+    assert ids(sync.receive()) == (MAX_RECEIVES, MAX_RECEIVES)
+
+
+def test_is_intact_asks_both_cameras(small_format: FrameFormat, main: MemoryFrameSource) -> None:
+    class Overwritten(MemoryFrameSource):
+        def is_intact(self) -> bool:
+            return False
+
+    overwritten = Overwritten(small_format)
+    assert FrameSync(main, None).is_intact()
+    assert not FrameSync(overwritten, None).is_intact()
+    assert not FrameSync(main, overwritten).is_intact()

@@ -1,0 +1,193 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modeld.errors import ModelInterfaceError
+from modeld.output_layout import OutputLayout, OutputSlice, read_output_layout
+from modeld.parse_outputs import HEADS, OutputParser, safe_exp, sigmoid, softmax
+
+
+def f32(*values: float) -> NDArray[np.float32]:
+    return np.array(values, np.float32)
+
+
+def make_layout(**widths: int) -> OutputLayout:
+    """All heads one after the other in one vector, at their plain width unless told otherwise."""
+    slices, start = {}, 0
+    for head in HEADS:
+        if head.required or head.name in widths:
+            stop = start + widths.get(head.name, head.widths[0])
+            slices[head.name] = OutputSlice("model", start, stop)
+            start = stop
+    return OutputLayout({"model": start}, slices)
+
+
+def raw_for(layout: OutputLayout, **values: NDArray[np.float32]) -> NDArray[np.float32]:
+    raw = np.zeros((1, layout.widths["model"]), np.float32)
+    for name, value in values.items():
+        where = layout.slices[name]
+        raw[0, where.start : where.stop] = value
+    return raw
+
+
+def test_safe_exp_clips_at_11_and_leaves_its_input() -> None:
+    values, out = f32(0.0, math.log(2.0), 11.0, 50.0, -200.0), np.zeros(5, np.float32)
+    safe_exp(values, out)
+    np.testing.assert_allclose(out, [1.0, 2.0, 59874.14, 59874.14, 0.0], rtol=1e-5)
+    assert values[3] == 50.0
+
+
+def test_sigmoid_clips_small_probabilities() -> None:
+    values, out = f32(0.0, math.log(3.0), 100.0, -11.0, -100.0), np.zeros(5, np.float32)
+    sigmoid(values, out)
+    # The lowest is 1 / (1 + e^11) = 1.67014e-05.
+    np.testing.assert_allclose(out, [0.5, 0.75, 1.0, 1.67014e-05, 1.67014e-05], rtol=1e-5)
+    assert values[2] == 100.0
+
+
+def test_softmax_is_stable_for_large_values() -> None:
+    values, out = f32(1000.0, 1000.0 + math.log(3.0)), np.zeros(2, np.float32)
+    softmax(values, out)
+    np.testing.assert_allclose(out, [0.25, 0.75], rtol=1e-4)
+
+
+def test_gaussian_has_means_then_log_deviations() -> None:
+    layout = make_layout()
+    raw = raw_for(layout, pose=f32(1, 2, 3, 4, 5, 6, *[math.log(2.0)] * 5, 20.0))
+    outputs = OutputParser(layout).parse({"model": raw})
+    assert outputs.pose.tolist() == [1, 2, 3, 4, 5, 6]
+    np.testing.assert_allclose(outputs.pose_stds, [2, 2, 2, 2, 2, 59874.14], rtol=1e-5)
+
+
+def test_gaussian_shapes_are_row_major() -> None:
+    layout = make_layout()
+    means = np.arange(4 * 33 * 2, dtype=np.float32)
+    raw = raw_for(layout, lane_lines=np.concatenate([means, np.zeros_like(means)]))
+    outputs = OutputParser(layout).parse({"model": raw})
+    assert outputs.lane_lines.shape == (4, 33, 2)
+    # Line 2, point 5, height: (2*33 + 5)*2 + 1.
+    assert outputs.lane_lines[2, 5, 1] == 143.0
+    assert (outputs.lane_lines_stds == 1.0).all()
+
+
+def test_categorical_rows_are_separate_distributions() -> None:
+    layout = make_layout()
+    logits = np.zeros((4, 8), np.float32)
+    logits[1, 3] = math.log(9.0)
+    raw = raw_for(layout, desire_pred=logits.reshape(-1))
+    outputs = OutputParser(layout).parse({"model": raw})
+    np.testing.assert_allclose(outputs.desire_pred[0], [0.125] * 8)
+    # Nine against seven ones: 9 of 16 parts.
+    assert outputs.desire_pred[1, 3] == pytest.approx(0.5625)
+    assert outputs.desire_pred[1, 0] == pytest.approx(0.0625)
+
+
+def test_parsing_never_writes_to_the_raw_vector() -> None:
+    layout = make_layout(plan=4955, lead=102, action=4)
+    raw = np.random.default_rng(1).normal(size=(1, layout.widths["model"])).astype(np.float32)
+    before = raw.copy()
+    raw.flags.writeable = False
+    OutputParser(layout).parse({"model": raw})
+    np.testing.assert_array_equal(raw, before)
+
+
+def test_parsing_reuses_its_arrays() -> None:
+    layout = make_layout()
+    parser = OutputParser(layout)
+    first = parser.parse({"model": raw_for(layout, lead_prob=f32(0, 0, 0))})
+    kept = first.lead_prob
+    parser.parse({"model": raw_for(layout, lead_prob=f32(100, 0, 0))})
+    assert kept.tolist() == [1.0, 0.5, 0.5]
+
+
+def test_plan_mixture_takes_the_likeliest_hypothesis_and_sorts() -> None:
+    layout = make_layout(plan=4955)
+    rows = np.zeros((5, 991), np.float32)
+    rows[:, :495] = np.arange(5)[:, None]
+    rows[:, 495:990] = np.log(np.arange(1, 6))[:, None]
+    # Weights 1, 4, 2, 0.5, 0.5 over their sum 8.
+    rows[:, 990] = np.log([1.0, 4.0, 2.0, 0.5, 0.5])
+    parser = OutputParser(layout)
+    outputs = parser.parse({"model": raw_for(layout, plan=rows.reshape(-1))})
+    assert outputs.plan.shape == (33, 15)
+    assert (outputs.plan == 1.0).all()
+    np.testing.assert_allclose(outputs.plan_stds, np.full((33, 15), 2.0), rtol=1e-6)
+    np.testing.assert_allclose(
+        outputs.mixtures["plan_weights"][:, 0], [0.5, 0.25, 0.125, 0.0625, 0.0625], rtol=1e-5
+    )
+    assert outputs.mixtures["plan_hypotheses"].shape == (5, 33, 15)
+    assert outputs.mixtures["plan_hypotheses"][:, 0, 0].tolist() == [1, 2, 0, 3, 4]
+    np.testing.assert_allclose(
+        outputs.mixtures["plan_stds_hypotheses"][:, 0, 0], [2, 3, 1, 4, 5], rtol=1e-6
+    )
+
+
+def test_lead_mixture_selects_per_time_without_sorting() -> None:
+    layout = make_layout(lead=102)
+    rows = np.zeros((2, 51), np.float32)
+    rows[0, :24], rows[1, :24] = 10.0, 20.0
+    rows[1, 24:48] = math.log(3.0)
+    rows[0, 48:], rows[1, 48:] = (1.0, 0.0, 1.0), (0.0, math.log(3.0), 0.0)
+    outputs = OutputParser(layout).parse({"model": raw_for(layout, lead=rows.reshape(-1))})
+    assert outputs.lead.shape == (3, 6, 4)
+    assert outputs.lead[:, 0, 0].tolist() == [10.0, 20.0, 10.0]
+    np.testing.assert_allclose(outputs.lead_stds[:, 5, 3], [1.0, 3.0, 1.0], rtol=1e-6)
+    # Weights are over the hypotheses: 1/(1+3) and 3/(1+3) for the second selection.
+    np.testing.assert_allclose(outputs.mixtures["lead_weights"][:, 1], [0.25, 0.75], rtol=1e-6)
+    assert outputs.mixtures["lead_hypotheses"].shape == (2, 6, 4)
+
+
+def test_action_is_read_where_the_model_has_it() -> None:
+    plain, layout = make_layout(), make_layout(action=4)
+    assert OutputParser(plain).outputs.action is None
+    outputs = OutputParser(layout).parse({"model": raw_for(layout, action=f32(1, 2, 0, 0))})
+    assert outputs.action is not None
+    assert outputs.action.tolist() == [1.0, 2.0]
+
+
+def test_all_missing_and_misfit_outputs_are_named() -> None:
+    slices = dict(make_layout(plan=991).slices)
+    del slices["meta"], slices["pose"]
+    with pytest.raises(
+        ModelInterfaceError,
+        match=r"plan: expected 990 or 4955 wide, got 991; meta: missing; pose: missing",
+    ):
+        OutputParser(OutputLayout({"model": 10_000}, slices))
+
+
+def test_layout_of_the_2025_interface_is_read_from_metadata() -> None:
+    layout = read_output_layout(
+        {
+            "vision": {"output_width": 1576, "output_slices": {"meta": [0, 55], "pad": [0, None]}},
+            "policy": {
+                "output_width": 1000,
+                "output_slices": {"plan": [0, 990], "pad": [-2, None]},
+            },
+        }
+    )
+    assert layout.widths == {"vision": 1576, "policy": 1000}
+    assert layout.slices["meta"] == OutputSlice("vision", 0, 55)
+    assert layout.slices["plan"].width == 990
+    assert layout.slices["pad"] == OutputSlice("policy", 998, 1000)
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [[0, 11], [5, 5], [7, 3], [-11, None], [0], [0.0, 3], "0:3", [0, None, 1], None],
+)
+def test_layout_rejects_slices_outside_the_vector(bounds: Any) -> None:
+    with pytest.raises(
+        ModelInterfaceError, match=r"'vision': output 'x': expected.*within 0\.\.10"
+    ):
+        read_output_layout({"vision": {"output_width": 10, "output_slices": {"x": bounds}}})
+
+
+@pytest.mark.parametrize(
+    "model", [{}, {"output_width": 10}, {"output_width": 0, "output_slices": {}}]
+)
+def test_layout_rejects_incomplete_metadata(model: dict[str, Any]) -> None:
+    with pytest.raises(ModelInterfaceError, match="expected output_width and output_slices"):
+        read_output_layout({"vision": model})

@@ -1,0 +1,294 @@
+"""The daemon on the real runtime: a hand-written driving artifact that copies its inputs out."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import runtime
+from cereal.clock import ManualClock
+from cereal.frames import Frame, FrameFormat, FrameRingWriter, MemoryFrameSource
+from cereal.schema import new_event, read_event
+from cereal.transport import MemoryTransport, Subscriber, ZmqTransport
+from modeld.calibration import Camera, DeviceCameras
+from modeld.config import Config
+from modeld.daemon import Daemon
+from modeld.driving_model import DrivingProgram
+
+pytestmark = pytest.mark.opencl
+
+# The pose (columns 87..) becomes road[0], wide[0], runs so far, road_transform[0],
+# wide_transform[0], desire[3]; the plan begins with the traffic convention.
+SOURCE = """
+__kernel void count_frames(__global float* frames) { frames[0] += 1.0f; }
+
+__kernel void vision(__global float* out, const __global uchar* road, const __global uchar* wide,
+                     const __global float* road_transform, const __global float* wide_transform,
+                     const __global float* desire, const __global float* frames) {
+  const size_t i = get_global_id(0);
+  float value = 0.0f;
+  if (i == 87) value = road[0];
+  if (i == 88) value = wide[0];
+  if (i == 89) value = frames[0];
+  if (i == 90) value = road_transform[0];
+  if (i == 91) value = wide_transform[0];
+  if (i == 92) value = desire[3];
+  out[i] = value;
+}
+
+__kernel void policy(__global float* out, const __global float* traffic_convention) {
+  const size_t i = get_global_id(0);
+  out[i] = i < 2 ? traffic_convention[i] : 0.0f;
+}
+"""
+# Indices into the buffer table below.
+ROAD, WIDE, ROAD_T, WIDE_T, DESIRE, TRAFFIC, VISION, POLICY, FRAMES = range(9)
+
+
+def buffer(name: str, kind: str, dtype: str, *shape: int) -> dict[str, Any]:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return {
+        "name": name,
+        "kind": kind,
+        "dtype": dtype,
+        "shape": list(shape),
+        "offset": 0,
+        "size": size,
+    }
+
+
+def kernel(name: str, extent: int, *args: int) -> dict[str, Any]:
+    return {
+        "name": name,
+        "program": 0,
+        "args": list(args),
+        "global": [extent, 1, 1],
+        "local": [1, 1, 1],
+        "origin": [],
+        "flops": 0,
+        "bytes": 0,
+    }
+
+
+def make_manifest(metadata: dict[str, Any], form: FrameFormat) -> dict[str, Any]:
+    size = f"{form.width}x{form.height}"
+    prepare_inputs = [ROAD, WIDE, ROAD_T, WIDE_T, DESIRE]
+    return {
+        "magic": "modeld-artifact",
+        "format": 1,
+        "abi": 1,
+        "name": "copy",
+        "kind": "driving",
+        "models": [],
+        "metadata": metadata,
+        "target": {"name": "cpu", "device": "", "driver": "", "options": ""},
+        "buffers": [
+            buffer("road_frame", "input", "uint8", form.payload_bytes),
+            buffer("wide_frame", "input", "uint8", form.payload_bytes),
+            buffer("road_transform", "input", "float32", 3, 3),
+            buffer("wide_transform", "input", "float32", 3, 3),
+            buffer("desire", "input", "float32", 8),
+            buffer("traffic_convention", "input", "float32", 1, 2),
+            buffer("vision_outputs", "output", "float32", 1, 1576),
+            buffer("policy_outputs", "output", "float32", 1, 1000),
+            buffer("frames", "state", "float32", 1),
+        ],
+        "arena_size": 0,
+        "programs": [{"source": SOURCE, "options": "", "binary": b""}],
+        "kernels": [
+            kernel("count_frames", 1, FRAMES),
+            kernel("vision", 1576, VISION, ROAD, WIDE, ROAD_T, WIDE_T, DESIRE, FRAMES),
+            kernel("policy", 1000, POLICY, TRAFFIC),
+        ],
+        "entries": {
+            f"run:{size}": {
+                "inputs": [*prepare_inputs, TRAFFIC],
+                "outputs": [VISION, POLICY],
+                "launches": [0, 1, 2],
+            },
+            f"prepare:{size}": {"inputs": prepare_inputs, "outputs": [], "launches": [0]},
+        },
+        "self_test": {},
+    }
+
+
+@pytest.fixture
+def artifact(tmp_path: Path, small_format: FrameFormat, small_metadata: dict[str, Any]) -> Path:
+    path = tmp_path / "copy.pkl"
+    runtime.write_artifact(path, make_manifest(small_metadata, small_format), b"")
+    return path
+
+
+def pose_of(subscriber: Subscriber) -> list[float] | None:
+    data = subscriber.receive(0)
+    if data is None:
+        return None
+    odometry = read_event(data).cameraOdometry
+    return [*odometry.trans, *odometry.rot]
+
+
+def test_steps_on_the_real_runtime(
+    artifact: Path, small_format: FrameFormat, frame_of: Callable[..., Frame]
+) -> None:
+    program = runtime.load_program(artifact)
+    accepted: DrivingProgram = program
+    transport = MemoryTransport()
+    subscriber = transport.subscriber("cameraOdometry")
+    road, wide = MemoryFrameSource(small_format), MemoryFrameSource(small_format)
+    cameras = DeviceCameras(Camera(64, 32, 91.0), Camera(64, 32, 45.5))
+    daemon = Daemon(Config(cameras=cameras), accepted, transport, ManualClock(1), road, wide)
+    daemon.model.warm_up()
+    daemon.calibration.update([0.0, 0.0, 0.0], "", "")
+    poses = []
+    for frame_id in (10, 11, 13, 14):
+        road.push(frame_of(frame_id))
+        wide.push(frame_of(frame_id + 100, frame_id * 50_000_000))
+        daemon.step()
+        poses.append(pose_of(subscriber))
+    # Warm-up left no trace; the prepare entry after the gap counted but published nothing.
+    assert poses[2] is None
+    assert [pose and pose[:3] for pose in poses] == [
+        [10, 110, 1],
+        [11, 111, 2],
+        None,
+        [14, 114, 4],
+    ]
+    assert poses[0] is not None
+    assert poses[0][3:] == pytest.approx([0.1, 0.1, 0.0])
+    program.close()
+
+
+RUN = """
+import logging, sys
+from pathlib import Path
+from modeld.calibration import Camera, DeviceCameras
+from modeld.config import Config
+from modeld.daemon import run
+logging.basicConfig(level=logging.INFO, format="%(message)s")
+cameras = DeviceCameras(Camera(64, 32, 91.0), Camera(64, 32, 45.5))
+sys.exit(run(Config(model=Path(sys.argv[1]), bus_address=sys.argv[2], camera_server=sys.argv[3],
+                    demo="--demo" in sys.argv, cameras=cameras)))
+"""
+
+
+class Process:
+    """A daemon process, its bus and the name of its camera server."""
+
+    def __init__(self, artifact: Path, directory: Path, *options: str) -> None:
+        self.server = f"test_modeld_{os.getpid()}"
+        self.bus = f"ipc://{directory}/bus"
+        self.handle = subprocess.Popen(
+            [sys.executable, "-c", RUN, str(artifact), self.bus, self.server, *options],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def wait_for(self, text: str) -> None:
+        """Read the log until a line begins with the text."""
+        assert self.handle.stderr is not None
+        lines = []
+        for line in self.handle.stderr:
+            if line.startswith(text):
+                return
+            lines.append(line)
+        pytest.fail(f"expected a line {text!r}, got {lines}")
+
+    def stop(self, number: signal.Signals) -> tuple[int, list[str]]:
+        """Send a signal; return the exit code and the rest of the log."""
+        self.handle.send_signal(number)
+        _, errors = self.handle.communicate(timeout=20)
+        return self.handle.returncode, errors.splitlines()
+
+
+@pytest.fixture
+def start(artifact: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+    processes: list[Process] = []
+
+    def begin(*options: str) -> Process:
+        processes.append(Process(artifact, tmp_path, *options))
+        return processes[-1]
+
+    yield begin
+    for process in processes:
+        if process.handle.poll() is None:
+            process.handle.kill()
+            process.handle.communicate()
+
+
+@pytest.fixture
+def publish_until_answered(small_format: FrameFormat) -> Iterator[Callable[[Process], Any]]:
+    """Sends road frames at 20 Hz until the daemon answers with a cameraOdometry event."""
+    writers: list[FrameRingWriter] = []
+
+    def publish(process: Process) -> Any:
+        transport = ZmqTransport(process.bus)
+        subscriber = transport.subscriber("cameraOdometry")
+        writers.append(FrameRingWriter(process.server, "road", small_format))
+        try:
+            for frame_id in range(1200):
+                writers[0].next_buffer()[:] = 7
+                writers[0].publish(frame_id, time.monotonic_ns(), time.monotonic_ns())
+                data = subscriber.receive(50)
+                if data is not None:
+                    return read_event(data)
+                assert process.handle.poll() is None, "the daemon ended"
+        finally:
+            transport.close()
+        pytest.fail("nothing was published in a minute")
+
+    yield publish
+    for writer in writers:
+        writer.close()
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_process_runs_and_stops_on_a_signal(
+    start: Callable[..., Process],
+    publish_until_answered: Callable[[Process], Any],
+    number: signal.Signals,
+    code: int,
+) -> None:
+    process = start("--demo")
+    event = publish_until_answered(process)
+    assert list(event.cameraOdometry.trans)[:2] == [7, 7]
+    assert not event.valid
+    process.wait_for("running")
+    returned, log = process.stop(number)
+    assert returned == code
+    assert log[-1:] == ["stopping"]
+    assert "Traceback" not in "".join(log)
+
+
+@pytest.mark.parametrize("phase", ["loading", "waiting for camera"])
+def test_process_stops_while_starting(start: Callable[..., Process], phase: str) -> None:
+    process = start("--demo")
+    process.wait_for(phase)
+    assert process.stop(signal.SIGTERM) == (0, ["stopped while starting", "stopping"])
+
+
+def test_process_waits_for_the_car_without_demo(
+    start: Callable[..., Process], small_format: FrameFormat
+) -> None:
+    process = start()
+    transport = ZmqTransport(process.bus)
+    writer = FrameRingWriter(process.server, "road", small_format)
+    try:
+        process.wait_for("waiting for carParams")
+        event = new_event("carParams", mono_time_ns=1)
+        event.carParams.carFingerprint = "TEST CAR"
+        publisher = transport.publisher("carParams")
+        for _ in range(100):
+            publisher.send(event.to_bytes())
+            time.sleep(0.02)
+        process.wait_for("car: TEST CAR")
+        assert process.stop(signal.SIGINT)[0] == 130
+    finally:
+        writer.close()
+        transport.close()

@@ -1,0 +1,160 @@
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from cereal.frames import FrameFormat, FrameRingWriter
+from cereal.schema import new_event
+from cereal.transport import MemoryTransport
+from modeld.config import Config
+from modeld.daemon import run
+from modeld.errors import ConfigError
+from modeld.inputs import CarParameters
+from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
+from runtime.errors import ArtifactError
+
+
+@pytest.fixture
+def server() -> str:
+    """A camera server of our own, so that tests of several checkouts do not meet."""
+    return f"test_modeld_{os.getpid()}"
+
+
+@pytest.fixture
+def stop() -> Iterator[threading.Event]:
+    """Set after 10 s, so that a wait that never ends fails instead of hanging."""
+    event = threading.Event()
+    timer = threading.Timer(10.0, event.set)
+    timer.start()
+    yield event
+    timer.cancel()
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"),
+    [
+        (("road", "wideRoad"), (True, True)),
+        (("road",), (True, False)),
+        (("wideRoad", "driver"), (False, True)),
+    ],
+)
+def test_connects_to_the_streams_that_exist(
+    server: str,
+    stop: threading.Event,
+    small_format: FrameFormat,
+    streams: tuple[str, ...],
+    expected: tuple[bool, bool],
+) -> None:
+    writers = [FrameRingWriter(server, stream, small_format) for stream in streams]
+    try:
+        cameras = wait_for_cameras(server, stop)
+        assert cameras is not None
+        assert (cameras.road is not None, cameras.wide is not None) == expected
+        cameras.close()
+    finally:
+        for writer in writers:
+            writer.close()
+
+
+def test_waits_for_cameras_that_come_later(
+    server: str, stop: threading.Event, small_format: FrameFormat
+) -> None:
+    writers: list[FrameRingWriter] = []
+    starter = threading.Timer(
+        0.15, lambda: writers.append(FrameRingWriter(server, "road", small_format))
+    )
+    starter.start()
+    try:
+        cameras = wait_for_cameras(server, stop)
+        assert cameras is not None
+        cameras.close()
+    finally:
+        starter.join()
+        for writer in writers:
+            writer.close()
+
+
+def test_waits_end_when_stopped(server: str) -> None:
+    stop = threading.Event()
+    threading.Timer(0.05, stop.set).start()
+    assert wait_for_cameras(server, stop) is None
+    assert wait_for_car(MemoryTransport(), stop) is None
+
+
+def test_waits_for_the_car(stop: threading.Event) -> None:
+    transport = MemoryTransport()
+    publisher = transport.publisher("carParams")
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.longitudinalActuatorDelay = 0.25
+    event.carParams.carFingerprint = "TEST CAR"
+    threading.Timer(0.05, lambda: publisher.send(event.to_bytes())).start()
+    assert wait_for_car(transport, stop) == CarParameters(0.25, "TEST CAR")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_signal_sets_the_event_and_the_exit_code(number: signal.Signals, code: int) -> None:
+    before = signal.getsignal(number)
+    with StopSignals() as stop:
+        assert not stop.event.is_set()
+        os.kill(os.getpid(), number)
+        assert stop.event.wait(1.0)
+        # A second signal does not change the verdict of the first.
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.exit_code == code
+    assert signal.getsignal(number) is before
+
+
+def test_signal_interrupts_starting() -> None:
+    after = []
+
+    def start(stop: StopSignals) -> None:
+        with stop.interrupting():
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.event.wait(1.0)
+            after.append("interrupted too late")
+
+    with StopSignals() as signals:
+        with pytest.raises(StopRequested):
+            start(signals)
+        with pytest.raises(StopRequested):
+            start(signals)
+    assert after == []
+
+
+def test_swallowed_signal_is_noticed_at_the_end_of_starting() -> None:
+    def start(stop: StopSignals) -> None:
+        with stop.interrupting(), suppress(StopRequested):
+            os.kill(os.getpid(), signal.SIGTERM)
+            stop.event.wait(1.0)
+
+    with StopSignals() as signals, pytest.raises(StopRequested):
+        start(signals)
+
+
+def test_signals_are_left_alone_outside_the_main_thread() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    seen: list[object] = []
+
+    def inside() -> None:
+        with StopSignals():
+            seen.append(signal.getsignal(signal.SIGTERM))
+
+    thread = threading.Thread(target=inside)
+    thread.start()
+    thread.join()
+    assert seen == [before]
+
+
+def test_run_needs_a_model() -> None:
+    with pytest.raises(ConfigError, match="use --model"):
+        run(Config())
+
+
+def test_run_with_a_missing_model_is_one_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"none\.pkl") as caught:
+        run(Config(model=tmp_path / "none.pkl"))
+    assert caught.value.exit_code == 4

@@ -1,0 +1,153 @@
+"""Hand-written artifacts for the tests: small kernels whose results can be computed by hand."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from runtime.artifact import write_artifact
+from runtime.executor import Program, load_program
+
+# PoCL compiles a kernel again for each work-group size it meets, unless the source fixes it.
+ONE = "#define ONE __attribute__((reqd_work_group_size(1, 1, 1)))\n"
+# The queue holds the last three values of `x`, newest last; `run` returns
+# 2 * (queue[0] + queue[1] + queue[2]) + weight, and the first half of the frame's bytes added up.
+SOURCE = ONE + """
+__kernel ONE void shift(__global float* queue, const __global float* x) {
+  for (int i = 0; i < 4; i++) {
+    queue[i] = queue[4 + i];
+    queue[4 + i] = queue[8 + i];
+    queue[8 + i] = x[i];
+  }
+}
+__kernel ONE void sum(__global float* total, const __global float* queue) {
+  const int i = get_global_id(0);
+  total[i] = queue[i] + queue[4 + i] + queue[8 + i];
+}
+__kernel ONE void double_it(__global float* twice, const __global float* total) {
+  const int i = get_global_id(0);
+  twice[i] = 2.0f * total[i];
+}
+"""
+# A second program, so that there is more than one cache entry.
+SOURCE_2 = ONE + """
+__kernel ONE void add_weight(__global float* y, const __global float* twice,
+                         const __global float* weight) {
+  const int i = get_global_id(0);
+  y[i] = twice[i] + weight[i];
+}
+__kernel ONE void add_bytes(__global int* count, const __global uchar* frame) {
+  int sum = 0;
+  for (int i = 0; i < 50; i++) sum += frame[i];
+  count[0] = sum;
+}
+"""
+WEIGHT = np.array([10, 20, 30, 40], np.float32)
+QUEUE_RESET = np.arange(12, dtype=np.float32)
+
+X, FRAME, Y, COUNT, WEIGHTS, QUEUE, TOTAL, TWICE = range(8)
+
+
+def data_blob() -> bytes:
+    """The weight at 0, the queue's reset value at 256."""
+    return WEIGHT.tobytes().ljust(256, b"\0") + QUEUE_RESET.tobytes()
+
+
+def buffer(name: str, kind: str, dtype: str, *shape: int, **more: int) -> dict[str, Any]:
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    return {
+        "name": name,
+        "kind": kind,
+        "dtype": dtype,
+        "shape": list(shape),
+        "offset": 0,
+        "size": size,
+        **more,
+    }
+
+
+def kernel(name: str, extent: int, *args: int, program: int = 0, **more: Any) -> dict[str, Any]:
+    return {
+        "name": name,
+        "program": program,
+        "args": list(args),
+        "global": [extent, 1, 1],
+        "local": [1, 1, 1],
+        "origin": [f"/{name}"],
+        "flops": 4 * extent,
+        "bytes": 16 * extent,
+        **more,
+    }
+
+
+def manifest(**changes: Any) -> dict[str, Any]:
+    """Entries `run` (queue, sum, weight) and `prepare` (queue only); `reset_to` is never touched.
+
+    The state `queue` resets to zeros. Change fields with keyword arguments.
+    """
+    return copy.deepcopy(
+        {
+            "magic": "modeld-artifact",
+            "format": 1,
+            "abi": 1,
+            "name": "tiny",
+            "kind": "plain",
+            "models": [
+                {"role": "model", "file": "tiny.onnx", "sha256": "0" * 64, "checkpoint": "none"}
+            ],
+            "metadata": {},
+            "target": {"name": "cpu", "device": "", "driver": "", "options": ""},
+            "buffers": [
+                buffer("x", "input", "float32", 4),
+                buffer("frame", "input", "uint8", 100),
+                buffer("y", "output", "float32", 4),
+                buffer("count", "output", "int32", 1),
+                buffer("weight", "weight", "float32", 4),
+                buffer("queue", "state", "float32", 3, 4, reset=-1),
+                buffer("total", "arena", "float32", 4),
+                buffer("twice", "arena", "float32", 4, offset=256),
+            ],
+            "arena_size": 512,
+            "programs": [
+                {"source": SOURCE, "options": "", "binary": b""},
+                {"source": SOURCE_2, "options": "-cl-mad-enable", "binary": b""},
+            ],
+            "kernels": [
+                kernel("shift", 1, QUEUE, X),
+                kernel("sum", 4, TOTAL, QUEUE),
+                kernel("double_it", 4, TWICE, TOTAL),
+                kernel("add_weight", 4, Y, TWICE, WEIGHTS, program=1),
+                kernel("add_bytes", 1, COUNT, FRAME, program=1),
+            ],
+            "entries": {
+                "run": {
+                    "inputs": [X, FRAME],
+                    "outputs": [Y, COUNT],
+                    "launches": [0, 1, 2, 3, 4],
+                },
+                "prepare": {"inputs": [X], "outputs": [], "launches": [0]},
+            },
+            "self_test": {},
+            **changes,
+        }
+    )
+
+
+def write(path: Path, **changes: Any) -> Path:
+    write_artifact(path, manifest(**changes), data_blob())
+    return path
+
+
+def inputs(value: float = 1.0) -> dict[str, np.ndarray[Any, Any]]:
+    """`x` is `value` times (1, 2, 3, 4); the frame counts 0..99, its first 50 add up to 1225."""
+    return {
+        "x": value * np.array([1, 2, 3, 4], np.float32),
+        "frame": np.arange(100, dtype=np.uint8),
+    }
+
+
+def load(path: Path, **changes: Any) -> Program:
+    return load_program(write(path, **changes))

@@ -1,0 +1,1 @@
+"""Everything a person runs: compile, replay, benchmark, inspect. May import all packages."""

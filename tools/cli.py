@@ -1,0 +1,278 @@
+"""The ``modeld`` command: one table of sub-commands, each imported only when it is asked for.
+
+Imports nothing heavy itself, so ``modeld --help`` is instant and a command that needs no OpenCL
+or ONNX never loads them. A command module has ``add_arguments(parser)`` and ``run(args) -> int``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
+
+if TYPE_CHECKING:
+    from types import FrameType
+
+logger = logging.getLogger(__name__)
+
+EXIT_UNEXPECTED = 1
+EXIT_MISSING_PACKAGE = 3
+EXIT_INTERRUPTED = 130  # 128 + SIGINT, what shells report
+EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE
+EXIT_TERMINATED = 143  # 128 + SIGTERM
+
+EXIT_CODES = """\
+exit codes:
+  0  done
+  1  a check or a regression failed
+  2  usage
+  3  no usable device, or an optional package is missing
+  4  bad model, artifact, video or log
+"""
+
+
+class Command(NamedTuple):
+    """Where a sub-command lives and what it is in one line."""
+
+    module: str
+    summary: str
+
+
+COMMANDS: dict[str, Command] = {
+    "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
+    "compile": Command("tools.compile", "compile ONNX models into one artifact"),
+    "exec": Command("tools.exec", "run an artifact once on given arrays"),
+    "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
+    "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
+    "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
+    "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
+    "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
+    "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
+    "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
+}
+
+# Top-level module of a package -> the extra of ours that brings it.
+EXTRA_OF_MODULE = {
+    "onnx": "compile",
+    "ml_dtypes": "compile",
+    "av": "replay",
+    "backports": "replay",
+    "tqdm": "replay",
+    "pocl": "pocl",
+    "onnxruntime": "dev",
+}
+
+
+class _Terminated(BaseException):
+    """SIGTERM as an exception, so that context managers drop their temporary files."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """An argument parser whose errors look like every other error of ``modeld``."""
+
+    def error(self, message: str) -> NoReturn:
+        self.print_usage(sys.stderr)
+        self.exit(2, f"modeld: error: {message}; see {self.prog} --help\n")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one ``modeld`` command.
+
+    Args:
+        argv: arguments without the program name; ``sys.argv[1:]`` when None.
+
+    Returns:
+        The exit code, see ``EXIT_CODES``.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # -v and -q are read again by the parser; here they only decide how an error is shown.
+    show_traceback = _count_verbosity(arguments) >= 2
+    previous_handler = _install_sigterm_handler()
+    try:
+        code = _dispatch(arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _silence_broken_pipe()
+    except KeyboardInterrupt:
+        _print_error("interrupted")
+        return EXIT_INTERRUPTED
+    except _Terminated:
+        _print_error("terminated")
+        return EXIT_TERMINATED
+    except SystemExit as stop:  # argparse: --help, --version and usage errors
+        return stop.code if isinstance(stop.code, int) else 0
+    except Exception as error:  # noqa: BLE001 - the outermost frame: nothing may reach the user raw
+        return _report(error, show_traceback=show_traceback)
+    finally:
+        if previous_handler is not None:
+            signal.signal(signal.SIGTERM, previous_handler)
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    name = next((argument for argument in arguments if not argument.startswith("-")), None)
+    run: Callable[[argparse.Namespace], int] | None = None
+    parser, subparsers = _build_parser()
+    for command_name, command in COMMANDS.items():
+        chosen = command_name == name
+        module = importlib.import_module(command.module) if chosen else None
+        description = (module.__doc__ or command.summary) if module else command.summary
+        sub = subparsers.add_parser(
+            command_name,
+            help=command.summary,
+            description=description,
+            epilog=EXIT_CODES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        # SUPPRESS: a sub-command's default must not overwrite what stood before its name.
+        _add_common_arguments(sub, default=argparse.SUPPRESS)
+        if module is not None:
+            module.add_arguments(sub)
+            run = cast("Callable[[argparse.Namespace], int]", module.run)
+    args = parser.parse_args(arguments)
+    if run is None:
+        parser.print_help(sys.stderr)
+        return 2
+    _configure_logging(_count_verbosity(arguments))
+    return run(args)
+
+
+def _build_parser() -> tuple[_Parser, argparse._SubParsersAction[_Parser]]:
+    parser = _Parser(
+        prog="modeld",
+        description="On-device inference for driving models: ONNX to OpenCL to modelV2 at 20 Hz.",
+        epilog="Example:\n  modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst\n\n"
+        + EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--version", action=_ShowVersion, nargs=0, help="print the version and exit"
+    )
+    _add_common_arguments(parser, default=None)
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND", title="commands")
+
+
+def _add_common_arguments(parser: argparse.ArgumentParser, default: str | None) -> None:
+    group = parser.add_argument_group("output")
+    group.add_argument(
+        "-v",
+        "--verbose",
+        action="count",
+        default=default or 0,
+        help="more messages on stderr; twice: debug, and tracebacks",
+    )
+    group.add_argument(
+        "-q", "--quiet", action="count", default=default or 0, help="errors only on stderr"
+    )
+    group.add_argument(
+        "--json",
+        action="store_true",
+        default=default or False,
+        help="one JSON object on stdout, messages on stderr",
+    )
+
+
+class _ShowVersion(argparse.Action):
+    """Print the version; it is looked up only when asked for, because that import is slow."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - argparse fixes the signature
+        values: object,  # noqa: ARG002 - argparse fixes the signature
+        option_string: str | None = None,  # noqa: ARG002 - argparse fixes the signature
+    ) -> NoReturn:
+        from importlib import metadata
+
+        try:
+            version = metadata.version("modeld")
+        except metadata.PackageNotFoundError:
+            version = "(not installed)"
+        print(f"modeld {version}")
+        parser.exit()
+
+
+def _count_verbosity(arguments: Sequence[str]) -> int:
+    """Count -v minus -q, wherever they stand; ``-vv`` counts twice."""
+    count = 0
+    for argument in arguments:
+        if argument in ("--verbose", "--quiet"):
+            count += 1 if argument == "--verbose" else -1
+        elif len(argument) > 1 and argument[0] == "-" and set(argument[1:]) <= {"v", "q"}:
+            count += argument.count("v") - argument.count("q")
+    return count
+
+
+def _configure_logging(verbosity: int) -> None:
+    if verbosity < 0:
+        level = logging.ERROR
+    else:
+        level = (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbosity, 2)]
+    logging.basicConfig(
+        level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s", force=True
+    )
+
+
+def _install_sigterm_handler() -> Callable[[int, FrameType | None], object] | int | None:
+    """Turn SIGTERM into ``_Terminated``; return the previous handler (None: not main thread)."""
+
+    def terminate(_number: int, _frame: FrameType | None) -> None:
+        raise _Terminated
+
+    try:
+        return signal.signal(signal.SIGTERM, terminate)
+    except ValueError:  # not the main thread: the embedding program owns the signals
+        return None
+
+
+def _report(error: Exception, *, show_traceback: bool) -> int:
+    if show_traceback:
+        traceback.print_exc(file=sys.stderr)
+    if isinstance(error, ModuleNotFoundError):
+        return _report_missing_module(error)
+    exit_code = getattr(error, "exit_code", None)
+    if isinstance(exit_code, int):
+        _print_error(str(error))
+        return exit_code
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename else ""
+        _print_error(f"{where}{error.strerror or error}")
+        return EXIT_UNEXPECTED
+    hint = "" if show_traceback else "; run again with -vv for the traceback"
+    _print_error(f"unexpected {type(error).__name__}: {error}{hint}")
+    return EXIT_UNEXPECTED
+
+
+def _report_missing_module(error: ModuleNotFoundError) -> int:
+    name = error.name or str(error)
+    extra = EXTRA_OF_MODULE.get(name.partition(".")[0])
+    advice = (
+        f"install it with: pip install 'modeld[{extra}]'"
+        if extra
+        else "is the installation complete?"
+    )
+    _print_error(f"this command needs the module {name!r}, which is not installed; {advice}")
+    return EXIT_MISSING_PACKAGE
+
+
+def _silence_broken_pipe() -> int:
+    # The interpreter flushes stdout again at exit; without this it would complain about the pipe.
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, cast("TextIO", sys.stdout).fileno())
+    os.close(devnull)
+    return EXIT_BROKEN_PIPE
+
+
+def _print_error(message: str) -> None:
+    one_line = " ".join(message.split())
+    print(f"modeld: error: {one_line}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""Errors of the command line tools.
+
+::
+
+    ToolError                    1  a check failed
+    +-- UsageError               2  arguments that cannot work
+    +-- MissingPackageError      3  an optional package is not installed
+    +-- VideoError               4  a video that cannot be read to its end
+    +-- TelemetryError           4  a telemetry file with missing or unreadable columns
+    +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
+
+``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
+is one line: where, expected, found, what to do next.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class ToolError(Exception):
+    """A tool did its work and the result is not what it has to be."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UsageError(ToolError):
+    """The arguments cannot work."""
+
+    exit_code: ClassVar[int] = 2
+
+
+class MissingPackageError(ToolError):
+    """A package of an optional extra is not installed."""
+
+    exit_code: ClassVar[int] = 3
+
+
+class VideoError(ToolError):
+    """A video is missing, unreadable, or ends before its header says."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class TelemetryError(ToolError):
+    """A telemetry file has no usable columns or rows."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class ArtifactMismatchError(ToolError):
+    """An artifact is sound but was compiled for something else."""
+
+    exit_code: ClassVar[int] = 4

@@ -1,0 +1,238 @@
+"""A small ONNX graph writer that names things the way torch's exporter does.
+
+Called by the model builders of this package; imports only numpy and onnx. It tracks shapes, so that
+a builder reads like a network definition, and counts parameters and multiply-adds as it goes.
+"""
+
+import math
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
+
+OPSET = 17
+IR_VERSION = 8
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A named tensor of the graph under construction with its static shape."""
+
+    name: str
+    shape: Shape
+
+
+@dataclass(frozen=True, slots=True)
+class ConvSpec:
+    """What a convolution is, apart from its input: square kernel, "same"-like padding.
+
+    Attributes:
+        channels: output channels.
+        kernel: side of the square kernel, odd.
+        stride: stride in both directions.
+        groups: convolution groups; the number of input channels for a depthwise one.
+        gain: standard deviation of the output for independent unit-variance inputs.
+        identity: weight of the centre tap that passes each channel through (depthwise only).
+    """
+
+    channels: int
+    kernel: int = 1
+    stride: int = 1
+    groups: int = 1
+    gain: float = 1.0
+    identity: float = 0.0
+
+
+class GraphBuilder:
+    """Collects nodes and weights and makes a deterministic ModelProto of them.
+
+    Every weight is drawn from a generator seeded with (seed, weight name): a variant of a network
+    keeps the weights of the layers it shares with the original.
+    """
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.name = name
+        self.seed = seed
+        self.parameters = 0
+        self.multiply_adds = 0
+        self._nodes: list[onnx.NodeProto] = []
+        self._initializers: list[onnx.TensorProto] = []
+        self._inputs: list[onnx.ValueInfoProto] = []
+        self._scope: list[str] = []
+        self._used: dict[str, int] = {}
+
+    @contextmanager
+    def scope(self, name: str) -> Iterator[None]:
+        """Prefix the names of everything built inside, like a torch module path."""
+        self._scope.append(name)
+        try:
+            yield
+        finally:
+            self._scope.pop()
+
+    def input(self, name: str, shape: Shape, dtype: int) -> Value:
+        """Declare a graph input; dtype is an onnx.TensorProto element type."""
+        self._inputs.append(helper.make_tensor_value_info(name, dtype, shape))
+        return Value(name, shape)
+
+    def rng(self, name: str) -> np.random.Generator:
+        """Return the generator that belongs to weight `name` of this scope."""
+        return np.random.default_rng([self.seed, zlib.crc32(self._weight_name(name).encode())])
+
+    def weight(self, name: str, array: NDArray[Any]) -> Value:
+        """Add an initializer and return it; float arrays are stored as float32."""
+        if array.dtype.kind == "f":
+            array = array.astype(np.float32)
+        full_name = self._weight_name(name)
+        self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), full_name))
+        self.parameters += array.size
+        return Value(full_name, array.shape)
+
+    def normal(self, name: str, shape: Shape, std: float, mean: float = 0.0) -> Value:
+        """Add a float32 initializer drawn from N(mean, std^2)."""
+        return self.weight(name, mean + std * self.rng(name).standard_normal(shape))
+
+    def constant(self, array: NDArray[Any] | np.generic) -> Value:
+        """Add a Constant node, as exporters do for literals of the source program."""
+        value = np.asarray(array)
+        return self.node("Constant", (), value.shape, value=numpy_helper.from_array(value))
+
+    def scalar(self, value: float) -> Value:
+        """Add a float32 scalar Constant node."""
+        return self.constant(np.float32(value))
+
+    def ints(self, *values: int) -> Value:
+        """Add a 1-D int64 Constant node (a shape, axes or split sizes)."""
+        return self.constant(np.array(values, np.int64))
+
+    def node(self, op_type: str, inputs: Sequence[Value], shape: Shape, **attributes: Any) -> Value:
+        """Append a node with one output of the given shape and return that output."""
+        return self.nodes(op_type, inputs, (shape,), **attributes)[0]
+
+    def nodes(
+        self, op_type: str, inputs: Sequence[Value], shapes: Sequence[Shape], **attributes: Any
+    ) -> list[Value]:
+        """Append a node with one output per shape and return the outputs."""
+        name = self._node_name(op_type)
+        outputs = [f"{name}_output_{i}" for i in range(len(shapes))]
+        names = [value.name for value in inputs]
+        self._nodes.append(helper.make_node(op_type, names, outputs, name, **attributes))
+        return [Value(o, tuple(s)) for o, s in zip(outputs, shapes, strict=True)]
+
+    def elementwise(self, op_type: str, *inputs: Value) -> Value:
+        """Append a broadcasting elementwise node."""
+        return self.node(op_type, inputs, np.broadcast_shapes(*(value.shape for value in inputs)))
+
+    def conv(self, x: Value, spec: ConvSpec) -> Value:
+        """Append a Conv with bias; batch-norm counts as folded into both.
+
+        Args:
+            x: (1, C, H, W) float32.
+            spec: the convolution; padding is kernel // 2 on each side.
+        """
+        _, channels, height, width = x.shape
+        shape = (spec.channels, channels // spec.groups, spec.kernel, spec.kernel)
+        weight = self.rng("weight").standard_normal(shape) * (spec.gain / math.sqrt(_fan_in(shape)))
+        if spec.identity:
+            weight[:, 0, spec.kernel // 2, spec.kernel // 2] += spec.identity
+        out = (
+            1,
+            spec.channels,
+            (height + spec.stride - 1) // spec.stride,
+            (width + spec.stride - 1) // spec.stride,
+        )
+        pad = spec.kernel // 2
+        self.multiply_adds += _fan_in(shape) * math.prod(out)
+        return self.node(
+            "Conv",
+            (x, self.weight("weight", weight), self.normal("bias", (spec.channels,), 0.02)),
+            out,
+            dilations=[1, 1],
+            group=spec.groups,
+            kernel_shape=[spec.kernel, spec.kernel],
+            pads=[pad, pad, pad, pad],
+            strides=[spec.stride, spec.stride],
+        )
+
+    def gelu(self, x: Value) -> Value:
+        """Append exact GELU as exporters before opset 20 write it: 0.5 x (1 + erf(x / sqrt 2))."""
+        erf = self.elementwise("Erf", self.elementwise("Div", x, self.scalar(math.sqrt(2))))
+        gate = self.elementwise("Add", erf, self.scalar(1.0))
+        return self.elementwise("Mul", self.elementwise("Mul", x, gate), self.scalar(0.5))
+
+    def linear(self, x: Value, width: int, gain: float = 1.0) -> Value:
+        """Append MatMul + Add over the last axis, as exporters write nn.Linear on 3-D inputs."""
+        depth = x.shape[-1]
+        weight = self.normal("weight", (depth, width), gain / math.sqrt(depth))
+        self.multiply_adds += math.prod(x.shape) * width
+        product = self.node("MatMul", (x, weight), (*x.shape[:-1], width))
+        return self.elementwise("Add", self.normal("bias", (width,), 0.02), product)
+
+    def gemm(self, x: Value, weight: NDArray[Any], bias: NDArray[Any]) -> Value:
+        """Append Gemm with a transposed weight, as exporters write nn.Linear on 2-D inputs.
+
+        Args:
+            x: (1, K).
+            weight: (N, K).
+            bias: (N,).
+        """
+        self.multiply_adds += weight.size
+        return self.node(
+            "Gemm",
+            (x, self.weight("weight", weight), self.weight("bias", bias)),
+            (1, weight.shape[0]),
+            alpha=1.0,
+            beta=1.0,
+            transB=1,
+        )
+
+    def random_gemm(self, x: Value, width: int, gain: float = 1.0) -> Value:
+        """Append a Gemm with random weights that scale unit-variance inputs by `gain`."""
+        weight = self.rng("weight").standard_normal((width, x.shape[1])) * (
+            gain / math.sqrt(x.shape[1])
+        )
+        return self.gemm(x, weight, self.rng("bias").standard_normal(width) * 0.02)
+
+    def finish(self, outputs: Mapping[str, Value], metadata: Mapping[str, str]) -> onnx.ModelProto:
+        """Name the outputs (float32), attach the metadata and return the checked model."""
+        renamed = {value.name: name for name, value in outputs.items()}
+        for node in self._nodes:
+            for i, name in enumerate(node.output):
+                node.output[i] = renamed.get(name, name)
+            for i, name in enumerate(node.input):
+                node.input[i] = renamed.get(name, name)
+        infos = [
+            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value.shape)
+            for name, value in outputs.items()
+        ]
+        graph = helper.make_graph(self._nodes, self.name, self._inputs, infos, self._initializers)
+        model = helper.make_model(
+            graph,
+            opset_imports=[helper.make_opsetid("", OPSET)],
+            ir_version=IR_VERSION,
+            producer_name="modeld-make-model",
+        )
+        helper.set_model_props(model, dict(metadata))
+        onnx.checker.check_model(model, full_check=True)
+        return model
+
+    def _weight_name(self, name: str) -> str:
+        return ".".join((*self._scope, name))
+
+    def _node_name(self, op_type: str) -> str:
+        base = "/" + "/".join((*self._scope, op_type))
+        count = self._used.get(base, 0)
+        self._used[base] = count + 1
+        return base if count == 0 else f"{base}_{count}"
+
+
+def _fan_in(weight_shape: Shape) -> int:
+    return math.prod(weight_shape[1:])

@@ -1,0 +1,188 @@
+"""Final layers whose answer is a plausible road, bent a little by random features.
+
+Random networks say nothing about the road they see. So that reports show something recognisable,
+the last layer of each head is a few physical modes (curvature, offset, acceleration, ...) driven by
+random directions of the feature space, over a bias that describes a straight road at 15 m/s. Each
+function returns (bias (N,), modes (M, N)) for an output of width N; `head_weight` mixes the modes.
+
+Frame: x forward, y right, z down (device frame), metres, seconds, radians.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.example_models.interface import PLAN_COLUMNS, PLAN_STEPS, t_idxs, x_idxs
+
+Array = NDArray[np.float64]
+Head = tuple[Array, Array]
+
+SPEED_MPS = 15.0
+CAMERA_HEIGHT_M = 1.22
+LANE_LINES_Y_M = (-5.4, -1.8, 1.8, 5.4)
+ROAD_EDGES_Y_M = (-7.0, 7.0)
+# One standard deviation of each mode for unit-variance features.
+CURVATURE_PER_M = 3e-4
+OFFSET_M = 0.15
+ACCELERATION_MPS2 = 0.25
+HEIGHT_M = 0.03
+
+
+def plan() -> Head:
+    """Return the (33, 15) plan, means then log standard deviations: 990 values.
+
+    Modes: curvature (v constant on a circular arc, small angles) and longitudinal acceleration.
+    """
+    t = t_idxs()
+    mean = np.zeros((PLAN_STEPS, PLAN_COLUMNS))
+    mean[:, 0] = SPEED_MPS * t
+    mean[:, 3] = SPEED_MPS
+    log_std = np.repeat((-1.0 + t / t[-1])[:, None], PLAN_COLUMNS, axis=1)
+
+    curve = np.zeros_like(mean)
+    curve[:, 1] = 0.5 * (SPEED_MPS * t) ** 2
+    curve[:, 4] = SPEED_MPS**2 * t
+    curve[:, 7] = SPEED_MPS**2
+    curve[:, 11] = SPEED_MPS * t
+    curve[:, 14] = SPEED_MPS
+    speed_up = np.zeros_like(mean)
+    # Braking or accelerating fades out after some seconds, so that the speed stays positive.
+    fade = np.exp(-t / 4.0)
+    speed_up[:, 6] = fade
+    speed_up[:, 3] = 4.0 * (1.0 - fade)
+    speed_up[:, 0] = 4.0 * (t - 4.0 * (1.0 - fade))
+    modes = np.stack([CURVATURE_PER_M * curve, ACCELERATION_MPS2 * speed_up])
+    return _mdn(mean, log_std, modes)
+
+
+def lane_lines() -> Head:
+    """Return four lane lines, (4, 33, 2) y and z at the 33 distances, means then log stds: 528."""
+    return _lines(LANE_LINES_Y_M)
+
+
+def road_edges() -> Head:
+    """Return two road edges, (2, 33, 2) y and z at the 33 distances, means then log stds: 264."""
+    return _lines(ROAD_EDGES_Y_M)
+
+
+def lead() -> Head:
+    """Return three leads, (3, 6, 4) x, y, v, a at 0, 2, .. 10 s, means then log stds: 144.
+
+    Modes: distance and speed of all three.
+    """
+    t = np.arange(0.0, 12.0, 2.0)
+    mean = np.zeros((3, 6, 4))
+    mean[:, :, 0] = 40.0 + SPEED_MPS * t
+    mean[:, :, 2] = SPEED_MPS
+    log_std = np.zeros_like(mean)
+    distance, speed = np.zeros_like(mean), np.zeros_like(mean)
+    distance[:, :, 0] = 4.0
+    speed[:, :, 0] = 0.5 * t
+    speed[:, :, 2] = 0.5
+    return _mdn(mean, log_std, np.stack([distance, speed]))
+
+
+def pose() -> Head:
+    """Return the camera's velocity (m/s) and rotation rate (rad/s), means then log stds: 12."""
+    mean = np.array([SPEED_MPS, 0.0, 0.0, 0.0, 0.0, 0.0])
+    return _mdn(mean, np.full(6, -2.0), np.diag([0.3, 0.05, 0.05, 0.003, 0.003, 0.01]))
+
+
+def wide_from_device_euler() -> Head:
+    """Return the wide camera's orientation in the device frame (rad), means then log stds: 6."""
+    return _mdn(np.zeros(3), np.full(3, -4.0), 0.005 * np.eye(3))
+
+
+def road_transform() -> Head:
+    """Return the road frame's position (m) and orientation (rad), means then log stds: 12."""
+    mean = np.array([0.0, 0.0, CAMERA_HEIGHT_M, 0.0, 0.0, 0.0])
+    return _mdn(mean, np.full(6, -3.0), np.diag([0.02, 0.02, 0.02, 0.003, 0.003, 0.003]))
+
+
+def meta() -> Head:
+    """Return 55 logits: engaged likely, disengagements, pedals and blinkers unlikely."""
+    bias = np.full(55, -4.0)
+    bias[0] = 2.0
+    return bias, 0.3 * np.eye(55)
+
+
+def lane_lines_prob() -> Head:
+    """Return 8 logits, two per line; the odd ones say that the line is there."""
+    return np.array([0.5, 0.9, 1.0, 2.2, 1.0, 2.2, 0.5, 0.9]), 0.3 * np.eye(8)
+
+
+def lead_prob() -> Head:
+    """Return 3 logits of a lead at 0, 2 and 4 s."""
+    return np.array([-1.0, -1.2, -1.4]), 0.3 * np.eye(3)
+
+
+def desire_pred() -> Head:
+    """Return (4, 8) logits: no manoeuvre most likely at all four horizons."""
+    bias = np.zeros((4, 8))
+    bias[:, 0] = 4.0
+    return bias.reshape(-1), 0.2 * np.eye(32)
+
+
+def desire_state() -> Head:
+    """Return 8 logits: no manoeuvre most likely."""
+    return np.array([4.0, 0, 0, 0, 0, 0, 0, 0]), 0.2 * np.eye(8)
+
+
+# Output name -> its head; the names are those of the published interface.
+HEADS: dict[str, Callable[[], Head]] = {
+    f.__name__: f
+    for f in (
+        plan,
+        lane_lines,
+        road_edges,
+        lead,
+        pose,
+        wide_from_device_euler,
+        road_transform,
+        meta,
+        lane_lines_prob,
+        lead_prob,
+        desire_pred,
+        desire_state,
+    )
+}
+
+
+def head_weight(modes: Array, depth: int, rng: np.random.Generator) -> Array:
+    """Return an (N, depth) weight that drives each mode by its own random feature direction.
+
+    A thousandth of full-rank noise keeps every weight non-zero.
+
+    Args:
+        modes: (M, N), the change of the output for one unit of each mode.
+        depth: width K of the features; they are taken as independent with unit variance.
+        rng: source of the directions.
+    """
+    directions = rng.standard_normal((depth, modes.shape[0])) / np.sqrt(depth)
+    noise = rng.standard_normal((modes.shape[1], depth)) / np.sqrt(depth)
+    weight: Array = (directions @ modes).T + 1e-3 * noise
+    return weight
+
+
+def _lines(y_m: tuple[float, ...]) -> Head:
+    x = x_idxs()
+    mean = np.zeros((len(y_m), PLAN_STEPS, 2))
+    mean[:, :, 0] = np.array(y_m)[:, None]
+    mean[:, :, 1] = CAMERA_HEIGHT_M
+    log_std = np.zeros_like(mean)
+    log_std[:, :, :] = (-2.0 + 2.0 * x / x[-1])[None, :, None]
+    offset, curve, height = (np.zeros_like(mean) for _ in range(3))
+    offset[:, :, 0] = OFFSET_M
+    curve[:, :, 0] = CURVATURE_PER_M * 0.5 * x**2
+    height[:, :, 1] = HEIGHT_M
+    return _mdn(mean, log_std, np.stack([offset, curve, height]))
+
+
+def _mdn(mean: Array, log_std: Array, modes: Array) -> Head:
+    """Flatten means and log standard deviations into one output; the modes move the means only."""
+    flat_modes = modes.reshape(modes.shape[0], -1)
+    return (
+        np.concatenate([mean.reshape(-1), log_std.reshape(-1)]),
+        np.concatenate([flat_modes, np.zeros_like(flat_modes)], axis=1),
+    )

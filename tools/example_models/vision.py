@@ -1,0 +1,167 @@
+"""The vision model: a re-parameterised FastViT over two pairs of frames.
+
+The layout (stem, RepMixer token mixing as one depthwise 3x3, convolutional feed-forward with layer
+scale, strided depthwise 7x7 patch embedding, squeeze-excite head) follows FastViT,
+arXiv:2303.14189, in its inference form, where every branch and batch-norm is folded into one
+convolution. Two pairs of frames enter as 24 channels.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+
+from tools.example_models.graph import ConvSpec, GraphBuilder, Value
+from tools.example_models.interface import (
+    HIDDEN_WIDTH,
+    VISION_OUTPUTS,
+    model_metadata,
+    vision_slices,
+)
+from tools.example_models.road import HEADS, head_weight
+
+# Unit-variance normal in, GELU(x) has a second moment of 0.425: the next layer's gain undoes it.
+GELU_GAIN = 1.0 / math.sqrt(0.425)
+# Measured with seed 0 on blocky images: without it activations shrink by half per stage, since GELU
+# passes less than 0.425 of a smaller variance.
+DOWNSAMPLE_GAIN = 1.3
+IMAGE_SHAPE = (1, 12, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class VisionConfig:
+    """Size of a vision model.
+
+    Attributes:
+        dims: channels of each stage; each stage halves the resolution of the one before.
+        depths: blocks of each stage.
+        expansion: hidden channels of the feed-forward over its channels.
+        head_width: hidden units of each output head.
+    """
+
+    dims: tuple[int, ...] = (64, 128, 256, 512)
+    depths: tuple[int, ...] = (2, 2, 6, 2)
+    expansion: int = 3
+    head_width: int = 192
+
+
+def build_vision(seed: int, config: VisionConfig | None = None) -> tuple[onnx.ModelProto, int]:
+    """Return the vision model and its multiply-adds per run.
+
+    Inputs `img`, `big_img`: (1, 12, 128, 256) uint8, two frames of 6 channels each, older first.
+    Output `outputs`: (1, 1576) float32, laid out as `interface.VISION_OUTPUTS`.
+
+    Args:
+        seed: of all weights; equal seeds give equal bytes.
+        config: the size; the 8 M parameter model of the 2025 split interface by default.
+    """
+    config = config or VisionConfig()
+    g = GraphBuilder("vision", seed)
+    x = _normalise(g)
+    x = _stem(g, x, config.dims[0])
+    for index, (dim, depth) in enumerate(zip(config.dims, config.depths, strict=True)):
+        with g.scope(f"stages.{index}"):
+            if index:
+                x = _patch_embed(g, x, dim)
+            for block in range(depth):
+                with g.scope(f"blocks.{block}"):
+                    x = _block(g, x, config.expansion)
+    features = _final(g, x)
+    outputs = _heads(g, features, config.head_width)
+    model = g.finish(
+        {"outputs": outputs}, model_metadata(f"example-vision/seed-{seed}", vision_slices())
+    )
+    return model, g.multiply_adds
+
+
+def _normalise(g: GraphBuilder) -> Value:
+    """Map both uint8 inputs to about [-2, 2] and stack their channels."""
+    images = [g.input(name, IMAGE_SHAPE, onnx.TensorProto.UINT8) for name in ("img", "big_img")]
+    scaled = []
+    for image in images:
+        x = g.node("Cast", (image,), IMAGE_SHAPE, to=onnx.TensorProto.FLOAT)
+        x = g.elementwise("Sub", x, g.scalar(127.5))
+        scaled.append(g.elementwise("Div", x, g.scalar(63.75)))
+    return g.node("Concat", scaled, (1, 24, *IMAGE_SHAPE[2:]), axis=1)
+
+
+def _stem(g: GraphBuilder, x: Value, dim: int) -> Value:
+    """Reduce 128x256 to 32x64: dense 3x3 stride 2, depthwise 3x3 stride 2, 1x1."""
+    specs = (
+        ConvSpec(dim, kernel=3, stride=2),
+        ConvSpec(dim, kernel=3, stride=2, groups=dim, gain=GELU_GAIN),
+        ConvSpec(dim, gain=GELU_GAIN),
+    )
+    for index, spec in enumerate(specs):
+        with g.scope(f"stem.{index}"):
+            x = g.gelu(g.conv(x, spec))
+    return x
+
+
+def _patch_embed(g: GraphBuilder, x: Value, dim: int) -> Value:
+    """Halve the resolution and widen: strided depthwise 7x7, then 1x1."""
+    with g.scope("downsample.proj.0"):
+        x = g.gelu(g.conv(x, ConvSpec(dim, 7, 2, x.shape[1], DOWNSAMPLE_GAIN)))
+    with g.scope("downsample.proj.1"):
+        return g.gelu(g.conv(x, ConvSpec(dim, gain=DOWNSAMPLE_GAIN * GELU_GAIN)))
+
+
+def _block(g: GraphBuilder, x: Value, expansion: int) -> Value:
+    """Mix tokens with a depthwise 3x3, then add the scaled feed-forward (7x7, 1x1, GELU, 1x1)."""
+    dim = x.shape[1]
+    with g.scope("token_mixer"):
+        x = g.conv(x, ConvSpec(dim, kernel=3, groups=dim, gain=0.3, identity=0.95))
+    with g.scope("mlp.conv"):
+        y = g.conv(x, ConvSpec(dim, kernel=7, groups=dim, gain=0.7, identity=0.7))
+    with g.scope("mlp.fc1"):
+        y = g.gelu(g.conv(y, ConvSpec(dim * expansion)))
+    with g.scope("mlp.fc2"):
+        y = g.conv(y, ConvSpec(dim, gain=GELU_GAIN))
+    scale = g.weight("layer_scale", np.full((dim, 1, 1), 0.4))
+    return g.elementwise("Add", x, g.elementwise("Mul", scale, y))
+
+
+def _final(g: GraphBuilder, x: Value) -> Value:
+    """Widen twofold, squeeze-excite, pool, normalise and project to the (1, 512) hidden state."""
+    dim = 2 * x.shape[1]
+    with g.scope("final_conv"):
+        x = g.conv(x, ConvSpec(dim, kernel=3, groups=x.shape[1]))
+    with g.scope("final_conv.se"):
+        x = _squeeze_excite(g, x, dim // 16)
+    x = g.gelu(x)
+    with g.scope("head"):
+        x = g.node("GlobalAveragePool", (x,), (1, dim, 1, 1))
+        x = g.node("Flatten", (x,), (1, dim), axis=1)
+        # Random weights pass contrast on more than linearly; the norm keeps a dim road and a noise
+        # image in the same range, so that the heads' modes stay plausible.
+        scale, bias = g.weight("norm.weight", np.ones(dim)), g.weight("norm.bias", np.zeros(dim))
+        x = g.node("LayerNormalization", (x, scale, bias), x.shape, axis=-1, epsilon=1e-6)
+        return g.random_gemm(x, HIDDEN_WIDTH)
+
+
+def _squeeze_excite(g: GraphBuilder, x: Value, squeezed: int) -> Value:
+    channels = x.shape[1]
+    y = g.node("ReduceMean", (x,), (1, channels, 1, 1), axes=[2, 3], keepdims=1)
+    with g.scope("fc1"):
+        y = g.elementwise("Relu", g.conv(y, ConvSpec(squeezed)))
+    with g.scope("fc2"):
+        y = g.elementwise("Sigmoid", g.conv(y, ConvSpec(channels, gain=math.sqrt(2))))
+    return g.elementwise("Mul", x, y)
+
+
+def _heads(g: GraphBuilder, features: Value, width: int) -> Value:
+    """Give each output its own two-layer head and append the hidden state itself."""
+    parts = []
+    for name, output_width in VISION_OUTPUTS:
+        if name == "hidden_state":
+            parts.append(features)
+            continue
+        bias, modes = HEADS[name]()
+        with g.scope(f"heads.{name}.0"):
+            hidden = g.elementwise("Relu", g.random_gemm(features, width, gain=math.sqrt(2)))
+        with g.scope(f"heads.{name}.1"):
+            weight = head_weight(modes, width, g.rng("weight"))
+            parts.append(g.gemm(hidden, weight, bias))
+        assert parts[-1].shape == (1, output_width)
+    return g.node("Concat", parts, (1, sum(w for _, w in VISION_OUTPUTS)), axis=1)

@@ -1,0 +1,1 @@
+"""Helpers of the command line tools; nothing outside ``tools`` imports them."""

@@ -1,0 +1,56 @@
+"""The camera a video is taken to come from, and projection into pictures.
+
+Coordinates: calibrated frame x forward, y right, z down (metres); pixels u right, v down.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.calibration import VIEW_FROM_DEVICE, Camera, rot_from_euler
+from tools.errors import UsageError
+
+# A video carries no calibration. 0.9 widths is a horizontal field of view of
+# 2 atan(1 / (2 * 0.9)) = 58 degrees: the middle of what dashcams and phones film with (50 to 70).
+DEFAULT_FOCAL_PER_WIDTH = 0.9
+# Points closer than this are behind or at the lens; what is drawn starts further away.
+MIN_DEPTH_M = 0.5
+# Mounting height over the road where none is known: behind the mirror of a passenger car.
+DEFAULT_HEIGHT_M = 1.22
+
+
+def stand_in_camera(width: int, height: int, focal_px: float | None) -> Camera:
+    """Return the camera a video is taken to come from.
+
+    Args:
+        width: columns in pixels.
+        height: rows in pixels.
+        focal_px: focal length in pixels; None takes ``DEFAULT_FOCAL_PER_WIDTH`` widths.
+
+    Raises:
+        UsageError: the focal length is not positive and finite.
+    """
+    focal = DEFAULT_FOCAL_PER_WIDTH * width if focal_px is None else focal_px
+    if not 0.0 < focal < np.inf:
+        raise UsageError(f"--focal-px: expected a positive number of pixels, found {focal_px}")
+    return Camera(width, height, focal)
+
+
+def project(
+    points_m: NDArray[np.float64], camera: Camera, rpy_rad: tuple[float, float, float]
+) -> NDArray[np.float64]:
+    """Project points of the calibrated frame into the picture.
+
+    Args:
+        points_m: (n, 3) float64, x forward, y right, z down, from the camera.
+        camera: the pinhole camera.
+        rpy_rad: device_from_calib as roll, pitch, yaw (``liveCalibration.rpyCalib``).
+
+    Returns:
+        (n, 2) float64 pixel coordinates; NaN where a point is nearer than ``MIN_DEPTH_M``.
+    """
+    view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(rpy_rad)).T
+    depth = np.where(view[:, 2] > MIN_DEPTH_M, view[:, 2], np.nan)
+    pixels = view @ camera.intrinsics.T
+    return np.asarray(pixels[:, :2] / depth[:, None])

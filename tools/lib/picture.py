@@ -1,0 +1,69 @@
+"""Small JPEG pictures of camera frames, for reports. Imports PyAV lazily (extra ``replay``)."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+# Wide enough for a column of the report on a dense screen.
+PICTURE_WIDTH = 960
+
+
+def encode_jpeg(
+    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], *, width: int = PICTURE_WIDTH
+) -> bytes:
+    """Encode an NV12 picture as JPEG, scaled down to a width.
+
+    Args:
+        luma: (h, w) uint8, limited (16..235) range as videos deliver it.
+        chroma: (h/2, w) uint8, U and V interleaved.
+        width: largest width of the result in pixels.
+    """
+    import av
+
+    rows = np.concatenate([luma, chroma])
+    frame: Any = av.VideoFrame.from_ndarray(rows, format="nv12")
+    scale = min(1.0, width / luma.shape[1])
+    # 4:2:0 needs even sizes.
+    size = [2 * round(scale * length / 2) for length in (luma.shape[1], luma.shape[0])]
+    frame = frame.reformat(width=size[0], height=size[1], format="yuvj420p")
+    codec: Any = av.CodecContext.create("mjpeg", "w")
+    codec.width, codec.height = size
+    codec.pix_fmt = "yuvj420p"
+    codec.time_base = Fraction(1, 20)
+    # The quality scale of MPEG codecs: 2 best, 31 worst. 4 shows no blocks on road texture.
+    codec.options = {"qmin": "4", "qmax": "4"}
+    packets = [*codec.encode(frame), *codec.encode(None)]
+    return b"".join(bytes(packet) for packet in packets)
+
+
+class PictureKeeper:
+    """Keeps a few evenly spaced frames of a drive whose length nobody knows beforehand.
+
+    Every ``stride``-th frame is kept; when there are too many, every other one is dropped and the
+    stride doubles.
+    """
+
+    def __init__(self, most: int = 8) -> None:
+        self._most = most
+        self._stride = 1
+        self._kept: list[tuple[int, bytes]] = []
+
+    def offer(self, frame_id: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+        """Take a frame into consideration; frames come with increasing ids, from 0."""
+        if frame_id % self._stride:
+            return
+        self._kept.append((frame_id, encode_jpeg(luma, chroma)))
+        if len(self._kept) == self._most:
+            self._kept = self._kept[::2]
+            self._stride *= 2
+
+    def choose(self, count: int) -> list[tuple[int, bytes]]:
+        """Return at most ``count`` (frame id, JPEG) pairs, spread over the drive."""
+        if len(self._kept) <= count:
+            return list(self._kept)
+        rows = np.linspace(0, len(self._kept) - 1, count).round().astype(int)
+        return [self._kept[row] for row in rows]

@@ -1,0 +1,145 @@
+"""Child processes of the demo: started together, watched together, never left behind.
+
+The standard library does the work; this keeps the bookkeeping in one place. Called by
+``tools.demo``.
+"""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from types import TracebackType
+
+from tools.errors import ToolError
+
+# A daemon finishes its frame and closes its devices well within this.
+STOP_TIMEOUT_S = 10.0
+
+
+class ProcessError(ToolError):
+    """A child process ended when it should not, or did not do what it was asked."""
+
+
+class Child:
+    """One child process whose stdout is read line by line.
+
+    Args:
+        name: for messages.
+        module: run as ``python -m module``.
+        arguments: of the module.
+    """
+
+    def __init__(self, name: str, module: str, arguments: Sequence[str]) -> None:
+        self.name = name
+        self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._process = subprocess.Popen(  # noqa: S603 - our own modules, no shell
+            [sys.executable, "-m", module, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read_lines, name=f"{name} stdout", daemon=True)
+        self._reader.start()
+
+    def read_line(self, timeout_s: float) -> str | None:
+        """Return the next line without its end, or None when none came in time.
+
+        Raises:
+            ProcessError: the process has ended.
+        """
+        try:
+            line = self._lines.get(timeout=timeout_s)
+        except queue.Empty:
+            return None
+        if line is None:
+            raise ProcessError(
+                f"{self.name}: expected it to run, found it ended with exit code "
+                f"{self._process.wait()}; its messages are above"
+            )
+        return line
+
+    def check_running(self) -> None:
+        """Raise if the process has ended.
+
+        Raises:
+            ProcessError: it has.
+        """
+        code = self._process.poll()
+        if code is not None:
+            raise ProcessError(
+                f"{self.name}: expected it to run, found it ended with exit code {code}; its "
+                "messages are above"
+            )
+
+    def write_line(self, text: str) -> None:
+        """Send a line to the process's stdin."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{text}\n")
+        self._process.stdin.flush()
+
+    def stop(self) -> int:
+        """End the process in the ordinary way, by SIGTERM; return its exit code.
+
+        Raises:
+            ProcessError: it does not end; it has been killed then.
+        """
+        if self._process.poll() is None:
+            self._process.terminate()
+        self._close_stdin()
+        try:
+            code = self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired as error:
+            self._process.kill()
+            self._process.wait()
+            raise ProcessError(
+                f"{self.name}: expected it to end after SIGTERM, found it running "
+                f"{STOP_TIMEOUT_S:g} s later; it was killed"
+            ) from error
+        self._reader.join()
+        return code
+
+    def remaining_lines(self) -> list[str]:
+        """Return what was printed and not read yet; only after ``stop``."""
+        lines = []
+        while not self._lines.empty():
+            line = self._lines.get()
+            if line is not None:
+                lines.append(line)
+        return lines
+
+    def kill(self) -> None:
+        """End the process at once, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+        self._close_stdin()
+        self._process.wait()
+        self._reader.join()
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    def _read_lines(self) -> None:
+        assert self._process.stdout is not None
+        with self._process.stdout as lines:
+            for line in lines:
+                self._lines.put(line.rstrip("\n"))
+        self._lines.put(None)
+
+    def _close_stdin(self) -> None:
+        assert self._process.stdin is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            # It ended before it read everything; its exit code tells the rest.
+            return

@@ -1,0 +1,322 @@
+"""One self-contained HTML page about a drive: timing, drops, pictures with the path, top views.
+
+No script, no external resource: pictures are embedded JPEG, everything drawn is inline SVG. Called
+by ``tools.replay`` and ``tools.demo``.
+"""
+
+from __future__ import annotations
+
+import base64
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.calibration import Camera
+from tools.lib.camera import project
+from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
+from tools.lib.drive_messages import Mounting
+from tools.lib.picture import PictureKeeper
+from tools.lib.report_style import STYLE
+from tools.lib.svg import Chart, Margins, padded_range, path_data
+
+# One period of the model at 20 Hz: above it frames are dropped.
+BUDGET_MS = 50.0
+# Half the width of a car, for the ribbon that shows where it would drive.
+HALF_CAR_M = 0.9
+HALF_LINE_M = 0.08
+# Where drawing starts and ends; nearer is under the bonnet, further is a pixel wide.
+NEAR_M = 3.0
+FAR_M = 90.0
+# Confident lines are opaque; an improbable one stays just visible.
+MIN_OPACITY = 0.15
+TOP_VIEW_X_M = 80.0
+TOP_VIEW_Y_M = 14.0
+
+# More only make the page longer.
+MAX_PICTURES = 4
+
+Points = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A camera frame to show.
+
+    Attributes:
+        row: index into the drive log's arrays.
+        jpeg: the encoded frame, of any scale.
+        camera: intrinsics, in whose pixels the overlay is drawn.
+    """
+
+    row: int
+    jpeg: bytes
+    camera: Camera
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything on the page.
+
+    Attributes:
+        title: heading.
+        summary: one sentence below it.
+        facts: name -> value, how the drive was made.
+        drive: the daemon's messages.
+        frames_sent: camera frames that were offered to the daemon.
+        pictures: frames to show, in time order.
+        mounting: calibration the overlays are drawn with.
+    """
+
+    title: str
+    summary: str
+    facts: Mapping[str, str]
+    drive: DriveLog
+    frames_sent: int
+    pictures: Sequence[Picture]
+    mounting: Mounting
+
+
+def pictures_of(drive: DriveLog, keeper: PictureKeeper, camera: Camera) -> list[Picture]:
+    """Return the kept frames for which the daemon published something, at most ``MAX_PICTURES``."""
+    rows = {int(frame_id): row for row, frame_id in enumerate(drive.frame_ids)}
+    return [
+        Picture(rows[frame_id], jpeg, camera)
+        for frame_id, jpeg in keeper.choose(MAX_PICTURES)
+        if frame_id in rows
+    ]
+
+
+def write_report(path: Path, report: Report) -> None:
+    """Write the page; the file appears complete or not at all."""
+    text = render(report)
+    with tempfile.NamedTemporaryFile(
+        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
+    ) as file:
+        temporary = Path(file.name)
+        try:
+            file.write(text)
+            file.close()
+            # Temporary files are private; a report is to be shown around.
+            temporary.chmod(0o644)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def render(report: Report) -> str:
+    """Return the page as HTML text."""
+    sections = [
+        f"<header><h1>{escape(report.title)}</h1><p>{escape(report.summary)}</p></header>",
+        _tiles(report),
+    ]
+    if report.drive.frame_ids.size:
+        sections += [_timing(report), _panels(report), _motion(report.drive)]
+    else:
+        sections.append('<p class="warning">The daemon published no modelV2 message.</p>')
+    sections.append(_facts(report))
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(report.title)}</title><style>{STYLE}</style></head>"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _tiles(report: Report) -> str:
+    drive = report.drive
+    times = drive.execution_ms
+    valid = drive.counts["modelV2:valid"]
+    tiles = [
+        ("camera frames", f"{report.frames_sent}", ""),
+        ("modelV2 published", f"{drive.counts['modelV2']}", f"{valid} valid"),
+        ("frames without one", f"{report.frames_sent - drive.counts['modelV2']}", ""),
+    ]
+    if times.size:
+        worst = f"maximum {times.max():.1f} ms"
+        tiles += [
+            ("median execution", f"{np.median(times):.1f} ms", f"budget {BUDGET_MS:g} ms at 20 Hz"),
+            ("99th percentile", f"{np.percentile(times, 99):.1f} ms", worst),
+            ("values", "finite" if drive.all_finite else "NOT FINITE", ""),
+        ]
+    cells = "".join(
+        f'<div class="tile"><span class="name">{escape(name)}</span>'
+        f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
+        for name, value, note in tiles
+    )
+    return f'<section class="tiles">{cells}</section>'
+
+
+def _timing(report: Report) -> str:
+    drive = report.drive
+    ids = drive.frame_ids.astype(float)
+    x_range = (float(ids[0]), max(float(ids[-1]), ids[0] + 1.0))
+    times = drive.execution_ms
+    median, p99 = float(np.median(times)), float(np.percentile(times, 99))
+    # One slow frame must not flatten all others: the axis ends a little above the 99th percentile.
+    top = max(1.35 * p99, 1.2 * median, 1.0)
+    # The same right margin in both charts, so that their frames line up.
+    margins = Margins(right=112)
+    about = "Execution time of every frame"
+    chart = Chart(1120, 250, x_range, (0.0, top), "frame id", "ms", about, margins)
+    chart.line(ids, np.minimum(times, top), "exec-line")
+    chart.dots(ids, np.minimum(times, top), "exec-dot")
+    chart.level(median, f"median {median:.1f} ms", "level-median")
+    chart.level(p99, f"p99 {p99:.1f} ms", "level-p99")
+    chart.level(BUDGET_MS, f"budget {BUDGET_MS:g} ms", "level-budget")
+    above = int((times > top).sum())
+    note = f" Drawn at the top of the axis because they lie beyond it: {above}." if above else ""
+    drops = Chart(
+        1120,
+        130,
+        x_range,
+        (0.0, max(5.0, 1.1 * float(drive.drop_percent.max()))),
+        "frame id",
+        "%",
+        "Smoothed share of dropped frames",
+        margins,
+    )
+    drops.line(ids, drive.drop_percent, "drop-line")
+    return (
+        "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
+        f"as published in <code>modelV2.modelExecutionTime</code>.{note}</p>{chart.render()}"
+        f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; {drive.missing_frames} frame ids "
+        f"between the first and the last message have none.</p>{drops.render()}</section>"
+    )
+
+
+def _panels(report: Report) -> str:
+    panels = "".join(_panel(picture, report) for picture in report.pictures)
+    return (
+        "<section><h2>Road and top view</h2>"
+        '<p><span class="key path-key"></span>planned path, as wide as a car '
+        '<span class="key lane-key"></span>lane lines, opacity is their probability '
+        '<span class="key edge-key"></span>road edges. '
+        "Projected with the log's calibration.</p>"
+        f"{panels}</section>"
+    )
+
+
+def _panel(picture: Picture, report: Report) -> str:
+    drive, row = report.drive, picture.row
+    caption = (
+        f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "
+        f"{drive.execution_ms[row]:.1f} ms · speed {drive.plan_speed_mps[row]:.1f} m/s · "
+        f"curvature {drive.curvature_1pm[row]:+.4f} 1/m"
+    )
+    return (
+        f'<figure class="panel"><div class="road">{_overlay(picture, report)}</div>'
+        f'<div class="top">{_top_view(drive, row)}</div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def _overlay(picture: Picture, report: Report) -> str:
+    """Draw the model's answer over the frame; the SVG's units are pixels of the camera."""
+    drive, row, camera = report.drive, picture.row, picture.camera
+    shapes = [
+        _ribbon(edge, HALF_LINE_M, "edge", 0.8, picture, report.mounting)
+        for edge in drive.road_edges_m[row]
+    ]
+    probabilities = drive.lane_line_probs[row]
+    for line, probability in zip(drive.lane_lines_m[row], probabilities, strict=True):
+        opacity = max(float(probability), MIN_OPACITY)
+        shapes.append(_ribbon(line, HALF_LINE_M, "lane", opacity, picture, report.mounting))
+    # The plan starts at the camera; on the road it lies one mounting height lower.
+    plan = drive.plan_m[row] + np.array([0.0, 0.0, report.mounting.height_m])
+    shapes.append(_ribbon(plan, HALF_CAR_M, "path", 0.45, picture, report.mounting))
+    image = base64.b64encode(picture.jpeg).decode()
+    label = f"Frame {drive.frame_ids[row]} with the planned path and the lane lines"
+    return (
+        f'<svg viewBox="0 0 {camera.width} {camera.height}" role="img" '
+        f'aria-label="{escape(label)}"><image width="{camera.width}" height="{camera.height}" '
+        f'preserveAspectRatio="none" href="data:image/jpeg;base64,{image}"/>'
+        f"{''.join(shapes)}</svg>"
+    )
+
+
+def _ribbon(
+    curve_m: Points,
+    half_width_m: float,
+    css: str,
+    opacity: float,
+    picture: Picture,
+    mounting: Mounting,
+) -> str:
+    inside = (curve_m[:, 0] >= NEAR_M) & (curve_m[:, 0] <= FAR_M)
+    curve = curve_m[inside]
+    if len(curve) < 2:
+        return ""
+    side = np.array([0.0, half_width_m, 0.0])
+    edges = [project(curve + sign * side, picture.camera, mounting.rpy_rad) for sign in (-1, 1)]
+    outline = np.concatenate([edges[0], edges[1][::-1]])
+    # A wild curve may project to infinity; SVG numbers must stay small to be drawn at all.
+    limit = 20.0 * picture.camera.width
+    outline = np.clip(outline[np.isfinite(outline).all(axis=1)], -limit, limit)
+    return f'<path class="{css}" fill-opacity="{opacity:.2f}" d="{path_data(outline)}Z"/>'
+
+
+def _top_view(drive: DriveLog, row: int) -> str:
+    chart = Chart(
+        330,
+        438,
+        (-TOP_VIEW_Y_M, TOP_VIEW_Y_M),
+        (0.0, TOP_VIEW_X_M),
+        "m to the right",
+        "m ahead",
+        f"Top view of frame {drive.frame_ids[row]}",
+        Margins(left=46, right=8, top=6, bottom=38),
+    )
+    for edge in drive.road_edges_m[row]:
+        chart.line(edge[:, 1], edge[:, 0], "top-edge")
+    for line, probability in zip(drive.lane_lines_m[row], drive.lane_line_probs[row], strict=True):
+        chart.line(line[:, 1], line[:, 0], "top-lane" if probability > 0.5 else "top-lane faint")
+    plan = drive.plan_m[row]
+    chart.ribbon_across(plan[:, 0], plan[:, 1] - HALF_CAR_M, plan[:, 1] + HALF_CAR_M, "top-path")
+    chart.line(plan[:, 1], plan[:, 0], "top-plan")
+    return chart.render()
+
+
+def _motion(drive: DriveLog) -> str:
+    x_range = (0.0, max(float(drive.times_s[-1]), 0.1))
+    charts = []
+    speeds = np.concatenate([drive.plan_speed_mps, drive.car_speed_mps])
+    for title, label, values, limits in (
+        ("Speed", "m/s", drive.plan_speed_mps, padded_range(speeds, minimum_span=4.0)),
+        (
+            "Desired curvature",
+            "1/km",
+            1e3 * drive.curvature_1pm,
+            padded_range(1e3 * drive.curvature_1pm, minimum_span=2.0),
+        ),
+        (
+            "Desired acceleration",
+            "m/s²",
+            drive.acceleration_mps2,
+            padded_range(drive.acceleration_mps2, minimum_span=1.0),
+        ),
+    ):
+        chart = Chart(362, 210, x_range, limits, "s", label, title)
+        if title == "Speed":
+            chart.line(drive.car_times_s, drive.car_speed_mps, "car-line")
+        chart.line(drive.times_s, values, "plan-line")
+        charts.append(f"<figure><h3>{title}</h3>{chart.render()}</figure>")
+    return (
+        "<section><h2>Motion</h2><p>What the model plans and asks for"
+        ' <span class="key plan-key"></span>, and the car\'s own speed'
+        f' <span class="key car-key"></span>.</p><div class="row">{"".join(charts)}</div></section>'
+    )
+
+
+def _facts(report: Report) -> str:
+    counts = ", ".join(f"{report.drive.counts[name]} {name}" for name in OUTPUT_SERVICES)
+    rows = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(value)}</td></tr>"
+        for name, value in {**report.facts, "messages": counts}.items()
+    )
+    return f"<section><h2>How this was made</h2><table>{rows}</table></section>"

@@ -1,0 +1,54 @@
+"""The style sheet of the reports: dark text on white, one accent, readable when printed."""
+
+STYLE = """
+:root { --ink: #1a202c; --soft: #5a6577; --rule: #dde2e9; --accent: #1d4ed8; }
+* { box-sizing: border-box; }
+body { margin: 0; background: #fff; color: var(--ink);
+  font: 15px/1.5 system-ui, "Segoe UI", "Helvetica Neue", "DejaVu Sans", Arial, sans-serif; }
+main { max-width: 1160px; margin: 0 auto; padding: 28px 20px 48px; }
+h1 { font-size: 27px; line-height: 1.2; margin: 0 0 4px; letter-spacing: -0.01em; }
+h2 { font-size: 18px; margin: 34px 0 2px; }
+h3 { font-size: 14px; font-weight: 600; margin: 6px 0 0; }
+p { margin: 0 0 10px; color: var(--soft); }
+code { font: 13px ui-monospace, "DejaVu Sans Mono", Menlo, monospace; color: var(--ink); }
+.warning { color: #b91c1c; font-weight: 600; }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(160px, 1fr));
+  margin: 20px 0 0; border-top: 2px solid var(--ink); border-bottom: 1px solid var(--rule); }
+.tile { padding: 12px 10px 10px 0; }
+.tile span { display: block; }
+.tile .name, .tile .note { color: var(--soft); font-size: 13px; min-height: 19px; }
+.tile .value { font-size: 25px; line-height: 1.25; font-variant-numeric: tabular-nums; }
+svg { display: block; width: 100%; height: auto; }
+figure { margin: 0; }
+.panel { display: grid; grid-template-columns: minmax(0, 1fr) 330px; gap: 0 18px; margin: 0 0 22px;
+  align-items: center; }
+.panel .road svg { border-radius: 3px; }
+.panel figcaption { grid-column: 1; color: var(--soft); font-size: 13px; padding-top: 4px;
+  font-variant-numeric: tabular-nums; }
+.row { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 16px; }
+@media (max-width: 800px) { .panel, .row { grid-template-columns: minmax(0, 1fr); }
+  .panel .top { max-width: 330px; } }
+table { border-collapse: collapse; font-size: 14px; margin-top: 6px; }
+th, td { text-align: left; vertical-align: top; padding: 4px 24px 4px 0;
+  border-bottom: 1px solid var(--rule); }
+th { font-weight: 500; color: var(--soft); white-space: nowrap; }
+td { overflow-wrap: anywhere; }
+.key { display: inline-block; width: 18px; height: 9px; margin: 0 5px 0 10px; border-radius: 2px; }
+.path-key { background: #22c55e; margin-left: 0; } .lane-key { background: #38bdf8; }
+.edge-key { background: #ef4444; } .plan-key { background: #16a34a; margin: 0 2px; }
+.car-key { background: #94a3b8; margin: 0 2px; }
+.path { fill: #22c55e; } .lane { fill: #38bdf8; } .edge { fill: #ef4444; }
+.grid { stroke: #eceff3; } .axis { stroke: #98a2b3; }
+.tick, .label, .level-label { font-size: 12px; fill: var(--soft); }
+.level-label { fill: var(--ink); }
+.chart path { fill: none; stroke-width: 1.6; stroke-linejoin: round; }
+.chart .exec-line { stroke: #93b4f5; stroke-width: 1; } .exec-dot { fill: var(--accent); }
+.level-median { stroke: var(--ink); } .level-p99 { stroke: #b45309; stroke-dasharray: 5 3; }
+.level-budget { stroke: #b91c1c; stroke-dasharray: 2 3; }
+.chart .drop-line { stroke: #b91c1c; }
+.chart .top-path { fill: #22c55e; fill-opacity: 0.3; } .chart .top-plan { stroke: #16a34a; }
+.chart .top-lane { stroke: #0284c7; } .chart .faint { stroke: #bae6fd; }
+.chart .top-edge { stroke: #ef4444; stroke-dasharray: 4 3; }
+.chart .plan-line { stroke: #16a34a; } .chart .car-line { stroke: #94a3b8; stroke-width: 2.4; }
+@media print { .panel, .tiles { break-inside: avoid; } }
+"""

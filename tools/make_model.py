@@ -1,0 +1,115 @@
+"""``modeld make-model``: write the seeded example ONNX models.
+
+Example::
+
+    modeld make-model models --seed 0
+    modeld compile models/vision.onnx models/policy.onnx -o driving.pkl --camera 1928x1208
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from tools.example_models import ExampleModel
+
+# Known without importing onnx, so that --help and its errors stay instant; a test compares it with
+# example_models.BUILDERS.
+MODELS = ("vision", "policy")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("directory", metavar="DIR", type=Path, help="where the files go; made")
+    parser.add_argument(
+        "--model", choices=(*MODELS, "all"), default="all", help="which one (default: all)"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, help="of the weights; equal seeds give equal bytes"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the models and list what was written.
+
+    Raises:
+        UsageError: a negative seed, or a directory that cannot be made or written to.
+    """
+    if args.seed < 0:
+        raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
+    names = MODELS if args.model == "all" else (args.model,)
+    written = write_models(args.directory, names, args.seed)
+    rows = [_row(path, model) for path, model in written]
+    if args.json:
+        print(json.dumps({"seed": args.seed, "models": rows}))
+        return 0
+    for row in rows:
+        print(
+            f"{row['file']}  {row['bytes'] / 1e6:.1f} MB  "
+            f"{row['parameters'] / 1e6:.2f} M parameters  {row['gflop']:.2f} GFLOP"
+        )
+    return 0
+
+
+def write_models(
+    directory: Path, names: tuple[str, ...] = MODELS, seed: int = 0
+) -> list[tuple[Path, ExampleModel]]:
+    """Write example models as `<directory>/<name>.onnx`; each file appears whole or not at all.
+
+    Args:
+        directory: made with its parents where missing.
+        names: which models, of `MODELS`.
+        seed: of all weights.
+
+    Returns:
+        The path and the model of each file, in the order of `names`.
+
+    Raises:
+        UsageError: the directory cannot be made or written to.
+    """
+    # onnx is in the compile extra and slow to load; `--help` must not need it.
+    from tools.example_models import build_example
+
+    written = []
+    for name in names:
+        model = build_example(name, seed)
+        path = directory / f"{name}.onnx"
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+            _write_whole(path, model.data)
+        except OSError as error:
+            raise UsageError(
+                f"{path}: cannot be written ({error.strerror or error}); name another directory"
+            ) from error
+        written.append((path, model))
+    return written
+
+
+def _write_whole(path: Path, data: bytes) -> None:
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+        Path(temporary).chmod(0o644)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _row(path: Path, model: ExampleModel) -> dict[str, Any]:
+    return {
+        "name": model.name,
+        "file": str(path),
+        "bytes": len(model.data),
+        "parameters": model.parameters,
+        "gflop": model.flops / 1e9,
+    }

@@ -1,0 +1,47 @@
+"""Run the daemon: frames and vehicle state in, modelV2, drivingModelData and cameraOdometry out.
+
+It waits for a camera server's shared-memory frames and for carParams on the bus; --demo does
+without carParams. SIGTERM stops it cleanly (exit code 0), SIGINT too (130). Options win over the
+TOML file of --config, which may hold: model demo device bus_address camera_server frame_timeout_ms
+lat_smooth_s long_smooth_s send_raw_predictions, and tables [camera.road] and [camera.wide] with
+width, height and focal_px.
+
+Example:
+  modeld run --model driving.pkl --demo --bus ipc:///run/modeld
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from modeld import daemon
+from modeld.config import load_config
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--model", type=Path, help="driving artifact; may stand in the file")
+    parser.add_argument("--demo", action="store_true", help="a built-in car, without carParams")
+    parser.add_argument("--config", type=Path, metavar="TOML", help="settings file")
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument(
+        "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)"
+    )
+    parser.add_argument("--camera-server", metavar="NAME", help="whose frames to take (camerad)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run until a signal; return 0 after SIGTERM, 130 after SIGINT."""
+    overrides = {
+        "model": args.model,
+        "demo": args.demo or None,
+        "device": args.device,
+        "bus_address": args.bus,
+        "camera_server": args.camera_server,
+    }
+    exit_code = daemon.run(load_config(args.config, overrides))
+    if args.json:
+        print(json.dumps({"exit_code": exit_code}))
+    return exit_code
