@@ -138,6 +138,11 @@ class Daemon:
         self._not_finite = Throttle()
         self._overwritten = Throttle()
 
+    def close(self) -> None:
+        """Give up the places on the bus; program, cameras and transport stay the caller's."""
+        self._publications.close()
+        self._messages.close()
+
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
         while not stop.is_set():
@@ -299,7 +304,11 @@ def run(config: Config) -> int:
             raise
         except Exception as error:
             logger.exception("unexpected error")
-            raise InternalError(f"unexpected {type(error).__name__}: {error}") from error
+            reason = (str(error).splitlines() or [""])[0]
+            raise InternalError(
+                f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
+                "report it with the log"
+            ) from error
         logger.info("stopping")
     return stop.exit_code
 

@@ -19,7 +19,7 @@ from runtime.errors import (
 if TYPE_CHECKING:
     from runtime.device import Device, DeviceInfo, choose_device, list_devices
     from runtime.entry import TensorSpec
-    from runtime.executor import Program, ProgramStats, load_program, run_once
+    from runtime.executor import Program, ProgramStats, build_binaries, load_program, run_once
     from runtime.profile import KernelTime
 
 # Resolved on first use, so that a command which needs no device does not load pyopencl.
@@ -30,6 +30,7 @@ _LAZY = {
     "Program": "runtime.executor",
     "ProgramStats": "runtime.executor",
     "TensorSpec": "runtime.entry",
+    "build_binaries": "runtime.executor",
     "choose_device": "runtime.device",
     "list_devices": "runtime.device",
     "load_program": "runtime.executor",
@@ -57,6 +58,7 @@ __all__ = [
     "ProgramStats",
     "RuntimeFault",
     "TensorSpec",
+    "build_binaries",
     "choose_device",
     "list_devices",
     "load_program",

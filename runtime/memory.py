@@ -17,7 +17,9 @@ class DeviceMemory:
     """Allocates on construction; `buffers[i]` belongs to `manifest.buffers[i]`."""
 
     def __init__(self, artifact: Artifact, device: Device, queue: cl.CommandQueue) -> None:
-        self._artifact = artifact
+        self._specs = artifact.manifest.buffers
+        self._arena_size = artifact.manifest.arena_size
+        self._blob = artifact.data
         self._device = device
         self._queue = queue
         _check_sizes(artifact, device)
@@ -25,10 +27,10 @@ class DeviceMemory:
         self.buffers: list[cl.Buffer] = []
         spec: BufferSpec | None = None
         try:
-            if artifact.manifest.arena_size:
+            if self._arena_size:
                 flags = cl.mem_flags.READ_WRITE
-                self._arena = cl.Buffer(device.context, flags, artifact.manifest.arena_size)
-            for spec in artifact.manifest.buffers:
+                self._arena = cl.Buffer(device.context, flags, self._arena_size)
+            for spec in self._specs:
                 self.buffers.append(self._allocate(spec))
         except cl.Error as error:
             where = f"buffer {spec.name!r} of {spec.size} bytes" if spec else "the arena"
@@ -51,7 +53,7 @@ class DeviceMemory:
         return buffer
 
     def _data(self, offset: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
-        return np.frombuffer(self._artifact.data, np.uint8, size, offset)
+        return np.frombuffer(self._blob, np.uint8, size, offset)
 
     def _fill(self, buffer: cl.Buffer, size: int, value: int) -> None:
         # Whole words where possible: PoCL's fill writes one pattern at a time.
@@ -60,7 +62,7 @@ class DeviceMemory:
 
     def reset(self) -> None:
         """Set every state buffer to its reset value; returns when the device has done so."""
-        for spec, buffer in zip(self._artifact.manifest.buffers, self.buffers, strict=True):
+        for spec, buffer in zip(self._specs, self.buffers, strict=True):
             if spec.kind != "state":
                 continue
             if spec.reset < 0:
@@ -72,7 +74,7 @@ class DeviceMemory:
     def poison(self) -> None:
         """Fill the arena with 0xFF (NaN as float), so that a read before any write shows."""
         if self._arena is not None:
-            self._fill(self._arena, self._artifact.manifest.arena_size, 0xFF)
+            self._fill(self._arena, self._arena_size, 0xFF)
 
     def release(self) -> None:
         """Give the memory back now and let go of the mapped file."""
@@ -82,6 +84,7 @@ class DeviceMemory:
         if self._arena is not None:
             self._arena.release()
             self._arena = None
+        self._blob = memoryview(b"")
 
 
 def _check_sizes(artifact: Artifact, device: Device) -> None:

@@ -45,7 +45,7 @@ def encode(value: object) -> bytes:
 
 
 def _encode_into(out: bytearray, value: object, where: str, depth: int) -> None:
-    if depth > MAX_DEPTH:
+    if depth > MAX_DEPTH and isinstance(value, _CONTAINERS):
         raise PlainPickleError(f"{where}: nested more than {MAX_DEPTH} deep")
     kind = type(value)
     if kind is dict:
@@ -307,7 +307,8 @@ OPCODES: Final[dict[int, Callable[[_Decoder], None]]] = {
 def _check_depth(value: object) -> None:
     """Refuse nesting beyond MAX_DEPTH, level by level so that the check itself never recurses."""
     level: list[Any] = [value] if isinstance(value, _CONTAINERS) else []
-    for _ in range(MAX_DEPTH + 1):
+    # The root is at depth 0, and the last turn is the one that finds nothing left.
+    for _ in range(MAX_DEPTH + 2):
         if not level:
             return
         level = [

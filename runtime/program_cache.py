@@ -9,6 +9,7 @@ import functools
 import hashlib
 import logging
 import os
+import re
 import tempfile
 import warnings
 from pathlib import Path
@@ -25,6 +26,7 @@ logger = logging.getLogger(__name__)
 _ENTRY_MAGIC: Final = b"modeldpb"
 _MAX_IN_MEMORY: Final = 1024  # programs; a process that realizes many tensors stays bounded
 _ERROR_MARK: Final = "error:"
+_SOURCE_FILE: Final = re.compile(r"\S+\.cl:")  # the driver's temporary file says nothing
 
 
 def cache_key(source: str, options: str, info: DeviceInfo) -> str:
@@ -46,6 +48,7 @@ class ProgramCache:
         self.directory = directory or cache_dir() / "programs"
         self.built_from_source = 0  # how many programs had to be compiled
         self._built: dict[str, cl.Program] = {}
+        self._unsaved: dict[str, cl.Program] = {}
 
     def build(self, spec: ProgramSpec, target: TargetSpec | None = None) -> cl.Program:
         """Return `spec` built: from memory, the artifact's binary, the cache, else the source.
@@ -64,18 +67,27 @@ class ProgramCache:
             if program is None:
                 program = self._compile(spec)
                 self.built_from_source += 1
-                self._store(key, program)
+                self._unsaved[key] = program
             self._remember(key, program)
         return program
 
     def _remember(self, key: str, program: cl.Program) -> None:
         if len(self._built) >= _MAX_IN_MEMORY:
-            del self._built[next(iter(self._built))]  # the oldest; it is still on disk
+            oldest = next(iter(self._built))
+            del self._built[oldest]
+            self._unsaved.pop(oldest, None)
         self._built[key] = program
 
-    def binary(self, spec: ProgramSpec) -> bytes:
-        """Return the device binary of `spec`, for the compiler to put into an artifact."""
-        return binary_of(self.build(spec))
+    def save(self) -> None:
+        """Write the programs that were compiled to disk; call it after their first launches.
+
+        PoCL compiles a kernel again for the work-group size and grid of its first launch. A
+        binary taken before that lacks the result, and each start would compile it again
+        (measured: 22 ms a kernel, PoCL 3.0).
+        """
+        for key, program in self._unsaved.items():
+            self._store(key, program)
+        self._unsaved.clear()
 
     def _from_artifact(self, spec: ProgramSpec, target: TargetSpec | None) -> cl.Program | None:
         info = self.device.info
@@ -137,7 +149,11 @@ class ProgramCache:
 
 @functools.lru_cache(maxsize=8)
 def shared_cache(device: Device) -> ProgramCache:
-    """Return the process's own cache for `device`, for programs that are built again and again."""
+    """Return the process's own cache for `device`, for programs that are built again and again.
+
+    Nobody calls `save` on it: a binary costs 40 ms a kernel on PoCL, whose own cache of
+    sources is good enough for one-off kernels.
+    """
     return ProgramCache(device)
 
 
@@ -170,5 +186,5 @@ def _compiler_error(error: Exception) -> str:
     """Return the line of a build log that says what is wrong."""
     for line in str(error).splitlines():
         if _ERROR_MARK in line:
-            return line.strip()
+            return _SOURCE_FILE.sub("line ", line.strip())
     return first_line(error)

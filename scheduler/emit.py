@@ -110,15 +110,7 @@ class _Writer:
                     "bytes": kernel.bytes_moved,
                 }
             )
-        inputs = [
-            self._by_buffer[b]
-            for b in dict.fromkeys(
-                a.arg
-                for k in schedule.kernels
-                for a in k.arguments
-                if isinstance(a, Node) and a.op is Op.BUFFER and a.arg.kind == "input"
-            )
-        ]
+        inputs = [self.buffer_of(buffer) for buffer in schedule.inputs]
         outputs = [place[node] for node in schedule.outputs.values()]
         return {"inputs": inputs, "outputs": outputs, "launches": launches}
 
@@ -142,9 +134,7 @@ class _Writer:
                     first.setdefault(node, i)
                 last[node] = i
         nodes = list(first)
-        lives = [
-            Lifetime(n.dtype.itemsize * prod(n.shape), first[n], last[n]) for n in nodes
-        ]
+        lives = [Lifetime(n.dtype.itemsize * prod(n.shape), first[n], last[n]) for n in nodes]
         plan = plan_memory(lives)
         self.arena_size = max(self.arena_size, plan.arena_size)
         self.arena_unplanned = max(self.arena_unplanned, plan.unplanned_size)

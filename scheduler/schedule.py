@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from scheduler.kernelize.kernels import Kernel, make_kernels
 from scheduler.lower.lowered import LoweredKernel, lower_kernels
-from scheduler.node import Node, make, toposort
+from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import RULES
 from scheduler.passes.fold_constants import fold_constants
@@ -31,10 +31,12 @@ class Schedule:
     Attributes:
         outputs: stored node of each output name.
         kernels: lowered kernels in running order.
+        inputs: input buffers a caller gives, in order, whether or not a kernel reads them.
     """
 
     outputs: dict[str, Node]
     kernels: list[LoweredKernel]
+    inputs: tuple[Buffer, ...]
 
     @property
     def bytes_moved(self) -> int:
@@ -85,17 +87,24 @@ def _own_storage(node: Node, taken: Sequence[Node]) -> Node:
     return copy
 
 
-def schedule(outputs: Mapping[str, Node], states: Sequence[Node] = ()) -> Schedule:
+def schedule(
+    outputs: Mapping[str, Node], states: Sequence[Node] = (), inputs: Sequence[Node] | None = None
+) -> Schedule:
     """Compile a graph to kernels.
 
     Args:
         outputs: nodes to return, by name.
         states: ASSIGN nodes to perform; those reachable from outputs are performed anyway.
+        inputs: input BUFFER nodes in calling order; by default those the graph reads.
 
     Raises:
         SchedulerError: the graph cannot be scheduled or lowered.
     """
     reachable = [n for n in toposort(outputs.values()) if n.op is Op.ASSIGN]
     writes = list(dict.fromkeys([*states, *reachable]))
+    if inputs is None:
+        order = toposort([*outputs.values(), *writes])
+        inputs = [n for n in order if n.op is Op.BUFFER and n.arg.kind == "input"]
     named, kernels = kernelize(outputs, writes)
-    return Schedule(named, lower_kernels(kernels, list(named.values())))
+    lowered = lower_kernels(kernels, list(named.values()))
+    return Schedule(named, lowered, tuple(n.arg for n in inputs))

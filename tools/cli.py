@@ -95,7 +95,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     show_traceback = _count_verbosity(arguments) >= 2
     previous_handler = _install_sigterm_handler()
     try:
-        code = _dispatch(arguments)
+        try:
+            code = _dispatch(arguments)
+        except SystemExit as stop:  # argparse: --help, --version and usage errors
+            code = stop.code if isinstance(stop.code, int) else 0
+        # Here, not at interpreter exit, where a closed pipe would end in a traceback.
         sys.stdout.flush()
     except BrokenPipeError:
         return _silence_broken_pipe()
@@ -105,8 +109,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     except _Terminated:
         _print_error("terminated")
         return EXIT_TERMINATED
-    except SystemExit as stop:  # argparse: --help, --version and usage errors
-        return stop.code if isinstance(stop.code, int) else 0
     except Exception as error:  # noqa: BLE001 - the outermost frame: nothing may reach the user raw
         return _report(error, show_traceback=show_traceback)
     finally:

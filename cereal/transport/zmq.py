@@ -190,6 +190,7 @@ class ZmqPublisher:
         self._socket.unbind(self._socket.getsockopt_string(zmq.LAST_ENDPOINT))
         monitor.poll(_UNBIND_MS)
         self._socket.disable_monitor()
+        monitor.close(linger=0)
         self._socket.close(linger=0)
         if self._lock is not None:
             os.close(self._lock)

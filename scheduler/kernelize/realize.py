@@ -163,7 +163,12 @@ def _needs(node: Node, use: Use) -> list[tuple[Node, Use]]:
             (which, Use(root, at, times * ratio, once=once and ratio <= 1)),
         ]
     if node.op is Op.CAT:
-        return [(s, Use(root, i, times, once=False)) for s, i, _ in cat_sources(node, index)]
+        # Every source is evaluated for every result, then one is selected.
+        size = prod(node.shape)
+        return [
+            (s, Use(root, i, times * size / max(1, prod(s.shape)), once=False))
+            for s, i, _ in cat_sources(node, index)
+        ]
     if node.op in MOVEMENT:
         src = node.src[0]
         inner, _ = source_index(node, index)

@@ -84,14 +84,13 @@ def widen(code: str, dtype: DType, lanes: int) -> str:
 def mask_for(condition: str, dtype: DType, lanes: int) -> str:
     """Return an int lane mask converted to the width `select` asks for."""
     kind = _INT_OF_SIZE[register(dtype).itemsize]
-    return condition if lanes == 1 or kind == "int" else f"convert_{kind}{lanes}({condition})"
+    return condition if lanes == 1 or kind == "int" else f"M_CONVERT({kind}{lanes}, {condition})"
 
 
 def choose(condition: str, yes: str, no: str, dtype: DType, lanes: int) -> str:
     """Return `condition ? yes : no`, lane by lane; all operands have the same number of lanes."""
-    if lanes == 1:
-        return f"({condition} ? {yes} : {no})"
-    return f"select({no}, {yes}, {mask_for(condition, dtype, lanes)})"
+    test = condition if lanes == 1 else mask_for(condition, dtype, lanes)
+    return f"({test} ? {yes} : {no})"
 
 
 def cast(code: str, source: DType, target: DType, lanes: int) -> str:
@@ -99,14 +98,14 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
     a, b = register(source), register(target)
     if target is dt.bool_:
         test = f"({code} != {widen('0', source, lanes) if lanes > 1 else '0'})"
-        return test if lanes == 1 or a.itemsize == 4 else f"convert_int{lanes}{test}"
+        return test if lanes == 1 or a.itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
     if source is dt.bool_ and lanes > 1:
-        return f"convert_{b.cl}{lanes}(-{code})"
+        return f"M_CONVERT({b.cl}{lanes}, -{code})"
     if target is dt.float16 and source is not dt.float16:
         return f"m_round_half({cast(code, source, dt.float32, lanes)})"
     if a is b:
         return code
-    return f"({b.cl})({code})" if lanes == 1 else f"convert_{b.cl}{lanes}({code})"
+    return f"({b.cl})({code})" if lanes == 1 else f"M_CONVERT({b.cl}{lanes}, {code})"
 
 
 def operation(node: Node, src: list[str], lanes: int) -> str:
@@ -146,7 +145,7 @@ def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
         return f"(-{a})"
     if op is Op.ABS:
         if kind.is_float:
-            return f"fabs({a})"
+            return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
         return (
             a if kind.is_unsigned else choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)
         )
@@ -166,7 +165,7 @@ def _negative(a: str, kind: DType, lanes: int) -> str:
 
 def _lane_test(test: str, kind: DType, lanes: int) -> str:
     """Turn the result of a vector compare (lanes as wide as the operands) into int lanes."""
-    return test if register(kind).itemsize == 4 else f"convert_int{lanes}{test}"
+    return test if register(kind).itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
 
 
 def _compare(op: Op, src: list[str], kind: DType, lanes: int) -> str:
@@ -190,10 +189,11 @@ def load(pointer: str, offset: str, dtype: DType, lanes: int) -> str:
     if dtype is dt.float16:
         suffix = str(lanes) if lanes > 1 else ""
         return f"vload_half{suffix}(0, {pointer} + ({offset}))"
-    raw = f"{pointer}[{offset}]" if lanes == 1 else f"vload{lanes}(0, {pointer} + ({offset}))"
+    vector = f"M_LOAD({dtype.cl}, {lanes}, {pointer} + ({offset}))"
+    raw = f"{pointer}[{offset}]" if lanes == 1 else vector
     if dtype is not dt.bool_:
         return raw
-    return f"({raw} != 0)" if lanes == 1 else f"convert_int{lanes}({raw} != (uchar{lanes})(0))"
+    return f"({raw} != 0)" if lanes == 1 else f"M_CONVERT(int{lanes}, {raw} != (uchar{lanes})(0))"
 
 
 def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
@@ -202,10 +202,10 @@ def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str
     if dtype is dt.float16:
         return f"vstore_half{suffix}_rte({code}, 0, {pointer} + ({offset}));"
     if dtype is dt.bool_:
-        code = f"(uchar)({code} != 0)" if lanes == 1 else f"convert_uchar{lanes}(-{code})"
+        code = f"(uchar)({code} != 0)" if lanes == 1 else f"M_CONVERT(uchar{lanes}, -{code})"
     if lanes == 1:
         return f"{pointer}[{offset}] = {code};"
-    return f"vstore{lanes}({code}, 0, {pointer} + ({offset}));"
+    return f"M_STORE({dtype.cl}, {lanes}, {code}, {pointer} + ({offset}));"
 
 
 def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> str:

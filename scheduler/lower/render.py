@@ -12,6 +12,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
 
+from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix
 from scheduler.lower import clang
@@ -64,8 +65,11 @@ class _Renderer:
         self.e.statement("const int item = get_global_id(0);")
         with ExitStack() as loops:
             if schedule.chunk > 1:
-                last = f"min({schedule.steps}, item * {schedule.chunk} + {schedule.chunk})"
-                header = f"for (int step = item * {schedule.chunk}; step < {last}; step++)"
+                end = f"item * {schedule.chunk} + {schedule.chunk}"
+                whole = schedule.steps % schedule.chunk == 0
+                last = end if whole else f"({end} < {schedule.steps} ? {end} : {schedule.steps})"
+                self.e.statement(f"const int end = {last};")
+                header = f"for (int step = item * {schedule.chunk}; step < end; step++)"
                 loops.enter_context(self.e.loop(header))
             name = "step" if schedule.chunk > 1 else "item"
             instances = self._instances(self._outer_steps(name))
@@ -122,8 +126,8 @@ class _Renderer:
         if step.is_const:
             return ixs.constant(min(step.const * axis.block, last))
         atom, name = ixs.new_range(last + 1, "b"), self.e.fresh("b")
-        text = f"min({self.e.index(ixs.mul(step, axis.block))}, {last})"
-        self.e.statement(f"const int {name} = {text};")
+        start = self.e.index(ixs.mul(step, axis.block))
+        self.e.statement(f"const int {name} = {start} < {last} ? {start} : {last};")
         self.e.name_atom(atom, name, self.e.depth)
         return ixs.of(atom)
 
@@ -170,7 +174,11 @@ class _Renderer:
             for source in term.src:
                 self.v.evaluate(source, instance)
             a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
-            return f"fma({a}, {b}, {name})"
+            return (
+                f"m_fma({a}, {b}, {name})"
+                if node.dtype is not dt.float64
+                else f"fma({a}, {b}, {name})"
+            )
         self.v.evaluate(term, instance)
         value = self.v.in_lanes(term, instance, lanes)
         return clang.combine(op, name, value, node.dtype, lanes)

@@ -66,8 +66,9 @@ def _transpose_pads(
     pairs = []
     for size, target in zip(full, wanted, strict=True):
         total = size - target
-        if total < 0:
-            raise ModelError(f"output_shape {wanted} is larger than the full result {list(full)}")
+        if total < 0:  # more than there is: the rest is empty, at the end
+            pairs.append((0, total))
+            continue
         small, large = total // 2, total - total // 2
         pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))
     return tuple(pairs)

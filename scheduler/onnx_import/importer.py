@@ -19,13 +19,16 @@ from scheduler.errors import ModelError, SchedulerError
 from scheduler.node import origin
 from scheduler.onnx_import.context import NodeContext, Value, as_tensor
 from scheduler.onnx_import.fold import evaluate_reference
-from scheduler.onnx_import.load import OnnxModel, from_proto, load_model
+from scheduler.onnx_import.load import OnnxModel, from_proto, load_model, one_line, printable
 from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata
 from scheduler.onnx_import.support import check_supported, node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.tensor import Tensor, evaluate
 
 logger = logging.getLogger(__name__)
+
+# What a translator runs into on inputs of the wrong rank or attributes of the wrong type.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ def _translate(
 ) -> Sequence[Value]:
     label = node_label(node)
     where = f'{model.name}: node "{label}" ({qualified_op(node)}, opset {model.opset})'
-    missing = [name for name in node.input if name and name not in values]
+    missing = [printable(name) for name in node.input if name and name not in values]
     if missing:
         raise ModelError(f"{where}: input {missing} is computed by no node before it")
     resolved = tuple(values[name] if name else None for name in node.input)
@@ -163,6 +166,11 @@ def _translate(
             return _fold(results) if known else results
     except SchedulerError as error:
         raise ModelError(f"{where}: {error}") from error
+    except _MALFORMED as error:
+        shapes = [None if value is None else list(value.shape) for value in resolved]
+        raise ModelError(
+            f"{where}: inputs of shapes {shapes} do not fit the operator: {one_line(error)}"
+        ) from error
 
 
 def _fold(results: Sequence[Value]) -> list[Value]:

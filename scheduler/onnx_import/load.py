@@ -99,6 +99,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "") -> OnnxModel:
 def _check(model: onnx.ModelProto, name: str, directory: Path | None, sha256: str) -> OnnxModel:
     if not model.HasField("graph") or not model.ir_version:
         raise ModelError(f"{name}: expected an ONNX model, found no graph in it")
+    _check_names(model, name)
     opset = _opset(model, name)
     read_external_data(model, directory, name)
     if model.graph.sparse_initializer:
@@ -116,6 +117,18 @@ def _check(model: onnx.ModelProto, name: str, directory: Path | None, sha256: st
                 f'{name}: initializer "{tensor.name}" is damaged: {one_line(error)}'
             ) from error
     return OnnxModel(model, name, opset, sha256, constants)
+
+
+def _check_names(model: onnx.ModelProto, name: str) -> None:
+    # protobuf gives text that is not UTF-8 as bytes, which everything later would stumble over.
+    graph = model.graph
+    texts = [o.domain for o in model.opset_import] + [t.name for t in graph.initializer]
+    texts += [value.name for value in (*graph.input, *graph.output)]
+    for node in graph.node:
+        texts += (node.name, node.op_type, node.domain, *node.input, *node.output)
+        texts += (attribute.name for attribute in node.attribute)
+    if not all(isinstance(text, str) for text in texts):
+        raise ModelError(f"{name}: a name in it is not UTF-8 text; is the file complete?")
 
 
 def _opset(model: onnx.ModelProto, name: str) -> int:
@@ -144,11 +157,17 @@ def _run_checker(model: onnx.ModelProto, name: str, opset: int) -> None:
         return
     try:
         onnx.checker.check_model(model)
-    except onnx.checker.ValidationError as error:
+    # The checker quotes names from inside; where they are not UTF-8, its message cannot be decoded.
+    except (onnx.checker.ValidationError, UnicodeDecodeError) as error:
         raise ModelError(f"{name}: not a valid ONNX model: {one_line(error)}") from error
 
 
 def one_line(error: Exception, limit: int = 300) -> str:
     """Return the text of a foreign exception in one line of bounded length."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= limit else text[: limit - 3] + "..."
+    return printable(" ".join(str(error).split()) or type(error).__name__, limit)
+
+
+def printable(text: str, limit: int = 100) -> str:
+    """Return text from a model fit for a message: no control characters, of bounded length."""
+    safe = "".join(c if c.isprintable() else "?" for c in text)
+    return safe if len(safe) <= limit else safe[: limit - 3] + "..."

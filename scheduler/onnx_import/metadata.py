@@ -137,7 +137,8 @@ class _SliceUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         """Return `slice`; refuse every other global."""
-        if (module, name) == ("builtins", "slice"):
+        # Protocols before 3 write the module's Python 2 name.
+        if module in ("builtins", "__builtin__") and name == "slice":
             return slice
         raise ModelError(
             f"{SLICES_KEY}: refused global {_short(f'{module}.{name}')}; "

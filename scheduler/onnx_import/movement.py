@@ -147,10 +147,12 @@ def depth_to_space(ctx: NodeContext) -> Value:
 
 
 def space_to_depth(ctx: NodeContext) -> Value:
-    """Translate SpaceToDepth: b x b pixels become blocks of channels."""
+    """Translate SpaceToDepth: b x b pixels become channels, DCR or (opset 27) CRD order."""
     x, b = ctx.tensor(0), int(ctx.attribute("blocksize"))
     n, c, h, w = x.shape
     if h % b or w % b:
         raise ModelError(f"blocksize {b} must divide the image {h}x{w}")
-    blocks = x.reshape((n, c, h // b, b, w // b, b)).permute(0, 3, 5, 1, 2, 4)
+    blocks = x.reshape((n, c, h // b, b, w // b, b))
+    order = (0, 3, 5, 1, 2, 4) if ctx.text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    blocks = blocks.permute(order)
     return blocks.reshape((n, c * b * b, h // b, w // b))

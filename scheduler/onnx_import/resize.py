@@ -83,7 +83,8 @@ def _nearest(ctx: NodeContext, size: int, target: int, scale: float) -> Array:
         "asymmetric" if ctx.opset < 11 else ctx.text("coordinate_transformation_mode", "half_pixel")
     )
     rounding = "floor" if ctx.opset < 11 else ctx.text("nearest_mode", "round_prefer_floor")
-    x = _source(mode, np.arange(target, dtype=np.float64), (size, target), scale)
+    # float32 as the scales are: in float64 a scale of 0.6 misses the integers that it means to hit.
+    x = _source(mode, np.arange(target, dtype=np.float32), (size, target), np.float32(scale))
     if rounding == "floor":
         return np.floor(x)
     if rounding == "ceil":
@@ -95,7 +96,7 @@ def _nearest(ctx: NodeContext, size: int, target: int, scale: float) -> Array:
     raise ModelError(f"unknown nearest_mode {rounding!r}")
 
 
-def _source(mode: str, out: Array, sizes: tuple[int, int], scale: float) -> Array:
+def _source(mode: str, out: Array, sizes: tuple[int, int], scale: np.float32) -> Array:
     """Return the real-valued input coordinate of each output coordinate."""
     size, target = sizes
     x: Array

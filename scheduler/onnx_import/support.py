@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import onnx
 
 from scheduler.errors import UnsupportedOpError
-from scheduler.onnx_import.load import DEFAULT_DOMAINS, OnnxModel
+from scheduler.onnx_import.load import DEFAULT_DOMAINS, OnnxModel, printable
 from scheduler.onnx_import.table import TRANSLATORS
 
 # Always evaluated while importing: the result does not depend on the values of their inputs.
@@ -86,14 +86,14 @@ def check_supported(model: OnnxModel) -> None:
 def node_label(node: onnx.NodeProto) -> str:
     """Return what to call a node: its name, or the name of its first output."""
     if node.name:
-        return str(node.name)
-    return next((f"-> {name}" for name in node.output if name), "unnamed")
+        return printable(node.name)
+    return next((f"-> {printable(name)}" for name in node.output if name), "unnamed")
 
 
 def qualified_op(node: onnx.NodeProto) -> str:
     """Return the op type, after its domain where that is not the default one."""
-    op_type = str(node.op_type)
-    return op_type if node.domain in DEFAULT_DOMAINS else f"{node.domain}:{op_type}"
+    op_type = printable(node.op_type)
+    return op_type if node.domain in DEFAULT_DOMAINS else f"{printable(node.domain)}:{op_type}"
 
 
 def _names(names: Iterable[str]) -> str:

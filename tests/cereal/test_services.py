@@ -1,3 +1,5 @@
+from pathlib import Path
+
 import pytest
 
 from cereal.errors import ServiceError
@@ -91,3 +93,17 @@ def test_unknown_service_is_named() -> None:
     with pytest.raises(ServiceError, match="'modelv2'") as caught:
         service("modelv2")
     assert caught.value.exit_code == 2
+
+
+def test_the_documented_table_is_the_one_in_the_code() -> None:
+    text = (Path(__file__).parents[2] / "docs/formats/bus.md").read_text()
+    for name, row in SERVICES.items():
+        cells = (
+            name,
+            f"{row.frequency_hz:.3g}",
+            "yes" if row.logged else "no",
+            "-" if row.decimation is None else row.decimation,
+            port_of(name),
+            port_of(name, "fnv1a"),
+        )
+        assert "| " + " | ".join(map(str, cells)) + " |" in text

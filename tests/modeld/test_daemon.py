@@ -35,8 +35,6 @@ class Bench:
         self.frame_of = frame_of
         self.clock = ManualClock(START_NS)
         self.transport = MemoryTransport()
-        # One subscriber for all would lose the order between services.
-        self.order: list[str] = []
         self.received: dict[str, Subscriber] = {
             name: self.transport.subscriber(name) for name in PUBLICATIONS
         }

@@ -15,7 +15,9 @@ from runtime.executor import Program, load_program
 ONE = "#define ONE __attribute__((reqd_work_group_size(1, 1, 1)))\n"
 # The queue holds the last three values of `x`, newest last; `run` returns
 # 2 * (queue[0] + queue[1] + queue[2]) + weight, and the first half of the frame's bytes added up.
-SOURCE = ONE + """
+SOURCE = (
+    ONE
+    + """
 __kernel ONE void shift(__global float* queue, const __global float* x) {
   for (int i = 0; i < 4; i++) {
     queue[i] = queue[4 + i];
@@ -32,8 +34,11 @@ __kernel ONE void double_it(__global float* twice, const __global float* total) 
   twice[i] = 2.0f * total[i];
 }
 """
+)
 # A second program, so that there is more than one cache entry.
-SOURCE_2 = ONE + """
+SOURCE_2 = (
+    ONE
+    + """
 __kernel ONE void add_weight(__global float* y, const __global float* twice,
                          const __global float* weight) {
   const int i = get_global_id(0);
@@ -45,6 +50,7 @@ __kernel ONE void add_bytes(__global int* count, const __global uchar* frame) {
   count[0] = sum;
 }
 """
+)
 WEIGHT = np.array([10, 20, 30, 40], np.float32)
 QUEUE_RESET = np.arange(12, dtype=np.float32)
 

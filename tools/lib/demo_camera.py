@@ -2,7 +2,8 @@
 
 Protocol: like a parked car it offers one picture again and again, with increasing frame ids. When a
 line arrives on stdin it drives; at the end it writes one JSON line with the first and the last
-frame id of the drive and is parked again. It ends with stdin or by a signal. Started by ``tools.demo`` as ``python -m tools.lib.demo_camera``.
+frame id of the drive and is parked again. It ends with stdin or by a signal. Started by
+``tools.demo`` as ``python -m tools.lib.demo_camera``.
 """
 
 from __future__ import annotations
@@ -60,15 +61,17 @@ class DemoCamera:
     def __init__(self, server: str, transport: ZmqTransport, frames: int) -> None:
         cameras = demo_cameras()
         assert cameras.wide is not None, "the demo's device has two cameras"
-        self._pictures: dict[str, list[Planes]] = {}
-        self._rings: dict[str, FrameRingWriter] = {}
         # The wide frame is published first: when the road frame wakes the daemon, both are there.
-        for stream, camera in ((WIDE_STREAM, cameras.wide), (ROAD_STREAM, cameras.road)):
+        streams = {WIDE_STREAM: cameras.wide, ROAD_STREAM: cameras.road}
+        self._pictures: dict[str, list[Planes]] = {}
+        for stream, camera in streams.items():
             drive = DemoDrive(camera)
             self._pictures[stream] = [drive.render(index / DRIVE_HZ) for index in range(frames)]
-            self._rings[stream] = FrameRingWriter(
-                server, stream, nv12_format(camera.width, camera.height)
-            )
+        # Together, after the slow part: a daemon connects to what streams it finds.
+        self._rings = {
+            stream: FrameRingWriter(server, stream, nv12_format(camera.width, camera.height))
+            for stream, camera in streams.items()
+        }
         self._clock = MonotonicClock()
         self._publisher = PubMaster(DRIVE_SERVICES, transport, self._clock)
         self._messages = DriveMessages(MOUNTING)

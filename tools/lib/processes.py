@@ -7,6 +7,7 @@ The standard library does the work; this keeps the bookkeeping in one place. Cal
 from __future__ import annotations
 
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -86,20 +87,13 @@ class Child:
         Raises:
             ProcessError: it does not end; it has been killed then.
         """
-        if self._process.poll() is None:
-            self._process.terminate()
-        self._close_stdin()
-        try:
-            code = self._process.wait(STOP_TIMEOUT_S)
-        except subprocess.TimeoutExpired as error:
-            self._process.kill()
-            self._process.wait()
+        self.end()
+        if self._process.returncode == -signal.SIGKILL:
             raise ProcessError(
                 f"{self.name}: expected it to end after SIGTERM, found it running "
                 f"{STOP_TIMEOUT_S:g} s later; it was killed"
-            ) from error
-        self._reader.join()
-        return code
+            )
+        return self._process.returncode
 
     def remaining_lines(self) -> list[str]:
         """Return what was printed and not read yet; only after ``stop``."""
@@ -110,12 +104,16 @@ class Child:
                 lines.append(line)
         return lines
 
-    def kill(self) -> None:
-        """End the process at once, if it still runs."""
+    def end(self) -> None:
+        """End the process if it still runs: by SIGTERM, and by force if that does not help."""
         if self._process.poll() is None:
-            self._process.kill()
+            self._process.terminate()
         self._close_stdin()
-        self._process.wait()
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._reader.join()
 
     def __enter__(self) -> Child:
@@ -127,7 +125,7 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self.kill()
+        self.end()
 
     def _read_lines(self) -> None:
         assert self._process.stdout is not None

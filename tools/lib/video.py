@@ -170,7 +170,7 @@ class Video:
             raise VideoError(self._describe_end(decoded, "the end of the file"))
         slack_s = DURATION_SLACK_FRAMES / info.fps
         if not info.frame_count and last_time_s + slack_s < info.duration_s:
-            raise VideoError(self._describe_end(decoded, f"the end after {last_time_s:.2f} s"))
+            raise VideoError(self._describe_end(decoded, f"the end at {last_time_s:.2f} s,"))
         if decoded == 0:
             raise VideoError(self._describe_end(0, "no picture at all"))
 

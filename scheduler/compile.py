@@ -1,0 +1,136 @@
+"""ONNX files to artifacts: any one model ("plain"), or vision and policy to a driving program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from runtime.artifact import write_artifact
+from runtime.device import choose_device
+from runtime.executor import build_binaries
+from scheduler.driving import driving_metadata, make_states, prepare_entry, run_entry
+from scheduler.emit import Emitted, emit
+from scheduler.onnx_import import OnnxModel, import_model, load_model
+from scheduler.schedule import Schedule, schedule
+from scheduler.warp import Camera
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledModel:
+    """A compiled model that is not written yet.
+
+    Attributes:
+        manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
+        arena_unplanned: bytes the intermediates of the largest entry would take without reuse.
+    """
+
+    manifest: dict[str, Any]
+    data: bytes
+    arena_unplanned: int
+
+    @property
+    def kernels(self) -> int:
+        """Distinct kernel functions."""
+        return len({k["name"] for k in self.manifest["kernels"]})
+
+    def build(self, device: str | None = None, progress: Progress | None = None) -> CompiledModel:
+        """Return the model with device binaries, built on a device of this machine.
+
+        Args:
+            device: as for `runtime.load_program`.
+            progress: called with ("building kernels", done, total).
+
+        Raises:
+            NoDeviceError: there is no device.
+            BuildError: a program does not build.
+        """
+        chosen = choose_device(device)
+        if progress is not None:
+            progress("building kernels", 0, self.kernels)
+        binaries = build_binaries(self.manifest, self.data, chosen)
+        if progress is not None:
+            progress("building kernels", self.kernels, self.kernels)
+        old = self.manifest["programs"]
+        programs = [{**p, "binary": b} for p, b in zip(old, binaries, strict=True)]
+        target = {
+            **self.manifest["target"],
+            "name": chosen.info.kind,
+            "device": chosen.info.name,
+            "driver": chosen.info.driver,
+        }
+        manifest = {**self.manifest, "programs": programs, "target": target}
+        return CompiledModel(manifest, self.data, self.arena_unplanned)
+
+    def write(self, path: str | os.PathLike[str]) -> str:
+        """Write the artifact atomically and return its digest.
+
+        Raises:
+            ArtifactError: the file cannot be written.
+        """
+        return write_artifact(path, self.manifest, self.data)
+
+
+def compile_plain(source: str | Path | OnnxModel) -> CompiledModel:
+    """Compile one ONNX model without driving conventions; entry "run".
+
+    Raises:
+        ModelError: the file is unreadable, invalid or uses unsupported operators.
+    """
+    model = source if isinstance(source, OnnxModel) else load_model(source)
+    imported = import_model(model)
+    plan = schedule(
+        {n: t.node for n, t in imported.outputs.items()},
+        inputs=[t.node for t in imported.inputs.values()],
+    )
+    emitted = emit({"run": plan}, name=Path(model.name).stem or "model", kind="plain")
+    return _finish(emitted, {"model": model}, {})
+
+
+def compile_driving(
+    vision: str | Path | OnnxModel, policy: str | Path | OnnxModel, cameras: Sequence[Camera]
+) -> CompiledModel:
+    """Compile vision and policy to one driving program with entries for each camera size.
+
+    Args:
+        vision, policy: ONNX files of the 2025 split interface.
+        cameras: frame layouts; entries are "run:WxH" and "prepare:WxH".
+
+    Raises:
+        ModelError: a model is unusable, or does not have the interface.
+    """
+    models = {
+        role: m if isinstance(m, OnnxModel) else load_model(m)
+        for role, m in (("vision", vision), ("policy", policy))
+    }
+    states = make_states()
+    sizes = {f"{c.width}x{c.height}": c for c in cameras}
+    entries: dict[str, Schedule] = {}
+    for size, camera in sizes.items():
+        entries[f"run:{size}"] = run_entry(models["vision"], models["policy"], camera, states)
+    for size, camera in sizes.items():
+        entries[f"prepare:{size}"] = prepare_entry(camera, states)
+    emitted = emit(entries, name="driving", kind="driving")
+    imported = [import_model(m) for m in models.values()]
+    return _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
+
+
+def _finish(
+    emitted: Emitted, models: dict[str, OnnxModel], metadata: dict[str, Any]
+) -> CompiledModel:
+    emitted.manifest["metadata"] = metadata
+    for role, model in models.items():
+        props = model.metadata_props
+        emitted.manifest["models"].append(
+            {
+                "role": role,
+                "file": Path(model.name).name,
+                "sha256": model.sha256 or "0" * 64,
+                "checkpoint": props.get("model_checkpoint", ""),
+            }
+        )
+    return CompiledModel(emitted.manifest, emitted.data, emitted.arena_unplanned)

@@ -1,0 +1,287 @@
+import threading
+
+import pytest
+
+from cereal.clock import ManualClock
+from cereal.errors import ServiceError, TransportError
+from cereal.frequency import FrequencyTracker
+from cereal.pubsub import PubMaster, SubMaster
+from cereal.schema import new_event
+from cereal.transport import MemoryTransport
+
+MS = 1_000_000
+
+
+class Bus:
+    """A transport, a clock and a sender of everything the tests need."""
+
+    def __init__(self) -> None:
+        self.transport = MemoryTransport()
+        self.clock = ManualClock(1000 * MS)
+        self.sent = ["carState", "liveCalibration", "driverMonitoringState", "logMessage"]
+        self.publisher = PubMaster(self.sent, self.transport, self.clock)
+
+    def send(self, service: str, *, valid: bool = True) -> None:
+        event = self.publisher.new(service)
+        event.valid = valid
+        self.publisher.send(service, event)
+
+
+def test_before_the_first_message_there_are_defaults_and_nothing_is_well() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock)
+    assert sm.frame == -1
+    sm.update()
+    assert sm.frame == 0
+    assert sm["carState"].vEgo == 0
+    assert list(sm["liveCalibration"].rpyCalib) == []
+    for state in (sm.seen, sm.updated, sm.alive, sm.valid, sm.freq_ok):
+        assert state == {"carState": False, "liveCalibration": False}
+    assert not sm.all_checks()
+    assert "carState" in sm
+    assert "modelV2" not in sm
+
+
+def test_update_takes_the_newest_message() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock)
+    for speed in (1.0, 2.0, 3.0):
+        event = bus.publisher.new("carState")
+        event.valid = True
+        event.carState.vEgo = speed
+        bus.publisher.send("carState", event.to_bytes())
+    stamp = bus.clock.now_ns()
+    bus.clock.advance_ns(5 * MS)
+    sm.update()
+    assert sm["carState"].vEgo == 3.0
+    assert sm.updated == {"carState": True, "liveCalibration": False}
+    assert sm.seen["carState"]
+    assert sm.valid["carState"]
+    assert sm.alive["carState"]
+    assert sm.mono_time_ns["carState"] == stamp
+    assert sm.recv_time_ns["carState"] == stamp + 5 * MS
+    assert sm.recv_frame["carState"] == 0
+    sm.update()
+    assert not sm.updated["carState"]
+    assert sm["carState"].vEgo == 3.0
+    assert sm.recv_frame["carState"] == 0
+    assert sm.frame == 1
+
+
+def test_valid_follows_the_sender() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState"], bus.transport, bus.clock)
+    for valid in (True, False, True):
+        bus.send("carState", valid=valid)
+        sm.update()
+        assert sm.valid["carState"] is valid
+        assert sm.all_valid() is valid
+
+
+def test_alive_ends_ten_periods_after_the_newest_message() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock)
+    bus.send("carState")
+    bus.send("liveCalibration")
+    sm.update()
+    # 10 periods of 100 Hz are 100 ms; of 4 Hz 2.5 s.
+    bus.clock.advance_ns(100 * MS - 1)
+    sm.update()
+    assert sm.alive == {"carState": True, "liveCalibration": True}
+    bus.clock.advance_ns(1)
+    sm.update()
+    assert sm.alive == {"carState": False, "liveCalibration": True}
+    assert sm.all_alive(["liveCalibration"])
+    assert not sm.all_alive()
+    bus.clock.advance_ns(2400 * MS)
+    sm.update()
+    assert not sm.alive["liveCalibration"]
+
+
+def test_ignored_services_are_left_out_of_the_checks() -> None:
+    bus = Bus()
+    sm = SubMaster(
+        ["carState", "liveCalibration"],
+        bus.transport,
+        bus.clock,
+        ignore_alive=["liveCalibration"],
+        ignore_valid=["liveCalibration"],
+    )
+    for _ in range(200):
+        bus.send("carState")
+        sm.update()
+        bus.clock.advance_ns(10 * MS)
+    assert sm.all_alive()
+    assert sm.all_valid()
+    assert sm.all_freq_ok()
+    assert sm.all_checks()
+    assert not sm.alive["liveCalibration"]
+
+
+def test_service_on_demand_is_always_well() -> None:
+    bus = Bus()
+    sm = SubMaster(["logMessage"], bus.transport, bus.clock)
+    sm.update()
+    assert sm.all_checks()
+    bus.send("logMessage", valid=False)
+    sm.update()
+    assert sm.seen["logMessage"]
+    assert sm.all_checks()
+
+
+def is_alive(sm: SubMaster, service: str) -> bool:
+    return sm.alive[service]
+
+
+def test_simulation_needs_no_even_time() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState"], bus.transport, bus.clock, simulation=True)
+    sm.update()
+    assert not is_alive(sm, "carState")
+    bus.send("carState")
+    sm.update()
+    bus.clock.advance_ns(3600 * 1000 * MS)
+    sm.update()
+    assert sm.all_checks()
+
+
+def test_other_messages_on_a_service_are_rejected() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState"], bus.transport, bus.clock)
+    for data in (
+        b"",
+        b"no event",
+        bytes(64),
+        new_event("carControl", mono_time_ns=1, valid=True).to_bytes(),
+    ):
+        bus.publisher.send("carState", data)
+        sm.update()
+        assert not sm.updated["carState"]
+    assert sm.rejected == 4
+    assert not sm.seen["carState"]
+
+
+def test_driver_monitoring_of_2026_is_read_under_the_same_name() -> None:
+    bus = Bus()
+    sm = SubMaster(["driverMonitoringState"], bus.transport, bus.clock)
+    event = new_event("driverMonitoringStateV2", mono_time_ns=1, valid=True)
+    event.driverMonitoringStateV2.isRHD = True
+    bus.publisher.send("driverMonitoringState", event.to_bytes())
+    sm.update()
+    assert sm["driverMonitoringState"].isRHD
+    assert sm.rejected == 0
+
+
+def test_update_waits_for_the_polled_service_only() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock, poll="carState")
+    bus.send("liveCalibration")
+    timer = threading.Timer(0.05, bus.send, ["carState"])
+    timer.start()
+    sm.update(20_000)
+    timer.join()
+    assert sm.updated == {"carState": True, "liveCalibration": True}
+
+
+def test_update_returns_after_the_timeout() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState"], bus.transport, bus.clock)
+    sm.update(5)
+    assert sm.frame == 0
+    assert not sm.updated["carState"]
+
+
+def test_frequency_is_judged_over_time() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState"], bus.transport, bus.clock, poll="carState")
+    for _ in range(300):
+        bus.send("carState")
+        sm.update()
+        bus.clock.advance_ns(10 * MS)
+    assert sm.all_freq_ok()
+    for _ in range(1100):
+        bus.send("carState")
+        sm.update()
+        bus.clock.advance_ns(20 * MS)
+    assert not sm.all_freq_ok()
+
+
+@pytest.mark.parametrize(
+    ("service_hz", "update_hz", "is_polled", "actual_hz", "is_ok"),
+    [
+        (20, 20, True, 20, True),
+        (20, 20, True, 16.1, True),  # within 20 %
+        (20, 20, True, 15.9, False),
+        (20, 20, True, 23.9, True),
+        (20, 20, True, 24.1, False),
+        # Service twice as fast as the updates: one message per update, 20 Hz.
+        (100, 20, False, 20, True),
+        (100, 20, False, 15, False),
+        # Updates twice as fast: every message is seen, 4 Hz.
+        (4, 20, False, 4, True),
+        (4, 20, False, 3, False),
+        # Close rates: between half the service's and the slower of both.
+        (20, 25, False, 10, True),
+        (20, 25, False, 7.9, False),
+        (20, 25, False, 24.1, False),
+    ],
+)
+def test_frequency_bounds(
+    service_hz: float, update_hz: float, is_polled: bool, actual_hz: float, is_ok: bool
+) -> None:
+    tracker = FrequencyTracker(service_hz, update_hz, is_polled=is_polled)
+    assert not tracker.is_ok()
+    for i in range(500):
+        tracker.record(round(i * 1e9 / actual_hz))
+    assert tracker.is_ok() is is_ok
+
+
+def test_frequency_recovers_within_the_short_window() -> None:
+    tracker = FrequencyTracker(20, 20, is_polled=True)
+    now = 0
+    for step_ms in [50] * 200 + [100] * 200:
+        now += step_ms * MS
+        tracker.record(now)
+    assert not tracker.is_ok()
+    for _ in range(20):
+        now += 50 * MS
+        tracker.record(now)
+    assert tracker.is_ok()
+
+
+def test_slow_services_are_not_judged_by_rate() -> None:
+    bus = Bus()
+    sm = SubMaster(["carParams"], bus.transport, bus.clock)
+    sm.update()
+    assert sm.all_freq_ok()
+    assert not sm.all_alive()
+
+
+def test_publisher_stamps_its_messages() -> None:
+    bus = Bus()
+    event = bus.publisher.new("carState")
+    assert event.logMonoTime == bus.clock.now_ns()
+    assert not event.valid
+
+
+def test_names_are_checked() -> None:
+    bus = Bus()
+    with pytest.raises(ServiceError, match="'carstate'"):
+        SubMaster(["carstate"], bus.transport, bus.clock)
+    with pytest.raises(ServiceError, match="expected to poll"):
+        SubMaster(["carState"], bus.transport, bus.clock, poll="modelV2")
+    with pytest.raises(ServiceError, match="got 'modelV2'"):
+        bus.publisher.send("modelV2", b"")
+    with pytest.raises(TransportError, match="second"):
+        PubMaster(["carState"], bus.transport, bus.clock)
+
+
+def test_close_frees_the_services() -> None:
+    bus = Bus()
+    sm = SubMaster(["carState"], bus.transport, bus.clock)
+    bus.publisher.close()
+    sm.close()
+    again = PubMaster(["carState"], bus.transport, bus.clock)
+    again.send("carState", b"x")
+    sm.update()
+    assert sm.rejected == 0

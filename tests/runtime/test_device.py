@@ -1,0 +1,128 @@
+"""Discovery and the environment that PoCL needs, tried in fresh processes without either."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runtime.cache_dir import cache_dir
+from runtime.device import choose_device, list_devices
+from runtime.errors import NoDeviceError
+from runtime.linker import ensure_linker
+
+pytestmark = pytest.mark.opencl
+
+# What a command line does: one line and the exit code, never a traceback.
+CODE = """
+import sys
+from runtime import RuntimeFault, run_once
+from tests.runtime import tiny
+try:
+    print(*run_once(tiny.manifest(), tiny.data_blob(), tiny.inputs())["y"])
+except RuntimeFault as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+
+def run_in_fresh_process(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", CODE],
+        env={"MODELD_CACHE_DIR": str(tmp_path / "cache"), **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+def test_no_platform_is_exit_code_3_and_names_the_pocl_extra(tmp_path: Path) -> None:
+    # A path that does not exist: with an empty directory the loader goes back to its own drivers.
+    nowhere = str(tmp_path / "vendors")
+    result = run_in_fresh_process(tmp_path, PATH=os.environ["PATH"], OCL_ICD_VENDORS=nowhere)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert result.stderr == (
+        "no OpenCL device on this machine; install the `pocl` extra "
+        "(pip install 'modeld[pocl]') or an OpenCL driver\n"
+    )
+
+
+def hide_ziglang(tmp_path: Path) -> str:
+    """Return a module path on which `ziglang` has no program."""
+    (tmp_path / "hidden" / "ziglang").mkdir(parents=True)
+    (tmp_path / "hidden" / "ziglang" / "__init__.py").touch()
+    return str(tmp_path / "hidden")
+
+
+def test_pocl_without_any_linker_is_refused_before_it_aborts(tmp_path: Path) -> None:
+    if not choose_device().info.is_pocl:
+        pytest.skip("only PoCL needs a linker")
+    result = run_in_fresh_process(tmp_path, PATH="/nonexistent", PYTHONPATH=hide_ziglang(tmp_path))
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "PoCL needs the linker `ld` on PATH" in result.stderr
+    assert "pip install ziglang" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_pocl_links_with_ziglang_where_there_is_no_ld(tmp_path: Path) -> None:
+    """A stand-in for the package whose `zig` is the system's linker: the shim is what is tested."""
+    linker = shutil.which("ld") if ensure_linker() else None
+    if linker is None or not choose_device().info.is_pocl:
+        pytest.skip("needs PoCL and a linker to stand in for zig")
+    package = tmp_path / "site packages" / "ziglang"  # the space tests the quoting
+    package.mkdir(parents=True)
+    (package / "__init__.py").touch()
+    zig, log = package / "zig", tmp_path / "calls"
+    zig.write_text(f'#!/bin/sh\necho "$1" >> {log}\nshift\nexec {linker} "$@"\n')
+    zig.chmod(0o755)
+    for _ in range(2):  # the second process finds the shim already there
+        result = run_in_fresh_process(tmp_path, PATH="/nonexistent", PYTHONPATH=str(package.parent))
+        assert (result.returncode, result.stderr) == (0, "")
+        assert result.stdout.split() == ["12.0", "24.0", "36.0", "48.0"]
+    assert set(log.read_text().split()) == {"ld.lld"}
+
+
+def test_choose_device_takes_kinds_indices_and_parts_of_names() -> None:
+    usable = [info for info in list_devices() if not info.problem]
+    first = choose_device()
+    assert first.info == usable[0]
+    for name in ("auto", first.info.index, first.info.kind, first.info.name[3:12].upper()):
+        assert choose_device(name) is first
+
+
+def test_choose_device_without_a_match_lists_what_there_is() -> None:
+    info = list_devices()[0]
+    with pytest.raises(NoDeviceError) as error:
+        choose_device("no such device")
+    assert "no OpenCL device matches 'no such device'; there are: " in str(error.value)
+    assert f"{info.index} {info.name}" in str(error.value)
+
+
+def test_cache_directory_is_private_and_follows_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "a" / "b"))
+    assert cache_dir() == tmp_path / "a" / "b"
+    assert cache_dir().stat().st_mode & 0o777 == 0o700
+    monkeypatch.delenv("MODELD_CACHE_DIR")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "xdg"))
+    assert cache_dir() == tmp_path / "xdg" / "modeld"
+
+
+def test_cache_directory_that_cannot_be_made_is_replaced_by_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    directory = cache_dir()
+    assert directory.is_dir()
+    assert not directory.is_relative_to(tmp_path / "file")
+    assert "cannot be written; kernels are built again at every start" in caplog.text
+
+
+def test_importing_runtime_loads_no_pyopencl() -> None:
+    code = "import runtime, sys; sys.exit('pyopencl' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

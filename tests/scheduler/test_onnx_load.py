@@ -1,0 +1,245 @@
+"""Bad files: one clear line each, nothing read from outside the model's directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scheduler.errors import ModelError, UnsupportedOpError
+from scheduler.onnx_import import from_proto, import_model, load_model, unsupported_nodes
+
+FLOAT = TensorProto.FLOAT
+
+
+def add_model(**model_options: Any) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"], "add")],
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, [4])],
+        [helper.make_tensor_value_info("y", FLOAT, [4])],
+        [numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")],
+    )
+    options = {"opset_imports": [helper.make_opsetid("", 17)], "ir_version": 8} | model_options
+    return helper.make_model(graph, **options)
+
+
+def external_model(directory: Path, **entries: str) -> Path:
+    """Write a model whose weight lies in another file; entries override the reference to it."""
+    (directory / "w.bin").write_bytes(b"\0" * 8 + np.arange(4, dtype=np.float32).tobytes())
+    model = add_model()
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    reference = {"location": "w.bin", "offset": "8", "length": "16"} | entries
+    for key, value in reference.items():
+        weight.external_data.add(key=key, value=value)
+    path = directory / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def expect_one_line(call: Any, *parts: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(part in text for part in parts), text
+
+
+def test_load_keeps_the_files_digest_and_constants(tmp_path: Path) -> None:
+    path = tmp_path / "add.onnx"
+    path.write_bytes(add_model().SerializeToString())
+    model = load_model(path)
+    assert (model.name, model.opset, len(model.sha256)) == ("add.onnx", 17, 64)
+    assert [i.name for i in model.inputs] == ["x"]
+    np.testing.assert_array_equal(model.constants["w"], [0, 1, 2, 3])
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    expect_one_line(lambda: load_model(tmp_path / "no.onnx"), "no.onnx", "No such file")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello, world", b"\x80\x05}\x94.", b"\x08\x08"], ids=["empty", "text", "p", "h"]
+)
+def test_file_that_is_no_model(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(data)
+    expect_one_line(lambda: load_model(path), "bad.onnx", "expected an ONNX model")
+
+
+def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    data = add_model().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        expect_one_line(lambda: import_model(path), "cut.onnx")
+
+
+@pytest.mark.parametrize("opset", [6, 1000])
+def test_opset_out_of_range(opset: int) -> None:
+    model = add_model(opset_imports=[helper.make_opsetid("", opset)])
+    expect_one_line(lambda: from_proto(model), "expected opset 7 to", f"found {opset}")
+
+
+def test_checker_message_is_passed_on() -> None:
+    model = add_model()
+    model.graph.node[0].input[0] = "nowhere"
+    expect_one_line(lambda: from_proto(model), "net: not a valid ONNX model", "nowhere")
+
+
+def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    data = add_model().SerializeToString().replace(b"Add", b"A\xc7d")
+    path = tmp_path / "name.onnx"
+    path.write_bytes(data)
+    expect_one_line(lambda: load_model(path), "name.onnx: a name in it is not UTF-8")
+
+
+def test_mutated_files_give_one_line_or_a_model(tmp_path: Path) -> None:
+    good = add_model().SerializeToString()
+    rng = np.random.default_rng(11)
+    path = tmp_path / "fuzz.onnx"
+    refused = 0
+    for _ in range(1500):
+        data = bytearray(good)
+        for _ in range(int(rng.integers(1, 4))):
+            data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        path.write_bytes(data)
+        try:
+            import_model(path)
+        except ModelError as error:
+            refused += 1
+            assert str(error).isprintable()
+            assert len(str(error)) < 600
+    assert 500 < refused < 1500
+
+
+def test_initializer_with_too_little_data() -> None:
+    model = add_model()
+    model.graph.initializer[0].raw_data = b"\0" * 12
+    expect_one_line(lambda: from_proto(model), "net:", "w")
+
+
+def test_sparse_initializer_is_refused() -> None:
+    model = add_model()
+    values = numpy_helper.from_array(np.ones(1, np.float32), "sparse")
+    indices = numpy_helper.from_array(np.zeros(1, np.int64), "indices")
+    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
+    expect_one_line(lambda: from_proto(model), 'sparse initializers are not supported ("sparse")')
+
+
+def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
+    model = load_model(external_model(tmp_path))
+    np.testing.assert_array_equal(model.constants["w"], [0, 1, 2, 3])
+    assert not model.proto.graph.initializer[0].external_data
+
+
+def test_external_data_in_a_subdirectory_is_read(tmp_path: Path) -> None:
+    path = external_model(tmp_path, location="data/w.bin")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "w.bin").rename(tmp_path / "data" / "w.bin")
+    np.testing.assert_array_equal(load_model(path).constants["w"], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../secret.bin",
+        "sub/../../secret.bin",
+        "{root}/secret.bin",
+        "link.bin",
+        "",
+        "..\\secret.bin",
+    ],
+)
+def test_external_data_outside_the_directory_is_refused(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
+    inside = tmp_path / "models"
+    inside.mkdir()
+    (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
+    path = external_model(inside, location=location.format(root=tmp_path))
+    expect_one_line(lambda: load_model(path), 'tensor "w"', "external data location")
+
+
+@pytest.mark.parametrize(
+    ("entries", "parts"),
+    [
+        ({"location": "other.bin"}, ["other.bin", "is missing"]),
+        ({"offset": "9"}, ["w.bin ends too early", "expected at least 25 bytes, found 24"]),
+        ({"offset": "-8"}, ["offset must be a size in bytes"]),
+        ({"offset": "9" * 30}, ["offset must be a size in bytes"]),
+        ({"length": "12"}, ["needs 16 bytes", "found length 12"]),
+    ],
+)
+def test_external_data_that_does_not_fit(
+    tmp_path: Path, entries: dict[str, str], parts: list[str]
+) -> None:
+    path = external_model(tmp_path, **entries)
+    expect_one_line(lambda: load_model(path), 'tensor "w"', *parts)
+
+
+def test_external_data_of_a_model_in_memory_is_refused(tmp_path: Path) -> None:
+    model = onnx.load(external_model(tmp_path), load_external_data=False)
+    expect_one_line(lambda: from_proto(model), "load it by path")
+
+
+def unsupported_model() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("GRU", ["x", "w", "r"], ["", "h"], "/temporal/GRU", hidden_size=2),
+        helper.make_node("Softmaxx", ["h"], ["a"], "/head/odd"),
+        helper.make_node("TopK", ["a", "k"], ["b", "i"]),
+        helper.make_node("Relu", ["b"], ["c"], "/head/fine"),
+        helper.make_node("FusedMatMul", ["c", "c"], ["d"], "/fused", domain="com.microsoft"),
+        *(helper.make_node("TopK", ["d", "k"], [f"t{i}", f"u{i}"], f"top{i}") for i in range(9)),
+        helper.make_node("Gelu", ["d"], ["y"], "/gelu", domain="com.microsoft"),
+    ]
+    weights = {
+        "w": np.zeros((1, 6, 3), np.float32),
+        "r": np.zeros((1, 6, 2), np.float32),
+        "k": np.array([1]),
+    }
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, [5, 1, 3])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_all_unsupported_operators_are_named_at_once() -> None:
+    model = from_proto(unsupported_model(), "gru.onnx")
+    assert len(unsupported_nodes(model)) == 14
+    with pytest.raises(UnsupportedOpError) as caught:
+        import_model(model)
+    assert str(caught.value) == (
+        "gru.onnx: 5 operators are not supported at opset 17: "
+        'GRU (node "/temporal/GRU"; nearest supported: unroll it over time into Gemm, Sigmoid and '
+        "Tanh), "
+        'Softmaxx (node "/head/odd"; nearest supported: Softmax), '
+        'TopK (nodes "-> b", "top0", "top1", "top2", "top3", "top4", "top5", "top6" and 2 more; '
+        "nearest supported: ArgMax), "
+        'com.microsoft:FusedMatMul (node "/fused"; nearest supported: MatMul), '
+        'com.microsoft:Gelu (node "/gelu"; nearest supported: Gelu of the default domain); '
+        "replace them and export again"
+    )
+
+
+def test_random_operator_is_not_a_constant() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("RandomNormal", [], ["y"], "noise", shape=[4])],
+        "net",
+        [],
+        [helper.make_tensor_value_info("y", FLOAT, [4])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(UnsupportedOpError, match=r'RandomNormal \(node "noise"'):
+        import_model(model)

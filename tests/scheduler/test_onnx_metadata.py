@@ -1,0 +1,169 @@
+"""output_slices: what exporters write is read, what could run code or mislead is refused."""
+
+from __future__ import annotations
+
+import base64
+import os
+import pickle
+import pickletools
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scheduler.errors import ModelError
+from scheduler.onnx_import import import_model, parse_metadata
+
+SLICES = {
+    "meta": slice(0, 55),
+    "hidden": slice(55, -3),
+    "tail": slice(-3, None),
+    "all": slice(0, None),
+}
+
+
+def props(value: Any, protocol: int = 4) -> dict[str, str]:
+    return encoded(pickle.dumps(value, protocol=protocol))
+
+
+def encoded(data: bytes) -> dict[str, str]:
+    return {"output_slices": base64.b64encode(data).decode(), "model_checkpoint": "abc/123"}
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_slices_of_every_protocol_are_resolved_against_the_width(protocol: int) -> None:
+    metadata = parse_metadata(props(SLICES, protocol), 64, "m.onnx")
+    assert metadata.checkpoint == "abc/123"
+    assert metadata.output_slices == {
+        "meta": (0, 55),
+        "hidden": (55, 61),
+        "tail": (61, 64),
+        "all": (0, 64),
+    }
+
+
+def test_model_without_metadata_has_none() -> None:
+    metadata = parse_metadata({}, None, "m.onnx")
+    assert (metadata.checkpoint, metadata.output_slices) == ("", {})
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        slice(0, 65),
+        slice(64, None),
+        slice(5, 5),
+        slice(6, 5),
+        slice(-65, None),
+        slice(0, 10, 2),
+        slice(0, 10, -1),
+        slice("a", 5),
+    ],
+    ids=str,
+)
+def test_slice_that_does_not_fit_is_refused(item: slice) -> None:
+    with pytest.raises(ModelError, match=r"^m.onnx: output_slices\['x'\] = .* of width 64$"):
+        parse_metadata(props({"x": item}), 64, "m.onnx")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[slice(0, 1)], {"x": (0, 1)}, {1: slice(0, 1)}, slice(0, 1), {"x": slice}, "x" * 500],
+    ids=lambda v: str(v)[:20],
+)
+def test_anything_but_a_dict_of_slices_is_refused(value: Any) -> None:
+    with pytest.raises(ModelError, match=r"^m.onnx: output_slices"):
+        parse_metadata(props(value), 64, "m.onnx")
+
+
+class RunsCommand:
+    """Pickles to a call of os.system that leaves a file behind."""
+
+    def __init__(self, target: Path) -> None:
+        self.target = target
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.system, (f"touch {self.target}",)
+
+
+def test_pickle_that_runs_a_command_is_refused_and_nothing_runs(tmp_path: Path) -> None:
+    target = tmp_path / "touched"
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        with pytest.raises(ModelError, match=r"refused global '(posix|nt)\.system'"):
+            parse_metadata(props({"x": RunsCommand(target)}, protocol), 64, "m.onnx")
+    assert not target.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (b"cbuiltins\neval\n(S'1'\ntR.", "refused pickle opcode STRING"),
+        (b"cbuiltins\neval\n(V1\ntR.", "refused global 'builtins.eval'"),
+        (b"c__builtin__\neval\n(V1\ntR.", "refused global '__builtin__.eval'"),
+        (pickle.dumps({"x": slice(0, 2.5)}), "refused pickle opcode BINFLOAT"),
+        (pickle.dumps({"x": slice(False, True)}), "refused pickle opcode NEWFALSE"),
+        (b"\x80\x04\x8c\x08builtins\x8c\x0fslice.__bases__\x93.", "refused global"),
+        (b"(V1\ni__builtin__\neval\n.", "refused pickle opcode INST"),
+        (b"\x80\x02cbuiltins\nslice\n)\x81}b.", "refused pickle opcode NEWOBJ"),
+        (b"cbuiltins\nslice\n(I1\ntR}b.", "refused pickle opcode BUILD"),
+        (b"Vpersistent\nQ.", "refused pickle opcode BINPERSID"),
+        (b"\x82\x01.", "refused pickle opcode EXT1"),
+        (b"\x80\x04Nr\xff\xff\xff\x7f.", "memo index 2147483647 at 3 is out of bounds"),
+        (b"p99999999\n.", "memo index 99999999"),
+        (b"\x8a\xff.", "is damaged"),
+        (b"\x80\x04}", "is damaged"),
+        (b"", "is damaged"),
+        (b"cbuiltins\nslice\n(tR.", "cannot be read"),
+        (b"h\x07.", "cannot be read"),
+        (b"N" * (1 << 17), "expected at most 65536 bytes, found 131072"),
+    ],
+    ids=lambda v: None if isinstance(v, bytes) else str(v)[:40],
+)
+def test_hostile_pickle_is_refused(data: bytes, message: str) -> None:
+    with pytest.raises(ModelError, match=r"^m.onnx: output_slices") as caught:
+        parse_metadata(encoded(data), 64, "m.onnx")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 500
+
+
+def test_every_mutation_of_a_real_table_is_read_or_refused() -> None:
+    good = pickletools.optimize(pickle.dumps(SLICES, protocol=4))
+    rng = np.random.default_rng(3)
+    refused = 0
+    for _ in range(2000):
+        data = bytearray(good)
+        data[int(rng.integers(len(data)))] = int(rng.integers(256))
+        try:
+            metadata = parse_metadata(encoded(bytes(data)), 64, "m.onnx")
+        except ModelError:
+            refused += 1
+        else:
+            assert all(0 <= a < b <= 64 for a, b in metadata.output_slices.values())
+    assert 500 < refused < 2000
+
+
+@pytest.mark.parametrize("text", ["not base64!", "é", "gAR9lC4"])
+def test_text_that_is_not_base64(text: str) -> None:
+    with pytest.raises(ModelError, match="is not base64 text"):
+        parse_metadata({"output_slices": text}, 64, "m.onnx")
+
+
+def test_slices_need_one_output() -> None:
+    names = ("a", "b")
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["w"], [n]) for n in names],
+        "two",
+        [],
+        [helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 64]) for n in names],
+        [numpy_helper.from_array(np.zeros((1, 64), np.float32), "w")],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    helper.set_model_props(model, props(SLICES))
+    with pytest.raises(
+        ModelError, match="two: output_slices needs a model with exactly one output"
+    ):
+        import_model(model)

@@ -1,0 +1,189 @@
+"""The ``modeld`` command as a process and as a function."""
+
+from __future__ import annotations
+
+import importlib.util
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from tools import cli
+
+
+class _ModelError(Exception):
+    exit_code = 4
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A command ``probe`` whose ``run`` the test replaces."""
+    module = ModuleType("probe_command")
+    module.__doc__ = "A probe.\n\nExample:\n  modeld probe"
+    module.__dict__["add_arguments"] = lambda parser: parser.add_argument("--value", type=int)
+    module.__dict__["run"] = lambda _args: 0
+    monkeypatch.setitem(sys.modules, "probe_command", module)
+    monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("probe_command", "probe"))
+    level, handlers = logging.root.level, logging.root.handlers[:]
+    yield module
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
+
+
+def _raising(error: BaseException) -> Any:
+    def run(_args: Any) -> int:
+        raise error
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (_ModelError("model.pkl: expected a,\nfound b"), 4, "model.pkl: expected a, found b"),
+        (ValueError("odd"), 1, "unexpected ValueError: odd; run again with -vv"),
+        (FileNotFoundError(2, "No such file", "x.pkl"), 1, "x.pkl: No such file"),
+        (ModuleNotFoundError("no", name="onnx"), 3, "pip install 'modeld[compile]'"),
+        (ModuleNotFoundError("no", name="backports.zstd"), 3, "pip install 'modeld[replay]'"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+)
+def test_error_gives_its_exit_code_and_one_line(
+    probe: ModuleType,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    text: str,
+) -> None:
+    probe.__dict__["run"] = _raising(error)
+    assert cli.main(["probe"]) == code
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err.startswith("modeld: error: ")
+    assert text in output.err
+    assert output.err.count("\n") == 1
+
+
+@pytest.mark.parametrize("flags", [["-vv"], ["-v", "--verbose"]])
+def test_unexpected_error_shows_traceback_only_when_asked(
+    probe: ModuleType, capsys: pytest.CaptureFixture[str], flags: list[str]
+) -> None:
+    probe.__dict__["run"] = _raising(ValueError("odd"))
+    assert cli.main(["probe", *flags]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_sigterm_unwinds_the_command(probe: ModuleType) -> None:
+    unwound = []
+
+    def run(_args: Any) -> int:
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        finally:
+            unwound.append(True)
+        return 0
+
+    probe.__dict__["run"] = run
+    before = signal.getsignal(signal.SIGTERM)
+    assert cli.main(["probe"]) == 143
+    assert unwound == [True]
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "level", "wants_json"),
+    [
+        (["probe"], logging.WARNING, False),
+        (["-v", "probe", "--json"], logging.INFO, True),
+        (["--json", "probe", "-vv"], logging.DEBUG, True),
+        (["probe", "-q"], logging.ERROR, False),
+        (["-v", "probe", "-v"], logging.DEBUG, False),
+    ],
+)
+def test_common_options_count_before_and_after_the_command(
+    probe: ModuleType, arguments: list[str], level: int, wants_json: bool
+) -> None:
+    seen: list[Any] = []
+
+    def run(args: Any) -> int:
+        seen.append(args)
+        return 0
+
+    probe.__dict__["run"] = run
+    assert cli.main(arguments) == 0
+    assert logging.root.level == level
+    assert seen[0].json is wants_json
+
+
+@pytest.mark.parametrize("arguments", [[], ["nonsense"], ["probe", "--value", "x"]])
+def test_usage_error_exits_2(
+    probe: ModuleType,  # noqa: ARG001 - installs the command
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+) -> None:
+    assert cli.main(arguments) == 2
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert "usage: modeld" in output.err
+
+
+@pytest.mark.parametrize("name", sorted(cli.COMMANDS))
+def test_help_of_each_command_shows_example_and_exit_codes(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec(cli.COMMANDS[name].module) is None:
+        pytest.fail(f"{cli.COMMANDS[name].module} is in the table but does not exist")
+    assert cli.main([name, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert "Example:" in text
+    assert f"modeld {name}" in text
+    assert "exit codes:" in text
+
+
+def _run_python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_help_imports_nothing_heavy() -> None:
+    done = _run_python(
+        "import sys\n"
+        "from tools.cli import main\n"
+        "assert main(['--help']) == 0\n"
+        "heavy = {'numpy', 'capnp', 'pyopencl', 'onnx', 'av', 'zmq'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_daemon_command_loads_neither_onnx_nor_the_scheduler() -> None:
+    done = _run_python(
+        "import sys\n"
+        "from tools.cli import main\n"
+        "assert main(['run', '--model', 'missing.pkl', '--demo']) == 4\n"
+        "found = {'onnx', 'scheduler', 'av'} & set(sys.modules)\n"
+        "assert not found, found"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_closed_pipe_ends_without_a_traceback() -> None:
+    code = "import sys; from tools.cli import main; sys.exit(main(['--help']))"
+    # Unbuffered, argparse itself would meet the closed pipe, and ignore it.
+    environment = {name: v for name, v in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=environment,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
