@@ -232,7 +232,12 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(temporary, flags, 0o660)
+    try:
+        descriptor = os.open(temporary, flags, 0o660)
+    except OSError as error:
+        raise FrameError(
+            f"{path}: expected to make a file beside it, got {error.strerror}; check the directory"
+        ) from error
     try:
         size = ring_bytes(form, count)
         try:
@@ -256,8 +261,14 @@ def create(path: Path, form: FrameFormat, count: int) -> Mapping:
 
 
 def _publish_file(temporary: Path, path: Path) -> None:
-    """Rename under the lock of the ring's name, so that two starting writers see each other."""
-    guard = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o660)
+    """Rename under a lock of the directory, so that two starting writers see each other."""
+    guard_path = path.with_name("frames.lock")
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        guard = os.open(guard_path, flags)
+    except FileNotFoundError:
+        # Not at first: Linux may refuse O_CREAT on another user's file in a shared directory.
+        guard = os.open(guard_path, flags | os.O_CREAT, 0o644)
     try:
         fcntl.flock(guard, fcntl.LOCK_EX)
         if has_writer(path):

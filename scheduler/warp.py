@@ -63,16 +63,12 @@ def model_image(frame: Tensor, transform: Tensor, camera: Camera) -> Tensor:
     """
     width, height = camera.width, camera.height
     luma = _Plane(width, height, 0, 1, camera.stride)
-    y = _warp(frame, transform, luma, MODEL_WIDTH, MODEL_HEIGHT)
+    y = _sample(frame, luma, *_positions(transform, MODEL_WIDTH, MODEL_HEIGHT))
     half = half_resolution(transform)
+    # U and V sample the same positions: they are stored once and read twice.
+    at = [p.contiguous() for p in _positions(half, MODEL_WIDTH // 2, MODEL_HEIGHT // 2)]
     chroma = [
-        _warp(
-            frame,
-            half,
-            _Plane(width // 2, height // 2, camera.uv_offset + i, 2, camera.stride),
-            MODEL_WIDTH // 2,
-            MODEL_HEIGHT // 2,
-        )
+        _sample(frame, _Plane(width // 2, height // 2, camera.uv_offset + i, 2, camera.stride), *at)
         for i in (0, 1)
     ]
     quarters = [y[0::2, 0::2], y[1::2, 0::2], y[0::2, 1::2], y[1::2, 1::2]]
@@ -90,8 +86,8 @@ def half_resolution(transform: Tensor) -> Tensor:
     return Tensor.cat([r0 * 0.5 - r2 * 0.25, r1 * 0.5 - r2 * 0.25, r2], 0).contiguous()
 
 
-def _warp(frame: Tensor, m: Tensor, plane: _Plane, width: int, height: int) -> Tensor:
-    """Return (height, width) uint8: `plane` sampled at m * (x, y, 1)."""
+def _positions(m: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
+    """Return source x and y of every pixel, each (height, width) int32 in 1/32 pixel."""
     x = Tensor.arange(width, dtype=dt.float32).reshape(1, width)
     y = Tensor.arange(height, dtype=dt.float32).reshape(height, 1)
 
@@ -100,11 +96,15 @@ def _warp(frame: Tensor, m: Tensor, plane: _Plane, width: int, height: int) -> T
 
     w = row(2)
     scale = w.eq(0.0).where(0.0, float(1 << POSITION_BITS) / w)
-    sx, sy = (_fixed_point(row(i) * scale) for i in (0, 1))
+    return _fixed_point(row(0) * scale), _fixed_point(row(1) * scale)
+
+
+def _sample(frame: Tensor, plane: _Plane, sx: Tensor, sy: Tensor) -> Tensor:
+    """Return uint8 of the shape of the positions: one plane of the frame, bilinear."""
     fraction = (1 << POSITION_BITS) - 1
     ax, ay = (sx & fraction), (sy & fraction)
     ix, iy = (_to_int16(s >> POSITION_BITS) for s in (sx, sy))
-    total = Tensor.full((height, width), 1 << (WEIGHT_BITS - 1), dt.int32)
+    total = Tensor.full(sx.shape, 1 << (WEIGHT_BITS - 1), dt.int32)
     for dy in (0, 1):
         for dx in (0, 1):
             weight = _tap_weight(ax, dx) * _tap_weight(ay, dy)  # in 1/2^10, exact

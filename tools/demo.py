@@ -41,12 +41,12 @@ from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
 from tools.lib.picture import encode_jpeg
 from tools.lib.processes import Child, ProcessError
-from tools.lib.report import MAX_PICTURES, Picture, Report, write_report
+from tools.lib.report import MAX_PICTURES, Picture, Report, describe_models, write_report
 
 # Loading and building kernels for the first time; a cold machine needs about a quarter of it.
 FIRST_MESSAGE_TIMEOUT_S = 120.0
 # Camera period per model time: the rest of the period is for the other processes.
-HEADROOM = 1.6
+HEADROOM = 1.3
 TIMING_RUNS = 12
 # A busy machine may lose some frames; a demo that loses more than half of them shows nothing.
 MIN_PUBLISHED = 0.5
@@ -266,12 +266,11 @@ def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
         for row in rows
     ]
     artifact = read_artifact(plan.model)
-    models = ", ".join(f"{model.role} {model.checkpoint}" for model in artifact.manifest.models)
     facts = {
         "cameras": f"rendered road and wide camera, {road.width}x{road.height}, as of "
         f"{MOUNTING.device_type} with {MOUNTING.sensor}, at {plan.rate_hz:g} Hz",
         "artifact": f"{plan.model}, sha256 {artifact.sha256[:16]}",
-        "models": f"{models}; example models have random weights: the path means nothing",
+        "models": describe_models(artifact.manifest),
         "event log": str(plan.log),
     }
     return Report(

@@ -8,6 +8,7 @@
     +-- VideoError               4  a video that cannot be read to its end
     +-- TelemetryError           4  a telemetry file with missing or unreadable columns
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
+    +-- InspectError             4  a file of no known kind
 
 ``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
 is one line: where, expected, found, what to do next.
@@ -50,5 +51,11 @@ class TelemetryError(ToolError):
 
 class ArtifactMismatchError(ToolError):
     """An artifact is sound but was compiled for something else."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class InspectError(ToolError):
+    """A file that is none of the kinds ``modeld inspect`` knows, or that cannot be read."""
 
     exit_code: ClassVar[int] = 4

@@ -36,7 +36,7 @@ from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import Mounting
 from tools.lib.picture import PictureKeeper
 from tools.lib.replay_session import ReplaySession
-from tools.lib.report import Report, pictures_of, write_report
+from tools.lib.report import Report, describe_models, pictures_of, write_report
 from tools.lib.telemetry import Telemetry, constant_telemetry, read_telemetry
 from tools.lib.video import Video, VideoFrame, VideoInfo
 
@@ -181,7 +181,6 @@ def _with_progress(frames: Iterator[VideoFrame], job: Job) -> Iterator[VideoFram
 
 def _make_report(job: Job, drive: DriveLog, frames_sent: int, keeper: PictureKeeper) -> Report:
     info, camera, manifest = job.info, job.camera, job.artifact.manifest
-    models = ", ".join(f"{model.role} {model.checkpoint}" for model in manifest.models)
     given = "given" if job.args.focal_px is not None else "assumed: the video has no calibration"
     horizontal_fov = 2.0 * np.degrees(np.arctan(camera.width / 2 / camera.focal_px))
     stride = _stride(info)
@@ -193,15 +192,15 @@ def _make_report(job: Job, drive: DriveLog, frames_sent: int, keeper: PictureKee
         "car state": job.args.telemetry.name if job.args.telemetry else "constant, straight on",
         "artifact": f"{job.args.model.name}, sha256 {job.artifact.sha256[:16]}, compiled for "
         f"{manifest.target.name} ({manifest.target.device})",
-        "models": models or "none stated",
+        "models": describe_models(manifest),
     }
     summary = (
         f"{frames_sent} frames of {camera.width}x{camera.height} at {info.fps:g} frames/s, through "
-        "the daemon's own loop"
+        "the daemon's own loop."
     )
     return Report(
         title=f"Replay of {info.path.name}",
-        summary=f"{summary}; {models}." if models else f"{summary}.",
+        summary=summary,
         facts=facts,
         drive=drive,
         frames_sent=frames_sent,

@@ -9,7 +9,7 @@ at the indices found here; a node is stored when that would cost more than memor
 - a value that holds a reduction is computed once: it stays inside a kernel only if exactly one kernel needs
   it, once per element, and outside every other reduction. Otherwise it is stored at the topmost elementwise
   node, so that the epilogue (bias, activation, residual) is part of the producing kernel;
-- an elementwise value without own reduction is recomputed unless the repeated work exceeds RECOMPUTE_LIMIT;
+- an elementwise value without own reduction is recomputed unless the repeated work exceeds a store and a launch;
 - movement ops are never stored by choice: the node below them is, and the movement is an index.
 """
 
@@ -25,9 +25,12 @@ from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.node import Node, toposort
 from scheduler.ops import COST, ELEMENTWISE, MOVEMENT, Op
 
-# Extra work per element (in adds) above which a value is stored instead of recomputed. A softmax whose
-# exponential (cost 11) is evaluated twice must stay below it; an erf-GELU (24) evaluated 9 times must not.
-RECOMPUTE_LIMIT = 16
+# What storing a value costs, in vector adds: a launch (about 10 us on PoCL, 2026-11), and per element the
+# store and the loads. Repeated work below this is recomputed.
+LAUNCH_COST = 100_000
+MEMORY_COST = 32
+# Lanes share what does not move along the innermost axis.
+LANES = 16
 # A contraction's register tile reads each of its inputs once for this many outputs.
 TILE_REUSE = 16
 # Nested divisions in an index beyond this are cut by storing the node: they cost more than the load.
@@ -46,12 +49,14 @@ class Use:
         index: of the needed element, in the ranges of that kernel.
         times: evaluations per element of the node.
         once: no path repeats, masks or reduces it: each element is needed at most once per kernel.
+        reduced: it is needed inside a reduction, whose register tile shares it between results.
     """
 
     root: Node
     index: Index
     times: float
     once: bool
+    reduced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +98,11 @@ def realize(sinks: Sequence[Node]) -> dict[Node, Region]:
             continue
         for use in needed:
             for src, need in _needs(node, use):
-                merge_use(uses[src], need)
+                _merge_use(uses[src], need)
     return regions
 
 
-def merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
+def _merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
     """Add a use; the same element needed twice by one kernel is one evaluation there."""
     old = table.get((use.root, use.index))
     if old is None:
@@ -105,6 +110,7 @@ def merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
     else:
         old.times = max(old.times, use.times)
         old.once = old.once and use.once
+        old.reduced = old.reduced and use.reduced
 
 
 def _must_store(node: Node, needed: list[Use], carries: bool, cost: float) -> bool:
@@ -116,8 +122,9 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float) -> bo
         return True
     if carries:
         return len(needed) > 1 or not needed[0].once
-    evaluations = sum(u.times if u.once else max(1.0, u.times / TILE_REUSE) for u in needed)
-    return (evaluations - 1) * cost > RECOMPUTE_LIMIT
+    evaluations = sum(max(1.0, u.times / TILE_REUSE) if u.reduced else u.times for u in needed)
+    size = prod(node.shape)
+    return size * (evaluations - 1) * cost > LAUNCH_COST + size * MEMORY_COST
 
 
 def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], dict[Node, float]]:
@@ -144,14 +151,18 @@ def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], 
 
 def _needs(node: Node, use: Use) -> list[tuple[Node, Use]]:
     """Return what evaluating `node` at a use needs of its sources."""
-    root, index, times, once = use.root, use.index, use.times, use.once
+    index, times, once = use.index, use.times, use.once
+
+    def need(inner: Index, ratio: float, *, keeps_once: bool) -> Use:
+        return Use(use.root, inner, times * ratio, once and keeps_once, use.reduced)
+
     if node.op in _LEAVES:
         return []
     if node.op is Op.ASSIGN:
-        return [(node.src[1], Use(root, index, times, once))]
+        return [(node.src[1], use)]
     if node.op is Op.REDUCE:
         inner = reduce_index(node, index)[0]
-        return [(node.src[0], Use(root, inner, times, once=False))]
+        return [(node.src[0], Use(use.root, inner, times, once=False, reduced=True))]
     if node.op is Op.GATHER:
         data, which = node.src
         at = index[node.arg : node.arg + len(which.shape)]
@@ -159,14 +170,13 @@ def _needs(node: Node, use: Use) -> list[tuple[Node, Use]]:
         # The row read is known at run time only; data below a gather is read, not recomputed.
         hidden = tuple(ixs.of(ixs.new_range(max(2, s), "g")) for s in data.shape)
         return [
-            (data, Use(root, hidden, times * 2, once=False)),
-            (which, Use(root, at, times * ratio, once=once and ratio <= 1)),
+            (data, need(hidden, 2.0, keeps_once=False)),
+            (which, need(at, ratio, keeps_once=ratio <= 1)),
         ]
-    if node.op is Op.CAT:
-        # Every source is evaluated for every result, then one is selected.
+    if node.op is Op.CAT:  # every source is evaluated for every result, then one is selected
         size = prod(node.shape)
         return [
-            (s, Use(root, i, times * size / max(1, prod(s.shape)), once=False))
+            (s, need(i, size / max(1, prod(s.shape)), keeps_once=False))
             for s, i, _ in cat_sources(node, index)
         ]
     if node.op in MOVEMENT:
@@ -174,8 +184,10 @@ def _needs(node: Node, use: Use) -> list[tuple[Node, Use]]:
         inner, _ = source_index(node, index)
         ratio = prod(node.shape) / max(1, prod(src.shape))
         masked = node.op is Op.PAD or (node.op in (Op.EXPAND, Op.WINDOW) and ratio > 1)
-        return [(src, Use(root, inner, times * max(ratio, 0.0), once and not masked))]
-    return [(s, Use(root, index, times, once)) for s in node.src]
+        if node.op is Op.EXPAND and node.shape[-1] > src.shape[-1]:
+            ratio = max(1.0, ratio / min(LANES, node.shape[-1]))
+        return [(src, need(inner, ratio, keeps_once=not masked))]
+    return [(s, need(index, 1.0, keeps_once=True)) for s in node.src]
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:

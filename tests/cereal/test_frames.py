@@ -227,8 +227,8 @@ def test_second_writer_is_refused_and_leaves_the_first_alone(tmp_path: Path) -> 
     publish(writer, 1)
     assert ids(reader) == [1]
     assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "frames.lock",
         "frames_cam_road",
-        "frames_cam_road.lock",
     ]
 
 
@@ -264,6 +264,11 @@ def test_names_that_would_leave_the_directory_are_refused(name: str, tmp_path: P
 def test_missing_ring_is_named(tmp_path: Path) -> None:
     with pytest.raises(FrameError, match="frames_cam_road: expected a frame ring"):
         FrameRingReader("cam", "road", conflate=True, directory=tmp_path)
+
+
+def test_missing_directory_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FrameError, match="expected to make a file beside it"):
+        FrameRingWriter("cam", "road", SMALL, directory=tmp_path / "no")
 
 
 @pytest.mark.parametrize("count", [0, 1, 257])
@@ -434,7 +439,6 @@ def test_ring_in_shared_memory_is_gone_after_close() -> None:
         assert available_streams(name) == {"driver"}
     finally:
         writer.close()
-        (DIRECTORY / f"frames_{name}_driver.lock").unlink()
     assert not (DIRECTORY / f"frames_{name}_driver").exists()
 
 

@@ -117,7 +117,8 @@ def test_truncated_compressed_log_keeps_a_prefix(
         kept = list(read_log_bytes(path))
     assert len(caught) == 1
     assert kept == events[: len(kept)]
-    assert len(kept) < len(events)
+    # A cut in the trailer of the compression loses no event.
+    assert len(kept) < len(events) or name != "rlog"
 
 
 def test_damage_inside_a_log_ends_it_with_a_warning(tmp_path: Path) -> None:

@@ -100,6 +100,19 @@ def test_one_frame_gives_three_messages(bench: Bench) -> None:
     assert bench.messages() is None
 
 
+def test_extra_frame_id_is_that_of_the_wide_camera(bench: Bench) -> None:
+    assert bench.wide is not None
+    bench.wide.push(bench.frame_of(9, 0))
+    bench.road.push(bench.frame_of(2, 0))
+    bench.daemon.step()
+    messages = bench.messages()
+    assert messages is not None
+    for name in ("modelV2", "drivingModelData"):
+        message = getattr(messages[name], name)
+        assert (message.frameId, message.frameIdExtra) == (2, 9)
+    assert messages["cameraOdometry"].cameraOdometry.frameId == 2
+
+
 def test_messages_are_sent_in_the_published_order(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -256,6 +269,25 @@ def test_lane_change_reaches_the_model_one_frame_later_as_a_pulse(bench: Bench) 
         assert str(brief.laneChangeState) == states[-1]
     assert states == ["off", "preLaneChange", *["laneChangeStarting"] * 4]
     assert desires == [[], [], [], [3], [], []]
+
+
+@pytest.mark.parametrize(("logit", "state"), [(10.0, "STARTING"), (-10.0, "OFF")])
+def test_lane_change_ends_when_the_model_says_so(bench: Bench, logit: float, state: str) -> None:
+    # Left and right lane change together are all of the desire state, or next to nothing.
+    bench.program.policy[0, 990 + 3 : 990 + 5] = logit
+    bench.send("carControl", latActive=True)
+    driver = {"vEgo": 20.0, "steeringPressed": True, "steeringTorque": 1.0}
+    for frame_id in range(2):
+        bench.send("carState", leftBlinker=frame_id == 1, **driver)
+        bench.step(frame_id)
+    bench.step(2)
+    # Ten frames to fade out, twenty to come back.
+    bench.send("carState", leftBlinker=False, **driver)
+    states = []
+    for frame_id in range(3, 33):
+        bench.step(frame_id)
+        states.append(bench.daemon.lane_change.state.name)
+    assert states[-1] == state
 
 
 def test_action_uses_the_delays_of_car_and_steering(bench: Bench) -> None:

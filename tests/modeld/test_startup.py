@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from cereal.frames import FrameFormat, FrameRingWriter
+from cereal.frames import FrameFormat, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
+from modeld import startup
 from modeld.config import Config
 from modeld.daemon import run
 from modeld.errors import ConfigError
@@ -74,6 +75,32 @@ def test_waits_for_cameras_that_come_later(
         cameras.close()
     finally:
         starter.join()
+        for writer in writers:
+            writer.close()
+
+
+def test_stream_that_opens_just_after_the_first_is_not_missed(
+    server: str,
+    stop: threading.Event,
+    small_format: FrameFormat,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    writers = [FrameRingWriter(server, "road", small_format)]
+    look = available_streams
+
+    def look_then_open(name: str) -> set[str]:
+        found = look(name)
+        if len(writers) == 1:
+            writers.append(FrameRingWriter(server, "wideRoad", small_format))
+        return found
+
+    monkeypatch.setattr(startup, "available_streams", look_then_open)
+    try:
+        cameras = wait_for_cameras(server, stop)
+        assert cameras is not None
+        assert cameras.wide is not None
+        cameras.close()
+    finally:
         for writer in writers:
             writer.close()
 

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.calibration import Camera
+from runtime.manifest import Manifest
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
 from tools.lib.drive_messages import Mounting
@@ -37,6 +38,8 @@ MIN_OPACITY = 0.15
 TOP_VIEW_X_M = 80.0
 TOP_VIEW_Y_M = 14.0
 
+# How the checkpoints of ``modeld make-model`` begin.
+EXAMPLE_PREFIX = "example-"
 # More only make the page longer.
 MAX_PICTURES = 4
 
@@ -79,6 +82,14 @@ class Report:
     frames_sent: int
     pictures: Sequence[Picture]
     mounting: Mounting
+
+
+def describe_models(manifest: Manifest) -> str:
+    """Return role and checkpoint of each model; says so where the weights are random."""
+    models = ", ".join(f"{model.role} {model.checkpoint}" for model in manifest.models)
+    if any(model.checkpoint.startswith(EXAMPLE_PREFIX) for model in manifest.models):
+        models += " (example models have random weights: where they would drive means nothing)"
+    return models or "none stated"
 
 
 def pictures_of(drive: DriveLog, keeper: PictureKeeper, camera: Camera) -> list[Picture]:

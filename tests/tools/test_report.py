@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cereal.schema import new_event, read_event
+from modeld.calibration import Camera
+from tools.lib.drive_log import summarize
+from tools.lib.drive_messages import Mounting
+from tools.lib.picture import PictureKeeper, encode_jpeg
+from tools.lib.report import Picture, Report, pictures_of, render, write_report
+
+CAMERA = Camera(320, 200, 288.0)
+
+
+def _model(frame_id: int, *, y_m: float = 0.0, valid: bool = True) -> Any:
+    event = new_event("modelV2", mono_time_ns=1, valid=valid)
+    model = event.modelV2
+    model.frameId = frame_id
+    model.timestampEof = 1_000_000_000 + 50_000_000 * frame_id
+    model.modelExecutionTime = 0.030 + 0.001 * frame_id
+    far = np.linspace(0.0, 80.0, 33)
+    for curve, offset in [(model.position, y_m)]:
+        curve.x, curve.y, curve.z = far.tolist(), [offset] * 33, [0.0] * 33
+    model.velocity.x = [15.0] * 33
+    for name, offsets in (("laneLines", (-5.4, -1.8, 1.8, 5.4)), ("roadEdges", (-7.0, 7.0))):
+        for curve, offset in zip(model.init(name, len(offsets)), offsets, strict=True):
+            curve.x, curve.y, curve.z = far.tolist(), [offset] * 33, [1.22] * 33
+    model.laneLineProbs = [0.1, 0.9, 0.9, 0.1]
+    return read_event(event.to_bytes())
+
+
+def _report(events: list[Any], frames_sent: int) -> Report:
+    drive = summarize(events)
+    grey = np.full((200, 320), 100, np.uint8)
+    jpeg = encode_jpeg(grey, grey[:100])
+    pictures = [Picture(row, jpeg, CAMERA) for row in range(min(1, drive.frame_ids.size))]
+    return Report("A <title>", "s", {"a & b": "c"}, drive, frames_sent, pictures, Mounting())
+
+
+def test_summary_reads_what_the_messages_say() -> None:
+    drive = summarize([_model(3), _model(4, valid=False), _model(7, y_m=2.0)])
+    assert drive.frame_ids.tolist() == [3, 4, 7]
+    assert drive.missing_frames == 2
+    np.testing.assert_allclose(drive.times_s, [0.0, 0.05, 0.2])
+    np.testing.assert_allclose(drive.execution_ms, [33.0, 34.0, 37.0], rtol=1e-6)
+    assert (drive.counts["modelV2"], drive.counts["modelV2:valid"]) == (3, 2)
+    assert drive.lane_lines_m.shape == (3, 4, 33, 3)
+    assert drive.plan_m[2, 0].tolist() == [0.0, 2.0, 0.0]
+    assert drive.all_finite
+
+
+def test_non_finite_value_is_noticed() -> None:
+    assert not summarize([_model(0, y_m=float("nan"))]).all_finite
+
+
+def test_path_is_drawn_where_the_camera_sees_it() -> None:
+    text = render(_report([_model(0)], 1))
+    # 0.9 m left of the centre, on the road 1.22 m below, at the first point beyond 3 m: x = 5 m.
+    left, down = 160.0 - 288.0 * 0.9 / 5.0, 100.0 + 288.0 * 1.22 / 5.0
+    assert f'<path class="path" fill-opacity="0.45" d="M{left:.1f} {down:.1f}L' in text
+
+
+def test_numbers_and_texts_are_on_the_page() -> None:
+    text = render(_report([_model(0), _model(2)], 3))
+    assert "<h1>A &lt;title&gt;</h1>" in text
+    assert "<th>a &amp; b</th>" in text
+    assert "median 31.0 ms" in text
+    assert "1 frame ids between the first and the last message have none" in text
+
+
+def test_drive_without_messages_still_gives_a_page() -> None:
+    text = render(_report([], 5))
+    assert "published no modelV2" in text
+    assert "nan" not in text
+
+
+def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, _report([_model(0)], 1))
+    before = path.read_text()
+    broken = Report("\ud800", "s", {}, summarize([]), 0, [], Mounting())
+    with pytest.raises(UnicodeEncodeError):
+        write_report(path, broken)
+    assert path.read_text() == before
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [(1, [0]), (4, [0, 1, 2, 3]), (221, [0, 64, 128, 192]), (64, [0, 16, 32, 48])],
+)
+def test_keeper_spreads_a_few_frames_over_any_length(frames: int, expected: list[int]) -> None:
+    keeper = PictureKeeper()
+    grey = np.zeros((4, 8), np.uint8)
+    for frame_id in range(frames):
+        keeper.offer(frame_id, grey, grey[:2])
+    chosen = [frame_id for frame_id, _ in keeper.choose(4)]
+    assert chosen == expected
+    with_message = summarize([_model(0)])
+    assert [picture.row for picture in pictures_of(with_message, keeper, CAMERA)] == [0]

@@ -1,0 +1,258 @@
+"""``modeld bench``: time an artifact, kernel by kernel.
+
+Example::
+
+    modeld bench driving.pkl --iters 200
+    modeld bench policy.pkl --profile --json --trace policy.json
+
+Frames are random NV12, warp matrices the identity, other inputs normal noise. ``median_ms`` is
+one whole run as the daemon does it: inputs written, kernels launched, outputs read.
+``load_warm_ms`` and ``load_cold_ms`` are the loading of the artifact in a fresh process, with the
+kernel cache filled and empty, from the file to ready for the first frame.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import runtime
+from tools.errors import ToolError, UsageError
+from tools.lib.table import format_size, format_table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from runtime import KernelTime, Program, TensorSpec
+
+WARM_UP_RUNS = 5
+SHOWN_KERNELS = 15  # without --profile
+LOAD_TIMEOUT_S = 600
+LOAD_CODE = """
+import sys
+from runtime import load_program
+with load_program(sys.argv[1], sys.argv[2] or None) as program:
+    print(program.stats.load_ms)
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("artifact", type=Path, help="made by modeld compile")
+    parser.add_argument("--iters", type=int, default=100, metavar="N", help="timed runs (100)")
+    parser.add_argument("--entry", help="entry point (the artifact's first)")
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument("--profile", action="store_true", help="every launch, also with --json")
+    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
+    parser.add_argument(
+        "--no-load", action="store_true", help="skip the two load times (a cold load compiles)"
+    )
+    parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work. RuntimeFault: the artifact or device is not right.
+    """
+    if args.iters < 1:
+        raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
+    with runtime.load_program(args.artifact, args.device) as program:
+        entry = args.entry or program.entries[0]
+        inputs = make_inputs(program.entry_inputs(entry), args.seed)
+        result = measure(program, inputs, entry, args.iters)
+        times = program.profile(inputs, entry, min(args.iters, 20))
+        if args.trace:
+            from runtime.trace import write_trace
+
+            spans = program.spans(inputs, entry, min(args.iters, 5))
+            write_trace(args.trace, spans, program.stats.device)
+    result["load_warm_ms"] = result["load_cold_ms"] = None
+    if not args.no_load:
+        result["load_warm_ms"] = measure_load(args.artifact, args.device, cold=False)
+        result["load_cold_ms"] = measure_load(args.artifact, args.device, cold=True)
+    if args.json:
+        if args.profile:
+            result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]
+        print(json.dumps(result))
+    else:
+        _print_tables(result, times, len(times) if args.profile else SHOWN_KERNELS)
+    return 0
+
+
+def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
+    """Return inputs for timing: any values will do that do not change the amount of work.
+
+    Args:
+        specs: what the entry takes.
+        seed: of the generator; equal seeds give equal inputs.
+
+    Returns:
+        uint8: uniform bytes; (3, 3) matrices named `*transform`: identity; other floats: normal
+        noise; other integers and booleans: 0 and 1, which are valid indices nearly everywhere.
+    """
+    generator = np.random.default_rng(seed)
+    inputs: dict[str, NDArray[Any]] = {}
+    for spec in specs:
+        value: NDArray[Any]
+        if spec.dtype == np.uint8:
+            value = generator.integers(0, 256, spec.shape)
+        elif spec.name.endswith("transform") and spec.shape == (3, 3):
+            value = np.eye(3)
+        elif spec.dtype.kind == "f":
+            value = generator.standard_normal(spec.shape)
+        else:
+            value = generator.integers(0, 2, spec.shape)
+        inputs[spec.name] = np.ascontiguousarray(value.astype(spec.dtype).reshape(spec.shape))
+    return inputs
+
+
+def measure(
+    program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, iterations: int
+) -> dict[str, Any]:
+    """Run an entry `iterations` times; return times in ms and its work by the manifest."""
+    for _ in range(min(WARM_UP_RUNS, iterations)):
+        program.run(inputs, entry)
+    times_ms = np.empty(iterations)
+    for index in range(iterations):
+        started_ns = time.perf_counter_ns()
+        program.run(inputs, entry)
+        times_ms[index] = (time.perf_counter_ns() - started_ns) / 1e6
+    manifest = program.manifest
+    spec = manifest.entry(entry)
+    assert spec is not None  # program.run would have refused it
+    launches = [manifest.kernels[index] for index in spec.launches]
+    median_ms = float(np.median(times_ms))
+    return {
+        "artifact": manifest.name,
+        "entry": entry,
+        "median_ms": median_ms,
+        "p99_ms": float(np.percentile(times_ms, 99)),
+        "min_ms": float(times_ms.min()),
+        "kernels": len({(kernel.program, kernel.name) for kernel in launches}),
+        "launches": len(launches),
+        "bytes_moved": sum(kernel.bytes_moved for kernel in launches),
+        "arena_peak_bytes": manifest.arena_size,
+        "gflops": sum(kernel.flops for kernel in launches) / (median_ms * 1e6),
+        "rss_mib": resident_mib(),
+        "device": program.stats.device,
+    }
+
+
+def resident_mib() -> float:
+    """Return this process's resident memory in MiB (Linux: VmRSS of /proc/self/status)."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def measure_load(artifact: Path, device: str | None, *, cold: bool) -> float:
+    """Load an artifact in a fresh process; return the milliseconds from file to first frame.
+
+    Args:
+        artifact: the file.
+        device: as for `load_program`.
+        cold: with empty caches, ours and the drivers', that are deleted afterwards.
+
+    Raises:
+        ToolError: the process failed; holds its last line.
+    """
+    with tempfile.TemporaryDirectory(prefix="modeld-bench-") as empty:
+        # The package may run from a source tree, which the child must find too.
+        root = str(Path(runtime.__file__).parent.parent)
+        paths = [root, *filter(None, [os.environ.get("PYTHONPATH")])]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        if cold:
+            environment |= {
+                "MODELD_CACHE_DIR": empty,
+                "POCL_CACHE_DIR": str(Path(empty) / "pocl"),
+                "CUDA_CACHE_PATH": str(Path(empty) / "cuda"),
+            }
+        try:
+            # The command is this interpreter on a constant; nothing goes through a shell.
+            result = subprocess.run(  # noqa: S603
+                [sys.executable, "-c", LOAD_CODE, str(artifact), device or ""],
+                env=environment,
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=LOAD_TIMEOUT_S,
+            )
+        except subprocess.TimeoutExpired:
+            raise ToolError(f"{artifact}: loading took over {LOAD_TIMEOUT_S} s") from None
+    if result.returncode != 0:
+        last = (result.stderr.strip().splitlines() or ["no message"])[-1]
+        raise ToolError(f"{artifact}: loading in a fresh process failed: {last}")
+    return float(result.stdout)
+
+
+def _kernel_row(kernel_time: KernelTime) -> dict[str, Any]:
+    return {
+        "launch": kernel_time.launch,
+        "name": kernel_time.name,
+        "median_ms": kernel_time.median_ms,
+        "min_ms": kernel_time.min_ms,
+        "gflops": kernel_time.gflops,
+        "gbytes_per_s": kernel_time.gbytes_per_s,
+        "origin": list(kernel_time.origin),
+    }
+
+
+def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown: int) -> None:
+    print(f"{result['artifact']}, entry {result['entry']}, on {result['device']}")
+    load = "not measured"
+    if result["load_cold_ms"] is not None:
+        load = f"{result['load_warm_ms']:.0f} ms warm, {result['load_cold_ms']:.0f} ms cold"
+    times_text = (
+        f"{result['median_ms']:.3f} ms median, {result['p99_ms']:.3f} ms p99, "
+        f"{result['min_ms']:.3f} ms min"
+    )
+    memory_text = (
+        f"{format_size(result['bytes_moved'])} moved, "
+        f"{format_size(result['arena_peak_bytes'])} arena, {result['rss_mib']:.0f} MiB resident"
+    )
+    facts = {
+        "run": times_text,
+        "rate": f"{result['gflops']:.1f} GFLOP/s",
+        "kernels": f"{result['kernels']} in {result['launches']} launches",
+        "memory": memory_text,
+        "load": load,
+    }
+    for name, text in facts.items():
+        print(f"  {name:8} {text}")
+    total = sum(kernel_time.median_ms for kernel_time in times)
+    slowest = sorted(times, key=lambda item: item.median_ms, reverse=True)[:shown]
+    rows = [
+        (
+            item.launch,
+            item.name,
+            item.median_ms,
+            f"{100 * item.median_ms / total:.1f} %" if total else "-",
+            item.gflops,
+            item.gbytes_per_s,
+            _shorten(item.origin),
+        )
+        for item in slowest
+    ]
+    print(f"\nslowest {len(rows)} of {len(times)} launches ({total:.3f} ms on the device):")
+    print(format_table(("#", "kernel", "ms", "share", "GFLOP/s", "GB/s", "from"), rows))
+
+
+def _shorten(origin: Sequence[str]) -> str:
+    """Show the first nodes a kernel came from; a fused kernel may list twenty."""
+    text = ", ".join(origin[:2])
+    more = f" +{len(origin) - 2}" if len(origin) > 2 else ""
+    return text[:60] + more

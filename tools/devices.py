@@ -1,0 +1,65 @@
+"""``modeld devices``: the OpenCL devices of this machine, and the one that is taken by default.
+
+Example::
+
+    modeld devices
+    modeld bench driving.pkl --device cpu
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING
+
+from tools.lib.table import format_size, format_table
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command: none of its own."""
+    del parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """List the devices.
+
+    Raises:
+        NoDeviceError: none is usable; those that are not are listed with the reason first.
+    """
+    # pyopencl is slow to load; `--help` must not need it.
+    from runtime.device import choose_device, list_devices
+
+    devices = list_devices()
+    usable = [info for info in devices if not info.problem]
+    auto = usable[0].index if usable else None
+    if args.json:
+        print(json.dumps({"devices": [dataclasses.asdict(d) for d in devices], "auto": auto}))
+    elif devices:
+        rows = [
+            (
+                "*" if info.index == auto else "",
+                info.index,
+                info.kind,
+                info.name,
+                info.compute_units,
+                format_size(info.global_mem_bytes),
+                _abilities(info.images, info.half_arithmetic, info.unified_memory),
+                info.problem or info.version,
+            )
+            for info in devices
+        ]
+        header = ("", "index", "kind", "name", "units", "memory", "can", "driver")
+        print(format_table(header, rows))
+        if auto is not None:
+            print("\n* is taken when no --device is given; an index, a kind or a name chooses.")
+    if auto is None:
+        choose_device()  # raises, and says why
+    return 0
+
+
+def _abilities(images: bool, half: bool, unified: bool) -> str:
+    names = {"images": images, "fp16": half, "shared memory": unified}
+    return ", ".join(name for name, able in names.items() if able) or "-"

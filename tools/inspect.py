@@ -1,0 +1,109 @@
+"""``modeld inspect``: what is in an artifact, an ONNX model or a log.
+
+Example::
+
+    modeld inspect driving.pkl
+    modeld inspect vision.onnx --json
+
+The kind of file is told from its first bytes, never from its name.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+
+from tools.errors import InspectError
+from tools.lib.table import format_table
+
+if TYPE_CHECKING:
+    import argparse
+
+
+class Section(NamedTuple):
+    """One table of a description."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[object, ...]]
+
+
+class Describer(Protocol):
+    """A module that describes one kind of file."""
+
+    def describe(self, path: Path) -> tuple[dict[str, Any], list[Section]]:
+        """Return the description for machines (plain data) and the one for people (tables)."""
+
+
+# Kind of file -> the module whose `describe` reads it; imported only when such a file is given.
+DESCRIBERS = {
+    "artifact": "tools.lib.describe_artifact",
+    "onnx": "tools.lib.describe_model",
+    "log": "tools.lib.describe_log",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the arguments of the command."""
+    parser.add_argument("file", type=Path, help="artifact, ONNX model or event log")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Describe the file.
+
+    Raises:
+        InspectError: the file cannot be read or is none of these kinds.
+    """
+    kind = kind_of(args.file)
+    describer = cast("Describer", importlib.import_module(DESCRIBERS[kind]))
+    facts, sections = describer.describe(args.file)
+    if args.json:
+        print(json.dumps({"kind": kind, "file": args.file.name, **facts}))
+        return 0
+    print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
+    for section in sections:
+        print(f"\n{section.title}")
+        print(format_table(section.header, section.rows))
+    return 0
+
+
+def kind_of(path: Path) -> str:
+    """Return which of DESCRIBERS a file is, from its first bytes.
+
+    Raises:
+        InspectError: the file cannot be read, or begins like none of them.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(64)
+    except OSError as error:
+        raise InspectError(f"{path}: cannot read: {error.strerror or error}") from error
+    if start[:2] == b"\x80\x05":  # PROTO 5, the first opcode of the manifest's pickle
+        return "artifact"
+    if start[:4] == b"\x28\xb5\x2f\xfd" or start[:3] == b"BZh":  # zstd, bzip2
+        return "log"
+    # ModelProto field 1 (ir_version), a small varint, and then field 2 (producer_name), 7 or 8.
+    if len(start) > 2 and start[0] == 0x08 and start[1] < 0x40 and start[2] in _AFTER_IR_VERSION:
+        return "onnx"
+    if _begins_like_an_event(start):
+        return "log"
+    raise InspectError(
+        f"{path}: expected an artifact, an ONNX model or an event log; "
+        f"it begins with {start[:8].hex(' ') or 'nothing'}"
+    )
+
+
+# Tags (field << 3 | wire type 2) of the fields that may follow: strings, graph, opset imports.
+_AFTER_IR_VERSION = {(field << 3) | 2 for field in (2, 3, 4, 6, 7, 8, 14)}
+
+
+def _begins_like_an_event(start: bytes) -> bool:
+    """A Cap'n Proto message: segment count - 1, sizes in words, then a struct pointer."""
+    segments = int.from_bytes(start[:4], "little") + 1
+    table = 4 * (1 + segments)
+    table += -table % 8
+    if len(start) < 16 or segments > 4 or int.from_bytes(start[4:8], "little") == 0:
+        return False
+    return start[table] & 3 == 0 and start[table : table + 8] != bytes(8)

@@ -1,0 +1,110 @@
+"""What `modeld inspect` says of an artifact."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from runtime.artifact import Artifact, read_artifact
+from tools.inspect import Section
+from tools.lib.table import format_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from runtime.manifest import BufferSpec, EntrySpec, Manifest
+
+SHOWN_KERNELS = 20
+
+
+def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
+    """Return the manifest without sources and binaries, and it as tables.
+
+    Raises:
+        ArtifactError: the file is not a sound artifact.
+    """
+    artifact = read_artifact(path)
+    manifest = artifact.manifest
+    facts = {
+        "name": manifest.name,
+        "artifact_kind": manifest.kind,
+        "sha256": artifact.sha256,
+        "models": manifest.raw["models"],
+        "metadata": manifest.metadata,
+        "target": manifest.raw["target"],
+        "entries": {entry.name: _entry_facts(manifest, entry) for entry in manifest.entries},
+        "state": [_tensor_facts(b) for b in manifest.buffers if b.kind == "state"],
+        "arena_bytes": manifest.arena_size,
+        "data_bytes": manifest.data_size,
+        "programs": len(manifest.programs),
+        "binaries": sum(1 for program in manifest.programs if program.binary),
+        "kernels": len({(kernel.program, kernel.name) for kernel in manifest.kernels}),
+    }
+    return facts, _sections(artifact)
+
+
+def _tensor_facts(buffer: BufferSpec) -> dict[str, Any]:
+    return {"name": buffer.name, "dtype": buffer.dtype, "shape": list(buffer.shape)}
+
+
+def _entry_facts(manifest: Manifest, entry: EntrySpec) -> dict[str, Any]:
+    launches = [manifest.kernels[index] for index in entry.launches]
+    return {
+        "inputs": [_tensor_facts(manifest.buffers[index]) for index in entry.inputs],
+        "outputs": [_tensor_facts(manifest.buffers[index]) for index in entry.outputs],
+        "launches": len(launches),
+        "flops": sum(kernel.flops for kernel in launches),
+        "bytes_moved": sum(kernel.bytes_moved for kernel in launches),
+    }
+
+
+def _sections(artifact: Artifact) -> list[Section]:
+    manifest = artifact.manifest
+    binaries = sum(1 for program in manifest.programs if program.binary)
+    overview: list[tuple[object, ...]] = [
+        ("name", manifest.name),
+        ("kind", manifest.kind),
+        ("sha256", artifact.sha256),
+        ("compiled for", f"{manifest.target.name}: {manifest.target.device or 'any device'}"),
+        ("driver", manifest.target.driver or "any"),
+        ("weights", format_size(manifest.data_size)),
+        ("arena", format_size(manifest.arena_size)),
+        ("programs", f"{len(manifest.programs)}, {binaries} with a device binary"),
+    ]
+    overview += [
+        (model.role, f"{model.file}, checkpoint {model.checkpoint or 'unknown'}")
+        for model in manifest.models
+    ]
+    tensors: list[tuple[object, ...]] = []
+    for entry in manifest.entries:
+        for use, indices in (("input", entry.inputs), ("output", entry.outputs)):
+            tensors += [_tensor_row(entry.name, use, manifest.buffers[i]) for i in indices]
+    tensors += [_tensor_row("(all)", "state", b) for b in manifest.buffers if b.kind == "state"]
+    entries: list[tuple[object, ...]] = []
+    for entry in manifest.entries:
+        facts = _entry_facts(manifest, entry)
+        moved = format_size(facts["bytes_moved"])
+        entries.append((entry.name, facts["launches"], facts["flops"] / 1e9, moved))
+    return [
+        Section("overview", ("what", "value"), overview),
+        Section("entries", ("entry", "launches", "GFLOP", "moved"), entries),
+        Section("tensors", ("entry", "use", "name", "dtype", "shape"), tensors),
+        _kernel_section(manifest),
+    ]
+
+
+def _tensor_row(entry: str, use: str, buffer: BufferSpec) -> tuple[object, ...]:
+    return entry, use, buffer.name, buffer.dtype, "x".join(map(str, buffer.shape)) or "scalar"
+
+
+def _kernel_section(manifest: Manifest) -> Section:
+    launches = manifest.entries[0].launches
+    counts = Counter(manifest.kernels[index].name for index in launches)
+    work: Counter[str] = Counter()
+    for index in launches:
+        work[manifest.kernels[index].name] += manifest.kernels[index].flops
+    rows: list[tuple[object, ...]] = [
+        (name, counts[name], flops / 1e6) for name, flops in work.most_common(SHOWN_KERNELS)
+    ]
+    title = f"kernels of {manifest.entries[0].name}, most work first ({len(rows)} of {len(counts)})"
+    return Section(title, ("kernel", "launches", "MFLOP"), rows)

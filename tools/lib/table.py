@@ -1,0 +1,51 @@
+"""Plain text tables: columns aligned, numbers to the right."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return the rows under their header; a column of numbers is aligned to the right.
+
+    Args:
+        header: titles of the columns.
+        rows: cells; floats are shown with three significant decimals, None as "-".
+    """
+    texts = [[_cell(value) for value in row] for row in rows]
+    widths = [
+        max(len(title), *(len(row[column]) for row in texts), 0)
+        for column, title in enumerate(header)
+    ]
+    right = [
+        bool(rows) and all(isinstance(row[column], int | float) for row in rows)
+        for column in range(len(header))
+    ]
+    lines = [_line(header, widths, right)]
+    lines += [_line(row, widths, right) for row in texts]
+    return "\n".join(lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)
+
+
+def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    padded = (
+        cell.rjust(width) if to_right else cell.ljust(width)
+        for cell, width, to_right in zip(cells, widths, right, strict=True)
+    )
+    return "  ".join(padded).rstrip()
+
+
+def format_size(size: float) -> str:
+    """Return a number of bytes for people: "512 B", "3.4 KiB", "29.0 MiB"."""
+    if size < 1024:
+        return f"{size:.0f} B"
+    for unit in ("KiB", "MiB"):
+        size /= 1024
+        if size < 1024:
+            return f"{size:.1f} {unit}"
+    return f"{size / 1024:.1f} GiB"
