@@ -100,13 +100,16 @@ class BoundEntry:
 def bind_entry(
     entry: EntrySpec,
     manifest: Manifest,
-    programs: Sequence[cl.Program],
+    launches: Sequence[Launch],
     buffers: Sequence[cl.Buffer],
 ) -> BoundEntry:
-    """Create the kernels of `entry` with their arguments and the arrays of its outputs.
+    """Gather the launches of `entry` and make the arrays of its outputs.
 
-    Raises:
-        ArtifactError: a program has no such kernel, or the kernel takes other arguments.
+    Args:
+        entry: one of the manifest's.
+        manifest: the whole.
+        launches: for each kernel of the manifest, as `bind_launches` returns them.
+        buffers: for each buffer of the manifest, the device's.
     """
     specs = manifest.buffers
     outputs = tuple(
@@ -125,11 +128,20 @@ def bind_entry(
             for index in entry.inputs
         ),
         outputs=outputs,
-        launches=tuple(
-            _bind_launch(manifest.kernels[index], programs, buffers) for index in entry.launches
-        ),
+        launches=tuple(launches[index] for index in entry.launches),
         results={slot.name: slot.array for slot in outputs},
     )
+
+
+def bind_launches(
+    manifest: Manifest, programs: Sequence[cl.Program], buffers: Sequence[cl.Buffer]
+) -> list[Launch]:
+    """Create each kernel of the manifest with its arguments set; entries share them.
+
+    Raises:
+        ArtifactError: a program has no such kernel, or the kernel takes other arguments.
+    """
+    return [_bind_launch(spec, programs, buffers) for spec in manifest.kernels]
 
 
 def _tensor_spec(spec: BufferSpec) -> TensorSpec:

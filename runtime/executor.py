@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from runtime.artifact import Artifact, from_memory, read_artifact
 from runtime.device import Device, choose_device
-from runtime.entry import BoundEntry, TensorSpec, bind_entry
+from runtime.entry import BoundEntry, TensorSpec, bind_entry, bind_launches
 from runtime.errors import ArtifactError, InputError, RuntimeFault, first_line
 from runtime.guard import check_finite, checks_enabled
 from runtime.manifest import Manifest
@@ -62,8 +62,10 @@ class Program:
         programs = [cache.build(spec, target) for spec in self._manifest.programs]
         self._programs = programs
         self._memory = DeviceMemory(artifact, device, self._queue)
+        buffers = self._memory.buffers
+        launches = bind_launches(self._manifest, programs, buffers)
         self._entries: dict[str, BoundEntry] = {
-            entry.name: bind_entry(entry, self._manifest, programs, self._memory.buffers)
+            entry.name: bind_entry(entry, self._manifest, launches, buffers)
             for entry in self._manifest.entries
         }
         self._default = self._manifest.entries[0].name

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from scheduler.dtype import DType, max_value, min_value
 from scheduler.errors import VerifyError
 
 if TYPE_CHECKING:
@@ -122,6 +123,15 @@ COST = {
     Op.CAST: 0,
     Op.BITCAST: 0,
 }
+
+
+def identity(op: Op, dtype: DType) -> float | int:
+    """Return the neutral element of a reduction."""
+    if op is Op.ADD:
+        return 0
+    if op is Op.MUL:
+        return 1
+    return min_value(dtype) if op is Op.MAX else max_value(dtype)
 
 
 def infer_shape(op: Op, src: tuple[Node, ...], arg: Any) -> Shape:

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler.errors import ModelError
 from scheduler.kernelize.kernels import Kernel, make_kernels
 from scheduler.lower.lowered import LoweredKernel, lower_kernels
 from scheduler.node import Buffer, Node, make, toposort
@@ -69,6 +70,9 @@ def kernelize(
         outputs: by name.
         states: ASSIGN nodes to perform.
     """
+    for name, node in outputs.items():
+        if not all(node.shape):
+            raise ModelError(f'output "{name}": shape {node.shape} has no elements to compute')
     verify([*outputs.values(), *states])
     roots = run_passes([*outputs.values(), *states])
     sinks: list[Node] = []

@@ -7,16 +7,18 @@ written in four files that build on each other: tensor_core (what it is), tensor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Self, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler import dtype as dt
 from scheduler.dtype import DType
 from scheduler.errors import ModelError
 from scheduler.node import make
 from scheduler.ops import Op
+from scheduler.realize import run
 from scheduler.tensor_core import Scalar, evaluate
 from scheduler.tensor_nn import TensorNeural
 from scheduler.tensor_shape import shape_of
@@ -93,6 +95,22 @@ class Tensor(TensorNeural):
         """Join tensors along a new axis."""
         axis = axis % (tensors[0].ndim + 1)
         return cls.cat([t.unsqueeze(axis) for t in tensors], axis)
+
+    def numpy(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
+        """Compile, run once on an OpenCL device and return the values.
+
+        Args:
+            inputs: values of input buffers by name; states are zeros.
+
+        Raises:
+            SchedulerError: it cannot be compiled.
+            RuntimeFault: there is no device, or an input does not fit.
+        """
+        return run([self], inputs)[0]
+
+    def item(self) -> Any:
+        """Return the value of a tensor of one element as a Python scalar."""
+        return self.numpy().item()
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:

@@ -115,7 +115,7 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any
             value = generator.standard_normal(spec.shape)
         else:
             value = generator.integers(0, 2, spec.shape)
-        inputs[spec.name] = np.ascontiguousarray(value.astype(spec.dtype).reshape(spec.shape))
+        inputs[spec.name] = np.asarray(value, spec.dtype, order="C").reshape(spec.shape)
     return inputs
 
 

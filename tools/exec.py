@@ -65,15 +65,21 @@ def run(args: argparse.Namespace) -> int:
 
 def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
-        # Without pickles: a file of arrays must not be able to run anything.
-        with np.load(path, allow_pickle=False) as archive:
+        # numpy leaves a file open that it finds damaged; this one is ours to close.
+        with path.open("rb") as file:
+            # Without pickles: a file of arrays must not be able to run anything.
+            archive = np.load(file, allow_pickle=False)
             if not isinstance(archive, np.lib.npyio.NpzFile):
                 raise UsageError(f"{path}: expected an .npz of named arrays, found a single array")
-            return {name: np.ascontiguousarray(archive[name]) for name in archive.files}
+            # asarray and not ascontiguousarray, which makes a vector of a scalar.
+            return {name: np.asarray(archive[name], order="C") for name in archive.files}
     except OSError as error:
         raise UsageError(f"{path}: cannot read: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise UsageError(f"{path}: expected an .npz of plain arrays: {error}") from error
+        # numpy's own text advises to allow pickles, which is the last thing to do.
+        raise UsageError(
+            f"{path}: expected an .npz of plain arrays, as numpy.savez writes"
+        ) from error
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:

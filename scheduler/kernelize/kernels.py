@@ -1,8 +1,8 @@
 """The kernel list: bodies, what they read and write, and the order they run in.
 
-State: a kernel that writes a state in place must not run before a kernel that reads its old value. Where that
-cannot be had (the new value is computed from other elements of the old one, as in a shifted queue) the new
-value goes to a temporary and a commit kernel copies it at the end:
+State: a kernel that writes a state must not run before a kernel that reads its old value, nor read the
+state itself (blocks may overlap, so an element may be computed twice). Where that cannot be had, as in a
+shifted queue, the new value goes to a temporary and a commit kernel copies it at the end:
 
     q' = cat(q[1:], x); y = f(q')     ->     t = cat(q[1:], x); y = f(t); q = t
 """
@@ -102,7 +102,18 @@ def make_kernels(sinks: Sequence[Node]) -> list[Kernel]:
     for root in [n for n in toposort(sinks) if n in regions]:
         body = build_body(regions[root], stored)
         kernels.append(Kernel(body, root, _reads(body), _origins(root, stored)))
-    return _with_state(kernels)
+    return _with_state(_without_unread(kernels, frozenset(sinks)))
+
+
+def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kernel]:
+    """Drop kernels whose result nobody reads: a slice may have kept only the padding around it."""
+    kept: list[Kernel] = []
+    wanted = set(sinks)
+    for kernel in reversed(kernels):
+        if kernel.target in wanted or kernel.target.op is Op.ASSIGN:
+            wanted.update(kernel.reads)
+            kept.append(kernel)
+    return kept[::-1]
 
 
 def _with_state(kernels: list[Kernel]) -> list[Kernel]:
@@ -118,10 +129,8 @@ def _with_state(kernels: list[Kernel]) -> list[Kernel]:
     position = {k.target: i for i, k in enumerate(early)}
     commits: list[Kernel] = []
     for state, writer in writers.items():
-        after = [
-            k for k in early if state in k.reads and position[k.target] >= position[writer.target]
-        ]
-        if after and not (after == [writer] and _reads_only_itself(writer, state)):
+        at = position[writer.target]
+        if any(state in k.reads and position[k.target] >= at for k in early):
             commits.append(_commit(state, writer))
     return [*early, *commits]
 
@@ -133,13 +142,6 @@ def state_of(kernel: Kernel, kernels: Sequence[Kernel]) -> Node | None:
     state = kernel.target.src[0]
     committed = any(k.target is state for k in kernels)
     return None if committed else state
-
-
-def _reads_only_itself(kernel: Kernel, state: Node) -> bool:
-    """Whether a kernel reads of the state only the element it then writes."""
-    own = tuple(ixs.ZERO if r is None else ixs.of(r) for r in kernel.body.ranges)
-    loads = [n for n in scalar_nodes(kernel.body.value) if n.op is Op.LOAD and n.src[0] is state]
-    return all(n.arg.index == own for n in loads)
 
 
 def _commit(state: Node, writer: Kernel) -> Kernel:

@@ -36,6 +36,9 @@ TILE_REUSE = 16
 # Nested divisions in an index beyond this are cut by storing the node: they cost more than the load.
 MAX_INDEX_DEPTH = 12
 
+# A value needed at more different places than this is stored, or indices would multiply without end.
+MAX_USES = 64
+
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 
@@ -118,6 +121,8 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float) -> bo
         return False
     if node.op in MOVEMENT and node.op is not Op.CAT:
         return False
+    if len(needed) > MAX_USES:
+        return True
     if any(ix.depth > MAX_INDEX_DEPTH for use in needed for ix in use.index):
         return True
     if carries:

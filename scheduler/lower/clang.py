@@ -216,12 +216,3 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
     test = f"({a} < {b})"
     test = test if lanes == 1 else _lane_test(test, dtype, lanes)
     return choose(test, value, accumulator, dtype, lanes)
-
-
-def identity(op: Op, dtype: DType) -> float | int:
-    """Return the neutral element of a reduction."""
-    if op is Op.ADD:
-        return 0
-    if op is Op.MUL:
-        return 1
-    return dt.min_value(dtype) if op is Op.MAX else dt.max_value(dtype)

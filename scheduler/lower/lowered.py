@@ -27,6 +27,10 @@ from scheduler.node import Node
 from scheduler.ops import COST, ELEMENTWISE, Op
 
 
+# Kernels index with int.
+MAX_OFFSET = 2**31 - 1
+
+
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
     """A kernel as OpenCL text and what its launch needs.
@@ -88,6 +92,7 @@ def _lower(
     if not fixed:
         layouts[kernel.target] = _layout(body, vector)
         body = store_as(body, layouts[kernel.target])
+    _check_offsets(body)
     body, vector = merge_ranges(body, vector)
     schedule = choose_schedule(body, vector, lanes)
     target = state_of(kernel, kernels) or kernel.target
@@ -106,6 +111,13 @@ def _lower(
         moved,
         _kind(body),
     )
+
+
+def _check_offsets(body: PlacedBody) -> None:
+    offsets = [body.offset, *(n.arg.offset for n in scalar_nodes(body.value) if n.op is Op.LOAD)]
+    largest = max(offset.hi for offset in offsets)
+    if largest > MAX_OFFSET:
+        raise LoweringError(f"a buffer of {largest + 1} elements; at most {MAX_OFFSET + 1} fit")
 
 
 def _layout(body: PlacedBody, vector: Atom | None) -> Layout:

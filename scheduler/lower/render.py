@@ -22,7 +22,7 @@ from scheduler.lower.place import PlacedBody, accumulates
 from scheduler.lower.schedule import Schedule
 from scheduler.lower.values import Argument, Instance, Values
 from scheduler.node import Node
-from scheduler.ops import Op
+from scheduler.ops import Op, identity
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +162,7 @@ class _Renderer:
 
     def _accumulator(self, node: Node, lanes: int) -> str:
         name = self.e.fresh("acc")
-        start = clang.literal(clang.identity(node.arg[0], node.dtype), node.dtype)
+        start = clang.literal(identity(node.arg[0], node.dtype), node.dtype)
         value = clang.widen(start, node.dtype, lanes) if lanes > 1 else start
         self.e.statement(f"{clang.ctype(node.dtype, lanes)} {name} = {value};")
         return name

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import (  # type: ignore[import-untyped] # protobuf ships no types
+from google.protobuf.message import (
     DecodeError,
 )
 from numpy.typing import NDArray

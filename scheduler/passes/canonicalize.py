@@ -15,7 +15,7 @@ import math
 
 from scheduler import dtype as dt
 from scheduler.node import Node, alu, const, make
-from scheduler.ops import Op
+from scheduler.ops import Op, identity
 from scheduler.rewrite import Rule
 
 
@@ -115,6 +115,16 @@ def _double_contiguous(node: Node) -> Node | None:
     return node.src[0] if node.src[0].op is Op.CONTIGUOUS else None
 
 
+def _empty_reduce(node: Node) -> Node | None:
+    if all(node.src[0].shape) or not all(node.shape):
+        return None
+    scalar = const(identity(node.arg[0], node.dtype), node.dtype)
+    if not node.shape:
+        return scalar
+    ones = make(Op.RESHAPE, node.dtype, (scalar,), (1,) * len(node.shape))
+    return make(Op.EXPAND, node.dtype, (ones,), node.shape)
+
+
 RULES = (
     Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
     Rule("divide by power of two", (Op.DIV,), _divide_by_power_of_two),
@@ -124,5 +134,6 @@ RULES = (
     Rule("full shrink", (Op.SHRINK,), _full_shrink),
     Rule("needless cast", (Op.CAST,), _cast),
     Rule("known condition", (Op.WHERE,), _known_condition),
+    Rule("empty reduction", (Op.REDUCE,), _empty_reduce),
     Rule("double contiguous", (Op.CONTIGUOUS,), _double_contiguous),
 )

@@ -113,6 +113,14 @@ def test_read_only_inputs_are_taken(program: Program) -> None:
     np.testing.assert_array_equal(program.run(inputs)["y"], 2 * BASE + tiny.WEIGHT)
 
 
+def test_scalars_have_no_dimension(tmp_path: Path) -> None:
+    raw = tiny.manifest()
+    raw["buffers"][tiny.COUNT]["shape"] = []
+    with tiny.load(tmp_path / "a.pkl", buffers=raw["buffers"]) as program:
+        count = program.run(tiny.inputs())["count"]
+        assert (count.shape, count.item()) == ((), 1225)
+
+
 def test_inputs_may_be_overwritten_after_run(program: Program) -> None:
     inputs = tiny.inputs()
     program.run(inputs)

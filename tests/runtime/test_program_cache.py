@@ -140,7 +140,7 @@ def test_binary_the_driver_refuses_is_built_from_source(
 
 
 def count_links(artifact: Path, modeld_cache: Path, scratch: Path) -> int:
-    """Load and run in a fresh process whose PoCL cache is empty; return how many kernels were linked."""
+    """Run in a fresh process with PoCL's cache empty; return how many kernels were linked."""
     linker = shutil.which("ld")  # choosing a device has made sure that there is one
     assert linker is not None
     scratch.mkdir()

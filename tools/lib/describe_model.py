@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from scheduler.onnx_import import load_model, parse_metadata, unsupported_nodes
+from scheduler.onnx_import import load_model, unsupported_nodes
+from scheduler.onnx_import.metadata import CHECKPOINT_KEY
 from tools.inspect import Section
 from tools.lib.table import format_size
 
@@ -23,13 +24,13 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     """
     model = load_model(path)
     graph = model.proto.graph
-    metadata = parse_metadata(model.metadata_props)
+    checkpoint = model.metadata_props.get(CHECKPOINT_KEY, "")
     operators = Counter(node.op_type for node in graph.node)
     unsupported = Counter(node.op_type for node in unsupported_nodes(model))
-    facts = {
+    facts: dict[str, Any] = {
         "opset": model.opset,
         "sha256": model.sha256,
-        "checkpoint": metadata.checkpoint,
+        "checkpoint": checkpoint,
         "parameters": sum(array.size for array in model.constants.values()),
         "weight_bytes": sum(array.nbytes for array in model.constants.values()),
         "inputs": [_tensor(value) for value in model.inputs],
@@ -40,7 +41,7 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     overview: list[tuple[object, ...]] = [
         ("opset", str(model.opset)),
         ("sha256", model.sha256),
-        ("checkpoint", metadata.checkpoint or "unknown"),
+        ("checkpoint", checkpoint or "unknown"),
         ("parameters", f"{facts['parameters']:,}"),
         ("weights", format_size(facts["weight_bytes"])),
     ]
