@@ -19,8 +19,9 @@ from runtime.errors import (
 if TYPE_CHECKING:
     from runtime.device import Device, DeviceInfo, choose_device, list_devices
     from runtime.entry import TensorSpec
-    from runtime.executor import Program, ProgramStats, build_binaries, load_program, run_once
+    from runtime.executor import Program, build_binaries, load_program, run_once
     from runtime.profile import KernelTime
+    from runtime.stats import ProgramStats
 
 # Resolved on first use, so that a command which needs no device does not load pyopencl.
 _LAZY = {
@@ -28,7 +29,7 @@ _LAZY = {
     "DeviceInfo": "runtime.device",
     "KernelTime": "runtime.profile",
     "Program": "runtime.executor",
-    "ProgramStats": "runtime.executor",
+    "ProgramStats": "runtime.stats",
     "TensorSpec": "runtime.entry",
     "build_binaries": "runtime.executor",
     "choose_device": "runtime.device",

@@ -8,7 +8,6 @@ import logging
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -25,24 +24,9 @@ from runtime.memory import DeviceMemory
 from runtime.opencl import cl
 from runtime.profile import KernelTime, Span, summarize
 from runtime.program_cache import ProgramCache, binary_of, shared_cache
+from runtime.stats import ProgramStats, make_stats
 
 logger = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class ProgramStats:
-    """Facts about a loaded program, and counters that `run` keeps."""
-
-    device: str
-    kernels: int  # distinct kernel functions
-    launches: dict[str, int]  # per entry
-    arena_bytes: int
-    weight_bytes: int
-    state_bytes: int
-    load_ms: float
-    built_from_source: int  # programs that were neither in the artifact nor in the cache
-    runs: int = 0
-    last_run_ms: float = 0.0
 
 
 class Program:
@@ -72,28 +56,12 @@ class Program:
         self._check = checks_enabled()
         # Events of copies must outlive the copies: pyopencl waits where one is dropped early.
         self._pending: list[cl.Event] = []
-        self.stats = self._make_stats(cache.built_from_source - built_before)
+        built = cache.built_from_source - built_before
+        self.stats = make_stats(self._manifest, device.info.name, built)
         if warm_up:
             self._warm_up()
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
-
-    def _make_stats(self, built: int) -> ProgramStats:
-        manifest = self._manifest
-        sizes = dict.fromkeys(("weight", "state"), 0)
-        for buffer in manifest.buffers:
-            if buffer.kind in sizes:
-                sizes[buffer.kind] += buffer.size
-        return ProgramStats(
-            device=self._device.info.name,
-            kernels=len({(kernel.program, kernel.name) for kernel in manifest.kernels}),
-            launches={entry.name: len(entry.launches) for entry in manifest.entries},
-            arena_bytes=manifest.arena_size,
-            weight_bytes=sizes["weight"],
-            state_bytes=sizes["state"],
-            load_ms=0.0,
-            built_from_source=built,
-        )
 
     def _warm_up(self) -> None:
         """Launch every kernel once, on zero inputs, so that the first frame is like the others.
@@ -414,3 +382,6 @@ def build_binaries(
     artifact = from_memory(manifest, data)
     with Program(artifact, opened, cache, warm_up=True) as program:
         return program.binaries()
+
+
+__all__ = ["Program", "ProgramStats", "build_binaries", "load_program", "run_once"]

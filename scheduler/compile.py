@@ -97,7 +97,8 @@ def compile_driving(
     """Compile vision and policy to one driving program with entries for each camera size.
 
     Args:
-        vision, policy: ONNX files of the 2025 split interface.
+        vision: ONNX file of the 2025 split interface.
+        policy: its second half.
         cameras: frame layouts; entries are "run:WxH" and "prepare:WxH".
 
     Raises:

@@ -3,8 +3,8 @@
     frames, transforms -> warp -> image queues -> vision -> feature queue -+
                                      desire -> desire queue -> pooled -----+-> policy
 
-Queues live on the device (states). Lengths and sampling are those of a 20 Hz loop with 5 Hz context:
-images 200 ms apart, 25 features and desires over 5 s.
+Queues live on the device (states). Lengths and sampling are those of a 20 Hz loop with 5 Hz
+context: images 200 ms apart, 25 features and desires over 5 s.
 """
 
 from __future__ import annotations
@@ -171,8 +171,8 @@ def _hidden_state(vision: ImportedModel) -> Tensor:
     if bounds is None or bounds[1] - bounds[0] != FEATURE_WIDTH:
         found = sorted(vision.metadata.output_slices)
         raise ModelError(
-            f"{vision.source.name}: expected output_slices with a {FEATURE_WIDTH} wide hidden_state "
-            f"in its metadata; found {found or 'none'}"
+            f"{vision.source.name}: expected output_slices with a {FEATURE_WIDTH} wide "
+            f"hidden_state in its metadata; found {found or 'none'}"
         )
     return _only_output(vision)[0, bounds[0] : bounds[1]]
 

@@ -1,6 +1,7 @@
-"""Write schedules down as the plain data of an artifact: programs, kernels, buffers, weights, entry points.
+"""Write schedules down as the plain data of an artifact: programs, kernels, buffers, entry points.
 
-Deterministic: names come from content hashes and from counters in launch order, never from object identity.
+Deterministic: names come from content hashes and from counters in launch order, never from object
+identity.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from scheduler.ops import Op
 from scheduler.schedule import Schedule
 
 FORMAT, ABI = 1, 1
-# Kernels per OpenCL program: one compiler start-up serves several, several programs can be built at once.
+# Kernels per OpenCL program: one compiler start-up serves several, and several programs can be
+# built at once.
 KERNELS_PER_PROGRAM = 16
 
 
@@ -115,7 +117,7 @@ class _Writer:
         return {"inputs": inputs, "outputs": outputs, "launches": launches}
 
     def _place(self, schedule: Schedule) -> dict[Node, int]:
-        """Give every node of an entry a buffer: outputs, inputs, states, and the arena for the rest."""
+        """Give every node of an entry a buffer; intermediates are in the arena."""
         place: dict[Node, int] = {}
         for name, node in schedule.outputs.items():
             size = node.dtype.itemsize * prod(node.shape)
@@ -182,7 +184,7 @@ def _entry(
 
 
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:
-    """Return the manifest and data of an artifact; target, metadata and models are added by the caller.
+    """Return the manifest and data of an artifact; the caller adds target, metadata and models.
 
     Args:
         entries: schedules by entry name; states and weights they share are stored once.

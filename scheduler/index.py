@@ -1,10 +1,11 @@
 """Index expressions: bounded integers over loop ranges, kept in one normal form.
 
-An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders that did
-not simplify, and values loaded at run time (gather). Nearly everything a network does stays affine, so sums
-and products by constants are a merge of two short sorted tuples; division and remainder by a constant split
-off what divides evenly and keep an atom only for the rest. Bounds are carried along: they prove most
-divisions and predicates away. All objects are interned: equality is identity.
+An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders
+that did not simplify, and values loaded at run time (gather). Nearly everything a network does
+stays affine, so sums and products by constants are a merge of two short sorted tuples; division and
+remainder by a constant split off what divides evenly and keep an atom only for the rest. Bounds are
+carried along: they prove most divisions and predicates away. All objects are interned: equality is
+identity.
 """
 
 from __future__ import annotations
@@ -25,9 +26,10 @@ _exprs: WeakValueDictionary[tuple[int, tuple[tuple[Atom, int], ...]], Ix] = Weak
 
 
 class Atom:
-    """An indivisible term. kind: "range" (0..hi), "div"/"mod" (of `inner` by `by`), "value" (run-time int).
+    """An indivisible term of an index.
 
     Attributes:
+        kind: "range" (0..hi), "div" or "mod" (of `inner` by `by`), "value" (run-time int).
         lo, hi: inclusive bounds.
         depth: nesting of div and mod below it; the kernelizer cuts when indices get deep.
     """
@@ -248,7 +250,7 @@ def _compound(kind: str, inner: Ix, n: int) -> Atom:
 
 
 def substitute(a: Ix, mapping: Mapping[Atom, Ix]) -> Ix:
-    """Return `a` with ranges replaced. Recursion depth is `a.depth`, which the kernelizer bounds."""
+    """Return `a` with ranges replaced; recurses `a.depth` deep, which the kernelizer bounds."""
     result = constant(a.const)
     for atom, c in a.terms:
         result = add(result, mul(_substitute_atom(atom, mapping), c))
@@ -277,7 +279,7 @@ def leaves(a: Ix) -> Iterator[Atom]:
 
 
 def coefficient(a: Ix, atom: Atom) -> int | None:
-    """Return the factor of a range, 0 if absent, None if it occurs inside a division or remainder."""
+    """Return the factor of a range, 0 if absent, None if it is inside a division or remainder."""
     result = 0
     for t, c in a.terms:
         if t is atom:
@@ -306,7 +308,8 @@ def unflatten(offset: Ix, shape: Sequence[int]) -> tuple[Ix, ...]:
     return tuple(reversed(result))
 
 
-# A predicate is a conjunction of (expression, low, high): low <= expression <= high. () always holds.
+# A predicate is a conjunction of (expression, low, high): low <= expression <= high. () always
+# holds.
 Predicate = tuple[tuple[Ix, int, int], ...]
 NEVER: Predicate = ((ZERO, 1, 0),)
 

@@ -1,7 +1,7 @@
 """The numpy interpreter: the meaning of the IR. Every optimisation is tested against it.
 
-Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`, because the
-broadcast product of a convolution would not fit in memory.
+Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`,
+because the broadcast product of a convolution would not fit in memory.
 """
 
 from __future__ import annotations
@@ -14,9 +14,10 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from scheduler.dtype import DType
 from scheduler.errors import SchedulerError
 from scheduler.node import Buffer, Node, toposort
-from scheduler.ops import ELEMENTWISE, Op
+from scheduler.ops import ELEMENTWISE, Op, identity
 
 Array = NDArray[Any]
 
@@ -110,8 +111,10 @@ def _movement(node: Node, src: list[Array]) -> Array:
 
 
 def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
-    """Return sum(a * b, axes, keepdims) without materialising the product; broadcast axes have stride 0."""
+    """Return sum(a * b, axes, keepdims) without the product; broadcast axes have stride 0."""
     out = [i for i in range(a.ndim) if i not in axes]
+    if 0 in a.shape:
+        return np.zeros([1 if i in axes else a.shape[i] for i in range(a.ndim)], a.dtype)
     scale = 1
     operands: list[Any] = []
     for x in (a, b):
@@ -130,6 +133,12 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
     return np.broadcast_to(total.reshape(full), target)
 
 
+def _reduce(x: Array, op: Op, axes: tuple[int, ...], dtype: DType) -> Array:
+    """Return a reduction with kept axes; over nothing it is the op's neutral element."""
+    more = {"initial": identity(op, dtype)} if 0 in x.shape else {}
+    return np.asarray(_REDUCE[op](x, axis=axes, keepdims=True, **more)).astype(dtype.np, copy=False)
+
+
 def _evaluate_node(node: Node, src: list[Array]) -> Array:
     op = node.op
     if op is Op.CONST:
@@ -143,9 +152,7 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
     if op in ELEMENTWISE:
         return np.asarray(_ALU[op](*src)).astype(node.dtype.np, copy=False)
     if op is Op.REDUCE:
-        return np.asarray(_REDUCE[node.arg[0]](src[0], axis=node.arg[1], keepdims=True)).astype(
-            node.dtype.np, copy=False
-        )
+        return _reduce(src[0], *node.arg, node.dtype)
     if op is Op.GATHER:
         return np.take(src[0], src[1], axis=node.arg)
     if op is Op.CONTIGUOUS:
@@ -169,8 +176,8 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
 
     Args:
         roots: what to compute.
-        buffers: values of input and state buffers; weights carry their own. States must be given by the
-            caller, who also stores what ASSIGN nodes return.
+        buffers: values of input and state buffers; weights carry their own. States must be given
+            by the caller, who also stores what ASSIGN nodes return.
 
     Raises:
         SchedulerError: a buffer has no value.

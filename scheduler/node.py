@@ -1,7 +1,7 @@
 """Node: the one immutable, interned vertex of every graph in the compiler.
 
-Equal structure is the same object, so equality is identity, a dict keyed by nodes is a common-subexpression
-table, and a graph is compared by comparing its roots.
+Equal structure is the same object, so equality is identity, a dict keyed by nodes is a
+common-subexpression table, and a graph is compared by comparing its roots.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ class Buffer:
     """Storage that a graph reads or writes; compared by identity.
 
     Attributes:
-        kind: "input" (given each run), "weight" (constant, has `data`), "state" (lives on the device between
-            runs, starts as `data` or zeros).
+        kind: "input" (given each run), "weight" (constant, has `data`), "state" (lives on the
+            device between runs, starts as `data` or zeros).
         name: unique among inputs and among states of a program.
         shape, dtype: logical, row-major.
         data: values of a weight, initial values of a state; None otherwise.
@@ -67,7 +67,7 @@ class Node:
     Attributes:
         op, dtype, src, arg: what it is; together its identity.
         shape: derived from the sources when the node is made.
-        origin: ONNX node names that gave rise to it; not part of the identity (the first maker wins).
+        origin: ONNX node names that gave rise to it; not part of the identity (first maker wins).
     """
 
     __slots__ = ("__weakref__", "arg", "dtype", "op", "origin", "shape", "src")

@@ -1,7 +1,8 @@
 """The operations of the IR and the shape each one gives.
 
-Two levels share one Node class. Tensor level: every op below up to ASSIGN; a node has a shape. Scalar level
-(inside a kernel, see `kernelize.body`): elementwise ops over LOAD, INDEX and ACCUMULATE; shape is ().
+Two levels share one Node class. Tensor level: every op below up to ASSIGN; a node has a shape.
+Scalar level (inside a kernel, see `kernelize.body`): elementwise ops over LOAD, INDEX and
+ACCUMULATE; shape is ().
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Shape = tuple[int, ...]
 
 
 class Op(Enum):
-    """What a node computes. Comments give `arg` and, for movement ops, index of source from index of result."""
+    """What a node computes. Comments give `arg`; see `kernelize.ranges` for movement ops."""
 
     # leaves
     BUFFER = auto()  # arg: Buffer
@@ -106,7 +107,7 @@ MOVEMENT = frozenset(
 SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT})
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
-# Approximate cost of one evaluation in units of one add; used by the realize decision, not by correctness.
+# Approximate cost of one evaluation in units of one add: for the realize decision only.
 COST = {
     Op.EXP: 10,
     Op.LOG: 12,

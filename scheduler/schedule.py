@@ -1,4 +1,4 @@
-"""The pipeline: graph -> passes -> kernels -> text. One visible list of passes, verified in between."""
+"""The pipeline: graph -> passes -> kernels -> text. A visible list of passes, verified between."""
 
 from __future__ import annotations
 
@@ -18,10 +18,15 @@ from scheduler.verify import verify
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
+
+def _canonicalize(roots: Sequence[Node]) -> Mapping[Node, Node]:
+    return Rewriter(RULES)(roots)
+
+
 PASSES: tuple[tuple[str, Pass], ...] = (
-    ("canonicalize", lambda roots: Rewriter(RULES)(roots)),
+    ("canonicalize", _canonicalize),
     ("fold constants", fold_constants),
-    ("canonicalize again", lambda roots: Rewriter(RULES)(roots)),
+    ("canonicalize again", _canonicalize),
 )
 
 

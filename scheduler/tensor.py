@@ -1,8 +1,8 @@
 """Tensor: the lazy, numpy-like front end. Importer, driving program and users write graphs with it.
 
-A Tensor is an immutable handle on a Node; every operation makes nodes and computes nothing. The class is
-written in four files that build on each other: tensor_core (what it is), tensor_shape (movement), tensor_math
-(arithmetic, reductions), tensor_nn (neural network operations).
+A Tensor is an immutable handle on a Node; every operation makes nodes and computes nothing. The
+class is written in four files that build on each other: tensor_core (what it is), tensor_shape
+(movement), tensor_math (arithmetic, reductions), tensor_nn (neural network operations).
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Tensor(TensorNeural):
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
-        """Return a sum of products written in Einstein's notation, with an explicit or implicit result.
+        """Return a sum of products in Einstein's notation, with an explicit or implicit result.
 
         Raises:
             ModelError: the formula does not fit the operands.
@@ -141,7 +141,7 @@ class Tensor(TensorNeural):
 
 
 def _align(x: T, term: str, letters: list[str]) -> T:
-    """Put the axes named by `term` in the order of `letters`, with size 1 where a letter is missing."""
+    """Put the axes named by `term` in the order of `letters`, size 1 where a letter is missing."""
     if len(set(term)) != len(term):
         raise ModelError(f"einsum: a repeated index within {term!r} (a diagonal) is not supported")
     order = sorted(range(len(term)), key=lambda i: letters.index(term[i]))

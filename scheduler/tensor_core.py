@@ -1,4 +1,4 @@
-"""TensorCore: the handle on a Node, how it is made, typed and evaluated. See `tensor` for the whole class."""
+"""TensorCore: the handle on a Node, how it is made, typed and evaluated; part of `tensor`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ class TensorCore:
     """A lazy array of static shape.
 
     Args:
-        data: values; an array becomes a weight buffer (constant for the compiler), a scalar a constant.
+        data: values; an array becomes a weight buffer (constant for the compiler), a scalar a
+            constant.
         dtype: target type; by default an array's own, int32 for int, float32 for float.
     """
 
@@ -112,7 +113,7 @@ class TensorCore:
         return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
 
     def assign(self, value: Self) -> Self:
-        """Return a node that stores `value` in this state when the run ends; reading it gives `value`.
+        """Return a node that stores `value` in this state when the run ends; its value is `value`.
 
         Raises:
             ModelError: this is not a state, or shape or type differ.

@@ -1,4 +1,4 @@
-"""TensorMath: elementwise arithmetic, comparisons and reductions, with numpy's broadcasting and names."""
+"""TensorMath: elementwise arithmetic, comparisons and reductions, with numpy's names."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class TensorMath(TensorShape):
         return inexact.binary(Op.AND, (a < 0).ne(b < 0)).where(quotient - 1, quotient)
 
     def __mod__(self, other: Other) -> Self:
-        return self - (self // other) * other
+        return self.binary(Op.SUB, (self // other) * other)
 
     def trunc_div(self, other: Other) -> Self:
         """Divide integers towards zero, as C does."""
@@ -107,10 +107,10 @@ class TensorMath(TensorShape):
         return self.binary(Op.LT, other, reverse=True)
 
     def __le__(self, other: Other) -> Self:
-        return (self < other).binary(Op.OR, self.eq(other))
+        return self.binary(Op.LT, other).binary(Op.OR, self.eq(other))
 
     def __ge__(self, other: Other) -> Self:
-        return (self > other).binary(Op.OR, self.eq(other))
+        return self.binary(Op.LT, other, reverse=True).binary(Op.OR, self.eq(other))
 
     def eq(self, other: Other) -> Self:
         """Return whether elements are equal."""
@@ -299,21 +299,22 @@ class TensorMath(TensorShape):
 
     def mean(self, axis: Axis = None, *, keepdim: Any = False) -> Self:
         """Return the arithmetic mean over axes, in floating point."""
-        count = math.prod(self.shape[a] for a in self.axes(axis))
+        count: int = math.prod(self.shape[a] for a in self.axes(axis))
         return _as_float(self).sum(axis, keepdim=keepdim) * (1.0 / max(1, count))
 
     def var(self, axis: Axis = None, *, keepdim: Any = False, correction: Any = 1) -> Self:
         """Return the variance over axes, dividing by count - correction."""
-        count = math.prod(self.shape[a] for a in self.axes(axis))
+        count: int = math.prod(self.shape[a] for a in self.axes(axis))
         centred = self - self.mean(axis, keepdim=True)
-        return centred.square().sum(axis, keepdim=keepdim) * (1.0 / max(1, count - correction))
+        divisor: int = max(1, count - correction)
+        return centred.square().sum(axis, keepdim=keepdim) * (1.0 / divisor)
 
     def std(self, axis: Axis = None, *, keepdim: Any = False, correction: Any = 1) -> Self:
         """Return the standard deviation over axes."""
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()
 
     def argmax(self, axis: Any = None, *, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first largest value along an axis (None: of the flat tensor)."""
+        """Return the index (int32) of the first largest value along an axis (None: of all)."""
         if axis is None:
             flat = self.reshape(self.size).argmax(0)
             return flat.reshape((1,) * self.ndim) if keepdim else flat
@@ -325,7 +326,7 @@ class TensorMath(TensorShape):
         return best.where(ramp.reshape(shape), n).min(axis, keepdim=keepdim)
 
     def argmin(self, axis: Any = None, *, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first smallest value along an axis (None: of the flat tensor)."""
+        """Return the index (int32) of the first smallest value along an axis (None: of all)."""
         return (-self).argmax(axis, keepdim=keepdim)
 
 

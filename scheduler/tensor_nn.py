@@ -1,7 +1,7 @@
-"""TensorNeural: activations, matrix products, convolution and pooling, all composed of the primitive ops.
+"""TensorNeural: activations, matrix products, convolution, pooling, composed of primitive ops.
 
-A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds contractions by
-their structure, so every sum of products gets the same schedules.
+A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds
+contractions by their structure, so every sum of products gets the same schedules.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TensorNeural(TensorMath):
         return self * self.sigmoid()
 
     def gelu(self, approximate: str = "none") -> Self:
-        """Return the Gaussian error linear unit, exact or by the tanh formula (Hendrycks and Gimpel, 2016)."""
+        """Return the Gaussian error linear unit (Hendrycks, Gimpel 2016), exact or with tanh."""
         if approximate == "tanh":
             inner = (self + self * self * self * 0.044715) * math.sqrt(2.0 / math.pi)
             return self * 0.5 * (inner.tanh() + 1.0)
@@ -64,7 +64,7 @@ class TensorNeural(TensorMath):
     def batchnorm(
         self, scale: Self, bias: Self, mean: Self, variance: Self, eps: float = 1e-5
     ) -> Self:
-        """Normalise axis 1 with given statistics: (x - mean)*scale/sqrt(variance + eps) + bias; all (C,)."""
+        """Normalise axis 1 with statistics (C,): (x - mean)*scale/sqrt(variance + eps) + bias."""
         shape = (1, -1) + (1,) * (self.ndim - 2)
         factor = scale * (variance + eps).rsqrt()
         return self * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
@@ -100,7 +100,8 @@ class TensorNeural(TensorMath):
         Args:
             weight: (C_out, C_in/groups, *kernel).
             bias: (C_out,) or None.
-            stride, dilation: one int or one per spatial axis.
+            stride: one int or one per spatial axis.
+            dilation: same.
             padding: one int, one int per axis, or ((before, after), ...) per axis.
             groups: channel groups; C_in makes it depthwise.
 
@@ -108,7 +109,8 @@ class TensorNeural(TensorMath):
             (N, C_out, *out), out = (in + before + after - dilation*(kernel-1) - 1)//stride + 1.
 
         Raises:
-            ModelError: channels and groups do not fit, or the kernel is larger than its padded input.
+            ModelError: channels and groups do not fit, or the kernel is larger than its padded
+                input.
         """
         spatial = self.ndim - 2
         kernel = weight.shape[2:]
@@ -128,7 +130,7 @@ class TensorNeural(TensorMath):
         y = (x * w).sum(axes).reshape((batch, out_channels, *out))
         return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
 
-    def conv_transpose2d(
+    def conv_transpose2d(  # noqa: PLR0913  # the operator has seven parameters in every framework
         self,
         weight: Self,
         bias: Self | None = None,
@@ -143,10 +145,16 @@ class TensorNeural(TensorMath):
 
         Args:
             weight: (C_in, C_out/groups, *kernel).
+            bias: (C_out,) or None.
+            stride: one int or one per spatial axis.
+            padding: as for `conv2d`; cuts the result.
             output_padding: extra size at the end of each spatial axis.
+            dilation: one int or one per spatial axis.
+            groups: channel groups.
 
         Returns:
-            (N, C_out, *out), out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
+            (N, C_out, *out) with
+            out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
         """
         spatial = self.ndim - 2
         steps, spread = as_tuple(stride, spatial), as_tuple(dilation, spatial)

@@ -1,4 +1,4 @@
-"""TensorShape: movement operations. Each is a function on index ranges later; none copies by itself."""
+"""TensorShape: movement operations. Each becomes a function on index ranges; none copies."""
 
 from __future__ import annotations
 

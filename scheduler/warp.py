@@ -1,8 +1,9 @@
 """Camera frame to model image, as tensors: perspective warp of NV12 and packing to 6 channels.
 
-Fixed-point bilinear sampling in the manner of OpenCV's warpPerspective: source positions are rounded to 1/32
-pixel, tap weights to 1/2^15, and everything after the position is integer arithmetic, so that the result is
-the same bits on every device. All floating-point steps are single operations in float32 (no contraction).
+Fixed-point bilinear sampling in the manner of OpenCV's warpPerspective: source positions are
+rounded to 1/32 pixel, tap weights to 1/2^15, and everything after the position is integer
+arithmetic, so that the result is the same bits on every device. All floating-point steps are single
+operations in float32 (no contraction).
 """
 
 from __future__ import annotations
@@ -58,8 +59,8 @@ def model_image(frame: Tensor, transform: Tensor, camera: Camera) -> Tensor:
         camera: layout of the frame.
 
     Returns:
-        (6, 128, 256) uint8: luma at (even, even), (odd, even), (even, odd), (odd, odd) row and column,
-        then U, then V.
+        (6, 128, 256) uint8: luma at (even, even), (odd, even), (even, odd), (odd, odd) row and
+        column, then U, then V.
     """
     width, height = camera.width, camera.height
     luma = _Plane(width, height, 0, 1, camera.stride)

@@ -1,1 +1,1 @@
-"""From a graph of tensors to a list of kernels: what is stored, what is fused, in which order, where in memory."""
+"""From a graph of tensors to a list of kernels: what is stored, what is fused, when and where."""

@@ -3,8 +3,9 @@
     tensor level                              scalar level, at ranges (n, m) with k reduced
     sum(EXPAND(x) * EXPAND(w)) + EXPAND(b)    ACCUMULATE(LOAD x[n,k] * LOAD w[k,m]; k) + LOAD b[m]
 
-A LOAD names the buffer node, the logical index (one Ix per axis) and the predicate under which it is read;
-where the predicate fails its value is the fill. Storage layout is not known yet: offsets come later.
+A LOAD names the buffer node, the logical index (one Ix per axis) and the predicate under which it
+is read; where the predicate fails its value is the fill. Storage layout is not known yet: offsets
+come later.
 """
 
 from __future__ import annotations
@@ -145,7 +146,7 @@ def _load(node: Node, index: Index, valid: Predicate) -> Node:
 
 
 def _fill_outside(value: Node, inside: Predicate, fill: float) -> Node:
-    """Mask a padded value; a masked load already gives its fill, so no select is needed over one."""
+    """Mask a padded value; a masked load gives its fill itself and needs no select over it."""
     if inside == ():
         return value
     if inside == ixs.NEVER:
@@ -171,7 +172,7 @@ def _is_zero_outside(value: Node, inside: Predicate) -> bool:
 
 
 def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
-    """CAT: the last source is the default, each earlier one is selected where it is the one read."""
+    """CAT: the last source is the default, each earlier one is selected where it is read."""
     parts = cat_sources(node, index)
     value = src[-1]
     for (_, _, inside), candidate in zip(reversed(parts[:-1]), reversed(src[:-1]), strict=True):
@@ -183,7 +184,7 @@ def _select_source(node: Node, index: Index, src: list[Node]) -> Node:
 
 
 def _row_index(value: Node, size: int) -> Ix:
-    """Return the row a gather reads as an index: negative counts from the end, the result stays in bounds."""
+    """Return the row a gather reads: negative counts from the end, the result stays in bounds."""
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known

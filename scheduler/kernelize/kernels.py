@@ -1,8 +1,9 @@
 """The kernel list: bodies, what they read and write, and the order they run in.
 
-State: a kernel that writes a state must not run before a kernel that reads its old value, nor read the
-state itself (blocks may overlap, so an element may be computed twice). Where that cannot be had, as in a
-shifted queue, the new value goes to a temporary and a commit kernel copies it at the end:
+State: a kernel that writes a state must not run before a kernel that reads its old value, nor read
+the state itself (blocks may overlap, so an element may be computed twice). Where that cannot be
+had, as in a shifted queue, the new value goes to a temporary and a commit kernel copies it at the
+end:
 
     q' = cat(q[1:], x); y = f(q')     ->     t = cat(q[1:], x); y = f(t); q = t
 """
@@ -13,7 +14,6 @@ import heapq
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler import index as ixs
 from scheduler.errors import SchedulerError
 from scheduler.index import leaves
 from scheduler.kernelize.body import Access, Body, build_body
@@ -40,7 +40,7 @@ class Kernel:
 
 
 def scalar_nodes(value: Node) -> list[Node]:
-    """Return the scalar nodes of a body, sources first, including those that run-time indices need."""
+    """Return the scalar nodes of a body, sources first, with those that run-time indices need."""
     order: list[Node] = []
     done: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(value, False)]
@@ -58,7 +58,7 @@ def scalar_nodes(value: Node) -> list[Node]:
 
 
 def scalar_sources(node: Node) -> tuple[Node, ...]:
-    """Return the scalar nodes a scalar node needs: its operands, or what its index is computed from."""
+    """Return the scalar nodes a scalar node needs: its operands, or what its index comes from."""
     if node.op is not Op.LOAD:
         return node.src
     access: Access = node.arg
@@ -94,7 +94,8 @@ def make_kernels(sinks: Sequence[Node]) -> list[Kernel]:
     """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
 
     Raises:
-        SchedulerError: two ASSIGN nodes write one state, or the kernels depend on each other in a cycle.
+        SchedulerError: two ASSIGN nodes write one state, or the kernels depend on each other in a
+            cycle.
     """
     regions = realize(sinks)
     stored = frozenset(regions)
@@ -117,7 +118,7 @@ def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kerne
 
 
 def _with_state(kernels: list[Kernel]) -> list[Kernel]:
-    """Retarget ASSIGN kernels to their state where that is safe, add commits where it is not; order all."""
+    """Order all; let ASSIGN kernels write their state where that is safe, add commits elsewhere."""
     writers: dict[Node, Kernel] = {}
     for kernel in kernels:
         if kernel.target.op is Op.ASSIGN:
@@ -136,7 +137,7 @@ def _with_state(kernels: list[Kernel]) -> list[Kernel]:
 
 
 def state_of(kernel: Kernel, kernels: Sequence[Kernel]) -> Node | None:
-    """Return the state BUFFER an ASSIGN kernel may write directly, None if a commit kernel does it."""
+    """Return the state BUFFER an ASSIGN kernel may write itself, None if a commit kernel does."""
     if kernel.target.op is not Op.ASSIGN:
         return None
     state = kernel.target.src[0]
@@ -151,7 +152,7 @@ def _commit(state: Node, writer: Kernel) -> Kernel:
 
 
 def _order(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Return a deterministic topological order: producers first, readers of an old state before its writer.
+    """Return a deterministic order: producers first, readers of an old state before its writer.
 
     Raises:
         SchedulerError: there is none; the message names the kernels involved.

@@ -1,7 +1,8 @@
 """Give every intermediate an offset in one arena: those alive together do not overlap.
 
-A value lives from the launch that writes it to the last launch that reads it. Largest first, each takes the
-lowest gap that fits among those whose lives overlap its own. Offsets are multiples of ALIGNMENT.
+A value lives from the launch that writes it to the last launch that reads it. Largest first, each
+takes the lowest gap that fits among those whose lives overlap its own. Offsets are multiples of
+ALIGNMENT.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Bytes; sub-buffers must start at the device's base alignment, 128 on CPUs and up to 256 on known GPUs.
+# Bytes; sub-buffers start at the device's base alignment: 128 on CPUs, up to 256 on known GPUs.
 ALIGNMENT = 256
 
 

@@ -1,7 +1,7 @@
 """Movement operations as functions on index ranges: where a result element comes from.
 
     RESHAPE (H*W) -> (H, W)      index (h, w)   ->  (h*W + w,)
-    PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill value
+    PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
     WINDOW (L) -> (count, size)  index (o, k)   ->  (o*stride + k*dilation,)
 
 There is no view algebra: composing two movements is substituting one index into the other.

@@ -2,14 +2,16 @@
 
     y = relu(conv(x)); z = conv(y) + y      ->      kernels {relu(conv(x))}, {conv(y) + y}
 
-Consumers come before their sources. A node that is not stored is computed inside every kernel that needs it,
-at the indices found here; a node is stored when that would cost more than memory does:
+Consumers come before their sources. A node that is not stored is computed inside every kernel that
+needs it, at the indices found here; a node is stored when that would cost more than memory does:
 
 - outputs, state writes and pins (CONTIGUOUS) are always stored;
-- a value that holds a reduction is computed once: it stays inside a kernel only if exactly one kernel needs
-  it, once per element, and outside every other reduction. Otherwise it is stored at the topmost elementwise
-  node, so that the epilogue (bias, activation, residual) is part of the producing kernel;
-- an elementwise value without own reduction is recomputed unless the repeated work exceeds a store and a launch;
+- a value that holds a reduction is computed once: it stays inside a kernel only if exactly one
+  kernel needs it, once per element, and outside every other reduction. Otherwise it is stored at
+  the topmost elementwise node, so that the epilogue (bias, activation, residual) is part of the
+  producing kernel;
+- an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
+  and a launch;
 - movement ops are never stored by choice: the node below them is, and the movement is an index.
 """
 
@@ -25,18 +27,18 @@ from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.node import Node, toposort
 from scheduler.ops import COST, ELEMENTWISE, MOVEMENT, Op
 
-# What storing a value costs, in vector adds: a launch (about 10 us on PoCL, 2026-11), and per element the
-# store and the loads. Repeated work below this is recomputed.
+# What storing a value costs, in vector adds: a launch (about 10 us on PoCL, 2026-11), and per
+# element the store and the loads. Repeated work below this is recomputed.
 LAUNCH_COST = 100_000
 MEMORY_COST = 32
 # Lanes share what does not move along the innermost axis.
 LANES = 16
 # A contraction's register tile reads each of its inputs once for this many outputs.
 TILE_REUSE = 16
-# Nested divisions in an index beyond this are cut by storing the node: they cost more than the load.
+# Nested divisions in an index beyond this are cut by storing the node: loads cost less.
 MAX_INDEX_DEPTH = 12
 
-# A value needed at more different places than this is stored, or indices would multiply without end.
+# A value needed at more different places than this is stored, or indices would multiply forever.
 MAX_USES = 64
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
@@ -133,7 +135,7 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float) -> bo
 
 
 def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], dict[Node, float]]:
-    """Return per node whether it carries a reduction element by element, and its recompute cost in adds."""
+    """Return per node whether it carries a reduction, and the cost of recomputing it in adds."""
     carries: dict[Node, bool] = {}
     cost: dict[Node, float] = {}
     for node in order:
@@ -196,7 +198,7 @@ def _needs(node: Node, use: Use) -> list[tuple[Node, Use]]:
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
-    """Return the source index of a REDUCE with fresh ranges on the reduced axes, and those ranges."""
+    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges."""
     axes, shape = node.arg[1], node.src[0].shape
     ranges: list[Atom] = []
     inner: list[Ix] = []

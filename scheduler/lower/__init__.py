@@ -1,1 +1,1 @@
-"""From a kernel body to OpenCL C: placement in memory, choice of loops, packing of weights, rendering."""
+"""From a kernel body to OpenCL C: place in memory, choose loops, pack weights, render."""

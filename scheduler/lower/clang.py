@@ -1,7 +1,8 @@
 """How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
 
-Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give them.
-Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is written fma.
+Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
+them. Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is
+written fma.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Text of one kernel: nested scopes, and every statement in the outermost scope it can be in.
 
-A statement goes to the scope of the deepest loop variable it depends on, in front of the loop that is open
-there. Loop-invariant code motion and common subexpressions fall out of that and of one memo per scope.
+A statement goes to the scope of the deepest loop variable it depends on, in front of the loop that
+is open there. Loop-invariant code motion and common subexpressions fall out of that and of one memo
+per scope.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from scheduler.index import Atom, Ix, Predicate
 
 @dataclass(frozen=True, slots=True)
 class Val:
-    """A computed value: C expression (a variable or a literal), whether it has lanes, scope depth."""
+    """A computed value: C expression (a variable or a literal), whether it has lanes, depth."""
 
     code: str
     vector: bool
@@ -52,7 +53,7 @@ class Emitter:
         return f"{prefix}{self._count}"
 
     def statement(self, text: str, depth: int | None = None) -> None:
-        """Add a statement to the scope at `depth` (default: innermost), before the loop open in it."""
+        """Add a statement to the scope at `depth` (default: innermost), before its open loop."""
         at = self.depth if depth is None else depth
         lines = self.scopes[at].lines
         if at < self.depth:

@@ -1,4 +1,4 @@
-"""Lower a list of kernels: choose vector and layout of each result, merge ranges, schedule, render."""
+"""Lower a list of kernels: choose vector and layout of results, merge ranges, schedule, render."""
 
 from __future__ import annotations
 
@@ -25,7 +25,6 @@ from scheduler.lower.schedule import choose_schedule, choose_vector
 from scheduler.lower.values import Argument
 from scheduler.node import Node
 from scheduler.ops import COST, ELEMENTWISE, Op
-
 
 # Kernels index with int.
 MAX_OFFSET = 2**31 - 1

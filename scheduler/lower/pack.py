@@ -47,7 +47,7 @@ class Axis:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PackedWeight:
-    """A packed weight and the strides (in elements) of each axis' outer, unroll and lane coordinate."""
+    """A packed weight; strides, in elements, of each axis' outer, unroll and lane coordinate."""
 
     source: Node
     data: NDArray[Any]
@@ -67,7 +67,8 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
 
     Args:
         load: a placed LOAD of a weight.
-        axes: all ranges of the kernel in loop order, lanes last; those the load does not use are skipped.
+        axes: all ranges of the kernel in loop order, lanes last; those the load does not use are
+            skipped.
     """
     place: Place = load.arg
     buffer = load.src[0].arg

@@ -1,4 +1,4 @@
-"""Place a body in memory: logical indices become offsets, and ranges that always move together merge.
+"""Place a body in memory: logical indices become offsets, ranges that move together merge.
 
 LOAD x[h, w, c] with x stored as (h, w, c)     ->  LOAD x[h*W*C + w*C + c]
 ranges h, w used only as h*W + w               ->  one range hw
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix, Predicate
@@ -112,15 +113,14 @@ def accumulates(body: PlacedBody) -> list[Node]:
 
 
 def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Atom | None]:
-    """Merge neighbouring loops that always move together; return the body and what became of `vector`."""
+    """Merge neighbouring loops that move together; return the body and what `vector` became."""
     again = True
     while again:
         again = False
         exprs, weights = expressions(body)
         groups = [(body.ranges, True)] + [(n.arg[1], False) for n in accumulates(body)]
         for group, _ in groups:
-            neighbours = zip(group, group[1:], strict=False)
-            pair = next((p for p in neighbours if _move_together(*p, exprs, weights)), None)
+            pair = next((p for p in pairwise(group) if _move_together(*p, exprs, weights)), None)
             if pair is not None:
                 body, fused = _fuse(body, *pair)
                 vector = fused if vector in pair else vector
@@ -161,7 +161,7 @@ def _rebuild(
     layouts: Mapping[Node, Layout],
     swap_ranges: tuple[Atom, Atom, Atom] | None = None,
 ) -> Node:
-    """Return the scalar graph with ranges replaced everywhere; run-time index values follow along."""
+    """Return the scalar graph with ranges replaced everywhere; run-time index values follow."""
     full: dict[Atom, Ix] = dict(mapping)
     rebuilt: dict[Node, Node] = {}
     for node in scalar_nodes(value):

@@ -1,8 +1,9 @@
 """Elementwise functions in OpenCL C, at vector speed, instead of the device's scalar library.
 
-Polynomials were fitted by iteratively reweighted least squares on Chebyshev nodes (relative error for exp,
-tanh and small erf; absolute for the tail of erf) and rounded to float32; the error bounds, seen over the
-whole range against float64, are asserted in the tests: exp 2 ulp, tanh 3 ulp, erf 3 ulp.
+Polynomials were fitted by iteratively reweighted least squares on Chebyshev nodes (relative error
+for exp, tanh and small erf; absolute for the tail of erf) and rounded to float32; the error bounds,
+seen over the whole range against float64, are asserted in the tests: exp 2 ulp, tanh 3 ulp, erf 3
+ulp.
 """
 
 from __future__ import annotations

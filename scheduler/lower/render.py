@@ -1,8 +1,9 @@
 """Render a scheduled kernel as OpenCL C.
 
-The register tile is unrolled symbolically: the body is evaluated once per tile coordinate with the ranges
-replaced by `outer*block + coordinate (+ lane)`. Values that do not depend on a coordinate are found again in
-the memo, so a weight vector is loaded once per tile and a sliding window loads each column once.
+The register tile is unrolled symbolically: the body is evaluated once per tile coordinate with the
+ranges replaced by `outer*block + coordinate (+ lane)`. Values that do not depend on a coordinate
+are found again in the memo, so a weight vector is loaded once per tile and a sliding window loads
+each column once.
 """
 
 from __future__ import annotations
@@ -97,7 +98,7 @@ class _Renderer:
 
     def _variable(self, ix: Ix) -> Ix:
         """Give an index a variable of its own, so that later arithmetic stays affine in it."""
-        if ix.is_const or len(ix.terms) == 1 and ix.terms[0][0].kind == "range":
+        if ix.is_const or (len(ix.terms) == 1 and ix.terms[0][0].kind == "range"):
             return ix
         atom, name = ixs.new_range(ix.hi + 1, "o"), self.e.fresh("o")
         self.e.statement(f"const int {name} = {self.e.index(ix)};")
@@ -121,7 +122,7 @@ class _Renderer:
             yield Instance({axis.atom: value}, {axis.atom: (step, u)})
 
     def _clamped(self, axis: Axis, step: Ix) -> Ix:
-        """Start of a block whose last one overlaps the one before: min(step*block, size - block)."""
+        """Start of a block; the last overlaps the one before: min(step*block, size - block)."""
         last = axis.atom.size - axis.block
         if step.is_const:
             return ixs.constant(min(step.const * axis.block, last))

@@ -1,8 +1,8 @@
-"""Choose the loops of a kernel: which range is the vector, what sits in registers, what a work-item does.
+"""Choose the loops of a kernel: the vector range, the register tile, what a work-item does.
 
-Heuristics for CPUs. Vector lanes go over the range that most loads walk with stride 1 (weights always can:
-they are packed to fit). A contraction keeps a register tile of `vector blocks x rows`, so that each loaded
-weight vector meets several rows and each loaded activation several vectors.
+Heuristics for CPUs. Vector lanes go over the range that most loads walk with stride 1 (weights
+always can: they are packed to fit). A contraction keeps a register tile of `vector blocks x rows`,
+so that each loaded weight vector meets several rows and each loaded activation several vectors.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from scheduler.node import Node
 from scheduler.ops import Op
 
 MAX_LANES = 16
-# Register tile of a contraction: vectors of outputs x rows. 2x6 of 16 lanes fit 32 registers of 512 bits.
+# Register tile of a contraction: vectors of outputs x rows. 2x6 of 16 lanes fit 32 registers of
+# 512 bits.
 TILE_VECTORS = 2
 TILE_ROWS = 6
 # Rows of a sliding-window kernel without cross-channel sums: neighbours share most of their window.
@@ -32,7 +33,7 @@ MAX_ITEMS = 64
 
 @dataclass(slots=True)
 class Tile:
-    """How one output range is cut: `size = outer * unroll * lanes`, the last block overlapping if it must."""
+    """How one output range is cut: `size = outer * unroll * lanes`; the last block may overlap."""
 
     atom: Atom
     unroll: int = 1
@@ -139,7 +140,7 @@ def _lanes(size: int, *, exact: bool) -> int:
 
 def _efficiency(size: int, lanes: int, *, exact: bool) -> float:
     useful = 1.0 if exact else size / (-(-size // lanes) * lanes)
-    return useful * (lanes / MAX_LANES) ** 0.25
+    return useful * float((lanes / MAX_LANES) ** 0.25)
 
 
 def _load_score(load: LoadInfo, atom: Atom) -> float:
@@ -164,7 +165,8 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
 
     Args:
         body: placed and merged.
-        vector, lanes: from `choose_vector`, after merging.
+        vector: from `choose_vector`, after merging.
+        lanes: same.
     """
     tiles = {r: Tile(r) for r in body.ranges}
     schedule = Schedule([], vector, lanes)
@@ -185,7 +187,7 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
             else:
                 schedule.reduce_unroll[inner] = next(u for u in (4, 3, 2, 1) if inner.size % u == 0)
     if schedule.reduce_order and vector in tiles:
-        _register_tile(tiles, vector, loads, schedule)
+        _register_tile(tiles, vector, loads)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads)
     schedule.steps = prod(t.outer for t in schedule.tiles)
     schedule.chunk = _chunk(schedule, body)
@@ -193,7 +195,7 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
 
 
 def _reduce_order(node: Node, loads: list[LoadInfo]) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first non-weight load, largest outermost; lanes innermost."""
+    """Order reduce loops by the stride of the first non-weight load, largest outermost."""
     offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
     offsets = offsets or [ld.node.arg.offset for ld in loads if ld.times > 1]
 
@@ -204,9 +206,7 @@ def _reduce_order(node: Node, loads: list[LoadInfo]) -> tuple[Atom, ...]:
     return tuple(sorted(node.arg[1], key=lambda r: (-stride(r), r.serial)))
 
 
-def _register_tile(
-    tiles: dict[Atom, Tile], vector: Atom, loads: list[LoadInfo], schedule: Schedule
-) -> None:
+def _register_tile(tiles: dict[Atom, Tile], vector: Atom, loads: list[LoadInfo]) -> None:
     inner = [ld for ld in loads if ld.times > 1]
     outer_product = any(_is_outer_product(ld, vector, inner) for ld in inner)
     rows = [
@@ -232,7 +232,7 @@ def _blocks(size: int, lanes: int, most: int) -> int:
 
 
 def _divisor(size: int, most: int) -> int:
-    """Return the best number of rows per tile: a divisor near `most`, else `most` with an overlapping end."""
+    """Return the rows per tile: a divisor near `most`, else `most` with an overlapping end."""
     best = max(d for d in range(1, most + 3) if size % d == 0)
     if best * 2 > most or size < most:
         return best
@@ -240,7 +240,7 @@ def _divisor(size: int, most: int) -> int:
 
 
 def _loop_order(tiles: list[Tile], body: PlacedBody, loads: list[LoadInfo]) -> list[Tile]:
-    """Put the vector range of a contraction outermost, so that a work-item keeps its panel of weights."""
+    """Put the vector range of a contraction outermost: a work-item keeps its panel of weights."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[int, int]:

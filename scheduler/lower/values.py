@@ -1,7 +1,8 @@
 """Emit the scalar nodes of a body at one coordinate of the register tile.
 
-A load becomes the cheapest of: one scalar for all lanes (the offset does not move with the lane), one vector
-(it moves by 1), or one element per lane (gathers, strides, predicates that differ by lane).
+A load becomes the cheapest of: one scalar for all lanes (the offset does not move with the lane),
+one vector (it moves by 1), or one element per lane (gathers, strides, predicates that differ by
+lane).
 """
 
 from __future__ import annotations
@@ -283,7 +284,7 @@ class Values:
 
 
 def _order_above_reductions(root: Node) -> list[Node]:
-    """Return the nodes `root` needs, sources first, stopping at reductions, which are known already."""
+    """Return the nodes `root` needs, sources first, down to reductions, which are known already."""
     order: list[Node] = []
     done: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(root, False)]

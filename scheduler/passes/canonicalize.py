@@ -26,23 +26,24 @@ def _scalar(node: Node) -> float | int | bool | None:
     return node.arg if node.op is Op.CONST else None
 
 
+def _is_zero(value: float | int | bool | None, dtype: dt.DType, *, negative: bool) -> bool:
+    """Whether a value is zero and, for floats, has the given sign."""
+    if value is None or value != 0:
+        return False
+    return not dtype.is_float or (math.copysign(1.0, value) < 0) is negative
+
+
 def _identity(node: Node) -> Node | None:
     a, b = node.src
     left, right = _scalar(a), _scalar(b)
     if node.op is Op.MUL:
         return b if left == 1 else a if right == 1 else None
     if node.op is Op.ADD:  # -0.0 + 0.0 is 0.0, so only -0.0 is neutral for every float
-        zero = (
-            (lambda v: v == 0 and math.copysign(1, v) < 0)
-            if node.dtype.is_float
-            else (lambda v: v == 0)
-        )
-        if right is not None and zero(right):
+        if _is_zero(right, node.dtype, negative=True):
             return a
-        return b if left is not None and zero(left) else None
+        return b if _is_zero(left, node.dtype, negative=True) else None
     if node.op is Op.SUB:
-        plus_zero = right == 0 and not (node.dtype.is_float and math.copysign(1, right) < 0)
-        return a if right is not None and plus_zero else None
+        return a if _is_zero(right, node.dtype, negative=False) else None
     return a if right == 1 else None
 
 

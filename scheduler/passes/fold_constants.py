@@ -1,9 +1,10 @@
 """Evaluate at compile time what depends on weights only.
 
     conv(x, w * scale)          ->   conv(x, w')       w' = w * scale, computed once on the host
-    x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it costs nothing
+    x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it is free
 
-Refuses: results larger than their inputs (an expansion is not stored), anything reading an input or a state.
+Refuses: results larger than their inputs (an expansion is not stored), anything reading an input or
+a state.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from scheduler import interp
 from scheduler.node import Buffer, Node, consumers, make, toposort
 from scheduler.ops import MOVEMENT, Op
 from scheduler.rewrite import remake
-
 
 # A folded value may be this much larger than what it is made of.
 MAX_GROWTH = 4

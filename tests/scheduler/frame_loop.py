@@ -1,6 +1,7 @@
 """The driving program again, in numpy and onnxruntime: what the compiled one is compared with.
 
-Written from the formulas, not from the compiler: integer image code on whole arrays, queues as lists.
+Written from the formulas, not from the compiler: integer image code on whole arrays, queues as
+lists.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ f32 = np.float32
 
 
 def warp_plane(plane: Array, m: Array, width: int, height: int) -> Array:
-    """Sample a (h, w) uint8 plane at m * (x, y, 1): bilinear, 1/32 pixel, 15-bit weights, clamped."""
+    """Sample a (h, w) uint8 plane at m * (x, y, 1): bilinear, 1/32 px, 15-bit weights, clamped."""
     x = np.arange(width, dtype=f32)[None, :]
     y = np.arange(height, dtype=f32)[:, None]
     x0, y0, w = ((m[i, 0] * x + m[i, 1] * y) + m[i, 2] for i in range(3))
@@ -29,23 +30,33 @@ def warp_plane(plane: Array, m: Array, width: int, height: int) -> Array:
     ix, iy = (np.clip(s >> 5, -32768, 32767) for s in (sx, sy))
     ax, ay = (sx & 31) / 32.0, (sy & 31) / 32.0
     rows, columns = plane.shape
-    total = np.full((height, width), 1 << 14, np.int64)
+    total: Array = np.full((height, width), 1 << 14, np.int64)
     for dy, wy in ((0, 1 - ay), (1, ay)):
         for dx, wx in ((0, 1 - ax), (1, ax)):
             weight = np.minimum(np.rint(wx * wy * 32768), 32767).astype(np.int64)
             tap = plane[np.clip(iy + dy, 0, rows - 1), np.clip(ix + dx, 0, columns - 1)]
             total += weight * tap
-    return np.clip(total >> 15, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(total >> 15, 0, 255), np.uint8)
 
 
 def chroma_transform(m: Array) -> Array:
     """Transform between half-resolution images with pixel centres kept, in float32 steps."""
     m = m.astype(f32)
-    wide = np.stack([m[:, 0] * f32(2), m[:, 1] * f32(2), m[:, 0] * f32(0.5) + m[:, 1] * f32(0.5) + m[:, 2]], 1)
-    return np.stack([wide[0] * f32(0.5) - wide[2] * f32(0.25), wide[1] * f32(0.5) - wide[2] * f32(0.25), wide[2]])
+    wide = np.stack(
+        [m[:, 0] * f32(2), m[:, 1] * f32(2), m[:, 0] * f32(0.5) + m[:, 1] * f32(0.5) + m[:, 2]], 1
+    )
+    return np.stack(
+        [
+            wide[0] * f32(0.5) - wide[2] * f32(0.25),
+            wide[1] * f32(0.5) - wide[2] * f32(0.25),
+            wide[2],
+        ]
+    )
 
 
-def model_image(frame: Array, m: Array, width: int, height: int, stride: int, uv_offset: int) -> Array:
+def model_image(
+    frame: Array, m: Array, width: int, height: int, stride: int, uv_offset: int
+) -> Array:
     """(6, 128, 256) uint8 of an NV12 frame."""
     luma = frame[: stride * height].reshape(height, stride)[:, :width]
     chroma = frame[uv_offset : uv_offset + stride * (height // 2)].reshape(height // 2, stride)
@@ -75,7 +86,12 @@ class FrameLoop:
         c = self.camera
         for name in ("road", "wide"):
             image = model_image(
-                inputs[f"{name}_frame"], inputs[f"{name}_transform"], c.width, c.height, c.stride, c.uv_offset
+                inputs[f"{name}_frame"],
+                inputs[f"{name}_transform"],
+                c.width,
+                c.height,
+                c.stride,
+                c.uv_offset,
             )
             self.images[name].append(image)
         self.desires.append(inputs["desire"])
