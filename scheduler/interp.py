@@ -152,7 +152,7 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
     if op in ELEMENTWISE:
         return np.asarray(_ALU[op](*src)).astype(node.dtype.np, copy=False)
     if op is Op.REDUCE:
-        return _reduce(src[0], *node.arg, node.dtype)
+        return _reduce(src[0], node.arg[0], node.arg[1], node.dtype)
     if op is Op.GATHER:
         return np.take(src[0], src[1], axis=node.arg)
     if op is Op.CONTIGUOUS:

@@ -6,10 +6,11 @@ Consumers come before their sources. A node that is not stored is computed insid
 needs it, at the indices found here; a node is stored when that would cost more than memory does:
 
 - outputs, state writes and pins (CONTIGUOUS) are always stored;
-- a value that holds a reduction is computed once: it stays inside a kernel only if exactly one
-  kernel needs it, once per element, and outside every other reduction. Otherwise it is stored at
-  the topmost elementwise node, so that the epilogue (bias, activation, residual) is part of the
-  producing kernel;
+- a value that holds a reduction is computed once per element: it stays inside a kernel only if
+  exactly one kernel needs it and the loops it depends on are run through once. Those loops may be
+  all of the kernel's (an epilogue), the outer ones (softmax and layernorm: the row's reductions are
+  hoisted out of the loop over its columns) or an enclosing reduction's. Otherwise it is stored at
+  the topmost elementwise node, so that bias, activation and residual are part of its kernel;
 - an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
   and a launch;
 - movement ops are never stored by choice: the node below them is, and the movement is an index.
@@ -41,7 +42,15 @@ MAX_INDEX_DEPTH = 12
 # A value needed at more different places than this is stored, or indices would multiply forever.
 MAX_USES = 64
 
+# A hoisted reduction leaves the loops outside it to share between work-items: at least this many,
+# unless the whole kernel is small.
+MIN_ROWS = 16
+SMALL_KERNEL = 4096
+# Elements read by a reduction inside another one: it has no register tile of its own.
+MAX_NESTED_WORK = 1 << 20
+
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
+_UNKNOWN = "?"  # name of ranges that stand for an index known at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 
 
@@ -52,15 +61,13 @@ class Use:
     Attributes:
         root: the stored node whose kernel it is.
         index: of the needed element, in the ranges of that kernel.
-        times: evaluations per element of the node.
-        once: no path repeats, masks or reduces it: each element is needed at most once per kernel.
+        times: evaluations per element of the node, if nothing is hoisted.
         reduced: it is needed inside a reduction, whose register tile shares it between results.
     """
 
     root: Node
     index: Index
     times: float
-    once: bool
     reduced: bool = False
 
 
@@ -83,6 +90,50 @@ def open_region(root: Node) -> Region:
     return Region(root, ranges)
 
 
+@dataclass(slots=True)
+class _Walk:
+    """What the walk has decided so far.
+
+    Attributes:
+        regions: stored nodes.
+        around: per reduce range, the ranges of the loops it runs inside of.
+        hoisted: per kernel, the outer ranges its hoisted reductions depend on.
+    """
+
+    regions: dict[Node, Region]
+    around: dict[Atom, frozenset[Atom]]
+    hoisted: dict[Node, frozenset[Atom]]
+
+    def loops_of(self, index: Index) -> frozenset[Atom] | None:
+        """Return the loops a value at an index runs through; None if only run time knows."""
+        atoms: set[Atom] = set()
+        for ix in index:
+            for atom in ixs.leaves(ix):
+                atoms.add(atom)
+                atoms |= self.around.get(atom, frozenset())
+        return (
+            None
+            if any(a.node is not None or a.name == _UNKNOWN for a in atoms)
+            else frozenset(atoms)
+        )
+
+    def stays_inside(self, node: Node, use: Use) -> bool:
+        """Whether a value that holds a reduction is computed in the only kernel that needs it."""
+        loops = self.loops_of(use.index)
+        if loops is None or prod(a.size for a in loops) > prod(node.shape):
+            return False
+        mine = {r for r in self.regions[use.root].ranges if r is not None}
+        if not loops <= mine:
+            return _reduced_elements(node) <= MAX_NESTED_WORK
+        if loops == mine:
+            return True
+        few = prod(a.size for a in loops) < MIN_ROWS and prod(use.root.shape) > SMALL_KERNEL
+        if few or self.hoisted.get(use.root, loops) != loops:
+            return False
+        self.hoisted[use.root] = loops
+        return True
+
+
 def realize(sinks: Sequence[Node]) -> dict[Node, Region]:
     """Return the nodes to store with their ranges, consumers before producers.
 
@@ -93,18 +144,20 @@ def realize(sinks: Sequence[Node]) -> dict[Node, Region]:
     forced = set(sinks) | {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
     carries, cost = _summaries(order, forced)
     uses: dict[Node, dict[tuple[Node, Index], Use]] = {n: {} for n in order}
-    regions: dict[Node, Region] = {}
+    walk = _Walk({}, {}, {})
     for node in reversed(order):
         needed = list(uses[node].values())
-        if node in forced or (needed and _must_store(node, needed, carries[node], cost[node])):
-            regions[node] = open_region(node)
-            needed = [Use(node, regions[node].index, 1.0, once=True)]
+        if node in forced or (
+            needed and _must_store(node, needed, carries[node], cost[node], walk)
+        ):
+            walk.regions[node] = open_region(node)
+            needed = [Use(node, walk.regions[node].index, 1.0)]
         elif node.op in _LEAVES:
             continue
         for use in needed:
-            for src, need in _needs(node, use):
+            for src, need in _needs(node, use, walk):
                 _merge_use(uses[src], need)
-    return regions
+    return walk.regions
 
 
 def _merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
@@ -114,11 +167,10 @@ def _merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
         table[use.root, use.index] = use
     else:
         old.times = max(old.times, use.times)
-        old.once = old.once and use.once
         old.reduced = old.reduced and use.reduced
 
 
-def _must_store(node: Node, needed: list[Use], carries: bool, cost: float) -> bool:
+def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> bool:
     if node.op in _LEAVES:
         return False
     if node.op in MOVEMENT and node.op is not Op.CAT:
@@ -128,7 +180,7 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float) -> bo
     if any(ix.depth > MAX_INDEX_DEPTH for use in needed for ix in use.index):
         return True
     if carries:
-        return len(needed) > 1 or not needed[0].once
+        return len(needed) > 1 or not walk.stays_inside(node, needed[0])
     evaluations = sum(max(1.0, u.times / TILE_REUSE) if u.reduced else u.times for u in needed)
     size = prod(node.shape)
     return size * (evaluations - 1) * cost > LAUNCH_COST + size * MEMORY_COST
@@ -156,45 +208,53 @@ def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], 
     return carries, cost
 
 
-def _needs(node: Node, use: Use) -> list[tuple[Node, Use]]:
+def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
     """Return what evaluating `node` at a use needs of its sources."""
-    index, times, once = use.index, use.times, use.once
+    index, times = use.index, use.times
 
-    def need(inner: Index, ratio: float, *, keeps_once: bool) -> Use:
-        return Use(use.root, inner, times * ratio, once and keeps_once, use.reduced)
+    def need(inner: Index, ratio: float) -> Use:
+        return Use(use.root, inner, times * ratio, use.reduced)
 
     if node.op in _LEAVES:
         return []
     if node.op is Op.ASSIGN:
         return [(node.src[1], use)]
     if node.op is Op.REDUCE:
-        inner = reduce_index(node, index)[0]
-        return [(node.src[0], Use(use.root, inner, times, once=False, reduced=True))]
+        inner, ranges = reduce_index(node, index)
+        outside = walk.loops_of(index)
+        around = (outside or frozenset()) | set(ranges)
+        walk.around.update(dict.fromkeys(ranges, around))
+        return [(node.src[0], Use(use.root, inner, times, reduced=True))]
     if node.op is Op.GATHER:
         data, which = node.src
         at = index[node.arg : node.arg + len(which.shape)]
-        ratio = prod(node.shape) / max(1, prod(which.shape))
         # The row read is known at run time only; data below a gather is read, not recomputed.
-        hidden = tuple(ixs.of(ixs.new_range(max(2, s), "g")) for s in data.shape)
-        return [
-            (data, need(hidden, 2.0, keeps_once=False)),
-            (which, need(at, ratio, keeps_once=ratio <= 1)),
-        ]
+        hidden = tuple(ixs.of(ixs.new_range(max(2, s), _UNKNOWN)) for s in data.shape)
+        ratio = prod(node.shape) / max(1, prod(which.shape))
+        return [(data, need(hidden, 2.0)), (which, need(at, ratio))]
     if node.op is Op.CAT:  # every source is evaluated for every result, then one is selected
         size = prod(node.shape)
-        return [
-            (s, need(i, size / max(1, prod(s.shape)), keeps_once=False))
-            for s, i, _ in cat_sources(node, index)
-        ]
+        return [(s, need(i, size / max(1, prod(s.shape)))) for s, i, _ in cat_sources(node, index)]
     if node.op in MOVEMENT:
         src = node.src[0]
         inner, _ = source_index(node, index)
         ratio = prod(node.shape) / max(1, prod(src.shape))
-        masked = node.op is Op.PAD or (node.op in (Op.EXPAND, Op.WINDOW) and ratio > 1)
         if node.op is Op.EXPAND and node.shape[-1] > src.shape[-1]:
             ratio = max(1.0, ratio / min(LANES, node.shape[-1]))
-        return [(src, need(inner, ratio, keeps_once=not masked))]
-    return [(s, need(index, 1.0, keeps_once=True)) for s in node.src]
+        return [(src, need(inner, ratio))]
+    return [(s, need(index, 1.0)) for s in node.src]
+
+
+def _reduced_elements(node: Node) -> int:
+    """Return the elements read by the largest reduction a node holds one to one."""
+    largest, stack = 0, [node]
+    while stack:
+        n = stack.pop()
+        if n.op is Op.REDUCE:
+            largest = max(largest, prod(n.src[0].shape))
+        elif n.op in ELEMENTWISE or n.op in MOVEMENT:
+            stack.extend(s for s in n.src if len(stack) < MAX_USES)
+    return largest
 
 
 def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:

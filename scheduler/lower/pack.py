@@ -67,13 +67,13 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
 
     Args:
         load: a placed LOAD of a weight.
-        axes: all ranges of the kernel in loop order, lanes last; those the load does not use are
-            skipped.
+        axes: ranges of the kernel in loop order, lanes last; those the load does not use are
+            skipped. A load over any other range, or over run-time indices, is not packed.
     """
     place: Place = load.arg
     buffer = load.src[0].arg
     leaves = [a for ix in (*place.index, *(p[0] for p in place.valid)) for a in ixs.leaves(ix)]
-    if any(a.node is not None for a in leaves):
+    if not {axis.atom for axis in axes}.issuperset(leaves):
         return None
     used = [axis for axis in axes if axis.atom in leaves]
     sizes = [a.outer for a in used] + [a.unroll for a in used] + [a.lanes for a in used]
@@ -98,7 +98,7 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
 
 
 def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]:
-    total: NDArray[np.int64] = np.full(1, ix.const, np.int64)
+    total: NDArray[np.int64] = np.full((), ix.const, np.int64)
     for atom, factor in ix.terms:
         if atom.inner is None:
             value = grids[atom]

@@ -107,6 +107,30 @@ def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
     return found, weights
 
 
+def expressions_of(node: Node) -> list[Ix]:
+    """Return the index expressions of one placed scalar node."""
+    if node.op is Op.LOAD:
+        return [node.arg.offset, *node.arg.index, *(p[0] for p in node.arg.valid)]
+    if node.op is Op.INDEX:
+        return [node.arg]
+    return [p[0] for p in node.arg] if node.op is Op.SELECT else []
+
+
+def dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
+    """Return per scalar node the ranges its value depends on, oldest first."""
+    found: dict[Node, set[Atom]] = {}
+    for node in scalar_nodes(value):
+        leaves = {a for ix in expressions_of(node) for a in ixs.leaves(ix)}
+        atoms = {a for a in leaves if a.node is None}
+        atoms |= {a for leaf in leaves if leaf.node is not None for a in found[leaf.node]}
+        for s in node.src if node.op is not Op.LOAD else ():
+            atoms |= found[s]
+        if node.op is Op.ACCUMULATE:
+            atoms -= set(node.arg[1])
+        found[node] = atoms
+    return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
+
+
 def accumulates(body: PlacedBody) -> list[Node]:
     """Return the reductions of a body, inner ones first."""
     return [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]

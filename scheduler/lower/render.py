@@ -49,13 +49,17 @@ class _Renderer:
         self.lanes = schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in schedule.tiles]
         self.reduces = {
-            r: self._reduce_axis(r) for order in schedule.reduce_order.values() for r in order
+            r: self._reduce_axis(node, r)
+            for node, order in schedule.reduce_order.items()
+            for r in order
         }
+        # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
+        whole = [a for a in self.reduces.values() if a.atom.size == a.outer * a.block]
         self.e = Emitter()
-        self.v = Values(self.e, body.value, [*self.outputs, *self.reduces.values()], self.lanes)
+        self.v = Values(self.e, body.value, [*self.outputs, *whole], self.lanes, self._reduce_here)
 
-    def _reduce_axis(self, atom: Atom) -> Axis:
-        if atom is self.schedule.vector:
+    def _reduce_axis(self, node: Node, atom: Atom) -> Axis:
+        if atom is self.schedule.across.get(node):
             return Axis(atom, atom.size // self.lanes, 1, self.lanes)
         unroll = self.schedule.reduce_unroll.get(atom, 1)
         return Axis(atom, atom.size // unroll, unroll, 1)
@@ -64,6 +68,8 @@ class _Renderer:
         """Return the text of the whole kernel."""
         schedule = self.schedule
         self.e.statement("const int item = get_global_id(0);")
+        outer = self.outputs[: len(self.outputs) - schedule.inner]
+        inner = self.outputs[len(outer) :]
         with ExitStack() as loops:
             if schedule.chunk > 1:
                 end = f"item * {schedule.chunk} + {schedule.chunk}"
@@ -73,9 +79,13 @@ class _Renderer:
                 header = f"for (int step = item * {schedule.chunk}; step < end; step++)"
                 loops.enter_context(self.e.loop(header))
             name = "step" if schedule.chunk > 1 else "item"
-            instances = self._instances(self._outer_steps(name))
-            for node in accumulates(self.body):
-                self._reduce(node, instances)
+            instances = self._instances(outer, self._outer_steps(outer, name))
+            self._reduce_all(instances, {a.atom for a in outer})
+            if inner:
+                steps = {a.atom: self._open_loop(loops, a.outer) for a in inner}
+                below = self._instances(inner, steps)
+                instances = [o.extended(i) for o in instances for i in below]
+                self._reduce_all(instances, {a.atom for a in self.outputs})
             for instance in instances:
                 self._store(instance)
         parameters = [f"__global {self.output.dtype.cl}* out"]
@@ -85,13 +95,22 @@ class _Renderer:
         text = f"({', '.join(parameters)})\n{{\n{self.e.text()}\n}}\n"
         return Rendered(text, tuple(self.v.arguments), schedule.items, self.lanes)
 
-    def _outer_steps(self, name: str) -> dict[Atom, Ix]:
+    def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
+        """Emit the reductions that depend on known ranges only and are not emitted yet."""
+        for node in accumulates(self.body):
+            if known.issuperset(self.v.depends(node)):
+                self._reduce(node, instances)
+
+    def _reduce_here(self, node: Node, instance: Instance) -> None:
+        self._reduce(node, [instance])
+
+    def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
         """Decompose the linear step number into the outer step of each range, innermost fastest."""
         whole = ixs.new_range(max(1, self.schedule.steps), name)
         self.e.name_atom(whole, name, self.e.depth)
         rest = ixs.of(whole)
         steps: dict[Atom, Ix] = {}
-        for axis in reversed(self.outputs):
+        for axis in reversed(axes):
             steps[axis.atom] = self._variable(ixs.mod(rest, axis.outer))
             rest = ixs.floordiv(rest, axis.outer)
         return steps
@@ -105,9 +124,9 @@ class _Renderer:
         self.e.name_atom(atom, name, self.e.depth)
         return ixs.of(atom)
 
-    def _instances(self, steps: dict[Atom, Ix]) -> list[Instance]:
-        """Return the coordinates of the register tile."""
-        cuts = [list(self._cut(axis, steps[axis.atom])) for axis in self.outputs]
+    def _instances(self, axes: list[Axis], steps: dict[Atom, Ix]) -> list[Instance]:
+        """Return the coordinates of the register tile over some ranges."""
+        cuts = [list(self._cut(axis, steps[axis.atom])) for axis in axes]
         return [_union(combination) for combination in product(*cuts)]
 
     def _cut(self, axis: Axis, step: Ix) -> Iterator[Instance]:
@@ -142,24 +161,62 @@ class _Renderer:
         return ixs.of(step)
 
     def _reduce(self, node: Node, instances: list[Instance]) -> None:
-        """Emit accumulators, the loops over the reduced ranges, and the result of one reduction."""
-        order = self.schedule.reduce_order[node]
-        across = self.schedule.vector in order
-        by_lane = across or self.schedule.vector in self.v.depends(node)
-        lanes = self.lanes if by_lane else 1
+        """Emit accumulators, loops over the reduced ranges, and the results of one reduction."""
+        across = self.schedule.across.get(node)
         targets = {self.v.key(node, i): i for i in instances}
+        targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
+        if not targets:
+            return
+        moving = any(
+            self.v.moves(i.mapping[a]) for i in targets.values() for a in self.v.depends(node)
+        )
+        lanes = self.lanes if across is not None or moving else 1
         names = {key: self._accumulator(node, lanes) for key in targets}
+        order = self.schedule.reduce_order[node]
         with ExitStack() as loops:
             steps = {r: self._open_loop(loops, self.reduces[r].outer) for r in order}
             cuts = [list(self._cut(self.reduces[r], steps[r])) for r in order]
-            for combination in product(*cuts):
-                inner = _union(combination)
-                for key, outer in targets.items():
-                    value = self._next(node, outer.extended(inner), names[key], lanes)
-                    self.e.statement(f"{names[key]} = {value};")
+            self._accumulate(node, targets, names, [_union(c) for c in product(*cuts)], lanes)
+        if across is not None:
+            names = {key: self._across(name, node, lanes) for key, name in names.items()}
+            self._leftover(node, across, targets, names)
         for key, name in names.items():
-            code = self._across(name, node, lanes) if across else name
-            self.e.remember(key, Val(code, by_lane and not across, self.e.depth))
+            self.e.remember(key, Val(name, moving and across is None, self.e.depth))
+
+    def _accumulate(
+        self,
+        node: Node,
+        targets: dict[tuple[object, ...], Instance],
+        names: dict[tuple[object, ...], str],
+        inner: list[Instance],
+        lanes: int,
+    ) -> None:
+        for coordinates in inner:
+            for key, outer in targets.items():
+                value = self._next(node, outer.extended(coordinates), names[key], lanes)
+                self.e.statement(f"{names[key]} = {value};")
+
+    def _leftover(
+        self,
+        node: Node,
+        across: Atom,
+        targets: dict[tuple[object, ...], Instance],
+        names: dict[tuple[object, ...], str],
+    ) -> None:
+        """Reduce what lanes left over at the end of their range, one element at a time."""
+        done = across.size // self.lanes * self.lanes
+        if done == across.size:
+            return
+        order = self.schedule.reduce_order[node]
+        with ExitStack() as loops:
+            cuts = []
+            for r in order:
+                if r is not across:
+                    step = self._open_loop(loops, self.reduces[r].outer)
+                    cuts.append(list(self._cut(self.reduces[r], step)))
+            at = ixs.add(self._open_loop(loops, across.size - done), ixs.constant(done))
+            cuts.append([Instance({across: at}, {})])
+            self._accumulate(node, targets, names, [_union(c) for c in product(*cuts)], 1)
 
     def _accumulator(self, node: Node, lanes: int) -> str:
         name = self.e.fresh("acc")
@@ -185,14 +242,14 @@ class _Renderer:
         return clang.combine(op, name, value, node.dtype, lanes)
 
     def _across(self, name: str, node: Node, lanes: int) -> str:
-        """Combine the lanes of an accumulator pairwise; return the scalar variable."""
+        """Combine the lanes of an accumulator pairwise; return the scalar accumulator."""
         code = name
         while lanes > 1:
             lanes //= 2
             low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
             text = clang.combine(node.arg[0], f"{code}.{low}", f"{code}.{high}", node.dtype, lanes)
             code, kind = self.e.fresh("h"), clang.ctype(node.dtype, lanes)
-            self.e.statement(f"const {kind} {code} = {text};")
+            self.e.statement(f"{kind} {code} = {text};")
         return code
 
     def _store(self, instance: Instance) -> None:

@@ -13,7 +13,7 @@ from math import prod
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.kernels import scalar_nodes
-from scheduler.lower.place import PlacedBody, accumulates, is_weight
+from scheduler.lower.place import PlacedBody, accumulates, dependencies, is_weight
 from scheduler.node import Node
 from scheduler.ops import Op
 
@@ -56,9 +56,11 @@ class Schedule:
 
     Attributes:
         tiles: output ranges, outermost loop first.
-        items: work-items to launch; each does `chunk` consecutive outer steps of `steps` in all.
-        vector: the range that lanes run over (output or reduce), None for scalar code.
+        inner: how many of the last tiles are loops inside a step, below hoisted reductions; the
+            others make up `steps`, of which each work-item does `chunk` consecutive ones.
+        vector: the output range that lanes run over, None for scalar results.
         lanes: vector width.
+        across: per ACCUMULATE the reduced range that lanes run over, where the result has none.
         reduce_unroll: per reduce range, how many steps the loop body holds.
         reduce_order: per ACCUMULATE its ranges, outermost loop first.
     """
@@ -66,10 +68,12 @@ class Schedule:
     tiles: list[Tile]
     vector: Atom | None
     lanes: int
+    inner: int = 0
     steps: int = 1
     chunk: int = 1
     reduce_unroll: dict[Atom, int] = field(default_factory=dict)
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
+    across: dict[Node, Atom] = field(default_factory=dict)
 
     @property
     def items(self) -> int:
@@ -104,7 +108,9 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
 
 
 def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, int]:
-    """Return the range to run lanes over and the number of lanes (None, 1: scalar code).
+    """Return the output range to run lanes over and the number of lanes.
+
+    (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
 
     Args:
         body: placed, ranges not merged.
@@ -115,31 +121,28 @@ def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, 
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
     for atom in [*reversed(body.ranges), *reversed(dict.fromkeys(reduces))]:
         is_output = atom in body.ranges
-        lanes = _lanes(atom.size, exact=not is_output)
-        if lanes < 4:
+        lanes = _lanes(atom.size)
+        if lanes == 1:
             continue
         score = sum(_load_score(load, atom) for load in loads)
         if is_output and not free_layout:
             score += 1.0 if ixs.coefficient(body.offset, atom) == 1 else -2.0
         if is_output and any(_is_outer_product(load, atom, loads) for load in loads):
             score *= 1.25
-        score *= _efficiency(atom.size, lanes, exact=not is_output)
+        score *= _efficiency(atom.size, lanes)
         if not is_output:
             score *= 0.7  # a horizontal sum at the end, and nothing to share between lanes
         if score > best[0]:
-            best = (score, atom, lanes)
+            best = (score, atom if is_output else None, lanes)
     return best[1], best[2]
 
 
-def _lanes(size: int, *, exact: bool) -> int:
-    for lanes in (16, 8, 4):
-        if lanes <= MAX_LANES and (size % lanes == 0 if exact else size >= lanes):
-            return lanes
-    return 1
+def _lanes(size: int) -> int:
+    return next((n for n in (16, 8, 4) if n <= min(MAX_LANES, size)), 1)
 
 
-def _efficiency(size: int, lanes: int, *, exact: bool) -> float:
-    useful = 1.0 if exact else size / (-(-size // lanes) * lanes)
+def _efficiency(size: int, lanes: int) -> float:
+    useful = size / (-(-size // lanes) * lanes)
     return useful * float((lanes / MAX_LANES) ** 0.25)
 
 
@@ -173,29 +176,78 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
     if vector in tiles:
         tiles[vector].lanes = lanes
     loads = loads_of(body)
-    for node in accumulates(body):
-        order = _reduce_order(node, loads)
+    depends = dependencies(body.value)
+    for node in reversed(
+        accumulates(body)
+    ):  # outer ones first: lanes of an outer one serve inner ones
+        taken = {vector, *schedule.across.values()}
+        if lanes > 1 and taken.isdisjoint(depends[node]):
+            across = _choose_across(node, lanes)
+            if across is not None:
+                schedule.across[node] = across
+        order = _reduce_order(node, loads, schedule.across.get(node))
         schedule.reduce_order[node] = order
         for r in order:
             schedule.reduce_unroll[r] = 1
-        if order:
-            inner = order[-1]
-            if inner is vector:
-                schedule.reduce_unroll[inner] = lanes
-            elif inner.size <= FULL_UNROLL:
-                schedule.reduce_unroll[inner] = inner.size
-            else:
-                schedule.reduce_unroll[inner] = next(u for u in (4, 3, 2, 1) if inner.size % u == 0)
+        if order and order[-1] is not schedule.across.get(node):
+            schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
+    hoisted = hoisted_ranges(body)
     if schedule.reduce_order and vector in tiles:
-        _register_tile(tiles, vector, loads)
-    schedule.tiles = _loop_order(list(tiles.values()), body, loads)
-    schedule.steps = prod(t.outer for t in schedule.tiles)
+        _register_tile(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted)
+    schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted)
+    schedule.inner = (
+        sum(t.atom not in hoisted for t in schedule.tiles) if hoisted is not None else 0
+    )
+    outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
+    schedule.steps = prod(t.outer for t in outer)
     schedule.chunk = _chunk(schedule, body)
     return schedule
 
 
-def _reduce_order(node: Node, loads: list[LoadInfo]) -> tuple[Atom, ...]:
-    """Order reduce loops by the stride of the first non-weight load, largest outermost."""
+def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
+    """Return the output ranges that reductions shared by several results depend on, None if none.
+
+    A row's maximum in a softmax depends on the row alone: rows become the outer loops.
+    """
+    depends = dependencies(body.value)
+    mine = frozenset(body.ranges)
+    found: set[Atom] = set()
+    any_hoisted = False
+    for node in accumulates(body):
+        on = frozenset(depends[node])
+        if on < mine:
+            any_hoisted = True
+            found |= on
+    return frozenset(found) if any_hoisted else None
+
+
+def _choose_across(node: Node, lanes: int) -> Atom | None:
+    """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
+    best: tuple[float, Atom | None] = (0.0, None)
+    loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
+    for atom in reversed(node.arg[1]):
+        if atom.size < lanes:
+            continue
+        infos = [LoadInfo(n, is_weight(n.src[0]), 1, _masks(n)) for n in loads]
+        score = sum(_load_score(info, atom) for info in infos)
+        if score > best[0]:
+            best = (score, atom)
+    return best[1]
+
+
+def _masks(load: Node) -> frozenset[Atom]:
+    return frozenset(a for ix, _, _ in load.arg.valid for a in ixs.leaves(ix))
+
+
+def _unroll(size: int) -> int:
+    """Return how many steps of a reduce loop its body holds."""
+    if size <= FULL_UNROLL:
+        return size
+    return next(u for u in (4, 3, 2, 1) if size % u == 0)
+
+
+def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
+    """Order reduce loops by the stride of the first non-weight load, largest first; lanes last."""
     offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
     offsets = offsets or [ld.node.arg.offset for ld in loads if ld.times > 1]
 
@@ -203,20 +255,28 @@ def _reduce_order(node: Node, loads: list[LoadInfo]) -> tuple[Atom, ...]:
         steps = [abs(c) for o in offsets if (c := ixs.coefficient(o, r))]
         return steps[0] if steps else 0
 
-    return tuple(sorted(node.arg[1], key=lambda r: (-stride(r), r.serial)))
+    return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
 
 
-def _register_tile(tiles: dict[Atom, Tile], vector: Atom, loads: list[LoadInfo]) -> None:
-    inner = [ld for ld in loads if ld.times > 1]
+def _register_tile(
+    tiles: dict[Atom, Tile],
+    vector: Atom,
+    inner: list[LoadInfo],
+    hoisted: frozenset[Atom] | None,
+) -> None:
     outer_product = any(_is_outer_product(ld, vector, inner) for ld in inner)
+    shared = any(  # the vector meets other operands as scalars
+        ixs.coefficient(ld.node.arg.offset, vector) == 0 for ld in inner if not ld.weight
+    )
     rows = [
         r
         for r in tiles
         if r is not vector
+        and (hoisted is None or r not in hoisted)
         and any(ixs.coefficient(ld.node.arg.offset, r) not in (0,) for ld in inner if not ld.weight)
     ]
     row = rows[-1] if rows else None
-    if outer_product:
+    if outer_product or (hoisted is not None and shared):
         lanes = tiles[vector].lanes
         tiles[vector].unroll = _blocks(vector.size, lanes, TILE_VECTORS if row else 4)
         if row is not None:
@@ -239,13 +299,16 @@ def _divisor(size: int, most: int) -> int:
     return most
 
 
-def _loop_order(tiles: list[Tile], body: PlacedBody, loads: list[LoadInfo]) -> list[Tile]:
-    """Put the vector range of a contraction outermost: a work-item keeps its panel of weights."""
+def _loop_order(
+    tiles: list[Tile], body: PlacedBody, loads: list[LoadInfo], hoisted: frozenset[Atom] | None
+) -> list[Tile]:
+    """Put hoisted ranges outermost, then the vector of a contraction, so that weights stay put."""
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
-    def rank(tile: Tile) -> tuple[int, int]:
+    def rank(tile: Tile) -> tuple[bool, bool, int]:
         walks_weights = any(tile.atom in set(ixs.leaves(ld.node.arg.offset)) for ld in heavy)
-        return (0 if walks_weights else 1, body.ranges.index(tile.atom))
+        below = hoisted is not None and tile.atom not in hoisted
+        return (below, not walks_weights, body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)
 

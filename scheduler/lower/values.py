@@ -7,6 +7,7 @@ lane).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from scheduler import dtype as dt
@@ -17,7 +18,7 @@ from scheduler.kernelize.kernels import scalar_nodes, scalar_sources
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter, Val
 from scheduler.lower.pack import Axis, PackedWeight, pack
-from scheduler.lower.place import Place, is_weight
+from scheduler.lower.place import Place, dependencies, expressions_of, is_weight
 from scheduler.node import Node
 from scheduler.ops import Op
 
@@ -42,10 +43,21 @@ class Instance:
 
 
 class Values:
-    """Computes scalar nodes through an Emitter; owns the kernel's argument list."""
+    """Computes scalar nodes through an Emitter; owns the kernel's argument list.
 
-    def __init__(self, emitter: Emitter, value: Node, axes: list[Axis], lanes: int) -> None:
-        self.e, self.axes, self.lanes = emitter, axes, lanes
+    `axes` are the ranges by which weights may be packed; `reduce` emits a reduction that is needed
+    inside the loop that is open, and remembers its value.
+    """
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        value: Node,
+        axes: list[Axis],
+        lanes: int,
+        reduce: Callable[[Node, Instance], None],
+    ) -> None:
+        self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
         self.lane = ixs.new_range(max(2, lanes), "lane")
         emitter.name_atom(self.lane, "lane", 0)
         self.arguments: dict[Argument, str] = {}
@@ -53,11 +65,11 @@ class Values:
         self._by_lane = {self.lane}  # atoms that differ by lane
         self._runtime: dict[str, Atom] = {}
         self._orders: dict[Node, list[Node]] = {}
-        self._depends = _dependencies(value)
+        self._depends = dependencies(value)
         self._index_of = _index_atoms(value)
 
     def depends(self, node: Node) -> tuple[Atom, ...]:
-        """Return the ranges and run-time indices a node's value depends on."""
+        """Return the ranges a node's value depends on."""
         return self._depends[node]
 
     def key(self, node: Node, instance: Instance) -> tuple[object, ...]:
@@ -73,6 +85,9 @@ class Values:
                 continue
             key = self.key(node, instance)
             value = self.e.lookup(key)
+            if value is None and node.op is Op.ACCUMULATE:
+                self._reduce(node, instance)
+                value = self.e.lookup(key)
             if value is None:
                 value = self._emit(node, instance)
                 self.e.remember(key, value)
@@ -295,38 +310,18 @@ def _order_above_reductions(root: Node) -> list[Node]:
         if ready:
             done.add(node)
             order.append(node)
-        elif node.op is not Op.ACCUMULATE:
+        else:
             stack.append((node, True))
-            stack.extend((s, False) for s in scalar_sources(node))
+            if node.op is not Op.ACCUMULATE:
+                stack.extend((s, False) for s in scalar_sources(node))
     return order
-
-
-def _expressions_of(node: Node) -> list[Ix]:
-    if node.op is Op.LOAD:
-        return [node.arg.offset, *node.arg.index, *(p[0] for p in node.arg.valid)]
-    if node.op is Op.INDEX:
-        return [node.arg]
-    return [p[0] for p in node.arg] if node.op is Op.SELECT else []
-
-
-def _dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
-    """Return per scalar node the ranges and run-time indices it depends on."""
-    found: dict[Node, set[Atom]] = {}
-    for node in scalar_nodes(value):
-        atoms = {a for ix in _expressions_of(node) for a in ixs.leaves(ix)}
-        for s in node.src if node.op is not Op.LOAD else ():
-            atoms |= found[s]
-        if node.op is Op.ACCUMULATE:
-            atoms -= set(node.arg[1])
-        found[node] = atoms
-    return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
 
 
 def _index_atoms(value: Node) -> dict[Node, list[Atom]]:
     """Return per scalar node the run-time index atoms that stand for it."""
     found: dict[Node, dict[Atom, None]] = {}
     for node in scalar_nodes(value):
-        for ix in _expressions_of(node):
+        for ix in expressions_of(node):
             for atom in ixs.leaves(ix):
                 if atom.node is not None:
                     found.setdefault(atom.node, {})[atom] = None

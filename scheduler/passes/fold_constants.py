@@ -58,7 +58,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     new: dict[Node, Node] = {}
     for node in order:
         if node in values:
-            data = np.ascontiguousarray(values[node])
+            data = np.ascontiguousarray(values[node]).reshape(node.shape)  # it lifts () to (1,)
             folded = make(
                 Op.BUFFER, node.dtype, (), Buffer("weight", "", data.shape, node.dtype, data)
             )

@@ -1,0 +1,60 @@
+"""Golden files and the settings of random tests, for all packages.
+
+Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
+Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explore draws new ones.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+GOLDEN = Path(__file__).parent / "golden"
+
+_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    report_multiple_bugs=False,
+    suppress_health_check=_SLOW,
+)
+settings.register_profile("explore", deadline=None, suppress_health_check=_SLOW)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--update-golden", action="store_true", help="write tests/golden instead of comparing"
+    )
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """Return a function that compares text with tests/golden/<name>.txt."""
+
+    def compare(name: str, text: str) -> None:
+        path = GOLDEN / f"{name}.txt"
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+            return
+        expected = path.read_text(encoding="utf-8") if path.exists() else ""
+        if text != expected:
+            lines = difflib.unified_diff(
+                expected.splitlines(), text.splitlines(), str(path), "found", lineterm="", n=2
+            )
+            shown = "\n".join(list(lines)[:60])
+            pytest.fail(
+                f"{path.name} differs; if that is meant, run this test again with --update-golden "
+                f"and review the diff\n{shown}",
+                pytrace=False,
+            )
+
+    return compare
