@@ -25,7 +25,7 @@ from math import prod
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
-from scheduler.node import Node, toposort
+from scheduler.node import Node, consumers, toposort
 from scheduler.ops import COST, ELEMENTWISE, MOVEMENT, Op
 
 # What storing a value costs, in vector adds: a launch (about 10 us on PoCL, 2026-11), and per
@@ -50,6 +50,8 @@ SMALL_KERNEL = 4096
 MAX_NESTED_WORK = 1 << 20
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
+# Ends of a value's elementwise paths are told apart up to this many.
+MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that stand for an index known at run time
 _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 
@@ -190,15 +192,13 @@ def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], 
     """Return per node whether it carries a reduction, and the cost of recomputing it in adds."""
     carries: dict[Node, bool] = {}
     cost: dict[Node, float] = {}
+    settled = forced | _needed_apart(order, forced)
     for node in order:
-        below = [s for s in node.src if s not in forced]
+        below = [s for s in node.src if s not in settled]
         if node.op is Op.REDUCE:
             carries[node], cost[node] = True, 1e9
             continue
-        same_size = node.op in ELEMENTWISE or node.op in _ONE_TO_ONE
-        if node.op is Op.EXPAND:
-            same_size = node.shape == node.src[0].shape
-        carries[node] = same_size and any(carries[s] for s in below)
+        carries[node] = _is_one_to_one(node) and any(carries[s] for s in below)
         own = float(COST.get(node.op, 1)) if node.op in ELEMENTWISE else 0.0
         if node.op is Op.CAT:
             own = 2.0 * len(node.src)
@@ -206,6 +206,36 @@ def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], 
             own = 2.0
         cost[node] = own + sum(cost[s] for s in below if not carries[s])
     return carries, cost
+
+
+def _is_one_to_one(node: Node) -> bool:
+    """Whether each element of a node is computed from the same element of its sources."""
+    if node.op is Op.EXPAND:
+        return node.shape == node.src[0].shape
+    return node.op in ELEMENTWISE or node.op in _ONE_TO_ONE
+
+
+def _needed_apart(order: list[Node], forced: set[Node]) -> set[Node]:
+    """Return nodes that several reductions or movements need, each through its own path.
+
+    Such a value is stored if it holds a reduction (a residual stream before its layernorm), so what
+    is computed from it does not carry that reduction any further.
+    """
+    users = consumers(order)
+    reached: dict[Node, frozenset[Node]] = {}
+    for node in reversed(order):
+        ends: set[Node] = set()
+        for user in users[node]:
+            passes = _is_one_to_one(user) and user not in forced
+            ends |= reached[user] if passes else {user}
+        reached[node] = frozenset(ends) if len(ends) <= MAX_ENDS else frozenset({node})
+    return {
+        node
+        for node in order
+        if node.op in ELEMENTWISE or node.op is Op.REDUCE
+        if len(reached[node]) > 1 or reached[node] == {node}
+        if not any(_is_one_to_one(u) and reached[u] == reached[node] for u in users[node])
+    }
 
 
 def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
@@ -224,6 +254,8 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
         outside = walk.loops_of(index)
         around = (outside or frozenset()) | set(ranges)
         walk.around.update(dict.fromkeys(ranges, around))
+        if outside is not None:  # it stays here because its loops run once, hoisted if need be
+            times = prod(a.size for a in around) / max(1, prod(node.src[0].shape))
         return [(node.src[0], Use(use.root, inner, times, reduced=True))]
     if node.op is Op.GATHER:
         data, which = node.src

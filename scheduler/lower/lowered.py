@@ -15,6 +15,7 @@ from scheduler.lower.place import (
     Layout,
     PlacedBody,
     accumulates,
+    dependencies,
     merge_ranges,
     place,
     row_major,
@@ -135,19 +136,16 @@ def _argument_bytes(argument: Argument) -> int:
 
 
 def _flops(body: PlacedBody) -> int:
-    """Return arithmetic operations of one run; a multiply-add counts two."""
-    times: dict[Node, int] = {body.value: 1}
+    """Return arithmetic operations of one run, everything hoisted; a multiply-add counts two."""
     total = 0
-    for node in reversed(scalar_nodes(body.value)):
-        own = times.get(node, 1)
+    depends = dependencies(body.value)
+    for node in scalar_nodes(body.value):
+        times = prod(r.size for r in depends[node])
         if node.op is Op.ACCUMULATE:
-            own *= prod(r.size for r in node.arg[1])
-            total += own
+            total += times * prod(r.size for r in node.arg[1])
         elif node.op in ELEMENTWISE:
-            total += own * int(COST.get(node.op, 1))
-        for s in node.src:
-            times[s] = max(times.get(s, 0), own)
-    return total * prod(r.size for r in body.ranges)
+            total += times * int(COST.get(node.op, 1))
+    return total
 
 
 def _kind(body: PlacedBody) -> str:
