@@ -13,6 +13,7 @@ from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import RULES
 from scheduler.passes.fold_constants import fold_constants
+from scheduler.passes.split_reduce import split_reduce
 from scheduler.rewrite import Rewriter
 from scheduler.verify import verify
 
@@ -26,6 +27,7 @@ def _canonicalize(roots: Sequence[Node]) -> Mapping[Node, Node]:
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("canonicalize", _canonicalize),
     ("fold constants", fold_constants),
+    ("split reductions", split_reduce),
     ("canonicalize again", _canonicalize),
 )
 
@@ -114,6 +116,10 @@ def schedule(
     if inputs is None:
         order = toposort([*outputs.values(), *writes])
         inputs = [n for n in order if n.op is Op.BUFFER and n.arg.kind == "input"]
+    names = [n.arg.name for n in inputs]
+    repeated = sorted({n for n in names if names.count(n) > 1})
+    if repeated:
+        raise ModelError(f"two inputs have the same name: {', '.join(repeated)}; rename one")
     named, kernels = kernelize(outputs, writes)
     lowered = lower_kernels(kernels, list(named.values()))
     return Schedule(named, lowered, tuple(n.arg for n in inputs))

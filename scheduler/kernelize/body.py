@@ -11,11 +11,12 @@ come later.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError
-from scheduler.index import Atom, Ix, Predicate
+from scheduler.index import Atom, Ix, Predicate, leaves
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.realize import Region, reduce_index
 from scheduler.node import Node, alu, const, make
@@ -49,6 +50,40 @@ class Body:
 _Key = tuple[Node, Index, Predicate]
 
 
+def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
+    """Return the scalar nodes of a body, sources first, with those that run-time indices need.
+
+    Args:
+        value: what to start from.
+        into_reductions: follow what reductions reduce; otherwise they are leaves.
+    """
+    order: list[Node] = []
+    done: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(value, False)]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done.add(node)
+            order.append(node)
+            continue
+        stack.append((node, True))
+        if into_reductions or node.op is not Op.ACCUMULATE:
+            stack.extend((s, False) for s in scalar_sources(node) if s not in done)
+    return order
+
+
+def scalar_sources(node: Node) -> tuple[Node, ...]:
+    """Return the scalar nodes a scalar node needs: its operands, or what its index comes from."""
+    if node.op is not Op.LOAD:
+        return node.src
+    access: Access = node.arg
+    found = [a.node for ix in access.index for a in leaves(ix) if a.node is not None]
+    found += [a.node for ix, _, _ in access.valid for a in leaves(ix) if a.node is not None]
+    return tuple(dict.fromkeys(found))
+
+
 class _Builder:
     """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
 
@@ -56,6 +91,7 @@ class _Builder:
         self.stored = stored
         self.done: dict[_Key, Node] = {}
         self.reduces: dict[_Key, tuple[Index, tuple[Atom, ...]]] = {}
+        self.ranges: dict[Node, frozenset[Atom]] = {}
 
     def build(self, node: Node, index: Index) -> Node:
         """Return the scalar value of `node` (never as a LOAD of itself) at `index`."""
@@ -118,10 +154,7 @@ class _Builder:
         if node.op is Op.IOTA:
             return make(Op.INDEX, dt.int32, (), index[0])
         if node.op is Op.REDUCE:
-            ranges = self.reduces[key][1]
-            if not ranges:
-                return src[0]
-            return make(Op.ACCUMULATE, node.dtype, (src[0],), (node.arg[0], ranges))
+            return self._accumulate(node.arg[0], src[0], self.reduces[key][1])
         if node.op in ELEMENTWISE:
             return make(node.op, node.dtype, tuple(src))
         if node.op is Op.CAT:
@@ -131,6 +164,52 @@ class _Builder:
         if node.op is Op.PAD:
             return _fill_outside(src[0], source_index(node, index)[1], node.arg[1])
         return src[0]
+
+    def _accumulate(self, op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
+        """Reduce a scalar value over ranges.
+
+        sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over
+        max(x[i]; j in 0..n)     ->  x[i]
+        sum(sum(x[i, j]; j); i)  ->  sum(x[i, j]; i, j)
+        """
+        present = self._ranges_of(value)
+        absent = [r for r in ranges if r not in present]
+        if op is Op.MUL:  # a power would round differently from the product
+            absent = []
+        moving = tuple(r for r in ranges if r not in absent)
+        if moving and value.op is Op.ACCUMULATE and value.arg[0] is op:
+            value, moving = value.src[0], moving + value.arg[1]
+        result = value
+        if moving:
+            result = make(Op.ACCUMULATE, value.dtype, (value,), (op, moving))
+        if op is Op.ADD and absent:
+            count = const(prod(r.size for r in absent), value.dtype)
+            result = alu(Op.MUL, result, count)
+        return result
+
+    def _ranges_of(self, value: Node) -> frozenset[Atom]:
+        """Return the ranges a scalar value depends on, or reduces over."""
+        for node in scalar_nodes(value):
+            if node in self.ranges:
+                continue
+            found: set[Atom] = set()
+            for atom in _atoms_of(node):
+                found |= {atom} if atom.node is None else self.ranges[atom.node]
+            for s in node.src if node.op is not Op.LOAD else ():
+                found |= self.ranges[s]
+            self.ranges[node] = frozenset(found)
+        return self.ranges[value]
+
+
+def _atoms_of(node: Node) -> list[Atom]:
+    """Return the index leaves of one unplaced scalar node."""
+    if node.op is Op.LOAD:
+        found = [*node.arg.index, *(p[0] for p in node.arg.valid)]
+    elif node.op is Op.INDEX:
+        found = [node.arg]
+    else:
+        found = [p[0] for p in node.arg] if node.op is Op.SELECT else []
+    return [a for ix in found for a in ixs.leaves(ix)]
 
 
 def _both(a: Predicate, b: Predicate) -> Predicate:

@@ -15,8 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from scheduler.errors import SchedulerError
-from scheduler.index import leaves
-from scheduler.kernelize.body import Access, Body, build_body
+from scheduler.kernelize.body import Access, Body, build_body, scalar_nodes
 from scheduler.kernelize.realize import open_region, realize
 from scheduler.node import Node, make, toposort
 from scheduler.ops import Op
@@ -37,34 +36,6 @@ class Kernel:
     target: Node
     reads: tuple[Node, ...]
     origin: tuple[str, ...]
-
-
-def scalar_nodes(value: Node) -> list[Node]:
-    """Return the scalar nodes of a body, sources first, with those that run-time indices need."""
-    order: list[Node] = []
-    done: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(value, False)]
-    while stack:
-        node, ready = stack.pop()
-        if node in done:
-            continue
-        if ready:
-            done.add(node)
-            order.append(node)
-            continue
-        stack.append((node, True))
-        stack.extend((s, False) for s in scalar_sources(node) if s not in done)
-    return order
-
-
-def scalar_sources(node: Node) -> tuple[Node, ...]:
-    """Return the scalar nodes a scalar node needs: its operands, or what its index comes from."""
-    if node.op is not Op.LOAD:
-        return node.src
-    access: Access = node.arg
-    found = [a.node for ix in access.index for a in leaves(ix) if a.node is not None]
-    found += [a.node for ix, _, _ in access.valid for a in leaves(ix) if a.node is not None]
-    return tuple(dict.fromkeys(found))
 
 
 def _reads(body: Body) -> tuple[Node, ...]:

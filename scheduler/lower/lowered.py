@@ -9,7 +9,8 @@ from math import prod
 from scheduler import index as ixs
 from scheduler.errors import LoweringError
 from scheduler.index import Atom
-from scheduler.kernelize.kernels import Kernel, scalar_nodes, state_of
+from scheduler.kernelize.body import scalar_nodes
+from scheduler.kernelize.kernels import Kernel, state_of
 from scheduler.lower.pack import PackedWeight
 from scheduler.lower.place import (
     Layout,

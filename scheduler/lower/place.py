@@ -12,8 +12,7 @@ from itertools import pairwise
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.body import Body
-from scheduler.kernelize.kernels import scalar_nodes
+from scheduler.kernelize.body import Body, scalar_nodes
 from scheduler.node import Node, make
 from scheduler.ops import Op
 

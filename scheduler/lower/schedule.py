@@ -12,7 +12,7 @@ from math import prod
 
 from scheduler import index as ixs
 from scheduler.index import Atom
-from scheduler.kernelize.kernels import scalar_nodes
+from scheduler.kernelize.body import scalar_nodes
 from scheduler.lower.place import PlacedBody, accumulates, dependencies, is_weight
 from scheduler.node import Node
 from scheduler.ops import Op

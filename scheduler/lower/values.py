@@ -14,7 +14,7 @@ from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.kernels import scalar_nodes, scalar_sources
+from scheduler.kernelize.body import scalar_nodes
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter, Val
 from scheduler.lower.pack import Axis, PackedWeight, pack
@@ -79,7 +79,7 @@ class Values:
     def evaluate(self, root: Node, instance: Instance) -> None:
         """Emit what `root` needs at an instance and is not known yet."""
         if root not in self._orders:
-            self._orders[root] = _order_above_reductions(root)
+            self._orders[root] = scalar_nodes(root, into_reductions=False)
         for node in self._orders[root]:
             if node.op is Op.CONST:
                 continue
@@ -296,25 +296,6 @@ class Values:
         key = ("packed", id(packed), offset)
         depth = self.e.depth_of(offset)
         return self.e.define(key, clang.ctype(kind, lanes), code, vector=vector, depth=depth)
-
-
-def _order_above_reductions(root: Node) -> list[Node]:
-    """Return the nodes `root` needs, sources first, down to reductions, which are known already."""
-    order: list[Node] = []
-    done: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False)]
-    while stack:
-        node, ready = stack.pop()
-        if node in done:
-            continue
-        if ready:
-            done.add(node)
-            order.append(node)
-        else:
-            stack.append((node, True))
-            if node.op is not Op.ACCUMULATE:
-                stack.extend((s, False) for s in scalar_sources(node))
-    return order
 
 
 def _index_atoms(value: Node) -> dict[Node, list[Atom]]:

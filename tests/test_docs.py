@@ -1,0 +1,163 @@
+"""The documents say what the code does: commands and options, variables, numbers, links."""
+
+import argparse
+import ast
+import importlib
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.kernelize import realize
+from tools.cli import COMMANDS
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def command_lines(text: str) -> Iterator[str]:
+    """Yield what follows `modeld` in code spans and in prompt lines of code blocks."""
+    for _, block in FENCE.findall(text):
+        yield from re.findall(r"^\$ modeld (.+)$", block, re.MULTILINE)
+    yield from re.findall(r"`modeld ([a-z-][^`\n]*)`", FENCE.sub("", text))
+
+
+def parser_of(command: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser()
+    for option in ("-v", "-vv", "-q", "--verbose", "--quiet", "--json"):
+        parser.add_argument(option, action="store_true")
+    importlib.import_module(COMMANDS[command].module).add_arguments(parser)
+    return parser
+
+
+# --- commands ---------------------------------------------------------------------------------
+
+
+ALL_LINES = sorted({line for name in DOCUMENTS for line in command_lines(read(name))})
+
+
+def test_the_documents_show_commands_at_all() -> None:
+    assert len(ALL_LINES) > 10
+
+
+@pytest.mark.parametrize("line", ALL_LINES)
+def test_documented_commands_and_options_exist(line: str) -> None:
+    words = shlex.split(line)
+    if words[0].startswith("-"):
+        assert words[0] in ("--help", "--version"), line
+        return
+    assert words[0] in COMMANDS, f"modeld has no command {words[0]!r}"
+    known = set(parser_of(words[0])._option_string_actions)
+    unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
+    assert not unknown, f"modeld {words[0]} has no option {unknown}"
+
+
+@pytest.mark.parametrize(
+    "line", [line for line in command_lines(read("README.md")) if line.count(" ")]
+)
+def test_commands_of_the_readme_parse(line: str) -> None:
+    command, *words = shlex.split(line)
+    parser_of(command).parse_args(words)  # exits where a word does not fit
+
+
+def test_the_readme_shows_every_command() -> None:
+    shown = {line.split()[0] for line in command_lines(read("README.md"))}
+    assert set(COMMANDS) <= shown
+
+
+# --- environment ------------------------------------------------------------------------------
+
+
+def module_texts(tree: ast.Module) -> dict[str, str]:
+    """Return the texts that a module gives a name."""
+    found: dict[str, str] = {}
+    for node in tree.body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else None
+        target = node.target if isinstance(node, ast.AnnAssign) else target
+        value = getattr(node, "value", None)
+        if isinstance(target, ast.Name) and isinstance(value, ast.Constant):
+            found[target.id] = str(value.value)
+    return found
+
+
+def is_environment(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and node.attr == "environ"
+
+
+def keys_of(tree: ast.Module) -> Iterator[ast.expr]:
+    """Yield the expressions that name a variable: environ.get(K), environ[K], K in environ."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript) and is_environment(node.value):
+            yield node.slice
+        elif isinstance(node, ast.Compare) and any(map(is_environment, node.comparators)):
+            yield node.left
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            by_method = is_environment(node.func.value)
+            if node.args and (by_method or node.func.attr == "getenv"):
+                yield node.args[0]
+
+
+def variables_read() -> dict[str, set[str]]:
+    """Return the files that read each environment variable."""
+    found: dict[str, set[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            names = module_texts(tree)
+            for key in keys_of(tree):
+                if isinstance(key, ast.Constant):
+                    name = str(key.value)
+                else:
+                    assert isinstance(key, ast.Name), f"{path}: a computed variable name"
+                    name = names[key.id]
+                found.setdefault(name, set()).add(path.relative_to(ROOT).as_posix())
+    return found
+
+
+def test_environment_variables_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| `([\w/.]+)` \|", read("docs/env-vars.md"), re.MULTILINE)
+    documented: dict[str, set[str]] = {}
+    for name, where in rows:
+        documented.setdefault(name, set()).add(where)
+    assert documented == variables_read()
+
+
+# --- numbers, links ---------------------------------------------------------------------------
+
+
+def test_numbers_of_the_realize_page_are_those_of_the_code() -> None:
+    rows = re.findall(r"^\| `([A-Z_]+)` \| (\d+) \|", read("docs/passes/realize.md"), re.MULTILINE)
+    documented = {name: int(value) for name, value in rows}
+    constants = {
+        name: value
+        for name, value in vars(realize).items()
+        if name.isupper() and not name.startswith("_") and isinstance(value, int)
+    }
+    assert documented == constants
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_relative_links_resolve(name: str) -> None:
+    text = FENCE.sub("", read(name))
+    targets = [t for t in LINK.findall(text) if "://" not in t and not t.startswith("#")]
+    broken = [t for t in targets if not ((ROOT / name).parent / t.partition("#")[0]).exists()]
+    assert not broken
+
+
+def test_every_decision_and_pass_is_numbered_or_linked() -> None:
+    numbers = [path.name[:4] for path in (ROOT / "docs/adr").glob("*.md")]
+    assert len(numbers) == len(set(numbers))
+    linked = set(LINK.findall(read("docs/passes/README.md")))
+    pages = {path.name for path in (ROOT / "docs/passes").glob("*.md")} - {"README.md"}
+    assert pages <= linked
