@@ -40,6 +40,7 @@ DTYPES: Final = (
 )
 MAX_BYTES: Final = 16 << 30  # one buffer, the arena, the data: no supported device has more
 MAX_RANK: Final = 16
+MAX_PORTS: Final = 4096  # inputs, and outputs, of one entry
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,255}")
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
@@ -320,8 +321,8 @@ def _parse_entries(
         fields = Fields(item, f"entries[{name[:80]!r}]")
         entry = EntrySpec(
             name=name,
-            inputs=fields.numbers("inputs", 0, len(buffers) - 1, 256),
-            outputs=fields.numbers("outputs", 0, len(buffers) - 1, 256),
+            inputs=fields.numbers("inputs", 0, len(buffers) - 1, MAX_PORTS),
+            outputs=fields.numbers("outputs", 0, len(buffers) - 1, MAX_PORTS),
             launches=fields.numbers("launches", 0, kernel_count - 1),
         )
         for key, indices in (("input", entry.inputs), ("output", entry.outputs)):

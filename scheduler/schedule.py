@@ -13,6 +13,7 @@ from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import RULES
 from scheduler.passes.fold_constants import fold_constants
+from scheduler.passes.split_cat import split_cat
 from scheduler.passes.split_reduce import split_reduce
 from scheduler.rewrite import Rewriter
 from scheduler.verify import verify
@@ -28,6 +29,7 @@ PASSES: tuple[tuple[str, Pass], ...] = (
     ("canonicalize", _canonicalize),
     ("fold constants", fold_constants),
     ("split reductions", split_reduce),
+    ("split joins", split_cat),
     ("canonicalize again", _canonicalize),
 )
 

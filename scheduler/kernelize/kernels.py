@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from scheduler.errors import SchedulerError
 from scheduler.kernelize.body import Access, Body, build_body, scalar_nodes
+from scheduler.kernelize.limits import nodes_to_store
 from scheduler.kernelize.realize import open_region, realize
 from scheduler.node import Node, make, toposort
 from scheduler.ops import Op
@@ -68,7 +69,11 @@ def make_kernels(sinks: Sequence[Node]) -> list[Kernel]:
         SchedulerError: two ASSIGN nodes write one state, or the kernels depend on each other in a
             cycle.
     """
+    pins: set[Node] = set()
     regions = realize(sinks)
+    while more := nodes_to_store(regions) - pins:
+        pins |= more
+        regions = realize(sinks, pins)
     stored = frozenset(regions)
     kernels = []
     for root in [n for n in toposort(sinks) if n in regions]:

@@ -18,7 +18,7 @@ needs it, at the indices found here; a node is stored when that would cost more 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -136,14 +136,15 @@ class _Walk:
         return True
 
 
-def realize(sinks: Sequence[Node]) -> dict[Node, Region]:
+def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> dict[Node, Region]:
     """Return the nodes to store with their ranges, consumers before producers.
 
     Args:
         sinks: outputs and state writes.
+        pins: nodes to store in any case.
     """
     order = toposort(sinks)
-    forced = set(sinks) | {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
+    forced = {*sinks, *pins} | {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
     carries, cost = _summaries(order, forced)
     uses: dict[Node, dict[tuple[Node, Index], Use]] = {n: {} for n in order}
     walk = _Walk({}, {}, {})

@@ -83,11 +83,16 @@ def test_every_value_agrees_and_lies_within_the_bounds(x: Meaning) -> None:
         assert x.ix.lo <= value <= x.ix.hi
 
 
-@settings(max_examples=200)
-@given(meanings(), st.integers(1, 12))
-def test_quotient_and_remainder_make_the_whole(x: Meaning, n: int) -> None:
-    whole = ixs.add(ixs.mul(ixs.floordiv(x.ix, n), n), ixs.mod(x.ix, n))
-    assert whole is x.ix
+factors = st.lists(st.integers(-9, 9), min_size=len(RANGES), max_size=len(RANGES))
+
+
+@settings(max_examples=300)
+@given(factors, st.integers(-20, 20), st.integers(1, 12))
+def test_quotient_and_remainder_make_the_whole(terms: list[int], start: int, n: int) -> None:
+    x = ixs.constant(start)
+    for atom, factor in zip(RANGES, terms, strict=True):
+        x = ixs.add(x, ixs.mul(ixs.of(atom), factor))
+    assert ixs.add(ixs.mul(ixs.floordiv(x, n), n), ixs.mod(x, n)) is x
 
 
 @settings(max_examples=150)
