@@ -4,6 +4,7 @@ The codec is taken from the file's ending when writing and from its first bytes 
 """
 
 import bz2
+import contextlib
 import os
 import warnings
 from collections.abc import Iterator
@@ -63,7 +64,8 @@ class LogWriter:
         """Append the bytes of one Event, `event.to_bytes()`.
 
         Raises:
-            LogError: the bytes are not exactly one framed message, or the log is closed.
+            LogError: the bytes are not exactly one framed message, the log is closed, or the disk
+                is full (nothing is left then).
         """
         if self._file is None:
             raise LogError(f"{self._path}: expected an open log, got a closed one; make another")
@@ -76,7 +78,14 @@ class LogWriter:
                 f"{self._path}: expected one whole message, got {len(data)} bytes of which the "
                 f"frame announces {size}; write each Event by itself"
             )
-        self._file.write(data)
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.discard()
+            raise LogError(
+                f"{self._path}: expected to write {len(data)} bytes, got {error.strerror}; "
+                "free some disk space"
+            ) from error
 
     def close(self) -> None:
         """Finish the file and put it in its place."""
@@ -103,7 +112,9 @@ class LogWriter:
         if self._file is None:
             return
         file, self._file = self._file, None
-        file.close()
+        # Closing writes what is buffered, which fails again where the disk is full.
+        with contextlib.suppress(OSError):
+            file.close()
         self._temporary.unlink(missing_ok=True)
 
     def __enter__(self) -> Self:

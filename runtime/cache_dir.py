@@ -5,24 +5,35 @@ import logging
 import os
 import tempfile
 from pathlib import Path
+from typing import Final
 
 logger = logging.getLogger(__name__)
+
+# Several times what the first build of a driving program writes.
+MIN_FREE_BYTES: Final = 64 << 20
 
 
 def cache_dir() -> Path:
     """Return the cache directory, created private (0700) if it was missing.
 
     `$MODELD_CACHE_DIR`, else `$XDG_CACHE_HOME/modeld`, else `~/.cache/modeld`. Where that cannot
-    be written (a read-only system), a temporary directory of this process with a warning: what
-    is cached there is lost at exit.
+    be written (a read-only system) or its disk is nearly full, a temporary directory of this
+    process with a warning: what is cached there is lost at exit.
     """
     wanted = _wanted()
     try:
         wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        writable = os.access(wanted, os.W_OK | os.X_OK)
+        writable = os.access(wanted, os.W_OK | os.X_OK) and _has_space(wanted)
     except OSError:
         writable = False
     return wanted if writable else _temporary(str(wanted))
+
+
+def _has_space(directory: Path) -> bool:
+    """PoCL aborts the process when a write to its cache fails, so that must not come to happen."""
+    disk = os.statvfs(directory)
+    # Some network file systems do not know their size and say 0.
+    return disk.f_blocks == 0 or disk.f_bavail * disk.f_frsize >= MIN_FREE_BYTES
 
 
 def _wanted() -> Path:
@@ -43,7 +54,7 @@ def _temporary(wanted: str) -> Path:
     directory = tempfile.TemporaryDirectory(prefix="modeld-cache-")
     _KEEP.append(directory)
     logger.warning(
-        "%s: cannot be written; kernels are built again at every start "
+        "%s: cannot be written or is nearly full; kernels are built again at every start "
         "(set MODELD_CACHE_DIR to a writable directory)",
         wanted,
     )

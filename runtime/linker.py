@@ -28,6 +28,8 @@ def ensure_linker() -> bool:
     Returns:
         Whether there is one now. Where not, no PoCL device may be used (see MISSING).
     """
+    # Python looks in a default place where PATH is not set at all; PoCL's linker driver does not.
+    os.environ.setdefault("PATH", os.defpath)
     if shutil.which("ld"):
         return True
     zig = _find_zig()

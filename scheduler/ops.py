@@ -87,6 +87,8 @@ class Op(Enum):
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value
     ACCUMULATE = auto()  # (value,); arg: (Op, ranges): reduction over loop ranges
+    STAGE = auto()  # (value,); arg: (None, ranges): values over loop ranges in a private array
+    PICK = auto()  # (STAGE,); arg: Ix; one element of the array
     SELECT = auto()  # (a, b): arg: valid; a where the predicate over ranges holds, else b
 
 
@@ -104,7 +106,8 @@ ELEMENTWISE = UNARY | BINARY | {Op.WHERE, Op.CAST, Op.BITCAST}
 MOVEMENT = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.CAT}
 )
-SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT})
+SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE, Op.PICK})
+LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})  # scalar ops that run a loop; arg[1] are its ranges
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
 # Approximate cost of one evaluation in units of one add: for the realize decision only.

@@ -26,6 +26,7 @@ import numpy as np
 
 import runtime
 from tools.errors import ToolError, UsageError
+from tools.lib.outputs import check_outputs
 from tools.lib.table import format_size, format_table
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.iters < 1:
         raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
+    check_outputs({"--trace": args.trace}, [args.artifact])
     with runtime.load_program(args.artifact, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = make_inputs(program.entry_inputs(entry), args.seed)

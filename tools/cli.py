@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import io
 import logging
 import os
 import signal
@@ -90,6 +91,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see ``EXIT_CODES``.
     """
+    _open_standard_streams()
     arguments = list(sys.argv[1:] if argv is None else argv)
     # -v and -q are read again by the parser; here they only decide how an error is shown.
     show_traceback = _count_verbosity(arguments) >= 2
@@ -115,6 +117,25 @@ def main(argv: Sequence[str] | None = None) -> int:
         if previous_handler is not None:
             signal.signal(signal.SIGTERM, previous_handler)
     return code
+
+
+def _open_standard_streams() -> None:
+    """Give a process that was started with a standard stream closed an empty one in its place.
+
+    Otherwise the next file opened takes the stream's number, and what a C library says on stderr
+    ends up in an artifact.
+    """
+    for number, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest free number, which is this one: those below are open by now.
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115 - for as long as the process
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        # A file name may hold what the terminal's encoding cannot show.
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -246,6 +267,9 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
         where = f"{error.filename}: " if error.filename else ""
         _print_error(f"{where}{error.strerror or error}")
         return EXIT_UNEXPECTED
+    if isinstance(error, MemoryError):
+        _print_error(f"out of memory: {error}; use a smaller model or a larger machine")
+        return EXIT_UNEXPECTED
     hint = "" if show_traceback else "; run again with -vv for the traceback"
     _print_error(f"unexpected {type(error).__name__}: {error}{hint}")
     return EXIT_UNEXPECTED
@@ -273,6 +297,8 @@ def _silence_broken_pipe() -> int:
 
 def _print_error(message: str) -> None:
     one_line = " ".join(message.split())
+    # File names may hold control characters, which a terminal would obey.
+    one_line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in one_line)
     print(f"modeld: error: {one_line}", file=sys.stderr)
 
 

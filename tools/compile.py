@@ -16,6 +16,7 @@ from cereal.frames import nv12_format
 from scheduler.compile import CompiledModel, compile_driving, compile_plain
 from scheduler.warp import Camera
 from tools.errors import UsageError
+from tools.lib.outputs import check_outputs
 
 # The sensors of comma devices (section "device cameras" of docs/formats/bus.md).
 DEFAULT_CAMERAS = ("1928x1208", "1344x760")
@@ -85,11 +86,7 @@ def _progress(what: str, done: int, total: int) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write; returns the exit code."""
-    parent = Path(args.output).resolve().parent
-    if not parent.is_dir():
-        raise UsageError(
-            f"-o {args.output}: the directory {parent} does not exist; create it first"
-        )
+    check_outputs({"-o": Path(args.output)}, map(Path, args.model))
     started = time.perf_counter()
     compiled = _compile(args)
     scheduled_s = time.perf_counter() - started

@@ -93,7 +93,12 @@ def run(args: argparse.Namespace) -> int:
     if args.rate_hz is not None and not 0.1 <= args.rate_hz <= DRIVE_HZ:
         raise UsageError(f"--rate-hz: expected 0.1 to {DRIVE_HZ:g}, found {args.rate_hz}")
     quiet = args.json
-    args.directory.mkdir(parents=True, exist_ok=True)
+    try:
+        args.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--directory {args.directory}: cannot be made ({error.strerror}); name another one"
+        ) from error
     model = args.model or _make_model(args.directory, quiet=quiet)
     rate_hz = args.rate_hz or _choose_rate(model, quiet=quiet)
     plan = Plan(

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tools.errors import UsageError
+from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     """
     from runtime import load_program
 
+    check_outputs({"--outputs": args.outputs}, [args.artifact, args.inputs])
     inputs = _read_arrays(args.inputs)
     with load_program(args.artifact, args.device) as program:
         outputs = program.run(inputs, args.entry)

@@ -104,6 +104,6 @@ def _begins_like_an_event(start: bytes) -> bool:
     segments = int.from_bytes(start[:4], "little") + 1
     table = 4 * (1 + segments)
     table += -table % 8
-    if len(start) < 16 or segments > 4 or int.from_bytes(start[4:8], "little") == 0:
+    if len(start) < table + 8 or segments > 4 or int.from_bytes(start[4:8], "little") == 0:
         return False
     return start[table] & 3 == 0 and start[table : table + 8] != bytes(8)

@@ -34,6 +34,7 @@ from tools.errors import ArtifactMismatchError, UsageError
 from tools.lib.camera import stand_in_camera
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import Mounting
+from tools.lib.outputs import check_outputs
 from tools.lib.picture import PictureKeeper
 from tools.lib.replay_session import ReplaySession
 from tools.lib.report import Report, describe_models, pictures_of, write_report
@@ -104,12 +105,10 @@ def run(args: argparse.Namespace) -> int:
 def _check_arguments(args: argparse.Namespace) -> None:
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
-    for option, path in (("--output", args.output), ("--report", args.report)):
-        if path is not None and not path.parent.is_dir():
-            raise UsageError(
-                f"{option} {path}: expected its directory to exist, found none; "
-                f"make it with: mkdir -p {path.parent}"
-            )
+    check_outputs(
+        {"--output": args.output, "--report": args.report},
+        [args.video, args.model, args.telemetry],
+    )
 
 
 def _check_artifact(path: Path, artifact: Artifact, camera: Camera) -> None:

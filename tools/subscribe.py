@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -28,6 +29,7 @@ from cereal.transport.base import Subscriber
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.lib.outputs import check_outputs
 
 # How soon a signal is noticed.
 POLL_MS = 100
@@ -64,6 +66,9 @@ def run(args: argparse.Namespace) -> int:
     printed = tuple(args.services) or OUTPUT_SERVICES
     if args.every < 1 or (args.count is not None and args.count < 1):
         raise UsageError(f"--every, --count: expected at least 1, found {args.every}, {args.count}")
+    if args.timeout is not None and not 0 < args.timeout < math.inf:
+        raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
+    check_outputs({"--output": args.output})
     # Unknown names must fail here: a socket for them would stay silent for ever.
     names = [service(name).name for name in dict.fromkeys((*printed, *args.log_only))]
     counts: Counter[str] = Counter()

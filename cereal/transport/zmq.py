@@ -135,8 +135,14 @@ class ZmqTransport:
                 f"zmq transport, {service}: expected a socket path of at most {_MAX_IPC_PATH} "
                 f"bytes, got {path}; choose a shorter directory"
             )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
+        except OSError as error:
+            raise TransportError(
+                f"zmq transport, {service}: expected to make {path}.lock, got {error.strerror}; "
+                "choose a directory that can be written"
+            ) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -18,9 +18,9 @@ from scheduler import index as ixs
 from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix, Predicate, leaves
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.realize import Region, reduce_index
+from scheduler.kernelize.uses import Realized, Region, reduce_index
 from scheduler.node import Node, alu, const, make
-from scheduler.ops import ELEMENTWISE, Op
+from scheduler.ops import ELEMENTWISE, LOOPS, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
 
     Args:
         value: what to start from.
-        into_reductions: follow what reductions reduce; otherwise they are leaves.
+        into_reductions: follow what reductions and stages loop over; otherwise they are leaves.
     """
     order: list[Node] = []
     done: set[Node] = set()
@@ -69,7 +69,7 @@ def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
             order.append(node)
             continue
         stack.append((node, True))
-        if into_reductions or node.op is not Op.ACCUMULATE:
+        if into_reductions or node.op not in LOOPS:
             stack.extend((s, False) for s in scalar_sources(node) if s not in done)
     return order
 
@@ -87,8 +87,9 @@ def scalar_sources(node: Node) -> tuple[Node, ...]:
 class _Builder:
     """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
 
-    def __init__(self, stored: frozenset[Node]) -> None:
-        self.stored = stored
+    def __init__(self, root: Node, plan: Realized) -> None:
+        self.stored = plan.regions
+        self.stages = {n: s for n, s in plan.stages.items() if s.root is root}
         self.done: dict[_Key, Node] = {}
         self.reduces: dict[_Key, tuple[Index, tuple[Atom, ...]]] = {}
         self.ranges: dict[Node, frozenset[Atom]] = {}
@@ -119,6 +120,8 @@ class _Builder:
         node, index, valid = key
         if node.op in (Op.CONST, Op.IOTA) or valid == ixs.NEVER:
             return []
+        if self._is_picked(key):
+            return [(node, self.stages[node].index, ())]
         if node.op in (Op.ASSIGN, Op.CONTIGUOUS):
             return [(node.src[-1], index, valid)]
         if node.op in ELEMENTWISE:
@@ -133,6 +136,11 @@ class _Builder:
             return self._gather_sources(key)
         inner, inside = source_index(node, index)
         return [(node.src[0], inner, _both(valid, inside))]
+
+    def _is_picked(self, key: _Key) -> bool:
+        """Whether a value is read from a private array (and is not the one that fills it)."""
+        stage = self.stages.get(key[0])
+        return stage is not None and key[1] != stage.index
 
     def _gather_sources(self, key: _Key) -> list[_Key]:
         """The index first; once it is known, the data at that index."""
@@ -151,6 +159,10 @@ class _Builder:
             return const(0, node.dtype)
         if node.op is Op.CONST:
             return node
+        if self._is_picked(key):
+            stage = self.stages[node]
+            array = make(Op.STAGE, node.dtype, (src[0],), (None, stage.ranges))
+            return make(Op.PICK, node.dtype, (array,), stage.offset(index))
         if node.op is Op.IOTA:
             return make(Op.INDEX, dt.int32, (), index[0])
         if node.op is Op.REDUCE:
@@ -205,7 +217,7 @@ def _atoms_of(node: Node) -> list[Atom]:
     """Return the index leaves of one unplaced scalar node."""
     if node.op is Op.LOAD:
         found = [*node.arg.index, *(p[0] for p in node.arg.valid)]
-    elif node.op is Op.INDEX:
+    elif node.op in (Op.INDEX, Op.PICK):
         found = [node.arg]
     else:
         found = [p[0] for p in node.arg] if node.op is Op.SELECT else []
@@ -293,17 +305,17 @@ def _as_index(value: Node) -> Ix | None:
     return None
 
 
-def build_body(region: Region, stored: frozenset[Node]) -> Body:
+def build_body(region: Region, plan: Realized) -> Body:
     """Return the body of the kernel that stores `region.root`.
 
     Args:
         region: the kernel's root and ranges.
-        stored: all stored nodes; reading one is a LOAD.
+        plan: all stored nodes, reading one is a LOAD; and the private arrays of kernels.
 
     Raises:
         LoweringError: the body is not a single value (an internal error).
     """
-    value = _Builder(stored).build(region.root, region.index)
+    value = _Builder(region.root, plan).build(region.root, region.index)
     if value.shape != ():
         raise LoweringError(f"{region.root!r}: the kernel body is not scalar")
     return Body(region.root, region.ranges, value)

@@ -1,23 +1,28 @@
 """The kernel list: bodies, what they read and write, and the order they run in.
 
-State: a kernel that writes a state must not run before a kernel that reads its old value, nor read
-the state itself (blocks may overlap, so an element may be computed twice). Where that cannot be
-had, as in a shifted queue, the new value goes to a temporary and a commit kernel copies it at the
-end:
+State: a kernel that writes a state must not run before a kernel that reads its old value. Nor may
+it read elements of that state that it may have overwritten already. Where that cannot be had, as in
+a shifted queue, the new value goes to a temporary, and a commit kernel copies it when all have read
+the old one:
 
     q' = cat(q[1:], x); y = f(q')     ->     t = cat(q[1:], x); y = f(t); q = t
+    s' = s + x                        ->     s = s + x, each element in place
 """
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
+from scheduler import index as ixs
 from scheduler.errors import SchedulerError
 from scheduler.kernelize.body import Access, Body, build_body, scalar_nodes
 from scheduler.kernelize.limits import nodes_to_store
-from scheduler.kernelize.realize import open_region, realize
+from scheduler.kernelize.memory_plan import aligned
+from scheduler.kernelize.order import Step, best_order, wait_for_readers
+from scheduler.kernelize.realize import realize
+from scheduler.kernelize.uses import open_region
 from scheduler.node import Node, make, toposort
 from scheduler.ops import Op
 
@@ -70,16 +75,17 @@ def make_kernels(sinks: Sequence[Node]) -> list[Kernel]:
             cycle.
     """
     pins: set[Node] = set()
-    regions = realize(sinks)
-    while more := nodes_to_store(regions) - pins:
+    plan = realize(sinks)
+    while more := nodes_to_store(plan.regions) - pins:
         pins |= more
-        regions = realize(sinks, pins)
-    stored = frozenset(regions)
+        plan = realize(sinks, pins)
+    stored = frozenset(plan.regions)
     kernels = []
-    for root in [n for n in toposort(sinks) if n in regions]:
-        body = build_body(regions[root], stored)
+    for root in [n for n in toposort(sinks) if n in plan.regions]:
+        body = build_body(plan.regions[root], plan)
         kernels.append(Kernel(body, root, _reads(body), _origins(root, stored)))
-    return _with_state(_without_unread(kernels, frozenset(sinks)))
+    outputs = frozenset(s for s in sinks if s.op is not Op.ASSIGN)
+    return _in_order(_without_unread(kernels, frozenset(sinks)), outputs)
 
 
 def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kernel]:
@@ -93,23 +99,62 @@ def _without_unread(kernels: list[Kernel], sinks: frozenset[Node]) -> list[Kerne
     return kept[::-1]
 
 
-def _with_state(kernels: list[Kernel]) -> list[Kernel]:
+def _in_order(kernels: list[Kernel], outputs: frozenset[Node]) -> list[Kernel]:
     """Order all; let ASSIGN kernels write their state where that is safe, add commits elsewhere."""
-    writers: dict[Node, Kernel] = {}
-    for kernel in kernels:
+    writers: dict[Node, int] = {}
+    for i, kernel in enumerate(kernels):
         if kernel.target.op is Op.ASSIGN:
             state = kernel.target.src[0]
             if state in writers:
                 raise SchedulerError(f"{state.arg}: two values are assigned in one run")
-            writers[state] = kernel
-    early = _order(kernels)
-    position = {k.target: i for i, k in enumerate(early)}
-    commits: list[Kernel] = []
-    for state, writer in writers.items():
-        at = position[writer.target]
-        if any(state in k.reads and position[k.target] >= at for k in early):
-            commits.append(_commit(state, writer))
-    return [*early, *commits]
+            writers[state] = i
+    steps, late = wait_for_readers([_step(k) for k in kernels], writers)
+    commits = [_commit(state, kernels[writers[state]]) for state in late]
+    for state, commit in zip(late, commits, strict=True):
+        readers = frozenset(i for i, k in enumerate(kernels) if state in k.reads)
+        steps.append(Step(_name(commit), (), commit.reads, after=readers))
+    everything = [*kernels, *commits]
+    return [everything[i] for i in best_order(steps, _arena_sizes(everything, outputs))]
+
+
+def _step(kernel: Kernel) -> Step:
+    return Step(_name(kernel), (kernel.target,), kernel.reads, overwritable(kernel))
+
+
+def _name(kernel: Kernel) -> str:
+    return ", ".join(kernel.origin) or repr(kernel.target)
+
+
+def overwritable(kernel: Kernel) -> tuple[Node, ...]:
+    """Return what a kernel reads only where it writes: loads of other elements, or loads that a
+    reduction repeats, might come after the element was overwritten.
+
+    Logical indices are compared; whether layouts and blocks allow it, lowering finds out.
+    """
+    body = kernel.body
+    here = tuple(ixs.ZERO if r is None else ixs.of(r) for r in body.ranges)
+    nodes = scalar_nodes(body.value)
+    elsewhere = {n.src[0] for n in nodes if n.op is Op.LOAD and n.arg.index != here}
+    for node in nodes:
+        if node.op is Op.ACCUMULATE:
+            elsewhere.update(n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD)
+    width = body.root.dtype.itemsize
+    return tuple(
+        r
+        for r in kernel.reads
+        if r not in elsewhere and r.dtype.itemsize == width and r.shape == body.root.shape
+    )
+
+
+def _arena_sizes(kernels: Sequence[Kernel], outputs: frozenset[Node]) -> dict[Node, int]:
+    """Return the bytes of what is neither an output nor written to a state."""
+    committed = {k.target for k in kernels if k.target.op is Op.BUFFER}
+    sizes = {}
+    for target in (k.target for k in kernels):
+        direct = target.op is Op.ASSIGN and target.src[0] not in committed
+        if target.op is not Op.BUFFER and target not in outputs and not direct:
+            sizes[target] = aligned(target.dtype.itemsize * prod(target.shape))
+    return sizes
 
 
 def state_of(kernel: Kernel, kernels: Sequence[Kernel]) -> Node | None:
@@ -125,56 +170,3 @@ def _commit(state: Node, writer: Kernel) -> Kernel:
     region = open_region(state)
     load = make(Op.LOAD, state.dtype, (writer.target,), Access(region.index, (), 0))
     return Kernel(Body(state, region.ranges, load), state, (writer.target,), writer.origin)
-
-
-def _order(kernels: Sequence[Kernel]) -> list[Kernel]:
-    """Return a deterministic order: producers first, readers of an old state before its writer.
-
-    Raises:
-        SchedulerError: there is none; the message names the kernels involved.
-    """
-    number = {k.target: i for i, k in enumerate(kernels)}
-    waits: dict[int, set[int]] = {i: set() for i in range(len(kernels))}
-    for i, k in enumerate(kernels):
-        waits[i] |= {number[r] for r in k.reads if r in number}
-    for i, k in enumerate(kernels):
-        if k.target.op is not Op.ASSIGN:
-            continue
-        for j, other in enumerate(kernels):
-            reads_old = j != i and k.target.src[0] in other.reads
-            if reads_old and i not in _ancestors(j, waits):
-                waits[i].add(j)
-    return _kahn(kernels, waits)
-
-
-def _ancestors(start: int, waits: Mapping[int, set[int]]) -> set[int]:
-    seen: set[int] = set()
-    stack = [start]
-    while stack:
-        for j in waits[stack.pop()]:
-            if j not in seen:
-                seen.add(j)
-                stack.append(j)
-    return seen
-
-
-def _kahn(kernels: Sequence[Kernel], waits: Mapping[int, set[int]]) -> list[Kernel]:
-    users: dict[int, list[int]] = {i: [] for i in waits}
-    for i, before in waits.items():
-        for j in before:
-            users[j].append(i)
-    missing = {i: len(before) for i, before in waits.items()}
-    ready = [i for i, n in missing.items() if n == 0]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        i = heapq.heappop(ready)
-        order.append(i)
-        for j in users[i]:
-            missing[j] -= 1
-            if missing[j] == 0:
-                heapq.heappush(ready, j)
-    if len(order) != len(kernels):
-        stuck = [repr(kernels[i].target) for i, n in missing.items() if n > 0]
-        raise SchedulerError(f"kernels depend on each other in a cycle: {', '.join(stuck[:8])}")
-    return [kernels[i] for i in order]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from scheduler.kernelize.realize import Region
+from scheduler.kernelize.uses import Region
 from scheduler.node import Node
 from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
 

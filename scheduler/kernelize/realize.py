@@ -23,8 +23,9 @@ from dataclasses import dataclass
 from math import prod
 
 from scheduler import index as ixs
-from scheduler.index import Atom, Ix
+from scheduler.index import Atom
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
+from scheduler.kernelize.uses import Realized, Region, Stage, Use, open_region, reduce_index
 from scheduler.node import Node, consumers, toposort
 from scheduler.ops import COST, ELEMENTWISE, MOVEMENT, Op
 
@@ -46,6 +47,8 @@ MAX_USES = 64
 # unless the whole kernel is small.
 MIN_ROWS = 16
 SMALL_KERNEL = 4096
+# Elements of a private array; 4 KiB of floats stay in the first-level cache.
+STAGE_ELEMENTS = 1024
 # Elements read by a reduction inside another one: it has no register tile of its own.
 MAX_NESTED_WORK = 1 << 20
 
@@ -57,52 +60,18 @@ _ONE_TO_ONE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP})
 
 
 @dataclass(slots=True)
-class Use:
-    """How one kernel needs a node.
-
-    Attributes:
-        root: the stored node whose kernel it is.
-        index: of the needed element, in the ranges of that kernel.
-        times: evaluations per element of the node, if nothing is hoisted.
-        reduced: it is needed inside a reduction, whose register tile shares it between results.
-    """
-
-    root: Node
-    index: Index
-    times: float
-    reduced: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Region:
-    """A kernel to be: the stored node and the ranges over its shape."""
-
-    root: Node
-    ranges: tuple[Atom | None, ...]  # None for axes of size 1
-
-    @property
-    def index(self) -> Index:
-        """The element this kernel's iteration stores."""
-        return tuple(ixs.ZERO if r is None else ixs.of(r) for r in self.ranges)
-
-
-def open_region(root: Node) -> Region:
-    """Return a region with fresh ranges over the shape of a node."""
-    ranges = tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(root.shape))
-    return Region(root, ranges)
-
-
-@dataclass(slots=True)
 class _Walk:
     """What the walk has decided so far.
 
     Attributes:
         regions: stored nodes.
+        stages: values kept in private arrays.
         around: per reduce range, the ranges of the loops it runs inside of.
         hoisted: per kernel, the outer ranges its hoisted reductions depend on.
     """
 
     regions: dict[Node, Region]
+    stages: dict[Node, Stage]
     around: dict[Atom, frozenset[Atom]]
     hoisted: dict[Node, frozenset[Atom]]
 
@@ -127,17 +96,57 @@ class _Walk:
         mine = {r for r in self.regions[use.root].ranges if r is not None}
         if not loops <= mine:
             return _reduced_elements(node) <= MAX_NESTED_WORK
+        return self._hoists(use.root, loops, mine)
+
+    def _hoists(self, root: Node, loops: frozenset[Atom], mine: set[Atom]) -> bool:
+        """Whether a kernel may run something in its outer loops only; remembers which they are."""
         if loops == mine:
             return True
-        few = prod(a.size for a in loops) < MIN_ROWS and prod(use.root.shape) > SMALL_KERNEL
-        if few or self.hoisted.get(use.root, loops) != loops:
+        few = prod(a.size for a in loops) < MIN_ROWS and prod(root.shape) > SMALL_KERNEL
+        if few or self.hoisted.get(root, loops) != loops:
             return False
-        self.hoisted[use.root] = loops
+        self.hoisted[root] = loops
+        return True
+
+    def try_stage(self, node: Node, needed: list[Use]) -> bool:
+        """Keep a value in a private array of the only kernel that needs it, if that is small.
+
+        All uses must agree on the row, which must be loops of the kernel; the other axes are the
+        array. What is expensive to compute has no register tile there, so its work is bounded.
+        """
+        root = needed[0].root
+        if len(needed) < 2 or any(u.root is not root for u in needed):
+            return False
+        columns = [{u.index[axis] for u in needed} for axis in range(len(node.shape))]
+        mine = {r for r in self.regions[root].ranges if r is not None}
+        axes, row = [], set[Atom]()
+        for axis, found in enumerate(columns):
+            leaves = {a for ix in found for a in ixs.leaves(ix)}
+            inside = all(ix.lo >= 0 and ix.hi < node.shape[axis] for ix in found)
+            if not inside or any(a.node is not None or a.name == _UNKNOWN for a in leaves):
+                return False
+            if len(found) == 1 and leaves <= mine:
+                row |= leaves
+            else:
+                axes.append(axis)
+        array = prod(node.shape[a] for a in axes)
+        small = array <= STAGE_ELEMENTS and _reduced_elements(node) <= MAX_NESTED_WORK
+        rows = prod(a.size for a in row)
+        if not axes or not small or rows * array > prod(node.shape):
+            return False
+        if not self._hoists(root, frozenset(row), mine):
+            return False
+        ranges = tuple(ixs.new_range(node.shape[a], f"s{a}") for a in axes)
+        step = dict(zip(axes, ranges, strict=True))
+        first = needed[0].index
+        index = tuple(ixs.of(step[a]) if a in step else ix for a, ix in enumerate(first))
+        self.stages[node] = Stage(root, index, ranges, tuple(axes))
+        self.around.update(dict.fromkeys(ranges, frozenset(row) | set(ranges)))
         return True
 
 
-def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> dict[Node, Region]:
-    """Return the nodes to store with their ranges, consumers before producers.
+def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
+    """Decide what is stored, and what kernels keep in private arrays.
 
     Args:
         sinks: outputs and state writes.
@@ -147,20 +156,23 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> dict[Node, Re
     forced = {*sinks, *pins} | {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
     carries, cost = _summaries(order, forced)
     uses: dict[Node, dict[tuple[Node, Index], Use]] = {n: {} for n in order}
-    walk = _Walk({}, {}, {})
+    walk = _Walk({}, {}, {}, {})
     for node in reversed(order):
         needed = list(uses[node].values())
         if node in forced or (
             needed and _must_store(node, needed, carries[node], cost[node], walk)
         ):
-            walk.regions[node] = open_region(node)
-            needed = [Use(node, walk.regions[node].index, 1.0)]
+            if node in forced or not walk.try_stage(node, needed):
+                walk.regions[node] = open_region(node)
+                needed = [Use(node, walk.regions[node].index, 1.0)]
+            else:
+                needed = [Use(walk.stages[node].root, walk.stages[node].index, 1.0)]
         elif node.op in _LEAVES:
             continue
         for use in needed:
             for src, need in _needs(node, use, walk):
                 _merge_use(uses[src], need)
-    return walk.regions
+    return Realized(walk.regions, walk.stages)
 
 
 def _merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
@@ -288,17 +300,3 @@ def _reduced_elements(node: Node) -> int:
         elif n.op in ELEMENTWISE or n.op in MOVEMENT:
             stack.extend(s for s in n.src if len(stack) < MAX_USES)
     return largest
-
-
-def reduce_index(node: Node, index: Index) -> tuple[Index, tuple[Atom, ...]]:
-    """Return the source index of a REDUCE with fresh ranges on reduced axes, and those ranges."""
-    axes, shape = node.arg[1], node.src[0].shape
-    ranges: list[Atom] = []
-    inner: list[Ix] = []
-    for axis, (i, size) in enumerate(zip(index, shape, strict=True)):
-        if axis in axes and size > 1:
-            ranges.append(ixs.new_range(size, f"k{axis}"))
-            inner.append(ixs.of(ranges[-1]))
-        else:
-            inner.append(i)
-    return tuple(inner), tuple(ranges)

@@ -197,6 +197,20 @@ def load(pointer: str, offset: str, dtype: DType, lanes: int) -> str:
     return f"({raw} != 0)" if lanes == 1 else f"M_CONVERT(int{lanes}, {raw} != (uchar{lanes})(0))"
 
 
+def load_private(array: str, offset: str, dtype: DType, lanes: int) -> str:
+    """Return a load from a private array, which holds register types."""
+    if lanes == 1:
+        return f"{array}[{offset}]"
+    return f"M_PICK({register(dtype).cl}, {lanes}, {array} + ({offset}))"
+
+
+def store_private(array: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
+    """Return the statement that stores into a private array."""
+    if lanes == 1:
+        return f"{array}[{offset}] = {code};"
+    return f"M_PUT({register(dtype).cl}, {lanes}, {code}, {array} + ({offset}));"
+
+
 def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
     """Return the statement that stores consecutive elements."""
     suffix = str(lanes) if lanes > 1 else ""

@@ -14,7 +14,7 @@ from scheduler import index as ixs
 from scheduler.index import Atom, Ix, Predicate
 from scheduler.kernelize.body import Body, scalar_nodes
 from scheduler.node import Node, make
-from scheduler.ops import Op
+from scheduler.ops import LOOPS, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
         if node.op is Op.LOAD:
             (weights if is_weight(node.src[0]) else found).append(node.arg.offset)
             found.extend(ix for ix, _, _ in node.arg.valid)
-        elif node.op is Op.INDEX:
+        elif node.op in (Op.INDEX, Op.PICK):
             found.append(node.arg)
         elif node.op is Op.SELECT:
             found.extend(ix for ix, _, _ in node.arg)
@@ -110,7 +110,7 @@ def expressions_of(node: Node) -> list[Ix]:
     """Return the index expressions of one placed scalar node."""
     if node.op is Op.LOAD:
         return [node.arg.offset, *node.arg.index, *(p[0] for p in node.arg.valid)]
-    if node.op is Op.INDEX:
+    if node.op in (Op.INDEX, Op.PICK):
         return [node.arg]
     return [p[0] for p in node.arg] if node.op is Op.SELECT else []
 
@@ -124,7 +124,7 @@ def dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
         atoms |= {a for leaf in leaves if leaf.node is not None for a in found[leaf.node]}
         for s in node.src if node.op is not Op.LOAD else ():
             atoms |= found[s]
-        if node.op is Op.ACCUMULATE:
+        if node.op in LOOPS:
             atoms -= set(node.arg[1])
         found[node] = atoms
     return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
@@ -133,6 +133,11 @@ def dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
 def accumulates(body: PlacedBody) -> list[Node]:
     """Return the reductions of a body, inner ones first."""
     return [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]
+
+
+def looped(body: PlacedBody) -> list[Node]:
+    """Return the reductions and private arrays of a body, inner ones first."""
+    return [n for n in scalar_nodes(body.value) if n.op in LOOPS]
 
 
 def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Atom | None]:
@@ -204,7 +209,7 @@ def _rebuild(
                 layout = layouts.get(node.src[0]) or row_major(len(shape))
                 offset = layout.offset(index, shape)
             arg, src = Place(index, valid, arg.fill, offset), node.src
-        elif node.op is Op.INDEX:
+        elif node.op in (Op.INDEX, Op.PICK):
             arg = ixs.substitute(arg, full)
         elif node.op is Op.SELECT:
             arg = ixs.substitute_predicate(arg, full)

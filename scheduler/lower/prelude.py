@@ -102,12 +102,16 @@ _HEADER = """#pragma OPENCL FP_CONTRACT OFF
 #define M_INLINE static inline __attribute__((always_inline))
 #define M_LOAD(T, N, p) (*(const __global T##N##_u*)(p))
 #define M_STORE(T, N, v, p) (*(__global T##N##_u*)(p) = (v))
+#define M_PICK(T, N, p) (*(const T##N##_u*)(p))
+#define M_PUT(T, N, v, p) (*(T##N##_u*)(p) = (v))
 #define M_CONVERT(T, x) __builtin_convertvector(x, T)
 {typedefs}
 #else
 #define M_INLINE static
 #define M_LOAD(T, N, p) vload##N(0, p)
 #define M_STORE(T, N, v, p) vstore##N(v, 0, p)
+#define M_PICK(T, N, p) vload##N(0, p)
+#define M_PUT(T, N, v, p) vstore##N(v, 0, p)
 #define M_CONVERT(T, x) convert_##T(x)
 #endif
 """

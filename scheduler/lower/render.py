@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from scheduler import dtype as dt
 from scheduler import index as ixs
@@ -19,7 +20,7 @@ from scheduler.index import Atom, Ix
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter, Val
 from scheduler.lower.pack import Axis, PackedWeight
-from scheduler.lower.place import PlacedBody, accumulates
+from scheduler.lower.place import PlacedBody, looped
 from scheduler.lower.schedule import Schedule
 from scheduler.lower.values import Argument, Instance, Values
 from scheduler.node import Node
@@ -56,7 +57,7 @@ class _Renderer:
         # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
         whole = [a for a in self.reduces.values() if a.atom.size == a.outer * a.block]
         self.e = Emitter()
-        self.v = Values(self.e, body.value, [*self.outputs, *whole], self.lanes, self._reduce_here)
+        self.v = Values(self.e, body.value, [*self.outputs, *whole], self.lanes, self._run_here)
 
     def _reduce_axis(self, node: Node, atom: Atom) -> Axis:
         if atom is self.schedule.across.get(node):
@@ -97,12 +98,56 @@ class _Renderer:
 
     def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
         """Emit the reductions that depend on known ranges only and are not emitted yet."""
-        for node in accumulates(self.body):
+        for node in looped(self.body):
             if known.issuperset(self.v.depends(node)):
-                self._reduce(node, instances)
+                self._run(node, instances)
 
-    def _reduce_here(self, node: Node, instance: Instance) -> None:
-        self._reduce(node, [instance])
+    def _run(self, node: Node, instances: list[Instance]) -> None:
+        """Emit a reduction or the filling of a private array, where it is not known yet."""
+        targets = {self.v.key(node, i): i for i in instances}
+        targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
+        if targets and node.op is Op.STAGE:
+            for key, instance in targets.items():
+                self._fill(node, key, instance)
+        elif targets:
+            self._reduce(node, targets)
+
+    def _run_here(self, node: Node, instance: Instance) -> None:
+        self._run(node, [instance])
+
+    def _fill(self, node: Node, key: tuple[object, ...], instance: Instance) -> None:
+        """Emit a private array and the loops that fill it."""
+        order = self.schedule.reduce_order[node]
+        across = self.schedule.across.get(node)
+        name, kind = self.e.fresh("row"), clang.register(node.dtype).cl
+        size = prod(r.size for r in order)
+        self.e.statement(f"{kind} {name}[{size}];")
+        depth = self.e.depth
+        lanes = self.lanes if across is not None else 1
+        with ExitStack() as loops:
+            steps = [self._open_loop(loops, self.reduces[r].outer) for r in order]
+            cuts = [list(self._cut(self.reduces[r], s)) for r, s in zip(order, steps, strict=True)]
+            for coordinates in product(*cuts):
+                self._put(node, name, instance.extended(_union(coordinates)), lanes)
+        done = across.size // self.lanes * self.lanes if across is not None else 0
+        if across is not None and done < across.size:
+            with ExitStack() as loops:
+                rest = {r: self._open_loop(loops, self.reduces[r].outer) for r in order[:-1]}
+                at = ixs.add(self._open_loop(loops, across.size - done), ixs.constant(done))
+                cuts = [list(self._cut(self.reduces[r], rest[r])) for r in order[:-1]]
+                cuts.append([Instance({across: at}, {})])
+                for coordinates in product(*cuts):
+                    self._put(node, name, instance.extended(_union(coordinates)), 1)
+        self.e.remember(key, Val(name, vector=False, depth=depth))
+
+    def _put(self, node: Node, name: str, instance: Instance, lanes: int) -> None:
+        """Store one element, or lanes of them, of a private array."""
+        self.v.evaluate(node.src[0], instance)
+        code = self.v.in_lanes(node.src[0], instance, lanes)
+        ranges = node.arg[1]
+        offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
+        start = self.e.index(ixs.substitute(offset, {self.v.lane: ixs.ZERO}))
+        self.e.statement(clang.store_private(name, start, code, node.dtype, lanes))
 
     def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
         """Decompose the linear step number into the outer step of each range, innermost fastest."""
@@ -160,13 +205,9 @@ class _Renderer:
         self.e.name_atom(step, name, self.e.depth)
         return ixs.of(step)
 
-    def _reduce(self, node: Node, instances: list[Instance]) -> None:
+    def _reduce(self, node: Node, targets: dict[tuple[object, ...], Instance]) -> None:
         """Emit accumulators, loops over the reduced ranges, and the results of one reduction."""
         across = self.schedule.across.get(node)
-        targets = {self.v.key(node, i): i for i in instances}
-        targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
-        if not targets:
-            return
         moving = any(
             self.v.moves(i.mapping[a]) for i in targets.values() for a in self.v.depends(node)
         )

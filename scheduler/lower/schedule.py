@@ -13,9 +13,9 @@ from math import prod
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.body import scalar_nodes
-from scheduler.lower.place import PlacedBody, accumulates, dependencies, is_weight
+from scheduler.lower.place import PlacedBody, accumulates, dependencies, is_weight, looped
 from scheduler.node import Node
-from scheduler.ops import Op
+from scheduler.ops import LOOPS, Op
 
 MAX_LANES = 16
 # Register tile of a contraction: vectors of outputs x rows. 2x6 of 16 lanes fit 32 registers of
@@ -60,9 +60,10 @@ class Schedule:
             others make up `steps`, of which each work-item does `chunk` consecutive ones.
         vector: the output range that lanes run over, None for scalar results.
         lanes: vector width.
-        across: per ACCUMULATE the reduced range that lanes run over, where the result has none.
+        across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
+            has none.
         reduce_unroll: per reduce range, how many steps the loop body holds.
-        reduce_order: per ACCUMULATE its ranges, outermost loop first.
+        reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
     """
 
     tiles: list[Tile]
@@ -97,7 +98,7 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
     result = []
     for node in reversed(scalar_nodes(body.value)):
         own = times.get(node, 1)
-        if node.op is Op.ACCUMULATE:
+        if node.op in LOOPS:
             own *= prod(r.size for r in node.arg[1])
         for s in node.src:
             times[s] = max(times.get(s, 0), own)
@@ -177,9 +178,7 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
         tiles[vector].lanes = lanes
     loads = loads_of(body)
     depends = dependencies(body.value)
-    for node in reversed(
-        accumulates(body)
-    ):  # outer ones first: lanes of an outer one serve inner ones
+    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
         taken = {vector, *schedule.across.values()}
         if lanes > 1 and taken.isdisjoint(depends[node]):
             across = _choose_across(node, lanes)
@@ -189,7 +188,7 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
         schedule.reduce_order[node] = order
         for r in order:
             schedule.reduce_unroll[r] = 1
-        if order and order[-1] is not schedule.across.get(node):
+        if order and node.op is Op.ACCUMULATE and order[-1] is not schedule.across.get(node):
             schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
     hoisted = hoisted_ranges(body)
     if schedule.reduce_order and vector in tiles:
@@ -213,7 +212,7 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     mine = frozenset(body.ranges)
     found: set[Atom] = set()
     any_hoisted = False
-    for node in accumulates(body):
+    for node in looped(body):
         on = frozenset(depends[node])
         if on < mine:
             any_hoisted = True
@@ -223,6 +222,8 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
 
 def _choose_across(node: Node, lanes: int) -> Atom | None:
     """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
+    if node.op is Op.STAGE and any(n.op in LOOPS for n in _computed_each_step(node)):
+        return None  # the lanes serve the reduction that each element is
     best: tuple[float, Atom | None] = (0.0, None)
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
     for atom in reversed(node.arg[1]):
@@ -233,6 +234,14 @@ def _choose_across(node: Node, lanes: int) -> Atom | None:
         if score > best[0]:
             best = (score, atom)
     return best[1]
+
+
+def _computed_each_step(stage: Node) -> list[Node]:
+    """Return the nodes that filling a private array evaluates anew for each element."""
+    own = set(stage.arg[1])
+    depends = dependencies(stage.src[0])
+    nodes = scalar_nodes(stage.src[0], into_reductions=False)
+    return [n for n in nodes if not own.isdisjoint(depends[n])]
 
 
 def _masks(load: Node) -> frozenset[Atom]:

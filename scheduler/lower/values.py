@@ -20,7 +20,7 @@ from scheduler.lower.emitter import Emitter, Val
 from scheduler.lower.pack import Axis, PackedWeight, pack
 from scheduler.lower.place import Place, dependencies, expressions_of, is_weight
 from scheduler.node import Node
-from scheduler.ops import Op
+from scheduler.ops import LOOPS, Op
 
 Argument = Node | PackedWeight
 
@@ -85,7 +85,7 @@ class Values:
                 continue
             key = self.key(node, instance)
             value = self.e.lookup(key)
-            if value is None and node.op is Op.ACCUMULATE:
+            if value is None and node.op in LOOPS:
                 self._reduce(node, instance)
                 value = self.e.lookup(key)
             if value is None:
@@ -152,6 +152,8 @@ class Values:
             return self._index(ixs.substitute(node.arg, instance.mapping))
         if node.op is Op.SELECT:
             return self._select(node, instance)
+        if node.op is Op.PICK:
+            return self._pick(node, instance)
         sources = [self.value(s, instance) for s in node.src]
         lanes = self.lanes if any(s.vector for s in sources) else 1
         code = clang.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
@@ -211,6 +213,24 @@ class Values:
         name = self.e.fresh("v")
         self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
         return Val(name, lanes > 1, depth)
+
+    def _pick(self, node: Node, instance: Instance) -> Val:
+        """Read a private array: one element for all lanes, a vector, or one element per lane."""
+        array = self.value(node.src[0], instance)
+        offset = ixs.substitute(node.arg, instance.mapping)
+        depth = max(array.depth, self.e.depth_of(offset))
+        step = self._lane_step(offset)
+        lanes = 1 if step == 0 else self.lanes
+        if step in (0, 1):
+            at = self.e.index(ixs.substitute(offset, {self.lane: ixs.ZERO}))
+            code = clang.load_private(array.code, at, node.dtype, lanes)
+        else:
+            parts = [f"{array.code}[{self.e.index(self.at_lane(offset, k))}]" for k in range(lanes)]
+            code = f"({clang.ctype(node.dtype, lanes)})({', '.join(parts)})"
+        kind = clang.ctype(node.dtype, lanes)
+        return self.e.define(
+            ("pick", array.code, offset), kind, code, vector=lanes > 1, depth=depth
+        )
 
     # loads
 

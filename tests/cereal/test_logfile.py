@@ -1,5 +1,7 @@
 import builtins
 import bz2
+import os
+import resource
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -60,6 +62,30 @@ def test_log_larger_than_a_piece_comes_back(tmp_path: Path) -> None:
     for name in ENDINGS:
         write(tmp_path / name, events)
         assert list(read_log_bytes(tmp_path / name)) == events
+
+
+@pytest.mark.parametrize("name", ENDINGS)
+def test_full_disk_leaves_the_old_log_and_nothing_else(name: str, tmp_path: Path) -> None:
+    write(tmp_path / name, [event(1)])
+    events = [os.urandom(8000) for _ in range(200)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # What a full disk does, without one: writing beyond the limit fails.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(LogError, match="free some disk space"):
+            write(tmp_path / name, [noise(data) for data in events])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert list(read_log_bytes(tmp_path / name)) == [event(1)]
+
+
+def noise(data: bytes) -> bytes:
+    """Return an event that does not compress."""
+    built = new_event("modelV2", mono_time_ns=1)
+    built.modelV2.rawPredictions = data
+    encoded: bytes = built.to_bytes()
+    return encoded
 
 
 def test_empty_log_has_no_events(tmp_path: Path) -> None:

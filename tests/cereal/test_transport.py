@@ -217,6 +217,14 @@ def test_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     transport.close()
 
 
+def test_socket_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    transport = ZmqTransport(f"ipc://{tmp_path}/file/bus")
+    with pytest.raises(TransportError, match=r"expected to make .*carState\.lock, got Not a dir"):
+        transport.publisher("carState")
+    transport.close()
+
+
 FORK = """
 import os, sys
 from cereal.errors import TransportError

@@ -85,6 +85,13 @@ def test_pocl_links_with_ziglang_where_there_is_no_ld(tmp_path: Path) -> None:
     assert set(log.read_text().split()) == {"ld.lld"}
 
 
+def test_linker_of_the_default_path_is_found_where_path_is_not_set(tmp_path: Path) -> None:
+    if not shutil.which("ld", path=os.defpath) or not choose_device().info.is_pocl:
+        pytest.skip("needs PoCL and a system linker")
+    result = run_in_fresh_process(tmp_path)  # PoCL aborts the process if it finds none
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_choose_device_takes_kinds_indices_and_parts_of_names() -> None:
     usable = [info for info in list_devices() if not info.problem]
     first = choose_device()
@@ -120,7 +127,20 @@ def test_cache_directory_that_cannot_be_made_is_replaced_by_a_temporary_one(
     directory = cache_dir()
     assert directory.is_dir()
     assert not directory.is_relative_to(tmp_path / "file")
-    assert "cannot be written; kernels are built again at every start" in caplog.text
+    assert (
+        "cannot be written or is nearly full; kernels are built again at every start" in caplog.text
+    )
+
+
+def test_cache_directory_on_a_full_disk_is_replaced_by_a_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """PoCL aborts the process where it cannot write."""
+    free = shutil.disk_usage(tmp_path).free
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "full"))
+    monkeypatch.setattr("runtime.cache_dir.MIN_FREE_BYTES", free + (1 << 40))
+    assert not cache_dir().is_relative_to(tmp_path)
+    assert "cannot be written or is nearly full" in caplog.text
 
 
 def test_importing_runtime_loads_no_pyopencl() -> None:

@@ -24,12 +24,13 @@ Array = NDArray[Any]
 Draw = Callable[[st.SearchStrategy[Any]], Any]
 MAX_ELEMENTS = 600
 KINDS = (dt.float32, dt.float32, dt.float32, dt.int32, dt.int32, dt.uint8, dt.bool_)
+MOVES = ("permute", "flip", "slice", "pad", "window", "cat", "expand", "repeat", "merge", "split")
 STEPS = (*["move"] * 4, *["unary"] * 3, *["binary"] * 5, *["reduce"] * 2, "gather", "new", "state")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A tensor, a bound of its magnitude, and how many binary digits its fraction has (None: all)."""
+    """A tensor, a bound of its magnitude, the binary digits of its fraction (None: all)."""
 
     tensor: Tensor
     bound: float
@@ -111,9 +112,7 @@ def movement(draw: Draw, value: Value) -> Value:
         return Value(x.reshape(1), value.bound, value.digits)
     axis = draw(st.integers(0, x.ndim - 1))
     size = x.shape[axis]
-    name = draw(
-        st.sampled_from("permute flip slice pad window cat expand repeat merge split".split())
-    )
+    name = draw(st.sampled_from(MOVES))
     bound = value.bound
     if name == "permute":
         x = x.permute(draw(st.permutations(range(x.ndim))))
@@ -157,30 +156,38 @@ def unary(draw: Draw, value: Value) -> Value:
     if x.dtype is dt.bool_:
         return Value(x.logical_not(), 1.0)
     if not x.dtype.is_float:
-        name = draw(st.sampled_from(["neg", "abs", "float", "bool", "shift", "invert"]))
-        if name == "float":
-            return Value(x.float(), bound)
-        if name == "bool":
-            return Value(x.bool(), 1.0)
-        if x.dtype is dt.uint8:
-            return Value(x.cast(dt.int32), bound)
-        if name == "shift":
-            return Value(x >> draw(st.integers(0, 3)), bound)
-        if name == "invert":
-            return Value(x ^ -1, bound + 1)
-        return Value(-x if name == "neg" else x.abs(), bound)
+        return _of_integers(draw, x, bound)
     if value.exact and draw(st.booleans()):
-        name = draw(st.sampled_from(["floor", "ceil", "round", "trunc", "int", "byte", "sign"]))
-        if name == "int":
-            return Value(x.int(), bound)
-        if name == "byte":
-            return Value(x.clip(0, 255).cast(dt.uint8), 255.0)
-        return Value(getattr(x, name)(), max(1.0, bound + 1))
+        return _of_exact_floats(draw, x, bound)
     name = draw(st.sampled_from(["neg", "abs", "relu", "exp", "tanh", "sqrt", "sigmoid", "erf"]))
     if name in ("neg", "abs", "relu"):
         return Value(-x if name == "neg" else getattr(x, name)(), bound, digits)
     safe = x.clip(-4, 4) if name == "exp" else x.abs() if name == "sqrt" else x
     return Value(getattr(safe, name)(), max(60.0, bound), None)
+
+
+def _of_integers(draw: Draw, x: Tensor, bound: float) -> Value:
+    name = draw(st.sampled_from(["neg", "abs", "float", "bool", "shift", "invert"]))
+    if name == "float":
+        return Value(x.float(), bound)
+    if name == "bool":
+        return Value(x.bool(), 1.0)
+    if x.dtype is dt.uint8:
+        return Value(x.cast(dt.int32), bound)
+    if name == "shift":
+        return Value(x >> draw(st.integers(0, 3)), bound)
+    if name == "invert":
+        return Value(x ^ -1, bound + 1)
+    return Value(-x if name == "neg" else x.abs(), bound)
+
+
+def _of_exact_floats(draw: Draw, x: Tensor, bound: float) -> Value:
+    name = draw(st.sampled_from(["floor", "ceil", "round", "trunc", "int", "byte", "sign"]))
+    if name == "int":
+        return Value(x.int(), bound)
+    if name == "byte":
+        return Value(x.clip(0, 255).cast(dt.uint8), 255.0)
+    return Value(getattr(x, name)(), max(1.0, bound + 1))
 
 
 def binary(draw: Draw, a: Value, b: Value) -> Value:
@@ -197,9 +204,7 @@ def binary(draw: Draw, a: Value, b: Value) -> Value:
         return a
     kind = dt.promote(x.dtype, y.dtype)
     second = Value(y, bound_y, digits_y)
-    both = (
-        None if a.digits is None or second.digits is None else max(a.digits, second.digits)
-    )
+    both = None if a.digits is None or second.digits is None else max(a.digits, second.digits)
     sharp = kind is not dt.float32 or (a.exact and second.exact)
     if kind is dt.bool_:
         name = draw(st.sampled_from(["and", "or", "xor", "ne"]))
@@ -274,7 +279,7 @@ def gather(draw: Draw, value: Value, other: Value) -> Value:
 
 
 def push_state(draw: Draw, program: Program, value: Value) -> Value:
-    """Shift the first row of a value into a new queue; return the queue before or after the push."""
+    """Shift a row of a value into a new queue; return the queue before or after the push."""
     x = value.tensor
     row = x.reshape(-1)[: min(4, x.size)]
     queue = Tensor.state(f"q{len(program.writes)}", (3, row.size), x.dtype)

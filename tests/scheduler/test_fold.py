@@ -64,9 +64,7 @@ def test_folding_keeps_every_bit_and_leaves_no_arithmetic(program: Program) -> N
         if n.op is Op.BUFFER and n.arg.kind == "input"
     }
     after = [new[r] for r in roots]
-    for old, now in zip(
-        interp.evaluate(roots, given), interp.evaluate(after, given), strict=True
-    ):
+    for old, now in zip(interp.evaluate(roots, given), interp.evaluate(after, given), strict=True):
         assert (old.dtype, old.shape) == (now.dtype, now.shape)
         assert old.tobytes() == now.tobytes()
     assert [n for r in after for n in arithmetic_on_weights(r)] == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -52,25 +51,30 @@ def every_env() -> Iterator[dict[Atom, int]]:
 ENVS = tuple(every_env())
 
 
+def leaf(atom: Atom) -> Meaning:
+    return Meaning(ixs.of(atom), lambda env: env[atom])
+
+
+def combine(name: str, a: Meaning, b: Meaning, k: int, n: int) -> Meaning:
+    """Apply one operation of the algebra, and the same to the meaning."""
+    table: dict[str, Callable[[], Meaning]] = {
+        "add": lambda: Meaning(ixs.add(a.ix, b.ix), lambda env: a.of(env) + b.of(env)),
+        "scale": lambda: Meaning(ixs.mul(a.ix, k), lambda env: a.of(env) * k),
+        "move": lambda: Meaning(ixs.add(a.ix, ixs.constant(k)), lambda env: a.of(env) + k),
+        "div": lambda: Meaning(ixs.floordiv(a.ix, n), lambda env: a.of(env) // n),
+        "mod": lambda: Meaning(ixs.mod(a.ix, n), lambda env: a.of(env) % n),
+    }
+    return table[name]()
+
+
 @st.composite
-def meanings(draw: Any, steps: int = 6) -> Meaning:
+def meanings(draw: st.DrawFn, steps: int = 6) -> Meaning:
     """Expressions of up to `steps` operations; they reach far below zero."""
-    pool = [Meaning(ixs.of(r), lambda env, r=r: env[r]) for r in RANGES]
+    pool = [leaf(r) for r in RANGES]
     for _ in range(draw(st.integers(1, steps))):
         a, b = draw(st.sampled_from(pool[-3:])), draw(st.sampled_from(pool))
-        k, n = draw(st.integers(-7, 7)), draw(st.integers(1, 9))
-        made = draw(
-            st.sampled_from(
-                [
-                    Meaning(ixs.add(a.ix, b.ix), lambda env, a=a, b=b: a.of(env) + b.of(env)),
-                    Meaning(ixs.mul(a.ix, k), lambda env, a=a, k=k: a.of(env) * k),
-                    Meaning(ixs.add(a.ix, ixs.constant(k)), lambda env, a=a, k=k: a.of(env) + k),
-                    Meaning(ixs.floordiv(a.ix, n), lambda env, a=a, n=n: a.of(env) // n),
-                    Meaning(ixs.mod(a.ix, n), lambda env, a=a, n=n: a.of(env) % n),
-                ]
-            )
-        )
-        pool.append(made)
+        name = draw(st.sampled_from(["add", "scale", "move", "div", "mod"]))
+        pool.append(combine(name, a, b, draw(st.integers(-7, 7)), draw(st.integers(1, 9))))
     return pool[-1]
 
 
@@ -142,7 +146,9 @@ def holds(predicate: Predicate, env: Env) -> bool:
 
 @settings(max_examples=200)
 @given(conditions)
-def test_predicates_hold_exactly_where_their_parts_do(parts: list[tuple[Meaning, int, int]]) -> None:
+def test_predicates_hold_exactly_where_their_parts_do(
+    parts: list[tuple[Meaning, int, int]],
+) -> None:
     predicate: Predicate = ()
     for x, low, width in parts:
         predicate = ixs.conjoin(predicate, x.ix, low, low + width)

@@ -52,6 +52,8 @@ def _raising(error: BaseException) -> Any:
         (ModuleNotFoundError("no", name="onnx"), 3, "pip install 'modeld[compile]'"),
         (ModuleNotFoundError("no", name="backports.zstd"), 3, "pip install 'modeld[replay]'"),
         (KeyboardInterrupt(), 130, "interrupted"),
+        (_ModelError("a\x1b[31m\udcff.pkl: bad"), 4, "error: a\\x1b[31m\\udcff.pkl: bad"),
+        (MemoryError("64 GiB"), 1, "error: out of memory: 64 GiB; use a smaller model"),
     ],
 )
 def test_error_gives_its_exit_code_and_one_line(
@@ -187,3 +189,35 @@ def test_closed_pipe_ends_without_a_traceback() -> None:
         process.stdout.close()
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_change_nothing_but_what_is_shown(closed: str) -> None:
+    code = (
+        "import os, sys\n"
+        "from tools.cli import main\n"
+        "code = main(['--version'])\n"
+        "print('to', 'stdout'); print('to', 'stderr', file=sys.stderr); sys.stdin.read()\n"
+        "sys.exit(code if os.open('/dev/null', os.O_RDONLY) > 2 else 1)"
+    )
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'exec "$0" -c "$1" {closed}', sys.executable, code],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("to stdout" in done.stdout) is (">&- " not in f"{closed} ".replace("2>&-", ""))
+
+
+def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
+    code = "from tools.cli import main; main(['--version']); print('drive\\udcff.mp4')"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONIOENCODING": "utf-8:strict"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.splitlines()[-1] == "drive\\udcff.mp4"

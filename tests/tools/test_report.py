@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 
 from cereal.schema import new_event, read_event
 from modeld.calibration import Camera
+from tools.errors import UsageError
 from tools.lib.drive_log import summarize
 from tools.lib.drive_messages import Mounting
 from tools.lib.picture import PictureKeeper, encode_jpeg
@@ -82,11 +84,22 @@ def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, _report([_model(0)], 1))
     before = path.read_text()
-    broken = Report("\ud800", "s", {}, summarize([]), 0, [], Mounting())
-    with pytest.raises(UnicodeEncodeError):
-        write_report(path, broken)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    # What a full disk does, without one.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+    try:
+        with pytest.raises(UsageError, match=r"report\.html: the report cannot be written \("):
+            write_report(path, _report([], 5))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert path.read_text() == before
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_name_that_is_no_text_does_not_cost_the_report(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    write_report(path, Report("drive\udcff.mp4", "s", {}, summarize([]), 0, [], Mounting()))
+    assert "<h1>drive?.mp4</h1>" in path.read_text()
 
 
 @pytest.mark.parametrize(

@@ -51,6 +51,8 @@ def test_constant_car_never_changes() -> None:
         ("t_s,speed_mps\n", r"at least one row"),
         ("t_s,speed_mps\n0,fast\n", r"line 2: column speed_mps: .* found 'fast'"),
         ("t_s,speed_mps\n0,nan\n", r"line 2: column speed_mps"),
+        ("t_s,speed_mps\n0,1e39\n", r"line 2: column speed_mps: .* at most 1e\+09, found '1e39'"),
+        ("t_s,speed_mps\n0," + "1" * 200_000 + "\n", r"line 2: expected comma-separated numbers"),
         ("t_s,speed_mps\n0,1\n1\n", r"line 3: expected 2 cells, found 1"),
         ("t_s,speed_mps\n0,1\n2,1\n1,1\n", r"data row 3: expected t_s above 2, found 1"),
     ],

@@ -62,13 +62,35 @@ def test_video_that_ends_early_says_how_far_it_came(make_video: MakeVideo, name:
         _decode_all(path)
 
 
-def _with_index_first(path: Path) -> Path:
+@pytest.mark.parametrize("missing", [1, 500])
+def test_video_whose_last_picture_is_cut_is_refused(make_video: MakeVideo, missing: int) -> None:
+    """Decoders conceal it, so that the number of pictures is right."""
+    path = _with_index_first(make_video(name="cut.mp4", frames=5, codec="mpeg4"))
+    path.write_bytes(path.read_bytes()[:-missing])
+    with pytest.raises(
+        VideoError, match=r"expected 5 frames, found a damaged packet after 4 decoded"
+    ):
+        _decode_all(path)
+
+
+def test_video_in_fragments_that_is_cut_is_refused(make_video: MakeVideo) -> None:
+    """Such a file declares no number of frames at its start."""
+    path = make_video(name="cut.mp4", frames=60, codec="mpeg4")
+    path = _with_index_first(path, "frag_keyframe+empty_moov")
+    assert _decode_all(path) == 60
+    whole = path.read_bytes()
+    path.write_bytes(whole[: len(whole) * 6 // 10])
+    with pytest.raises(VideoError, match=r"found a damaged packet after [1-9]\d* decoded"):
+        _decode_all(path)
+
+
+def _with_index_first(path: Path, flags: str = "faststart") -> Path:
     import av
 
     target = path.with_name("cut_first.mp4")
     with (
         av.open(str(path)) as source,
-        av.open(str(target), "w", options={"movflags": "faststart"}) as sink,
+        av.open(str(target), "w", options={"movflags": flags}) as sink,
     ):
         stream = sink.add_stream_from_template(source.streams.video[0])
         for packet in source.demux(source.streams.video[0]):

@@ -7,6 +7,7 @@ by ``tools.replay`` and ``tools.demo``.
 from __future__ import annotations
 
 import base64
+import os
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from numpy.typing import NDArray
 
 from modeld.calibration import Camera
 from runtime.manifest import Manifest
+from tools.errors import UsageError
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
 from tools.lib.drive_messages import Mounting
@@ -103,21 +105,28 @@ def pictures_of(drive: DriveLog, keeper: PictureKeeper, camera: Camera) -> list[
 
 
 def write_report(path: Path, report: Report) -> None:
-    """Write the page; the file appears complete or not at all."""
-    text = render(report)
-    with tempfile.NamedTemporaryFile(
-        "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}.", delete=False
-    ) as file:
-        temporary = Path(file.name)
+    """Write the page; the file appears complete or not at all.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    # A file name may hold bytes that are no text; it must not cost the report.
+    content = render(report).encode("utf-8", "replace")
+    try:
+        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
-            file.write(text)
-            file.close()
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
             # Temporary files are private; a report is to be shown around.
-            temporary.chmod(0o644)
-            temporary.replace(path)
+            Path(temporary).chmod(0o644)
+            Path(temporary).replace(path)
         except BaseException:
-            temporary.unlink(missing_ok=True)
+            Path(temporary).unlink(missing_ok=True)
             raise
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the report cannot be written ({error.strerror or error}); name another file"
+        ) from error
 
 
 def render(report: Report) -> str:

@@ -23,6 +23,8 @@ DEFAULT_SPEED_MPS = 20.0
 
 REQUIRED_COLUMNS = ("t_s", "speed_mps")
 OPTIONAL_COLUMNS = ("steering_angle_deg", "left_blinker", "right_blinker")
+# Far beyond any time, speed or angle of a car, and far within the float32 of the messages.
+MAX_VALUE = 1e9
 COLUMNS = REQUIRED_COLUMNS + OPTIONAL_COLUMNS
 
 
@@ -81,13 +83,18 @@ def read_telemetry(path: Path) -> Telemetry:
     except UnicodeDecodeError as error:
         raise TelemetryError(f"{path}: expected UTF-8 text, found binary data") from error
     reader = csv.reader(text.splitlines(), skipinitialspace=True)
-    header = [name.strip() for name in next(reader, [])]
-    _check_header(path, header)
-    rows = [
-        _parse_row(path, reader.line_num, header, cells)
-        for cells in reader
-        if any(cell.strip() for cell in cells)
-    ]
+    try:
+        header = [name.strip() for name in next(reader, [])]
+        _check_header(path, header)
+        rows = [
+            _parse_row(path, reader.line_num, header, cells)
+            for cells in reader
+            if any(cell.strip() for cell in cells)
+        ]
+    except csv.Error as error:
+        raise TelemetryError(
+            f"{path}: line {reader.line_num}: expected comma-separated numbers, found: {error}"
+        ) from error
     if not rows:
         raise TelemetryError(f"{path}: expected at least one row below the header, found none")
     table = np.array(rows)
@@ -120,9 +127,10 @@ def _parse_row(path: Path, line: int, header: Sequence[str], cells: Sequence[str
     values = dict.fromkeys(COLUMNS, 0.0)
     for name, cell in zip(header, cells, strict=True):
         value = _parse_number(cell.strip())
-        if not math.isfinite(value):
+        if not abs(value) <= MAX_VALUE:
             raise TelemetryError(
-                f"{path}: line {line}: column {name}: expected a finite number, found {cell!r}"
+                f"{path}: line {line}: column {name}: expected a finite number of at most "
+                f"{MAX_VALUE:g}, found {cell[:40]!r}"
             )
         values[name] = value
     return [values[name] for name in COLUMNS]

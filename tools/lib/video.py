@@ -99,7 +99,8 @@ class Video:
         import av
 
         if not path.is_file():
-            raise VideoError(f"{path}: expected a video file, found nothing; check the path")
+            found = "something that is no file" if path.exists() else "nothing"
+            raise VideoError(f"{path}: expected a video file, found {found}; check the path")
         try:
             self._container: Any = av.open(str(path))
         except (av.FFmpegError, OSError) as error:
@@ -150,7 +151,10 @@ class Video:
         try:
             for packet in self._container.demux(self._stream):
                 packets += bool(packet.size)
-                for picture in packet.decode():
+                # The last packet of a cut file: decoders conceal what its picture lacks. Those
+                # before it are whole, and some are still inside the decoder.
+                damaged = bool(packet.is_corrupt)
+                for picture in self._stream.decode(None) if damaged else packet.decode():
                     if picture.is_corrupt:
                         raise VideoError(self._describe_end(decoded, "a damaged picture"))
                     stamp = picture.time if picture.time is not None else decoded / self.info.fps
@@ -159,6 +163,8 @@ class Video:
                     luma, chroma = _planes(picture)
                     yield VideoFrame(decoded, time_s, luma, chroma)
                     decoded += 1
+                if damaged:
+                    raise VideoError(self._describe_end(decoded, "a damaged packet"))
         except av.FFmpegError as error:
             raise VideoError(self._describe_end(decoded, _reason(error))) from error
         self._check_complete(packets, decoded, time_s)

@@ -1,0 +1,64 @@
+"""May a kernel write over something it reads? Only if it reads each element where it stores it.
+
+    t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i] overwrites
+                                 it, after the read
+    t[i] = f(s[n-1-i])           no: another work-item may still need the element
+    t[i] = sum(s[i] * w[k]; k)   no: the loop reads it again; where that is hoisted is not known here
+    last block overlaps          no: it computes elements again, from sources already overwritten
+
+Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
+equal offset that is written in another form counts as different: safe, and not seen in practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.index import Atom
+from scheduler.kernelize.body import scalar_nodes
+from scheduler.lower.place import PlacedBody, looped
+from scheduler.lower.schedule import Schedule, choose_schedule
+from scheduler.node import Node
+from scheduler.ops import Op
+
+
+def is_exact(schedule: Schedule) -> bool:
+    """Whether every element is computed once: no block overlaps the one before."""
+    return all(t.atom.size % t.block == 0 for t in schedule.tiles)
+
+
+def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedule:
+    """Return loops that compute every element once, as wide as sizes allow.
+
+    Args:
+        body: placed and merged.
+        vector, lanes: from `choose_vector`, after merging.
+    """
+    for width in (n for n in (lanes, 8, 4) if n <= lanes):
+        schedule = choose_schedule(body, vector, width)
+        if is_exact(schedule):
+            return schedule
+    return choose_schedule(body, None, lanes if looped(body) else 1)
+
+
+def overwrites(body: PlacedBody, source: Node) -> bool:
+    """Whether each load of `source` is outside loops and at the offset that is stored."""
+    loads = {n for n in scalar_nodes(body.value) if n.op is Op.LOAD and n.src[0] is source}
+    repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
+    return loads.isdisjoint(repeated) and all(n.arg.offset is body.offset for n in loads)
+
+
+def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]) -> Node | None:
+    """Return the first candidate whose storage the result may take, None if there is none.
+
+    Args:
+        body: placed and merged.
+        schedule: its loops.
+        candidates: intermediates of as many bytes as the result that nobody reads later.
+    """
+    if not is_exact(schedule):
+        return None
+    # Elements of another width lie at other bytes although their offsets are equal.
+    width = body.value.dtype.itemsize
+    fit = (c for c in candidates if c.dtype.itemsize == width)
+    return next((c for c in fit if overwrites(body, c)), None)
