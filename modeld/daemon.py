@@ -242,7 +242,7 @@ class Daemon:
     def _report_dropped(self, drop: DropStatus, frames: FramePair) -> None:
         if self._dropped.hit():
             logger.error(
-                "dropped %d frames before frame %d: model not run (%d times so far)",
+                "frames dropped: %d, before frame %d; model not run (%d times so far)",
                 drop.dropped,
                 frames.main.frame_id,
                 self._dropped.total,

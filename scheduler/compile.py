@@ -13,7 +13,7 @@ from runtime.device import choose_device
 from runtime.executor import build_binaries
 from scheduler.driving import driving_metadata, make_states, prepare_entry, run_entry
 from scheduler.emit import Emitted, emit
-from scheduler.onnx_import import OnnxModel, import_model, load_model
+from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
 from scheduler.schedule import Schedule, schedule
 from scheduler.warp import Camera
 
@@ -108,6 +108,7 @@ def compile_driving(
         role: m if isinstance(m, OnnxModel) else load_model(m)
         for role, m in (("vision", vision), ("policy", policy))
     }
+    check_supported(*models.values())
     states = make_states()
     sizes = {f"{c.width}x{c.height}": c for c in cameras}
     entries: dict[str, Schedule] = {}

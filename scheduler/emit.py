@@ -15,8 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.errors import SchedulerError
-from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
+from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
 from scheduler.lower.lowered import LoweredKernel
 from scheduler.lower.pack import PackedWeight
 from scheduler.lower.prelude import prelude
@@ -123,29 +122,24 @@ class _Writer:
             size = node.dtype.itemsize * prod(node.shape)
             entry = _entry(name, "output", node.dtype.name, node.shape, 0, size)
             place[node] = self.add(entry)
-        first: dict[Node, int] = {}
-        last: dict[Node, int] = {}
-        for i, kernel in enumerate(schedule.kernels):
+        for kernel in schedule.kernels:
             if kernel.target is not kernel.kernel.target:
                 place[kernel.kernel.target] = self.buffer_of(kernel.target.arg)
             touched = [kernel.target, *(a for a in kernel.arguments if isinstance(a, Node))]
             for node in touched:
                 if node.op is Op.BUFFER:
                     place[node] = self.buffer_of(node.arg)
-                elif node not in place:
-                    first.setdefault(node, i)
-                last[node] = i
-        nodes = list(first)
-        lives = [Lifetime(n.dtype.itemsize * prod(n.shape), first[n], last[n]) for n in nodes]
-        plan = plan_memory(lives)
-        self.arena_size = max(self.arena_size, plan.arena_size)
-        self.arena_unplanned = max(self.arena_unplanned, plan.unplanned_size)
-        for node, life, offset in zip(nodes, lives, plan.offsets, strict=True):
-            if first[node] == last[node]:
-                raise SchedulerError(f"{node!r}: is computed and never read")
-            name = f"t{first[node]}"
-            entry = _entry(name, "arena", node.dtype.name, node.shape, offset, life.size)
-            place[node] = self.add(entry)
+        arena = schedule.arena()
+        self.arena_size = max(self.arena_size, arena.size)
+        self.arena_unplanned = max(self.arena_unplanned, arena.unplanned)
+        for node, life in arena.lives.items():
+            owner = arena.storage[node]
+            if owner is node:
+                kind, offset = node.dtype.name, arena.offsets[node]
+                entry = _entry(f"t{life.first}", "arena", kind, node.shape, offset, life.size)
+                place[node] = self.add(entry)
+            else:  # the same buffer, not another one at its place: OpenCL leaves that undefined
+                place[node] = place[owner]
         return place
 
     def programs(self, options: str) -> list[dict[str, Any]]:

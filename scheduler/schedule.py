@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from scheduler import flags, trace
+from scheduler.arena import Arena, plan_arena
+from scheduler.debug_log import environment_observers
 from scheduler.errors import ModelError
 from scheduler.kernelize.kernels import Kernel, make_kernels
 from scheduler.lower.lowered import LoweredKernel, lower_kernels
@@ -53,6 +55,20 @@ class Schedule:
         """Bytes read and written by all kernels, each buffer once per kernel."""
         return sum(k.bytes_moved for k in self.kernels)
 
+    def arena(self) -> Arena:
+        """Return lifetimes and places of the intermediates."""
+        return plan_arena(self.kernels, frozenset(self.outputs.values()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena: what intermediates take when memory is used again."""
+        return self.arena().size
+
+    @property
+    def unplanned_bytes(self) -> int:
+        """Bytes that intermediates would take if each had its own."""
+        return self.arena().unplanned
+
 
 def run_passes(roots: Sequence[Node]) -> list[Node]:
     """Return the roots after all graph passes.
@@ -61,12 +77,14 @@ def run_passes(roots: Sequence[Node]) -> list[Node]:
         VerifyError: a pass broke the graph (checked under DEBUG >= 1 and in tests).
     """
     current = list(roots)
-    check = os.environ.get("DEBUG", "0") not in ("", "0")
+    check = flags.debug() >= flags.Level.SUMMARY
+    trace.after_pass(trace.INPUT, current)
     for name, apply in PASSES:
         new = apply(current)
         current = [new[r] for r in current]
         if check:
             verify(current, name)
+        trace.after_pass(name, current)
     return current
 
 
@@ -101,7 +119,10 @@ def _own_storage(node: Node, taken: Sequence[Node]) -> Node:
 
 
 def schedule(
-    outputs: Mapping[str, Node], states: Sequence[Node] = (), inputs: Sequence[Node] | None = None
+    outputs: Mapping[str, Node],
+    states: Sequence[Node] = (),
+    inputs: Sequence[Node] | None = None,
+    observer: trace.Observer | None = None,
 ) -> Schedule:
     """Compile a graph to kernels.
 
@@ -109,6 +130,7 @@ def schedule(
         outputs: nodes to return, by name.
         states: ASSIGN nodes to perform; those reachable from outputs are performed anyway.
         inputs: input BUFFER nodes in calling order; by default those the graph reads.
+        observer: watches, beside those of the context and those that DEBUG and VIZ ask for.
 
     Raises:
         SchedulerError: the graph cannot be scheduled or lowered.
@@ -122,6 +144,10 @@ def schedule(
     repeated = sorted({n for n in names if names.count(n) > 1})
     if repeated:
         raise ModelError(f"two inputs have the same name: {', '.join(repeated)}; rename one")
-    named, kernels = kernelize(outputs, writes)
-    lowered = lower_kernels(kernels, list(named.values()))
-    return Schedule(named, lowered, tuple(n.arg for n in inputs))
+    watching = [observer] if observer is not None else []
+    with trace.observing(*watching, *environment_observers()):
+        named, kernels = kernelize(outputs, writes)
+        lowered = lower_kernels(kernels, list(named.values()))
+        plan = Schedule(named, lowered, tuple(n.arg for n in inputs))
+        trace.scheduled(plan)
+    return plan

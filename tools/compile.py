@@ -2,6 +2,7 @@
 
 Example:
     modeld compile vision.onnx policy.onnx -o driving.pkl --camera 1928x1208 --camera 1344x760
+    modeld compile --plain vision.onnx -o vision.pkl --no-binary --viz vision.html
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import time
 from pathlib import Path
 
 from cereal.frames import nv12_format
+from scheduler import flags
 from scheduler.compile import CompiledModel, compile_driving, compile_plain
+from scheduler.trace import Recorder, observing
+from scheduler.viz import write_page
 from scheduler.warp import Camera
 from tools.errors import UsageError
 from tools.lib.outputs import check_outputs
 
-# The sensors of comma devices (section "device cameras" of docs/formats/bus.md).
+# The road cameras of comma devices: full resolution, and the binned sensor of 2025.
 DEFAULT_CAMERAS = ("1928x1208", "1344x760")
 
 
@@ -38,6 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--plain", action="store_true", help="compile one model without driving conventions"
+    )
+    parser.add_argument(
+        "--viz",
+        type=Path,
+        metavar="OUT.html",
+        help="write a page with the passes, the kernel graph and the memory (also: VIZ=1)",
     )
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
     parser.add_argument(
@@ -78,6 +88,20 @@ def _compile(args: argparse.Namespace) -> CompiledModel:
     return compile_driving(Path(args.model[0]), Path(args.model[1]), cameras)
 
 
+def _compile_and_draw(args: argparse.Namespace) -> tuple[CompiledModel, Path | None]:
+    """Compile; write the page that --viz or VIZ asks for (the option wins), and say where it is."""
+    recorder = Recorder()
+    wanted: Path | None = args.viz
+    if wanted is None and flags.viz("") is None:
+        return _compile(args), None
+    with observing(recorder):
+        compiled = _compile(args)
+    path = wanted or flags.viz(compiled.manifest["name"])
+    if path is not None:
+        write_page(path, compiled.manifest, recorder.traces)
+    return compiled, path
+
+
 def _progress(what: str, done: int, total: int) -> None:
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
@@ -86,9 +110,9 @@ def _progress(what: str, done: int, total: int) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write; returns the exit code."""
-    check_outputs({"-o": Path(args.output)}, map(Path, args.model))
+    check_outputs({"-o": Path(args.output), "--viz": args.viz}, map(Path, args.model))
     started = time.perf_counter()
-    compiled = _compile(args)
+    compiled, drawn = _compile_and_draw(args)
     scheduled_s = time.perf_counter() - started
     if not args.no_binary:
         compiled = compiled.build(args.device, _progress)
@@ -108,6 +132,8 @@ def run(args: argparse.Namespace) -> int:
         "schedule_s": round(scheduled_s, 2),
         "total_s": round(time.perf_counter() - started, 2),
     }
+    if drawn is not None:
+        report["viz"] = str(drawn)
     if args.json:
         print(json.dumps(report))
         return 0
@@ -117,4 +143,6 @@ def run(args: argparse.Namespace) -> int:
     print(f"({compiled.arena_unplanned / 2**20:.1f} MiB without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {launches} launches")
+    if drawn is not None:
+        print(f"  page: {drawn}")
     return 0

@@ -4,6 +4,8 @@ Example::
 
     modeld inspect driving.pkl
     modeld inspect vision.onnx --json
+    modeld inspect --schedule vision.onnx
+    modeld inspect --schedule driving.pkl --entry run:1928x1208 --viz out.html
 
 The kind of file is told from its first bytes, never from its name.
 """
@@ -15,7 +17,8 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
-from tools.errors import InspectError
+from tools.errors import InspectError, UsageError
+from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table
 
 if TYPE_CHECKING:
@@ -48,6 +51,20 @@ DESCRIBERS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("file", type=Path, help="artifact, ONNX model or event log")
+    parser.add_argument(
+        "--schedule",
+        action="store_true",
+        help="the kernel table of an artifact, or of an ONNX model, which is scheduled for it",
+    )
+    parser.add_argument(
+        "--entry", help="with --schedule: which entry's table (default: the first one's)"
+    )
+    parser.add_argument(
+        "--viz",
+        type=Path,
+        metavar="OUT.html",
+        help="with --schedule: also write a page with passes, kernel graph and memory",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -57,16 +74,45 @@ def run(args: argparse.Namespace) -> int:
         InspectError: the file cannot be read or is none of these kinds.
     """
     kind = kind_of(args.file)
+    if args.schedule:
+        return _schedule(args, kind)
+    for option in ("entry", "viz"):
+        if getattr(args, option) is not None:
+            raise UsageError(f"--{option} needs --schedule")
     describer = cast("Describer", importlib.import_module(DESCRIBERS[kind]))
     facts, sections = describer.describe(args.file)
     if args.json:
         print(json.dumps({"kind": kind, "file": args.file.name, **facts}))
         return 0
     print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
+    _print_sections(sections)
+    return 0
+
+
+def _schedule(args: argparse.Namespace, kind: str) -> int:
+    # Here: neither the compiler nor the runtime is needed to look into a log.
+    from tools.lib.describe_schedule import describe, load
+
+    if args.viz is not None:
+        check_outputs({"--viz": args.viz}, [args.file])
+    scheduled = load(args.file, kind)
+    facts, sections = describe(scheduled, args.entry)
+    if args.viz is not None:
+        from scheduler.viz import write_page
+
+        write_page(args.viz, scheduled.manifest, scheduled.traces)
+    if args.json:
+        print(json.dumps({"kind": kind, "file": args.file.name, **facts}))
+        return 0
+    print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
+    _print_sections(sections)
+    return 0
+
+
+def _print_sections(sections: list[Section]) -> None:
     for section in sections:
         print(f"\n{section.title}")
         print(format_table(section.header, section.rows))
-    return 0
 
 
 def kind_of(path: Path) -> str:

@@ -24,7 +24,7 @@ from scheduler.kernelize.order import Step, best_order, wait_for_readers
 from scheduler.kernelize.realize import realize
 from scheduler.kernelize.uses import open_region
 from scheduler.node import Node, make, toposort
-from scheduler.ops import Op
+from scheduler.ops import LOOPS, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,13 @@ def _reads(body: Body) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(n.src[0] for n in scalar_nodes(body.value) if n.op is Op.LOAD))
 
 
+def _is_constant(node: Node) -> bool:
+    """Whether a node is a constant, spread or not: one node serves all who use that number."""
+    while node.op in (Op.RESHAPE, Op.EXPAND, Op.PERMUTE):
+        node = node.src[0]
+    return node.op is Op.CONST
+
+
 def _origins(root: Node, stored: frozenset[Node]) -> tuple[str, ...]:
     """Return the ONNX names of everything fused into the kernel of `root`, in topological order."""
     names: dict[str, None] = {}
@@ -57,7 +64,8 @@ def _origins(root: Node, stored: frozenset[Node]) -> tuple[str, ...]:
         node = stack.pop()
         if (
             node in seen
-            or node.op in (Op.BUFFER, Op.CONST)
+            or node.op is Op.BUFFER
+            or _is_constant(node)
             or (node in stored and node is not root)
         ):
             continue
@@ -126,8 +134,7 @@ def _name(kernel: Kernel) -> str:
 
 
 def overwritable(kernel: Kernel) -> tuple[Node, ...]:
-    """Return what a kernel reads only where it writes: loads of other elements, or loads that a
-    reduction repeats, might come after the element was overwritten.
+    """Return what a kernel reads only where it writes, outside loops that may read it again.
 
     Logical indices are compared; whether layouts and blocks allow it, lowering finds out.
     """
@@ -136,7 +143,7 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
     nodes = scalar_nodes(body.value)
     elsewhere = {n.src[0] for n in nodes if n.op is Op.LOAD and n.arg.index != here}
     for node in nodes:
-        if node.op is Op.ACCUMULATE:
+        if node.op in LOOPS:
             elsewhere.update(n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD)
     width = body.root.dtype.itemsize
     return tuple(

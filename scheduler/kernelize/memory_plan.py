@@ -1,13 +1,14 @@
 """Give every intermediate an offset in one arena: those alive together do not overlap.
 
-A value lives from the launch that writes it to the last launch that reads it. Largest first, each
-takes the lowest gap that fits among those whose lives overlap its own. Offsets are multiples of
-ALIGNMENT.
+A value lives from the launch that writes it to the last launch that reads it. Values are placed one
+after another, each in the lowest gap among those whose lives overlap its own; several sequences
+are tried and the smallest arena wins. Offsets are multiples of ALIGNMENT.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import heapq
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 # Bytes; sub-buffers start at the device's base alignment: 128 on CPUs, up to 256 on known GPUs.
@@ -22,6 +23,11 @@ class Lifetime:
     first: int
     last: int
 
+    @property
+    def launches(self) -> int:
+        """How many launches it lives through."""
+        return self.last - self.first + 1
+
 
 @dataclass(frozen=True, slots=True)
 class MemoryPlan:
@@ -32,30 +38,85 @@ class MemoryPlan:
     unplanned_size: int
 
 
+# What is placed first: the largest, the longest lived, both, the earliest; larger keys first.
+SEQUENCES: tuple[Callable[[Lifetime], tuple[int, int]], ...] = (
+    lambda life: (life.size, life.launches),
+    lambda life: (life.launches, life.size),
+    lambda life: (life.size * life.launches, life.size),
+    lambda life: (-life.first, life.size),
+)
+
+
 def aligned(size: int) -> int:
     """Return a size rounded up to the alignment; nothing is smaller than one unit."""
     return max(1, -(-size // ALIGNMENT)) * ALIGNMENT
 
 
+def live_bytes(lifetimes: Sequence[Lifetime]) -> int:
+    """Return the most bytes alive during one launch: no plan needs less."""
+    changes: dict[int, int] = {}
+    for life in lifetimes:
+        changes[life.first] = changes.get(life.first, 0) + aligned(life.size)
+        changes[life.last + 1] = changes.get(life.last + 1, 0) - aligned(life.size)
+    live = most = 0
+    for launch in sorted(changes):
+        live += changes[launch]
+        most = max(most, live)
+    return most
+
+
 def plan_memory(lifetimes: Sequence[Lifetime]) -> MemoryPlan:
     """Return a plan in which values with overlapping lives have disjoint bytes."""
-    order = sorted(range(len(lifetimes)), key=lambda i: (-lifetimes[i].size, lifetimes[i].first, i))
-    offsets = [0] * len(lifetimes)
-    placed: list[int] = []
-    for i in order:
-        mine, need = lifetimes[i], aligned(lifetimes[i].size)
-        taken = sorted(
-            (offsets[j], offsets[j] + aligned(lifetimes[j].size))
-            for j in placed
-            if lifetimes[j].first <= mine.last and mine.first <= lifetimes[j].last
-        )
+    sizes = [aligned(life.size) for life in lifetimes]
+    together = _alive_together(lifetimes)
+    least = live_bytes(lifetimes)
+    best: tuple[int, list[int]] | None = None
+    for key in SEQUENCES:
+        offsets = _place(lifetimes, sizes, together, key)
+        arena = max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
+        if best is None or arena < best[0]:
+            best = arena, offsets
+        if best[0] == least:
+            break
+    assert best is not None  # there are sequences
+    return MemoryPlan(tuple(best[1]), best[0], sum(sizes))
+
+
+def _alive_together(lifetimes: Sequence[Lifetime]) -> list[list[int]]:
+    """Return for each lifetime those that overlap it, by one sweep over the launches."""
+    together: list[list[int]] = [[] for _ in lifetimes]
+    alive: set[int] = set()
+    ends: list[tuple[int, int]] = []
+    for i in sorted(range(len(lifetimes)), key=lambda i: (lifetimes[i].first, i)):
+        while ends and ends[0][0] < lifetimes[i].first:
+            alive.remove(heapq.heappop(ends)[1])
+        for j in alive:
+            together[i].append(j)
+            together[j].append(i)
+        alive.add(i)
+        heapq.heappush(ends, (lifetimes[i].last, i))
+    return together
+
+
+def _place(
+    lifetimes: Sequence[Lifetime],
+    sizes: Sequence[int],
+    together: Sequence[Sequence[int]],
+    key: Callable[[Lifetime], tuple[int, int]],
+) -> list[int]:
+    """Return first-fit offsets when the values with the largest keys are placed first."""
+
+    def rank(i: int) -> tuple[int, int, int, int]:
+        first, second = key(lifetimes[i])
+        return -first, -second, lifetimes[i].first, i
+
+    offsets = [-1] * len(lifetimes)
+    for i in sorted(range(len(lifetimes)), key=rank):
+        placed = sorted((offsets[j], offsets[j] + sizes[j]) for j in together[i] if offsets[j] >= 0)
         at = 0
-        for start, end in taken:
-            if start - at >= need:
+        for start, end in placed:
+            if start - at >= sizes[i]:
                 break
             at = max(at, end)
         offsets[i] = at
-        placed.append(i)
-    sizes = [aligned(lt.size) for lt in lifetimes]
-    arena = max((o + s for o, s in zip(offsets, sizes, strict=True)), default=0)
-    return MemoryPlan(tuple(offsets), arena, sum(sizes))
+    return offsets

@@ -2,7 +2,7 @@
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
 them. Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is
-written fma.
+written m_fma.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
     t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i] overwrites
                                  it, after the read
     t[i] = f(s[n-1-i])           no: another work-item may still need the element
-    t[i] = sum(s[i] * w[k]; k)   no: the loop reads it again; where that is hoisted is not known here
+    t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again, and who hoists that is the renderer
     last block overlaps          no: it computes elements again, from sources already overwritten
 
 Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
@@ -32,7 +32,8 @@ def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedul
 
     Args:
         body: placed and merged.
-        vector, lanes: from `choose_vector`, after merging.
+        vector: from `choose_vector`, after merging.
+        lanes: same.
     """
     for width in (n for n in (lanes, 8, 4) if n <= lanes):
         schedule = choose_schedule(body, vector, width)
@@ -54,11 +55,8 @@ def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]
     Args:
         body: placed and merged.
         schedule: its loops.
-        candidates: intermediates of as many bytes as the result that nobody reads later.
+        candidates: intermediates with as many elements of as many bytes that nobody reads later.
     """
     if not is_exact(schedule):
         return None
-    # Elements of another width lie at other bytes although their offsets are equal.
-    width = body.value.dtype.itemsize
-    fit = (c for c in candidates if c.dtype.itemsize == width)
-    return next((c for c in fit if overwrites(body, c)), None)
+    return next((c for c in candidates if overwrites(body, c)), None)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from math import prod
 
 from scheduler import index as ixs
+from scheduler import trace
 from scheduler.errors import LoweringError
 from scheduler.index import Atom
 from scheduler.kernelize.body import scalar_nodes
 from scheduler.kernelize.kernels import Kernel, state_of
+from scheduler.lower.in_place import exact_schedule, in_place_of, overwrites
 from scheduler.lower.pack import PackedWeight
 from scheduler.lower.place import (
     Layout,
@@ -20,6 +22,7 @@ from scheduler.lower.place import (
     merge_ranges,
     place,
     row_major,
+    split_ranges,
     store_as,
 )
 from scheduler.lower.render import render
@@ -45,6 +48,7 @@ class LoweredKernel:
         lanes: vector width used.
         flops, bytes_moved: static estimates; bytes count each buffer read and written once.
         kind: "contract", "reduce" or "map"; only a name for people.
+        in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
     """
 
     kernel: Kernel
@@ -56,6 +60,38 @@ class LoweredKernel:
     flops: int
     bytes_moved: int
     kind: str
+    in_place_of: Node | None = None
+
+
+class _Program:
+    """What lowering one kernel needs to know of the others.
+
+    Attributes:
+        kernels, outputs: as for `lower_kernels`.
+        layouts: of intermediates lowered so far.
+        arena: stored nodes that are neither outputs nor written to a state.
+        last_read: position of the last kernel that reads a node.
+    """
+
+    def __init__(self, kernels: Sequence[Kernel], outputs: Sequence[Node]) -> None:
+        self.kernels, self.outputs = kernels, frozenset(outputs)
+        self.layouts: dict[Node, Layout] = {}
+        self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
+        targets = [k.target for k in kernels if state_of(k, kernels) is None]
+        self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
+
+    def free_after(self, position: int) -> list[Node]:
+        """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
+        kernel = self.kernels[position]
+        if kernel.target not in self.arena:
+            return []
+        shape, width = kernel.target.shape, kernel.target.dtype.itemsize
+        return [
+            r
+            for r in kernel.reads
+            if r in self.arena and self.last_read[r] == position
+            if prod(r.shape) == prod(shape) and r.dtype.itemsize == width
+        ]
 
 
 def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[LoweredKernel]:
@@ -68,35 +104,34 @@ def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[Lo
     Raises:
         LoweringError: a kernel has no rendering; the message names its origin.
     """
-    layouts: dict[Node, Layout] = {}
+    program = _Program(kernels, outputs)
     lowered = []
-    for kernel in kernels:
+    for position, kernel in enumerate(kernels):
         try:
-            lowered.append(_lower(kernel, kernels, frozenset(outputs), layouts))
+            lowered.append(_lower(program, position))
         except LoweringError as error:
             origin = ", ".join(kernel.origin) or repr(kernel.target)
             raise LoweringError(f"kernel of {origin}: {error}") from error
     return lowered
 
 
-def _lower(
-    kernel: Kernel,
-    kernels: Sequence[Kernel],
-    outputs: frozenset[Node],
-    layouts: dict[Node, Layout],
-) -> LoweredKernel:
-    body = place(kernel.body, layouts)
-    fixed = (
-        kernel.target in outputs or kernel.target.op is Op.ASSIGN or kernel.target.op is Op.BUFFER
-    )
+def _lower(program: _Program, position: int) -> LoweredKernel:
+    kernel, layouts = program.kernels[position], program.layouts
+    body = split_ranges(place(kernel.body, layouts))
+    fixed = kernel.target in program.outputs or kernel.target.op in (Op.ASSIGN, Op.BUFFER)
     vector, lanes = choose_vector(body, free_layout=not fixed)
     if not fixed:
         layouts[kernel.target] = _layout(body, vector)
         body = store_as(body, layouts[kernel.target])
     _check_offsets(body)
     body, vector = merge_ranges(body, vector)
-    schedule = choose_schedule(body, vector, lanes)
-    target = state_of(kernel, kernels) or kernel.target
+    target = state_of(kernel, program.kernels) or kernel.target
+    updates = target in kernel.reads
+    schedule = (exact_schedule if updates else choose_schedule)(body, vector, lanes)
+    if updates and not overwrites(body, target):
+        raise LoweringError(f"{target.arg}: overwrites elements of the state that it still reads")
+    trace.loops(kernel, schedule)
+    reused = in_place_of(body, schedule, program.free_after(position))
     rendered = render(body, schedule, target)
     flops = _flops(body)
     moved = target.dtype.itemsize * prod(target.shape)
@@ -111,6 +146,7 @@ def _lower(
         flops,
         moved,
         _kind(body),
+        reused,
     )
 
 

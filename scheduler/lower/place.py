@@ -16,6 +16,9 @@ from scheduler.kernelize.body import Body, scalar_nodes
 from scheduler.node import Node, make
 from scheduler.ops import LOOPS, Op
 
+# Splitting stops here: more loops than this cost more than the divisions they replace.
+MAX_RANGES = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -155,6 +158,52 @@ def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Ato
                 again = True
                 break
     return body, vector
+
+
+def split_ranges(body: PlacedBody) -> PlacedBody:
+    """Split output ranges that are used as quotient and remainder of a constant.
+
+    x[c/2] * w[c]  over c = 0..127     ->     x[g] * w[g*2 + j]  over g = 0..63, j = 0..1
+    """
+    again = True
+    while again and len(body.ranges) < MAX_RANGES:
+        again = False
+        exprs, _ = expressions(body)
+        for r in body.ranges:
+            by = min(_divisors_of(r, exprs), default=0)
+            if by and r.size % by == 0 and by < r.size:
+                quotient = ixs.new_range(r.size // by, f"{r.name}q")
+                rest = ixs.new_range(by, f"{r.name}m")
+                whole = ixs.add(ixs.mul(ixs.of(quotient), by), ixs.of(rest))
+                ranges = tuple(
+                    n for o in body.ranges for n in ((quotient, rest) if o is r else (o,))
+                )
+                body = _replace_ranges(body, {r: whole}, ranges)
+                again = True
+                break
+    return body
+
+
+def _divisors_of(r: Atom, exprs: list[Ix]) -> set[int]:
+    """Return the constants that a range itself is divided by."""
+    found: set[int] = set()
+    stack = list(exprs)
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if atom.inner is not None:
+                if atom.inner is ixs.of(r):
+                    found.add(atom.by)
+                stack.append(atom.inner)
+    return found
+
+
+def _replace_ranges(
+    body: PlacedBody, mapping: Mapping[Atom, Ix], ranges: tuple[Atom, ...]
+) -> PlacedBody:
+    value = _rebuild(body.value, mapping, {})
+    index = tuple(ixs.substitute(i, mapping) for i in body.index)
+    offset = ixs.substitute(body.offset, mapping)
+    return replace(body, ranges=ranges, value=value, index=index, offset=offset)
 
 
 def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:

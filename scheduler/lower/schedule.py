@@ -24,6 +24,8 @@ TILE_VECTORS = 2
 TILE_ROWS = 6
 # Rows of a sliding-window kernel without cross-channel sums: neighbours share most of their window.
 WINDOW_ROWS = 4
+# Ranges that only weights follow are unrolled up to this size: the other loads are shared.
+SMALL_RANGE = 4
 # Reduce loops up to this size are unrolled whole, so that overlapping windows share their loads.
 FULL_UNROLL = 7
 # Smallest useful share of a launch per work-item, in elementary operations.
@@ -290,8 +292,12 @@ def _register_tile(
         tiles[vector].unroll = _blocks(vector.size, lanes, TILE_VECTORS if row else 4)
         if row is not None:
             tiles[row].unroll = _divisor(row.size, TILE_ROWS)
-    elif row is not None:
+        return
+    if row is not None:
         tiles[row].unroll = _divisor(row.size, WINDOW_ROWS)
+    for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
+        if r.size <= SMALL_RANGE and r is not vector and r not in rows:
+            tile.unroll = r.size
 
 
 def _blocks(size: int, lanes: int, most: int) -> int:

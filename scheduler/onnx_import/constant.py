@@ -45,6 +45,10 @@ def size_of(ctx: NodeContext) -> Value:
     return np.array(math.prod(ctx.value(0).shape), np.int64)
 
 
+# A range is written out on the host; no model counts this far.
+MAX_RANGE = 1 << 24
+
+
 def arange(ctx: NodeContext) -> Value:
     """Translate Range: its length decides a shape, so all three inputs must be known."""
     start, limit, step = (
@@ -53,5 +57,7 @@ def arange(ctx: NodeContext) -> Value:
     if not step:
         raise ModelError("delta must not be 0")
     count = max(0, math.ceil((limit.item() - start.item()) / step.item()))
+    if count > MAX_RANGE:
+        raise ModelError(f"{count} elements; expected at most {MAX_RANGE} in a constant range")
     ramp: Array = start + np.arange(count).astype(start.dtype) * step
     return ramp.astype(start.dtype)

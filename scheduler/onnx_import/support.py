@@ -63,23 +63,31 @@ def unsupported_nodes(model: OnnxModel) -> list[onnx.NodeProto]:
     return bad
 
 
-def check_supported(model: OnnxModel) -> None:
-    """Refuse a model with nodes that cannot be translated.
+def check_supported(*models: OnnxModel) -> None:
+    """Refuse models with nodes that cannot be translated.
 
     Raises:
-        UnsupportedOpError: names every such operator, its nodes and what comes nearest.
+        UnsupportedOpError: names every such operator of every model, its nodes and what comes
+            nearest.
     """
+    found = [text for model in models if (text := _unsupported_text(model))]
+    if found:
+        raise UnsupportedOpError(f"{'; '.join(found)}; replace them and export again")
+
+
+def _unsupported_text(model: OnnxModel) -> str:
+    """Return what of a model cannot be translated, "" if all of it can."""
     bad = unsupported_nodes(model)
     if not bad:
-        return
+        return ""
     by_op: dict[str, list[str]] = {}
     for node in bad:
         by_op.setdefault(qualified_op(node), []).append(node_label(node))
     parts = [f"{op} ({_names(names)}{_hint(op)})" for op, names in sorted(by_op.items())]
     kinds = "operator is" if len(by_op) == 1 else "operators are"
-    raise UnsupportedOpError(
+    return (
         f"{model.name}: {len(by_op)} {kinds} not supported at opset {model.opset}: "
-        f"{', '.join(parts)}; replace them and export again"
+        f"{', '.join(parts)}"
     )
 
 

@@ -1,6 +1,6 @@
 """Join many tensors in stages, so that no kernel needs more arguments than devices take.
 
-cat(x0 ... x99)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x95), x96 ... x99)
+cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
 """
 
 from __future__ import annotations

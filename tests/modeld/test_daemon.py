@@ -187,7 +187,7 @@ def test_dropped_frame_prepares_and_publishes_nothing(
         result = bench.step(2)
     assert result == StepResult(2, 1, False, False, 0.0)
     assert bench.messages() is None
-    assert "dropped 1 frames before frame 2" in caplog.text
+    assert "frames dropped: 1, before frame 2" in caplog.text
     after = bench.step(3)
     assert after is not None
     assert after.published

@@ -79,7 +79,7 @@ def test_exec_refuses_files_that_are_not_arrays(
     assert "expected an .npz of plain arrays" in error_of(capsys, 2, *exec_it, str(cut))
     nowhere = str(tmp_path / "missing" / "out.npz")
     command = ("exec", str(artifact), "--inputs", str(arrays), "--outputs", nowhere)
-    assert "cannot write: No such file" in error_of(capsys, 2, *command)
+    assert "expected its directory to exist" in error_of(capsys, 2, *command)
     assert not Path(out).exists()
 
 
@@ -223,6 +223,9 @@ def test_inspect_refuses_other_files(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "it begins with 50 4b 03 04" in error_of(capsys, 4, "inspect", str(path))
     path.write_bytes(b"")
     assert "it begins with nothing" in error_of(capsys, 4, "inspect", str(path))
+    # Begins like an event of four segments and ends before the first of them.
+    path.write_bytes(b"\3\0\0\0\1\0\0\0" + bytes(8))
+    assert "it begins with 03 00 00 00 01" in error_of(capsys, 4, "inspect", str(path))
     missing = str(tmp_path / "no")
     assert "cannot read: No such file" in error_of(capsys, 4, "inspect", missing)
 

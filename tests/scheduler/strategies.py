@@ -8,10 +8,11 @@ because overflow of a signed int means nothing in C.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
-from typing import Any
+from random import Random
+from typing import Any, TypeVar
 
 import numpy as np
 from hypothesis import strategies as st
@@ -21,11 +22,39 @@ from scheduler import dtype as dt
 from scheduler.tensor import Tensor, evaluate
 
 Array = NDArray[Any]
-Draw = Callable[[st.SearchStrategy[Any]], Any]
+T = TypeVar("T")
 MAX_ELEMENTS = 600
 KINDS = (dt.float32, dt.float32, dt.float32, dt.int32, dt.int32, dt.uint8, dt.bool_)
 MOVES = ("permute", "flip", "slice", "pad", "window", "cat", "expand", "repeat", "merge", "split")
+SIZES = (1, 2, 3, 4, 5, 1, 2, 3, 4, 5, 8, 16, 19, 33)
 STEPS = (*["move"] * 4, *["unary"] * 3, *["binary"] * 5, *["reduce"] * 2, "gather", "new", "state")
+
+
+class Draw:
+    """Choices by a seeded generator: drawn one by one they would repeat each other too often."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = Random(seed)  # noqa: S311  # a reproducible choice, not a secret
+
+    def pick(self, options: Sequence[T]) -> T:
+        """Return one of several."""
+        return self._random.choice(options)
+
+    def integer(self, low: int, high: int) -> int:
+        """Return an integer of [low, high]."""
+        return self._random.randint(low, high)
+
+    def flag(self) -> bool:
+        """Return true as often as false."""
+        return self._random.random() < 0.5
+
+    def order(self, count: int) -> list[int]:
+        """Return a permutation."""
+        return self._random.sample(range(count), count)
+
+    def some(self, options: Sequence[T], most: int) -> list[T]:
+        """Return one to `most` different ones, in random order."""
+        return self._random.sample(options, min(len(options), self.integer(1, most)))
 
 
 @dataclass(frozen=True)
@@ -72,9 +101,8 @@ def same(got: Array, expected: Array, scale: float) -> bool:
 
 def shapes(draw: Draw) -> tuple[int, ...]:
     """Draw 0 to 4 axes; now and then one longer than a vector."""
-    sizes = st.one_of(st.integers(1, 5), st.integers(1, 5), st.sampled_from([8, 16, 19, 33]))
-    rank = draw(st.sampled_from([2, 3, 1, 4, 2, 3, 0]))
-    shape: list[int] = draw(st.lists(sizes, min_size=rank, max_size=rank))
+    rank = draw.pick([2, 3, 1, 4, 2, 3, 0])
+    shape: list[int] = [draw.pick(SIZES) for _ in range(rank)]
     while prod(shape) > MAX_ELEMENTS:
         shape.pop()
     return tuple(shape)
@@ -82,7 +110,7 @@ def shapes(draw: Draw) -> tuple[int, ...]:
 
 def array(draw: Draw, shape: tuple[int, ...], kind: dt.DType) -> Array:
     """Draw values: eighths in [-4, 4], integers in [-20, 20] or of the whole byte, bits."""
-    rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
+    rng = np.random.default_rng(draw.integer(0, 2**32 - 1))
     if kind is dt.float32:
         return np.asarray(rng.integers(-32, 33, shape) / 8, np.float32)
     low, high = {"int32": (-20, 21), "uint8": (0, 256), "bool": (0, 2)}[kind.name]
@@ -94,11 +122,11 @@ def fresh(draw: Draw, program: Program, shape: tuple[int, ...], kind: dt.DType) 
     bound, digits = {"float32": (4.0, 3), "int32": (20.0, 0), "uint8": (255.0, 0)}.get(
         kind.name, (1.0, 0)
     )
-    source = draw(st.sampled_from(["input", "input", "weight", "scalar"]))
+    source = draw.pick(["input", "input", "weight", "scalar"])
     if source == "weight" and shape:
         return Value(Tensor(array(draw, shape, kind)), bound, digits)
     if source == "scalar":
-        number = draw(st.integers(0, 3))
+        number = draw.integer(0, 3)
         return Value(Tensor.full(shape, number > 1 if kind is dt.bool_ else number, kind), 4.0)
     name = f"x{len(program.inputs)}"
     program.inputs[name] = array(draw, shape, kind)
@@ -110,33 +138,33 @@ def movement(draw: Draw, value: Value) -> Value:
     x = value.tensor
     if x.ndim == 0:
         return Value(x.reshape(1), value.bound, value.digits)
-    axis = draw(st.integers(0, x.ndim - 1))
+    axis = draw.integer(0, x.ndim - 1)
     size = x.shape[axis]
-    name = draw(st.sampled_from(MOVES))
+    name = draw.pick(MOVES)
     bound = value.bound
     if name == "permute":
-        x = x.permute(draw(st.permutations(range(x.ndim))))
+        x = x.permute(draw.order(x.ndim))
     elif name == "flip":
         x = x.flip(axis)
     elif name == "slice":
-        start = draw(st.integers(0, size - 1))
-        stop = draw(st.integers(start + 1, size))
+        start = draw.integer(0, size - 1)
+        stop = draw.integer(start + 1, size)
         key: list[Any] = [slice(None)] * x.ndim
-        key[axis] = slice(start, stop, draw(st.integers(1, 3)))
+        key[axis] = slice(start, stop, draw.integer(1, 3))
         x = x[tuple(key)]
     elif name == "pad":
         pairs = [(0, 0)] * x.ndim
-        pairs[axis] = (draw(st.integers(0, 2)), draw(st.integers(0, 2)))
-        fill = draw(st.integers(0, 1)) if x.dtype is dt.bool_ else draw(st.integers(0, 3))
+        pairs[axis] = (draw.integer(0, 2), draw.integer(0, 2))
+        fill = draw.integer(0, 1) if x.dtype is dt.bool_ else draw.integer(0, 3)
         x, bound = x.pad(pairs, fill), max(bound, 3.0)
     elif name == "window":
-        width = draw(st.integers(1, min(3, size)))
-        dilation = draw(st.integers(1, 2)) if (width - 1) * 2 < size else 1
-        x = x.window(axis, width, draw(st.integers(1, 2)), dilation)
+        width = draw.integer(1, min(3, size))
+        dilation = draw.integer(1, 2) if (width - 1) * 2 < size else 1
+        x = x.window(axis, width, draw.integer(1, 2), dilation)
     elif name == "cat":
         x = Tensor.cat([x, x.flip(axis), x], axis)
     elif name == "expand":
-        where = draw(st.integers(0, x.ndim))
+        where = draw.integer(0, x.ndim)
         wide = x.unsqueeze(where)
         x = wide.expand([3 if i == where else -1 for i in range(wide.ndim)])
     elif name == "repeat":
@@ -145,7 +173,7 @@ def movement(draw: Draw, value: Value) -> Value:
         x = x.flatten(axis)
     else:
         factors = [f for f in range(1, size + 1) if size % f == 0]
-        inner = draw(st.sampled_from(factors))
+        inner = draw.pick(factors)
         x = x.reshape((*x.shape[:axis], size // inner, inner, *x.shape[axis + 1 :]))
     return Value(x, bound, value.digits) if 0 < x.size <= MAX_ELEMENTS else value
 
@@ -157,9 +185,9 @@ def unary(draw: Draw, value: Value) -> Value:
         return Value(x.logical_not(), 1.0)
     if not x.dtype.is_float:
         return _of_integers(draw, x, bound)
-    if value.exact and draw(st.booleans()):
+    if value.exact and draw.flag():
         return _of_exact_floats(draw, x, bound)
-    name = draw(st.sampled_from(["neg", "abs", "relu", "exp", "tanh", "sqrt", "sigmoid", "erf"]))
+    name = draw.pick(["neg", "abs", "relu", "exp", "tanh", "sqrt", "sigmoid", "erf"])
     if name in ("neg", "abs", "relu"):
         return Value(-x if name == "neg" else getattr(x, name)(), bound, digits)
     safe = x.clip(-4, 4) if name == "exp" else x.abs() if name == "sqrt" else x
@@ -167,7 +195,7 @@ def unary(draw: Draw, value: Value) -> Value:
 
 
 def _of_integers(draw: Draw, x: Tensor, bound: float) -> Value:
-    name = draw(st.sampled_from(["neg", "abs", "float", "bool", "shift", "invert"]))
+    name = draw.pick(["neg", "abs", "float", "bool", "shift", "invert"])
     if name == "float":
         return Value(x.float(), bound)
     if name == "bool":
@@ -175,14 +203,14 @@ def _of_integers(draw: Draw, x: Tensor, bound: float) -> Value:
     if x.dtype is dt.uint8:
         return Value(x.cast(dt.int32), bound)
     if name == "shift":
-        return Value(x >> draw(st.integers(0, 3)), bound)
+        return Value(x >> draw.integer(0, 3), bound)
     if name == "invert":
         return Value(x ^ -1, bound + 1)
     return Value(-x if name == "neg" else x.abs(), bound)
 
 
 def _of_exact_floats(draw: Draw, x: Tensor, bound: float) -> Value:
-    name = draw(st.sampled_from(["floor", "ceil", "round", "trunc", "int", "byte", "sign"]))
+    name = draw.pick(["floor", "ceil", "round", "trunc", "int", "byte", "sign"])
     if name == "int":
         return Value(x.int(), bound)
     if name == "byte":
@@ -207,11 +235,11 @@ def binary(draw: Draw, a: Value, b: Value) -> Value:
     both = None if a.digits is None or second.digits is None else max(a.digits, second.digits)
     sharp = kind is not dt.float32 or (a.exact and second.exact)
     if kind is dt.bool_:
-        name = draw(st.sampled_from(["and", "or", "xor", "ne"]))
+        name = draw.pick(["and", "or", "xor", "ne"])
         return Value(_apply(name, x, y), 1.0)
     names = ["add", "sub", "mul", "max", "min", "div"]
     names += ["lt", "eq", "le", "where"] if sharp else ["max", "min"]
-    name = draw(st.sampled_from(names))
+    name = draw.pick(names)
     if name in ("lt", "eq", "le"):
         return Value(_apply(name, x, y), 1.0)
     if name == "where":
@@ -219,7 +247,7 @@ def binary(draw: Draw, a: Value, b: Value) -> Value:
     if name == "div":
         if kind is dt.float32:
             return Value(x / (y.abs() + 1.0), a.bound, None)
-        return Value(x.trunc_div(y) if draw(st.booleans()) else x.trunc_mod(y), 4 * a.bound + 1)
+        return Value(x.trunc_div(y) if draw.flag() else x.trunc_mod(y), 4 * a.bound + 1)
     product = a.bound * bound_y
     if name == "mul" and product < 2**20:
         digits = None if a.digits is None or digits_y is None else a.digits + digits_y
@@ -248,15 +276,15 @@ def _apply(name: str, x: Tensor, y: Tensor) -> Tensor:
 def reduction(draw: Draw, value: Value) -> Value:
     """Reduce one axis, some axes or all."""
     x = value.tensor
-    axes = draw(st.sets(st.integers(0, x.ndim - 1), min_size=1)) if x.ndim else set()
-    keep = draw(st.booleans())
+    axes = draw.some(range(x.ndim), 2) if x.ndim else []
+    keep = draw.flag()
     count = prod(x.shape[a] for a in axes)
-    if x.dtype is not dt.bool_ and draw(st.booleans()):
-        name = draw(st.sampled_from(["max", "min"]))
+    if x.dtype is not dt.bool_ and draw.flag():
+        name = draw.pick(["max", "min"])
         return Value(getattr(x, name)(sorted(axes), keepdim=keep), value.bound, value.digits)
     if value.bound * count > 2**20:
         return value
-    if x.dtype.is_float and draw(st.booleans()):
+    if x.dtype.is_float and draw.flag():
         return Value(x.mean(sorted(axes), keepdim=keep), value.bound, None)
     return Value(x.sum(sorted(axes), keepdim=keep), value.bound * count, value.digits)
 
@@ -266,13 +294,13 @@ def gather(draw: Draw, value: Value, other: Value) -> Value:
     x = value.tensor
     if x.ndim == 0:
         return value
-    axis = draw(st.integers(0, x.ndim - 1))
+    axis = draw.integer(0, x.ndim - 1)
     size = x.shape[axis]
-    if other.tensor.dtype is dt.int32 and other.tensor.ndim <= 2 and draw(st.booleans()):
+    if other.tensor.dtype is dt.int32 and other.tensor.ndim <= 2 and draw.flag():
         index = other.tensor.clip(-size, size - 1)
     else:
-        rows = draw(st.lists(st.integers(-size, size - 1), min_size=1, max_size=4))
-        index = Tensor(np.array(rows, draw(st.sampled_from([np.int32, np.int64]))))
+        rows = [draw.integer(-size, size - 1) for _ in range(draw.integer(1, 4))]
+        index = Tensor(np.array(rows, draw.pick([np.int32, np.int64])))
     if x.size // size * index.size > MAX_ELEMENTS:
         return value
     return Value(x.gather(index, axis), value.bound, value.digits)
@@ -285,20 +313,29 @@ def push_state(draw: Draw, program: Program, value: Value) -> Value:
     queue = Tensor.state(f"q{len(program.writes)}", (3, row.size), x.dtype)
     after = queue.assign(Tensor.cat([queue[1:], row.unsqueeze(0)]))
     program.writes.append(after)
-    return Value(draw(st.sampled_from([queue, after])), value.bound, value.digits)
+    return Value(draw.pick([queue, after]), value.bound, value.digits)
 
 
-@st.composite
-def programs(draw: Any, steps: int = 12, states: bool = True) -> Program:
-    """Random programs of at most `steps` operations and up to three outputs."""
+def programs(steps: int = 12, *, states: bool = True) -> st.SearchStrategy[Program]:
+    """Random programs of at most `steps` operations and up to three outputs.
+
+    Fewer steps are a prefix of the same program, so that a failing one gets shorter.
+    """
+    seeds = st.integers(0, 2**32 - 1)
+    return st.builds(build, seeds, st.integers(1, steps), states=st.just(states))
+
+
+def build(seed: int, steps: int, *, states: bool = True) -> Program:
+    """Return the program of a seed."""
+    draw = Draw(seed)
     program = Program()
     shape = shapes(draw)
-    program.values.append(fresh(draw, program, shape, draw(st.sampled_from(KINDS))))
-    for _ in range(draw(st.integers(3, steps))):
+    program.values.append(fresh(draw, program, shape, draw.pick(KINDS)))
+    for _ in range(steps):
         # Mostly the newest value, so that programs get deep.
-        a = draw(st.sampled_from([*program.values, *program.values[-1:] * 4]))
-        b = draw(st.sampled_from(program.values))
-        kind = draw(st.sampled_from(STEPS))
+        a = draw.pick([*program.values, *program.values[-1:] * 4])
+        b = draw.pick(program.values)
+        kind = draw.pick(STEPS)
         if kind == "move":
             result = movement(draw, a)
         elif kind == "unary":
@@ -313,10 +350,10 @@ def programs(draw: Any, steps: int = 12, states: bool = True) -> Program:
             result = push_state(draw, program, a)
         else:
             # Mostly of the shape of another value, so that the two can be combined.
-            other = a.tensor.shape if draw(st.booleans()) else shapes(draw)
-            result = fresh(draw, program, other, draw(st.sampled_from(KINDS)))
+            other = a.tensor.shape if draw.flag() else shapes(draw)
+            result = fresh(draw, program, other, draw.pick(KINDS))
         program.values.append(result)
-    chosen = draw(st.lists(st.sampled_from(program.values), min_size=0, max_size=2))
+    chosen = [draw.pick(program.values) for _ in range(draw.integer(0, 2))]
     for i, value in enumerate([program.values[-1], *chosen]):
         program.outputs[f"y{i}"] = value.tensor
     return program

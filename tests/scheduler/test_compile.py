@@ -163,7 +163,7 @@ def test_other_misuse_is_a_usage_error(
     assert "exactly one" in refuse([vision, policy, "--plain"], out, capsys, 2)
     assert "found 3" in refuse([vision, policy, policy], out, capsys, 2)
     nowhere = tmp_path / "none" / "out.pkl"
-    assert "does not exist" in refuse([policy], nowhere, capsys, 2)
+    assert "its directory to exist" in refuse([policy], nowhere, capsys, 2)
 
 
 def test_a_model_that_is_no_policy_is_refused(

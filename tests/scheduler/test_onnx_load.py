@@ -11,7 +11,14 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.errors import ModelError, UnsupportedOpError
-from scheduler.onnx_import import from_proto, import_model, load_model, unsupported_nodes
+from scheduler.onnx_import import (
+    OnnxModel,
+    check_supported,
+    from_proto,
+    import_model,
+    load_model,
+    unsupported_nodes,
+)
 
 FLOAT = TensorProto.FLOAT
 
@@ -242,3 +249,30 @@ def test_random_operator_is_not_a_constant() -> None:
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     with pytest.raises(UnsupportedOpError, match=r'RandomNormal \(node "noise"'):
         import_model(model)
+
+
+def test_unsupported_operators_of_several_models_are_listed_together() -> None:
+    def model(name: str, op: str) -> OnnxModel:
+        node = helper.make_node(op, ["x"], ["y"], name=f"{name}_node", domain="vendor")
+        ports = [helper.make_tensor_value_info(n, 1, [4]) for n in ("x", "y")]
+        graph = helper.make_graph([node], name, ports[:1], ports[1:])
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("vendor", 1)]
+        return from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8), name)
+
+    with pytest.raises(UnsupportedOpError) as caught:
+        check_supported(model("first", "Frob"), model("second", "Twist"))
+    message = str(caught.value)
+    assert all(part in message for part in ("first", "Frob", "first_node"))
+    assert all(part in message for part in ("second", "Twist", "second_node"))
+
+
+def test_endless_range_is_refused() -> None:
+    nodes = [helper.make_node("Range", ["a", "b", "c"], ["r"], name="count")]
+    values = [
+        helper.make_tensor(n, 7, [], [v]) for n, v in (("a", 0), ("b", 400_000_000), ("c", 1))
+    ]
+    output = helper.make_tensor_value_info("r", 7, ["n"])
+    graph = helper.make_graph(nodes, "g", [], [output], values)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ModelError, match=r"count.*400000000 elements"):
+        import_model(proto)

@@ -108,6 +108,14 @@ def test_subscriber_ends_with_code_1_when_nothing_arrives(tmp_path: Path) -> Non
     assert "expected a message of drivingModelData within 0.2 s" in errors
 
 
+@pytest.mark.parametrize("seconds", ["nan", "inf", "0", "-1"])
+def test_subscriber_refuses_a_timeout_that_never_or_always_comes(
+    seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["subscribe", f"--timeout={seconds}"]) == 2
+    assert "--timeout: expected a positive number of seconds" in capsys.readouterr().err
+
+
 def test_subscriber_refuses_an_unknown_service(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["subscribe", "modelV3"]) == 2
     assert "modelV3" in capsys.readouterr().err

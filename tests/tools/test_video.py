@@ -12,8 +12,11 @@ from tools.lib.video import Video, write_planes
 
 
 def _decode_all(path: Path) -> int:
+    count = 0
     with Video(path) as video:
-        return sum(1 for _ in video.frames())
+        for count, frame in enumerate(video.frames(), start=1):
+            assert frame.time_s == pytest.approx((count - 1) / video.info.fps, abs=2e-3)
+    return count
 
 
 def test_frames_come_in_order_with_their_times(make_video: MakeVideo) -> None:
@@ -62,7 +65,7 @@ def test_video_that_ends_early_says_how_far_it_came(make_video: MakeVideo, name:
         _decode_all(path)
 
 
-@pytest.mark.parametrize("missing", [1, 500])
+@pytest.mark.parametrize("missing", [1, 20])
 def test_video_whose_last_picture_is_cut_is_refused(make_video: MakeVideo, missing: int) -> None:
     """Decoders conceal it, so that the number of pictures is right."""
     path = _with_index_first(make_video(name="cut.mp4", frames=5, codec="mpeg4"))

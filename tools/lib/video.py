@@ -148,13 +148,17 @@ class Video:
         first_time_s: float | None = None
         packets = decoded = 0
         time_s = 0.0
+        damaged = False
         try:
             for packet in self._container.demux(self._stream):
                 packets += bool(packet.size)
                 # The last packet of a cut file: decoders conceal what its picture lacks. Those
-                # before it are whole, and some are still inside the decoder.
-                damaged = bool(packet.is_corrupt)
-                for picture in self._stream.decode(None) if damaged else packet.decode():
+                # before it are whole; some are still in the decoder, and leave it with the empty
+                # packet at the end.
+                damaged = damaged or bool(packet.is_corrupt)
+                if damaged and packet.size:
+                    continue
+                for picture in packet.decode():
                     if picture.is_corrupt:
                         raise VideoError(self._describe_end(decoded, "a damaged picture"))
                     stamp = picture.time if picture.time is not None else decoded / self.info.fps
@@ -163,10 +167,10 @@ class Video:
                     luma, chroma = _planes(picture)
                     yield VideoFrame(decoded, time_s, luma, chroma)
                     decoded += 1
-                if damaged:
-                    raise VideoError(self._describe_end(decoded, "a damaged packet"))
         except av.FFmpegError as error:
             raise VideoError(self._describe_end(decoded, _reason(error))) from error
+        if damaged:
+            raise VideoError(self._describe_end(decoded, "a damaged packet"))
         self._check_complete(packets, decoded, time_s)
 
     def _check_complete(self, packets: int, decoded: int, last_time_s: float) -> None:

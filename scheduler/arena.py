@@ -1,0 +1,96 @@
+"""The arena of one entry point: how long every intermediate lives, and at which bytes.
+
+What the artifact says, what `inspect` prints and what the memory timeline draws comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from scheduler.errors import SchedulerError
+from scheduler.kernelize.memory_plan import Lifetime, aligned, live_bytes, plan_memory
+from scheduler.lower.lowered import LoweredKernel
+from scheduler.node import Node
+from scheduler.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where intermediates lie.
+
+    Attributes:
+        lives: of each intermediate, in the order in which they are written.
+        storage: the intermediate whose bytes each takes; itself, unless it is computed in place.
+        offsets: bytes from the start of the arena, multiples of 256.
+        size: bytes of the arena.
+        live: most bytes alive during one launch; what `size` exceeds it by is lost in gaps.
+        unplanned: bytes if every intermediate had its own.
+    """
+
+    lives: dict[Node, Lifetime]
+    storage: dict[Node, Node]
+    offsets: dict[Node, int]
+    size: int
+    live: int
+    unplanned: int
+
+
+def lifetimes(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
+    """Return the life of every stored node that is neither an output nor a BUFFER.
+
+    Args:
+        kernels: in running order.
+        outputs: stored nodes that a caller reads.
+
+    Raises:
+        SchedulerError: an intermediate is never read, or is read before it is written (both are
+            internal errors).
+    """
+    first: dict[Node, int] = {}
+    last: dict[Node, int] = {}
+    elsewhere = set(outputs) | {k.kernel.target for k in kernels if k.target.op is Op.BUFFER}
+    for i, kernel in enumerate(kernels):
+        for node in kernel.arguments:
+            if isinstance(node, Node) and node.op is not Op.BUFFER and node not in elsewhere:
+                if node not in first:
+                    raise SchedulerError(f"{node!r}: is read before it is computed")
+                last[node] = i
+        if kernel.target.op is not Op.BUFFER and kernel.target not in elsewhere:
+            first[kernel.target] = i
+    unread = next((n for n in first if n not in last), None)
+    if unread is not None:
+        raise SchedulerError(f"{unread!r}: is computed and never read")
+    return {n: Lifetime(n.dtype.itemsize * prod(n.shape), first[n], last[n]) for n in first}
+
+
+def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> Arena:
+    """Lay out the intermediates of an entry point.
+
+    Args:
+        kernels: in running order.
+        outputs: stored nodes that a caller reads.
+
+    Raises:
+        SchedulerError: as `lifetimes`.
+    """
+    lives = lifetimes(kernels, outputs)
+    storage: dict[Node, Node] = {}
+    ends: dict[Node, int] = {}
+    for kernel in kernels:
+        if kernel.target in lives:
+            taken = kernel.in_place_of
+            storage[kernel.target] = kernel.target if taken is None else storage[taken]
+            ends[storage[kernel.target]] = lives[kernel.target].last
+    owners = [Lifetime(lives[n].size, lives[n].first, end) for n, end in ends.items()]
+    plan = plan_memory(owners)
+    offset_of = dict(zip(ends, plan.offsets, strict=True))
+    return Arena(
+        lives,
+        storage,
+        {node: offset_of[storage[node]] for node in lives},
+        plan.arena_size,
+        live_bytes(owners),
+        sum(aligned(life.size) for life in lives.values()),
+    )

@@ -1,0 +1,167 @@
+"""The kernel table as text and as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from scheduler.kernel_table import KernelTable, Launch, Value
+
+HEADER = (
+    "#",
+    "kernel",
+    "kind",
+    "origin",
+    "result",
+    "ranges",
+    "items",
+    "lanes",
+    "MFLOP",
+    "moved KiB",
+    "arena offset",
+    "alive",
+)
+ORIGIN_WIDTH = 44
+
+
+def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
+    """Return ONNX node names in few characters: the last one's layer, what it has, how many others.
+
+    ("/a/Erf", "/b/Conv", "/b/Mul")  ->  "/b/{Conv,Mul} +1"
+
+    Names are in topological order, so the last one is what the kernel ends with.
+    """
+    if not names:
+        return "-"
+    layer, slash, last = names[-1].rpartition("/")
+    parts = [n.rpartition("/") for n in names]
+    mine = [name for head, _, name in parts if head == layer] if slash else [last]
+    others = len(names) - len(mine)
+    more = f" +{others}" if others else ""
+    if len(mine) == 1:
+        return _cut(names[-1], width - len(more)) + more
+    room = width - len(more) - len(layer) - 3
+    kept = list(mine)
+    while len(kept) > 1 and len(",".join(kept)) + 3 * (len(kept) < len(mine)) > room:
+        del kept[len(kept) // 2]
+    if len(kept) < len(mine):
+        kept.insert((len(kept) + 1) // 2, "..")
+    return _cut(f"{layer}/{{{','.join(kept)}}}", width - len(more)) + more
+
+
+def _cut(text: str, width: int) -> str:
+    if len(text) <= width:
+        return text
+    head = width // 2 - 2
+    return f"{text[:head]}..{text[head + 2 - width :]}"
+
+
+def shape_text(shape: Sequence[int]) -> str:
+    """Return a shape for people: "1x64x32", "scalar"."""
+    return "x".join(map(str, shape)) or "scalar"
+
+
+def rows(table: KernelTable) -> list[tuple[object, ...]]:
+    """Return the cells under HEADER; None where a manifest does not say."""
+    result: list[tuple[object, ...]] = []
+    for launch in table.launches:
+        stored = [table.values[i] for i in launch.writes]
+        main = stored[0] if stored else None
+        shape = f"{main.dtype}[{shape_text(main.shape)}]" if main else "-"
+        more = f" +{len(stored) - 1}" if len(stored) > 1 else ""
+        result.append(
+            (
+                launch.number,
+                launch.kernel,
+                launch.kind,
+                short_origin(launch.origin),
+                shape + more,
+                ranges_text(launch),
+                launch.items,
+                launch.lanes,
+                launch.flops / 1e6,
+                launch.bytes_moved / 1024,
+                _offset_text(main),
+                _life_text(main),
+            )
+        )
+    return result
+
+
+def ranges_text(launch: Launch) -> str | None:
+    """Return the loops of a kernel, "25x512 over 64"; None where they are not known."""
+    if launch.ranges is None:
+        return None
+    reduced = f" over {', '.join(map(shape_text, launch.reduced))}" if launch.reduced else ""
+    return f"{shape_text(launch.ranges) if launch.ranges else '1'}{reduced}"
+
+
+def _offset_text(stored: Value | None) -> object:
+    return None if stored is None else stored.offset
+
+
+def _life_text(stored: Value | None) -> str:
+    if stored is None:
+        return "-"
+    return stored.kind if stored.offset is None else f"{stored.first}..{stored.last}"
+
+
+def facts(table: KernelTable) -> dict[str, Any]:
+    """Return the table as plain data for JSON: kernels, one object per launch, and totals."""
+    kernels = []
+    for launch in table.launches:
+        results = [table.values[i] for i in launch.writes]
+        kernels.append(
+            {
+                "launch": launch.number,
+                "kernel": launch.kernel,
+                "kind": launch.kind,
+                "origin": list(launch.origin),
+                "results": [_result_facts(s) for s in results],
+                "ranges": None if launch.ranges is None else list(launch.ranges),
+                "reduced": None if launch.reduced is None else [list(r) for r in launch.reduced],
+                "items": launch.items,
+                "lanes": launch.lanes,
+                "flops": launch.flops,
+                "bytes": launch.bytes_moved,
+            }
+        )
+    return {"kernels": kernels, "totals": asdict(table.totals)}
+
+
+def _result_facts(stored: Value) -> dict[str, Any]:
+    return {
+        "name": stored.name,
+        "kind": stored.kind,
+        "dtype": stored.dtype,
+        "shape": list(stored.shape),
+        "size": stored.size,
+        "arena_offset": stored.offset,
+        "first": stored.first,
+        "last": stored.last,
+    }
+
+
+def summary(table: KernelTable) -> str:
+    """Return the totals on one line."""
+    t = table.totals
+    return (
+        f"{t.kernels} kernels, {t.launches} launches, {t.flops / 1e6:.3f} MFLOP, "
+        f"{t.bytes_moved / 2**20:.3f} MiB moved, arena {t.arena_peak / 2**20:.3f} MiB "
+        f"({t.arena_unplanned / 2**20:.3f} MiB without reuse)"
+    )
+
+
+def table_text(table: KernelTable) -> str:
+    """Return HEADER and rows in aligned columns."""
+    cells = [list(HEADER), *([_cell(c) for c in row] for row in rows(table))]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(HEADER))]
+    lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else str(value)

@@ -1,0 +1,96 @@
+"""What `modeld inspect --schedule` says: the kernel table of an artifact or of an ONNX model.
+
+An artifact is read as it is. An ONNX model is scheduled first, which needs no device; then lanes
+and loop ranges are known too.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from runtime.artifact import read_artifact
+from scheduler.kernel_table import KernelTable, kernel_tables
+from scheduler.kernel_text import HEADER, facts, rows
+from scheduler.trace import Recorder, Trace, observing
+from tools.errors import UsageError
+from tools.inspect import Section
+from tools.lib.table import format_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+class Scheduled(NamedTuple):
+    """A manifest, and how it was made where that is known."""
+
+    manifest: Mapping[str, Any]
+    traces: list[Trace]
+
+
+def load(path: Path, kind: str) -> Scheduled:
+    """Return the manifest of an artifact, or of an ONNX model after scheduling it.
+
+    Args:
+        path: the file.
+        kind: "artifact", "onnx" or "log", as `tools.inspect.kind_of` tells.
+
+    Raises:
+        UsageError: a log has no schedule.
+        ArtifactError: the artifact is not sound.
+        SchedulerError: the model cannot be compiled.
+    """
+    if kind == "artifact":
+        return Scheduled(read_artifact(path).manifest.raw, [])
+    if kind == "onnx":
+        from scheduler.compile import compile_plain  # imports onnx, which artifacts do without
+
+        recorder = Recorder()
+        with observing(recorder):
+            compiled = compile_plain(path)
+        return Scheduled(compiled.manifest, recorder.traces)
+    raise UsageError(f"--schedule {path}: expected an artifact or an ONNX model, found a {kind}")
+
+
+def describe(
+    scheduled: Scheduled, entry: str | None = None
+) -> tuple[dict[str, Any], list[Section]]:
+    """Return the tables for machines (all entries) and for people.
+
+    Args:
+        scheduled: from `load`.
+        entry: the one to show; None for all in the data, for the first one in the tables.
+
+    Raises:
+        UsageError: there is no such entry.
+    """
+    names = list(scheduled.manifest["entries"])
+    known = zip(names, (trace.plan for trace in scheduled.traces), strict=False)
+    tables = kernel_tables(scheduled.manifest, {n: plan for n, plan in known if plan is not None})
+    if entry is not None:
+        tables = [table for table in tables if table.entry == entry]
+        if not tables:
+            raise UsageError(f"--entry {entry}: expected one of {', '.join(names)}")
+    data = {"entries": {table.entry: facts(table) for table in tables}}
+    shown = Section(f"kernels of {tables[0].entry}", HEADER, rows(tables[0]))
+    return data, [shown, _totals(tables)]
+
+
+def _totals(tables: Sequence[KernelTable]) -> Section:
+    lines: list[tuple[object, ...]] = []
+    for table in tables:
+        t = table.totals
+        lines.append(
+            (
+                table.entry,
+                t.kernels,
+                t.launches,
+                t.flops / 1e6,
+                format_size(t.bytes_moved),
+                format_size(t.arena_peak),
+                format_size(t.arena_live),
+                format_size(t.arena_unplanned),
+            )
+        )
+    header = ("entry", "kernels", "launches", "MFLOP", "moved", "arena", "alive", "without reuse")
+    return Section("totals", header, lines)
