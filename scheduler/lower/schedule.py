@@ -15,7 +15,7 @@ from scheduler.index import Atom
 from scheduler.kernelize.body import scalar_nodes
 from scheduler.lower.place import PlacedBody, accumulates, dependencies, is_weight, looped
 from scheduler.node import Node
-from scheduler.ops import LOOPS, Op
+from scheduler.ops import ELEMENTWISE, LOOPS, Op
 
 MAX_LANES = 16
 # Register tile of a contraction: vectors of outputs x rows. 2x6 of 16 lanes fit 32 registers of
@@ -24,6 +24,10 @@ TILE_VECTORS = 2
 TILE_ROWS = 6
 # Rows of a sliding-window kernel without cross-channel sums: neighbours share most of their window.
 WINDOW_ROWS = 4
+# Bytes a step of a streaming kernel stores: its index arithmetic is paid once for two lines.
+STREAM_BYTES = 128
+# What lanes gain on an operation, in units of what they gain on a load.
+ARITHMETIC_SCORE = 0.2
 # Ranges that only weights follow are unrolled up to this size: the other loads are shared.
 SMALL_RANGE = 4
 # Reduce loops up to this size are unrolled whole, so that overlapping windows share their loads.
@@ -91,12 +95,14 @@ class LoadInfo:
     node: Node
     weight: bool
     times: int
-    masked_by: frozenset[Atom]
+    masked_by: frozenset[Atom]  # ranges its predicate depends on
+    gathered_by: frozenset[Atom] = frozenset()  # ranges a run-time index of it depends on
 
 
 def loads_of(body: PlacedBody) -> list[LoadInfo]:
     """Return the loads of a body with their multiplicity per output element."""
     times: dict[Node, int] = {body.value: 1}
+    depends = dependencies(body.value)
     result = []
     for node in reversed(scalar_nodes(body.value)):
         own = times.get(node, 1)
@@ -105,8 +111,9 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
         for s in node.src:
             times[s] = max(times.get(s, 0), own)
         if node.op is Op.LOAD:
-            masks = frozenset(a for ix, _, _ in node.arg.valid for a in ixs.leaves(ix))
-            result.append(LoadInfo(node, is_weight(node.src[0]), own, masks))
+            behind = {a.node for ix in node.arg.index for a in ixs.leaves(ix)} - {None}
+            gathered = frozenset(r for n, on in depends.items() if n in behind for r in on)
+            result.append(LoadInfo(node, is_weight(node.src[0]), own, _masks(node), gathered))
     return result
 
 
@@ -120,6 +127,8 @@ def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, 
         free_layout: the result may be stored in any order of axes.
     """
     loads = loads_of(body)
+    depends = dependencies(body.value)
+    arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
     reduces = [r for n in accumulates(body) for r in n.arg[1]]
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
     for atom in [*reversed(body.ranges), *reversed(dict.fromkeys(reduces))]:
@@ -128,6 +137,7 @@ def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, 
         if lanes == 1:
             continue
         score = sum(_load_score(load, atom) for load in loads)
+        score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
         if is_output and not free_layout:
             score += 1.0 if ixs.coefficient(body.offset, atom) == 1 else -2.0
         if is_output and any(_is_outer_product(load, atom, loads) for load in loads):
@@ -150,12 +160,14 @@ def _efficiency(size: int, lanes: int) -> float:
 
 
 def _load_score(load: LoadInfo, atom: Atom) -> float:
+    if atom in load.gathered_by:
+        return -2.0 * load.times
     if load.weight:
         return float(load.times)
     step = ixs.coefficient(load.node.arg.offset, atom)
     if step not in (0, 1):
         return -2.0 * load.times
-    return -1.5 * load.times if step == 1 and atom in load.masked_by else 1.0 * load.times
+    return -1.5 * load.times if atom in load.masked_by else 1.0 * load.times
 
 
 def _is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
@@ -193,6 +205,9 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
         if order and node.op is Op.ACCUMULATE and order[-1] is not schedule.across.get(node):
             schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
     hoisted = hoisted_ranges(body)
+    streams = vector is not None and all(_load_score(load, vector) > 0 for load in loads)
+    if not schedule.reduce_order and vector in tiles and streams:
+        _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
         _register_tile(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted)
@@ -267,6 +282,16 @@ def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tup
         return steps[0] if steps else 0
 
     return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
+
+
+def _stream_tile(tile: Tile, body: PlacedBody) -> None:
+    """Let a step of a kernel that only streams move whole cache lines, not narrow vectors."""
+    vector_bytes = tile.lanes * body.value.dtype.itemsize
+    for unroll in (8, 4, 2):
+        exact = tile.atom.size % (tile.lanes * unroll) == 0
+        if exact and vector_bytes * unroll <= STREAM_BYTES:
+            tile.unroll = unroll
+            return
 
 
 def _register_tile(
