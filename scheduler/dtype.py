@@ -111,3 +111,8 @@ def max_value(dtype: DType) -> float | int:
     if dtype.is_float:
         return np.inf
     return 1 if dtype.name == "bool" else int(np.iinfo(dtype.np).max)
+
+
+def holds(dtype: DType, value: int) -> bool:
+    """Return whether an integer is a value of an integer type or bool."""
+    return min_value(dtype) <= value <= max_value(dtype)

@@ -151,14 +151,14 @@ class _Writer:
         result = []
         for start in range(0, len(names), KERNELS_PER_PROGRAM):
             group = names[start : start + KERNELS_PER_PROGRAM]
-            bodies = "".join(_function(name, *self.texts[name]) for name in group)
-            source = prelude(bodies, [1, *(self.texts[n][1] for n in group)]) + bodies
+            known = {name: self.texts[name] for name in group}
+            bodies = "".join(_function(n, text, origins) for n, (text, _, origins) in known.items())
+            source = prelude(bodies, [1, *(lanes for _, lanes, _ in known.values())]) + bodies
             result.append({"source": source, "options": options, "binary": b""})
         return result
 
 
-def _function(name: str, text: str, lanes: int, origins: Sequence[str]) -> str:
-    del lanes
+def _function(name: str, text: str, origins: Sequence[str]) -> str:
     shown = ", ".join(o.replace("*/", "* /") for o in origins) or "-"
     attribute = "__attribute__((reqd_work_group_size(1, 1, 1)))"
     return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{text}"

@@ -25,8 +25,10 @@ _np_erf = np.frompyfunc(_erf, 1, 1)
 
 
 def _trunc_div(a: Array, b: Array) -> Array:
-    quotient = np.abs(a) // np.where(b == 0, 1, np.abs(b))
-    return np.asarray(np.where((a < 0) != (b < 0), -quotient, quotient)).astype(a.dtype)
+    divisor = np.where(b == 0, 1, b).astype(b.dtype)
+    quotient = a // divisor
+    inexact = (quotient * divisor != a) & ((a < 0) != (divisor < 0))
+    return np.asarray(quotient + inexact).astype(a.dtype)  # no abs: the smallest int has none
 
 
 def _trunc_mod(a: Array, b: Array) -> Array:

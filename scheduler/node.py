@@ -26,10 +26,10 @@ class Buffer:
 
     Attributes:
         kind: "input" (given each run), "weight" (constant, has `data`), "state" (lives on the
-            device between runs, starts as `data` or zeros).
+            device between runs, starts as zeros).
         name: unique among inputs and among states of a program.
         shape, dtype: logical, row-major.
-        data: values of a weight, initial values of a state; None otherwise.
+        data: values of a weight; None otherwise.
     """
 
     __slots__ = ("data", "dtype", "kind", "name", "shape")
@@ -103,11 +103,12 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
 
 
 def const(value: float | int | bool, dtype: DType) -> Node:
-    """Return a scalar constant, rounded to its type."""
+    """Return a scalar constant, rounded to its type; integers wrap around."""
     if dtype is dt.bool_:
         return make(Op.CONST, dtype, (), bool(value))
     if dtype.is_int:
-        return make(Op.CONST, dtype, (), int(value))
+        low, high = int(dt.min_value(dtype)), int(dt.max_value(dtype))
+        return make(Op.CONST, dtype, (), (int(value) - low) % (high - low + 1) + low)
     with np.errstate(over="ignore"):
         return make(Op.CONST, dtype, (), float(dtype.np.type(value)))
 

@@ -143,6 +143,8 @@ class TensorCore:
             return type(self)(value)
         if isinstance(value, float) and not self.dtype.is_float:
             return type(self)(value, dt.float32)
+        if isinstance(value, int) and not self.dtype.is_float and not dt.holds(self.dtype, value):
+            return type(self)(value, dt.int32 if dt.holds(dt.int32, value) else dt.int64)
         if self.dtype is dt.bool_ and not isinstance(value, bool):
             return type(self)(value, dt.int32)
         return type(self)(value, self.dtype)

@@ -315,19 +315,22 @@ class TensorMath(TensorShape):
 
     def argmax(self, axis: Any = None, *, keepdim: Any = False) -> Self:
         """Return the index (int32) of the first largest value along an axis (None: of all)."""
+        return self._first_extreme(Op.MAX, axis, keepdim)
+
+    def argmin(self, axis: Any = None, *, keepdim: Any = False) -> Self:
+        """Return the index (int32) of the first smallest value along an axis (None: of all)."""
+        return self._first_extreme(Op.MIN, axis, keepdim)
+
+    def _first_extreme(self, op: Op, axis: Any, keepdim: Any) -> Self:
         if axis is None:
-            flat = self.reshape(self.size).argmax(0)
+            flat = self.reshape(self.size)._first_extreme(op, 0, keepdim=False)
             return flat.reshape((1,) * self.ndim) if keepdim else flat
         axis = axis % self.ndim
         n = self.shape[axis]
         ramp = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
-        best = self.eq(self.max(axis, keepdim=True))
+        best = self.eq(self._reduce(op, axis, keepdim=True))
         return best.where(ramp.reshape(shape), n).min(axis, keepdim=keepdim)
-
-    def argmin(self, axis: Any = None, *, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first smallest value along an axis (None: of all)."""
-        return (-self).argmax(axis, keepdim=keepdim)
 
 
 def _as_float(x: T) -> T:
@@ -342,7 +345,7 @@ def _constant_power(x: T, exponent: Any) -> T | None:
         return x.rsqrt()
     if exponent in (-1, -2):
         return (x if exponent == -1 else x * x).reciprocal()
-    if exponent != int(exponent) or not 0 <= exponent <= 8:
+    if not 0 <= exponent <= 8 or exponent != int(exponent):  # in this order: inf has no int
         return None
     if exponent == 0:
         return x.operand(1).broadcast_to(x.shape)

@@ -34,7 +34,7 @@ class Observer:
         """The graph has gone through a pass; INPUT is the graph before the first one."""
 
     def loops(self, kernel: Kernel, loops: Loops) -> None:
-        """The loops of a kernel were chosen; several times for one that is lowered again."""
+        """The loops of a kernel were chosen."""
 
     def scheduled(self, plan: Schedule) -> None:
         """A schedule is complete."""
@@ -55,8 +55,8 @@ class Trace:
     plan: Schedule | None = None
 
     def loops_of(self, kernel: Kernel) -> Loops | None:
-        """Return the loops last chosen for a kernel."""
-        return next((loops for k, loops in reversed(self.chosen) if k is kernel), None)
+        """Return the loops chosen for a kernel."""
+        return next((loops for k, loops in self.chosen if k is kernel), None)
 
 
 class Recorder(Observer):

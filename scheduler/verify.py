@@ -22,9 +22,10 @@ _ARITY = (
 )
 _FLOAT_ONLY = frozenset(
     {Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.DIV}
-    | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC}
+    | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.POW}
 )
 _INT_ONLY = frozenset({Op.IDIV, Op.MOD, Op.SHL, Op.SHR})
+_NOT_BOOL = frozenset({Op.NEG, Op.SUB})
 
 
 def verify(roots: Sequence[Node], after: str = "") -> None:
@@ -66,6 +67,8 @@ def _check_types(node: Node) -> str:
         return f"{node.op.name} needs a float type, found {node.dtype}"
     if node.op in _INT_ONLY and not node.dtype.is_int:
         return f"{node.op.name} needs an integer type, found {node.dtype}"
+    if node.op in _NOT_BOOL and node.dtype is dt.bool_:
+        return f"{node.op.name} has no meaning for bool"
     if node.op in COMPARE:
         return "" if node.dtype is dt.bool_ else f"a comparison gives bool, found {node.dtype}"
     if node.op is Op.WHERE:

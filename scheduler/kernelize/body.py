@@ -293,7 +293,9 @@ def _as_index(value: Node) -> Ix | None:
     if value.op is Op.INDEX:
         return value.arg if isinstance(value.arg, Ix) else None
     if value.op is Op.CAST and value.src[0].dtype.is_int and value.dtype.is_int:
-        return _as_index(value.src[0])
+        ix = _as_index(value.src[0])
+        fits = ix is not None and dt.holds(value.dtype, ix.lo) and dt.holds(value.dtype, ix.hi)
+        return ix if fits else None  # a narrow type would wrap around
     if value.op in (Op.ADD, Op.MUL):
         a, b = _as_index(value.src[0]), _as_index(value.src[1])
         if a is None or b is None:

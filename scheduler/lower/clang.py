@@ -30,6 +30,8 @@ _INFIX = {
     Op.EQ: "==",
     Op.NE: "!=",
 }
+# Arithmetic on bools is logic, as numpy has it; true is 1 or -1, so signs would not do.
+_LOGIC = {Op.ADD: "|", Op.MUL: "&", Op.MAX: "|", Op.MIN: "&"}
 _CALL = {
     Op.SQRT: "sqrt",
     Op.EXP: "m_exp",
@@ -122,23 +124,44 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
         return _compare(op, src, kind, lanes)
     if op is Op.WHERE:
         return choose(src[0], src[1], src[2], node.dtype, lanes)
+    if kind is dt.bool_ and op in _LOGIC:
+        return f"({src[0]} {_LOGIC[op]} {src[1]})"
     if op in (Op.MAX, Op.MIN):
         a, b = src if op is Op.MAX else (src[1], src[0])
         test = f"({a} < {b})" if lanes == 1 else _lane_test(f"({a} < {b})", kind, lanes)
         return choose(test, src[1], src[0], node.dtype, lanes)
     if op in (Op.IDIV, Op.MOD):
-        sign = "/" if op is Op.IDIV else "%"
-        one = widen("1", kind, lanes) if lanes > 1 else "1"
-        zero = widen("0", kind, lanes) if lanes > 1 else "0"
-        test = f"({src[1]} == {zero})"
-        test = test if lanes == 1 else _lane_test(test, kind, lanes)
-        safe = src[1] if node.src[1].op is Op.CONST and node.src[1].arg else None
-        return f"({src[0]} {sign} {safe or choose(test, one, src[1], kind, lanes)})"
+        known = node.src[1].op is Op.CONST and node.src[1].arg != 0
+        return _divide(op, src[0], src[1], kind, lanes, known=known)
     if op in _INFIX:
         return f"({src[0]} {_INFIX[op]} {src[1]})"
     if op in _CALL:
-        return f"{_CALL[op]}({', '.join(src)})"
+        name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
+        return f"{name}({', '.join(src)})"
     return _unary(op, src[0], kind, lanes)
+
+
+def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> str:
+    """Return a quotient or remainder of integers; x86 traps on a/0 and on the smallest int / -1.
+
+    Dividing by 0 counts as dividing by 1, as in the interpreter; a known divisor is safe.
+    """
+    sign = "/" if op is Op.IDIV else "%"
+    if known:
+        return f"({a} {sign} {b})"
+
+    def is_equal(text: str) -> str:
+        test = f"({b} == {widen(text, kind, lanes) if lanes > 1 else text})"
+        return test if lanes == 1 else _lane_test(test, kind, lanes)
+
+    one = widen("1", kind, lanes) if lanes > 1 else "1"
+    if kind.is_unsigned:
+        return f"({a} {sign} {choose(is_equal('0'), one, b, kind, lanes)})"
+    unsafe = f"({is_equal('0')} | {is_equal('(-1)')})"
+    result = f"({a} {sign} {choose(unsafe, one, b, kind, lanes)})"
+    if op is Op.MOD:  # the remainder of 1 and of -1 is 0
+        return result
+    return choose(is_equal("(-1)"), f"(-{a})", result, kind, lanes)
 
 
 def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
@@ -147,9 +170,9 @@ def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
     if op is Op.ABS:
         if kind.is_float:
             return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
-        return (
-            a if kind.is_unsigned else choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)
-        )
+        if kind.is_unsigned or kind is dt.bool_:
+            return a
+        return choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)
     if op is Op.RECIP:
         one = literal(1.0, kind)
         return f"({one if lanes == 1 else widen(one, kind, lanes)} / {a})"
@@ -198,16 +221,18 @@ def load(pointer: str, offset: str, dtype: DType, lanes: int) -> str:
 
 
 def load_private(array: str, offset: str, dtype: DType, lanes: int) -> str:
-    """Return a load from a private array, which holds register types."""
+    """Return a load from a private array, which holds register types of scalars: bools are 0/1."""
     if lanes == 1:
         return f"{array}[{offset}]"
-    return f"M_PICK({register(dtype).cl}, {lanes}, {array} + ({offset}))"
+    code = f"M_PICK({register(dtype).cl}, {lanes}, {array} + ({offset}))"
+    return f"-{code}" if dtype is dt.bool_ else code
 
 
 def store_private(array: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
     """Return the statement that stores into a private array."""
     if lanes == 1:
         return f"{array}[{offset}] = {code};"
+    code = f"-{code}" if dtype is dt.bool_ else code
     return f"M_PUT({register(dtype).cl}, {lanes}, {code}, {array} + ({offset}));"
 
 
@@ -225,6 +250,8 @@ def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str
 
 def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> str:
     """Return the next value of an accumulator."""
+    if dtype is dt.bool_:
+        return f"{accumulator} {_LOGIC[op]} {value}"
     if op in (Op.ADD, Op.MUL):
         return f"{accumulator} {_INFIX[op]} {value}"
     a, b = (accumulator, value) if op is Op.MAX else (value, accumulator)

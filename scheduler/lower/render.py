@@ -146,6 +146,14 @@ class _Renderer:
         code = self.v.in_lanes(node.src[0], instance, lanes)
         ranges = node.arg[1]
         offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
+        if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:  # lanes over an outer axis
+            vector = self.e.fresh("s")
+            self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {vector} = {code};")
+            sign = "-" if node.dtype is dt.bool_ else ""
+            for k in range(lanes):
+                at = self.e.index(self.v.at_lane(offset, k))
+                self.e.statement(f"{name}[{at}] = {sign}{vector}.s{k:x};")
+            return
         start = self.e.index(ixs.substitute(offset, {self.v.lane: ixs.ZERO}))
         self.e.statement(clang.store_private(name, start, code, node.dtype, lanes))
 
@@ -289,6 +297,8 @@ class _Renderer:
             lanes //= 2
             low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
             text = clang.combine(node.arg[0], f"{code}.{low}", f"{code}.{high}", node.dtype, lanes)
+            if node.dtype is dt.bool_ and lanes == 1:
+                text = f"-({text})"  # true is -1 in lanes, 1 as a scalar
             code, kind = self.e.fresh("h"), clang.ctype(node.dtype, lanes)
             self.e.statement(f"{kind} {code} = {text};")
         return code

@@ -130,11 +130,12 @@ def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, 
     depends = dependencies(body.value)
     arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
     reduces = [r for n in accumulates(body) for r in n.arg[1]]
+    rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
     for atom in [*reversed(body.ranges), *reversed(dict.fromkeys(reduces))]:
         is_output = atom in body.ranges
         lanes = _lanes(atom.size)
-        if lanes == 1:
+        if lanes == 1 or atom in rows:  # a private array holds one row, not one per lane
             continue
         score = sum(_load_score(load, atom) for load in loads)
         score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)

@@ -225,7 +225,9 @@ class Values:
             at = self.e.index(ixs.substitute(offset, {self.lane: ixs.ZERO}))
             code = clang.load_private(array.code, at, node.dtype, lanes)
         else:
-            parts = [f"{array.code}[{self.e.index(self.at_lane(offset, k))}]" for k in range(lanes)]
+            sign = "-" if node.dtype is dt.bool_ else ""  # true is 1 in the array, -1 in lanes
+            places = [self.e.index(self.at_lane(offset, k)) for k in range(lanes)]
+            parts = [f"{sign}{array.code}[{at}]" for at in places]
             code = f"({clang.ctype(node.dtype, lanes)})({', '.join(parts)})"
         kind = clang.ctype(node.dtype, lanes)
         return self.e.define(

@@ -235,7 +235,7 @@ def binary(draw: Draw, a: Value, b: Value) -> Value:
     both = None if a.digits is None or second.digits is None else max(a.digits, second.digits)
     sharp = kind is not dt.float32 or (a.exact and second.exact)
     if kind is dt.bool_:
-        name = draw.pick(["and", "or", "xor", "ne"])
+        name = draw.pick(["and", "or", "xor", "ne", "max", "mul"])
         return Value(_apply(name, x, y), 1.0)
     names = ["add", "sub", "mul", "max", "min", "div"]
     names += ["lt", "eq", "le", "where"] if sharp else ["max", "min"]
@@ -261,6 +261,7 @@ def _apply(name: str, x: Tensor, y: Tensor) -> Tensor:
     table: dict[str, Callable[[], Tensor]] = {
         "add": lambda: x + y,
         "sub": lambda: x - y,
+        "mul": lambda: x * y,
         "max": lambda: x.maximum(y),
         "lt": lambda: x < y,
         "le": lambda: x <= y,
@@ -279,7 +280,7 @@ def reduction(draw: Draw, value: Value) -> Value:
     axes = draw.some(range(x.ndim), 2) if x.ndim else []
     keep = draw.flag()
     count = prod(x.shape[a] for a in axes)
-    if x.dtype is not dt.bool_ and draw.flag():
+    if draw.flag():
         name = draw.pick(["max", "min"])
         return Value(getattr(x, name)(sorted(axes), keepdim=keep), value.bound, value.digits)
     if value.bound * count > 2**20:
