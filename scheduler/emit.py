@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.manifest import ABI, FORMAT
 from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
 from scheduler.lower.lowered import LoweredKernel
 from scheduler.lower.pack import PackedWeight
@@ -23,7 +24,6 @@ from scheduler.node import Buffer, Node
 from scheduler.ops import Op
 from scheduler.schedule import Schedule
 
-FORMAT, ABI = 1, 1
 # Kernels per OpenCL program: one compiler start-up serves several, and several programs can be
 # built at once.
 KERNELS_PER_PROGRAM = 16

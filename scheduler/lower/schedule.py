@@ -18,8 +18,8 @@ from scheduler.node import Node
 from scheduler.ops import ELEMENTWISE, LOOPS, Op
 
 MAX_LANES = 16
-# Register tile of a contraction: vectors of outputs x rows. 2x6 of 16 lanes fit 32 registers of
-# 512 bits.
+# Register tile of a contraction: vectors of outputs x rows, or a divisor of the rows up to two
+# more: 2x8 accumulators of 16 lanes leave half of 32 registers of 512 bits to operands.
 TILE_VECTORS = 2
 TILE_ROWS = 6
 # Rows of a sliding-window kernel without cross-channel sums: neighbours share most of their window.

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from cereal.logfile import LogWriter
@@ -200,7 +201,6 @@ def test_inspect_shows_a_log_with_rates(
 
 
 def test_inspect_shows_an_onnx_model(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    onnx = pytest.importorskip("onnx")
     helper, float32 = onnx.helper, onnx.TensorProto.FLOAT
     graph = helper.make_graph(
         [helper.make_node("Add", ["x", "w"], ["s"]), helper.make_node("Relu", ["s"], ["y"])],
