@@ -3,7 +3,7 @@
 An ordinary `pickle.load` reads what `encode` writes. The way back is a decoder of our own and
 not `pickle.Unpickler`: it knows only the opcodes that build None, bool, int, float, str, bytes,
 list, tuple and dict, so there is no opcode in it that could import, call or allocate by a number
-taken from the file. Imported by `runtime.artifact` only.
+taken from the file. Imported by `runtime.artifact` and by the cache of schedules only.
 """
 
 import mmap

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 
 from scheduler.errors import SchedulerError
+from scheduler.kernelize.kernel import Kernel, states_in_place
 from scheduler.kernelize.memory_plan import Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower.lowered import LoweredKernel
 from scheduler.node import Node
@@ -37,7 +38,7 @@ class Arena:
     unplanned: int
 
 
-def lifetimes(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
+def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
     """Return the life of every stored node that is neither an output nor a BUFFER.
 
     Args:
@@ -50,15 +51,16 @@ def lifetimes(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> di
     """
     first: dict[Node, int] = {}
     last: dict[Node, int] = {}
-    elsewhere = set(outputs) | {k.kernel.target for k in kernels if k.target.op is Op.BUFFER}
+    elsewhere = {*outputs, *states_in_place(kernels)}
     for i, kernel in enumerate(kernels):
-        for node in kernel.arguments:
-            if isinstance(node, Node) and node.op is not Op.BUFFER and node not in elsewhere:
+        for node in kernel.reads:
+            if node.op is not Op.BUFFER and node not in elsewhere:
                 if node not in first:
                     raise SchedulerError(f"{node!r}: is read before it is computed")
                 last[node] = i
-        if kernel.target.op is not Op.BUFFER and kernel.target not in elsewhere:
-            first[kernel.target] = i
+        for target in kernel.targets:
+            if target.op is not Op.BUFFER and target not in elsewhere:
+                first[target] = i
     unread = next((n for n in first if n not in last), None)
     if unread is not None:
         raise SchedulerError(f"{unread!r}: is computed and never read")
@@ -75,14 +77,15 @@ def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> A
     Raises:
         SchedulerError: as `lifetimes`.
     """
-    lives = lifetimes(kernels, outputs)
+    lives = lifetimes([k.kernel for k in kernels], outputs)
     storage: dict[Node, Node] = {}
     ends: dict[Node, int] = {}
     for kernel in kernels:
-        if kernel.target in lives:
-            taken = kernel.in_place_of
-            storage[kernel.target] = kernel.target if taken is None else storage[taken]
-            ends[storage[kernel.target]] = lives[kernel.target].last
+        for target in kernel.kernel.targets:
+            if target in lives:
+                taken = kernel.in_place_of
+                storage[target] = target if taken is None else storage[taken]
+                ends[storage[target]] = lives[target].last
     owners = [Lifetime(lives[n].size, lives[n].first, end) for n, end in ends.items()]
     plan = plan_memory(owners)
     offset_of = dict(zip(ends, plan.offsets, strict=True))

@@ -11,10 +11,10 @@ from typing import Any
 from runtime.artifact import write_artifact
 from runtime.device import choose_device
 from runtime.executor import build_binaries
-from scheduler.driving import driving_metadata, make_states, prepare_entry, run_entry
-from scheduler.emit import Emitted, emit
+from scheduler.driving import driving_metadata, make_states, prepare_graph, run_graph
+from scheduler.emit import Emitted
 from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
-from scheduler.schedule import Schedule, schedule
+from scheduler.schedule_cache import EntryGraph, emitted_for
 from scheduler.warp import Camera
 
 Progress = Callable[[str, int, int], None]
@@ -83,11 +83,11 @@ def compile_plain(source: str | Path | OnnxModel) -> CompiledModel:
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
     imported = import_model(model)
-    plan = schedule(
+    graph = EntryGraph(
         {n: t.node for n, t in imported.outputs.items()},
         inputs=[t.node for t in imported.inputs.values()],
     )
-    emitted = emit({"run": plan}, name=Path(model.name).stem or "model", kind="plain")
+    emitted = emitted_for({"run": graph}, name=Path(model.name).stem or "model", kind="plain")
     return _finish(emitted, {"model": model}, {})
 
 
@@ -111,12 +111,12 @@ def compile_driving(
     check_supported(*models.values())
     states = make_states()
     sizes = {f"{c.width}x{c.height}": c for c in cameras}
-    entries: dict[str, Schedule] = {}
+    entries: dict[str, EntryGraph] = {}
     for size, camera in sizes.items():
-        entries[f"run:{size}"] = run_entry(models["vision"], models["policy"], camera, states)
+        entries[f"run:{size}"] = run_graph(models["vision"], models["policy"], camera, states)
     for size, camera in sizes.items():
-        entries[f"prepare:{size}"] = prepare_entry(camera, states)
-    emitted = emit(entries, name="driving", kind="driving")
+        entries[f"prepare:{size}"] = prepare_graph(camera, states)
+    emitted = emitted_for(entries, name="driving", kind="driving")
     imported = [import_model(m) for m in models.values()]
     return _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
 

@@ -77,9 +77,8 @@ class DebugLog(Recorder):
         if self.level < Level.LOOPS:
             return
         shown: set[str] = set()
-        for launch, lowered in zip(table.launches, plan.kernels, strict=True):
-            loops = trace.loops_of(lowered.kernel)
-            if loops is not None:
+        for launch, lowered in zip(table.launches, plan.lowered, strict=True):
+            for loops in trace.loops_of(lowered.kernel):
                 logger.debug("%d %s: %s", launch.number, launch.kernel, pretty_loops(loops))
             if self.level >= Level.SOURCE and launch.kernel not in shown:
                 shown.add(launch.kernel)

@@ -16,7 +16,8 @@ from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.node import Node, origin
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
-from scheduler.schedule import Schedule, schedule
+from scheduler.schedule import Schedule
+from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor import Tensor
 from scheduler.warp import Camera, model_image
 
@@ -90,8 +91,8 @@ def _frame(camera: Camera, states: States) -> _Frame:
     return _Frame(inputs, queues["road"], queues["wide"], desire)
 
 
-def run_entry(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> Schedule:
-    """Return the schedule of a whole frame for one camera size.
+def run_graph(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> EntryGraph:
+    """Return what a whole frame computes for one camera size.
 
     Outputs are `vision_outputs` (1, width) and `policy_outputs` (1, width), float32, raw.
 
@@ -111,14 +112,24 @@ def run_entry(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: Stat
         "policy_outputs": _only_output(decided).node,
     }
     writes = [frame.road.node, frame.wide.node, frame.desire.node, features.node]
-    return schedule(outputs, writes, [t.node for t in frame.inputs.values()])
+    return EntryGraph(outputs, writes, [t.node for t in frame.inputs.values()])
+
+
+def run_entry(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> Schedule:
+    """Return the schedule of a whole frame, see `run_graph`."""
+    return run_graph(vision, policy, camera, states).schedule()
+
+
+def prepare_graph(camera: Camera, states: States) -> EntryGraph:
+    """Return what only advances image and desire queues (after dropped frames)."""
+    frame = _frame(camera, states)
+    writes: list[Node] = [frame.road.node, frame.wide.node, frame.desire.node]
+    return EntryGraph({}, writes, [t.node for t in frame.inputs.values()])
 
 
 def prepare_entry(camera: Camera, states: States) -> Schedule:
-    """Return the schedule that only advances image and desire queues (after dropped frames)."""
-    frame = _frame(camera, states)
-    writes: list[Node] = [frame.road.node, frame.wide.node, frame.desire.node]
-    return schedule({}, writes, [t.node for t in frame.inputs.values()])
+    """Return the schedule that only advances queues, see `prepare_graph`."""
+    return prepare_graph(camera, states).schedule()
 
 
 def _run_vision(vision: OnnxModel, frame: _Frame) -> ImportedModel:

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.manifest import ABI, FORMAT
+from scheduler.kernelize.kernel import states_in_place
 from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
 from scheduler.lower.lowered import LoweredKernel
 from scheduler.lower.pack import PackedWeight
@@ -45,7 +46,7 @@ class _Writer:
     data: bytearray = field(default_factory=bytearray)
     arena_size: int = 0
     arena_unplanned: int = 0
-    texts: dict[str, tuple[str, int, list[str]]] = field(default_factory=dict)
+    texts: dict[str, tuple[str, tuple[int, ...], list[str]]] = field(default_factory=dict)
     _by_buffer: dict[Buffer, int] = field(default_factory=dict)
     _by_digest: dict[bytes, int] = field(default_factory=dict)
 
@@ -91,8 +92,8 @@ class _Writer:
         """Add one entry point and return its manifest form."""
         place = self._place(schedule)
         launches = []
-        for kernel in schedule.kernels:
-            arguments = [place[kernel.target]]
+        for kernel in schedule.lowered:
+            arguments = [place[node] for node in kernel.storage]
             for argument in kernel.arguments:
                 if isinstance(argument, PackedWeight):
                     arguments.append(self.weight(argument.data, ""))
@@ -108,7 +109,7 @@ class _Writer:
                     "local": [1, 1, 1],
                     "origin": list(kernel.kernel.origin),
                     "flops": kernel.flops,
-                    "bytes": kernel.bytes_moved,
+                    "bytes": kernel.kernel.bytes_moved,
                 }
             )
         inputs = [self.buffer_of(buffer) for buffer in schedule.inputs]
@@ -122,13 +123,13 @@ class _Writer:
             size = node.dtype.itemsize * prod(node.shape)
             entry = _entry(name, "output", node.dtype.name, node.shape, 0, size)
             place[node] = self.add(entry)
-        for kernel in schedule.kernels:
-            if kernel.target is not kernel.kernel.target:
-                place[kernel.kernel.target] = self.buffer_of(kernel.target.arg)
-            touched = [kernel.target, *(a for a in kernel.arguments if isinstance(a, Node))]
+        for kernel in schedule.lowered:
+            touched = [*kernel.storage, *(a for a in kernel.arguments if isinstance(a, Node))]
             for node in touched:
                 if node.op is Op.BUFFER:
                     place[node] = self.buffer_of(node.arg)
+        for node, state in states_in_place(schedule.launches).items():
+            place[node] = place[state]
         arena = schedule.arena()
         self.arena_size = max(self.arena_size, arena.size)
         self.arena_unplanned = max(self.arena_unplanned, arena.unplanned)
@@ -153,7 +154,8 @@ class _Writer:
             group = names[start : start + KERNELS_PER_PROGRAM]
             known = {name: self.texts[name] for name in group}
             bodies = "".join(_function(n, text, origins) for n, (text, _, origins) in known.items())
-            source = prelude(bodies, [1, *(lanes for _, lanes, _ in known.values())]) + bodies
+            lanes = [1, *(n for _, widths, _ in known.values() for n in widths)]
+            source = prelude(bodies, lanes) + bodies
             result.append({"source": source, "options": options, "binary": b""})
         return result
 

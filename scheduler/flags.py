@@ -8,12 +8,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 
+from scheduler.errors import SchedulerError
+
 DEBUG = "DEBUG"
 VIZ = "VIZ"
+FLOAT_UNSAFE = "FLOAT_UNSAFE"
+SCHEDULE_CACHE = "SCHEDULE_CACHE"
+MAX_KERNEL_BUFFERS = "MAX_KERNEL_BUFFERS"
 
 # Where VIZ=1 writes its pages.
 VIZ_DIRECTORY = Path("build")
@@ -44,6 +52,9 @@ class Flag:
 FLAGS = (
     Flag(DEBUG, "0 to 5", "0", "how much the compiler checks and logs, see Level"),
     Flag(VIZ, "0, 1 or a path", "0", "write a page that shows passes, kernels and memory"),
+    Flag(FLOAT_UNSAFE, "0 or 1", "0", "fold x * 0, x - x, a / a and (a * b) / b for floats too"),
+    Flag(SCHEDULE_CACHE, "0 or 1", "1", "keep what was compiled, see schedule_cache"),
+    Flag(MAX_KERNEL_BUFFERS, "4 or more", "", "buffers per kernel, see device_limits"),
 )
 
 
@@ -69,3 +80,47 @@ def viz(name: str) -> Path | None:
     if text == "1":
         return VIZ_DIRECTORY / f"viz-{_UNSAFE.sub('-', name)[:_MAX_NAME] or 'schedule'}.html"
     return Path(text)
+
+
+def schedule_cache() -> bool:
+    """Return whether compiled graphs are kept and taken again."""
+    return os.environ.get(SCHEDULE_CACHE, "").strip() != "0"
+
+
+def max_kernel_buffers() -> int | None:
+    """Return how many buffers a kernel may have, None if only the device says.
+
+    Raises:
+        SchedulerError: the variable is set to something that is no number.
+    """
+    text = os.environ.get(MAX_KERNEL_BUFFERS, "").strip()
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise SchedulerError(f"{MAX_KERNEL_BUFFERS}={text!r}: expected a number, 4 or more")
+    return int(text)
+
+
+_float_unsafe: ContextVar[bool | None] = ContextVar("float_unsafe", default=None)
+
+
+def float_unsafe() -> bool:
+    """Return whether floats may cancel as real numbers do: `options` wins over the environment."""
+    asked = _float_unsafe.get()
+    if asked is not None:
+        return asked
+    return os.environ.get(FLOAT_UNSAFE, "").strip() not in ("", "0")
+
+
+@contextmanager
+def options(*, float_unsafe: bool) -> Iterator[None]:
+    """Set what the environment would, for what is scheduled inside the block.
+
+    Args:
+        float_unsafe: x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
+    """
+    token = _float_unsafe.set(float_unsafe)
+    try:
+        yield
+    finally:
+        _float_unsafe.reset(token)

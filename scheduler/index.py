@@ -289,6 +289,14 @@ def coefficient(a: Ix, atom: Atom) -> int | None:
     return result
 
 
+def as_atom(a: Ix) -> Atom | None:
+    """Return the loop range that an index is, None if it is anything else."""
+    if a.const == 0 and len(a.terms) == 1 and a.terms[0][1] == 1:
+        atom = a.terms[0][0]
+        return atom if atom.kind == "range" else None
+    return None
+
+
 def flatten(index: Sequence[Ix], shape: Sequence[int]) -> Ix:
     """Return the row-major offset of an index into a shape."""
     offset, stride = ZERO, 1

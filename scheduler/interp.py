@@ -141,6 +141,23 @@ def _reduce(x: Array, op: Op, axes: tuple[int, ...], dtype: DType) -> Array:
     return np.asarray(_REDUCE[op](x, axis=axes, keepdims=True, **more)).astype(dtype.np, copy=False)
 
 
+def _write_region(region: Any, src: list[Array]) -> Array:
+    """Return a buffer after a write to a region; the last of equal indices wins."""
+    whole, value = src[0].copy(), src[1]
+    key: list[Any] = [slice(None) if r is None else slice(*r) for r in region]
+    if None not in region:
+        whole[tuple(key)] = value
+        return whole
+    axis = region.index(None)
+    size = whole.shape[axis]
+    for i, row in enumerate(src[2].tolist()):
+        at = row + size if row < 0 else row
+        if 0 <= at < size:  # what is outside is not written
+            key[axis] = at
+            whole[tuple(key)] = value.take(i, axis)
+    return whole
+
+
 def _evaluate_node(node: Node, src: list[Array]) -> Array:
     op = node.op
     if op is Op.CONST:
@@ -160,7 +177,7 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
     if op is Op.CONTIGUOUS:
         return src[0]
     if op is Op.ASSIGN:
-        return src[1]
+        return src[1] if node.arg is None else _write_region(node.arg, src)
     return _movement(node, src)
 
 
@@ -200,6 +217,8 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
         for node in order:
             if node.op is Op.BUFFER:
                 data = given.get(node.arg, node.arg.data)
+                if node.arg.kind == "pending":  # only ever written
+                    data = np.zeros(node.shape, node.dtype.np)
                 if data is None:
                     raise SchedulerError(f"{node.arg}: no value given to the interpreter")
                 values[node] = np.asarray(data, dtype=node.dtype.np).reshape(node.shape)

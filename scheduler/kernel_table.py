@@ -48,6 +48,14 @@ class Value:
 
 
 @dataclass(frozen=True, slots=True)
+class Nest:
+    """Sizes of the outer loops of a nest, before merging, and for each reduction of its own."""
+
+    ranges: tuple[int, ...]
+    reduced: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """One row.
 
@@ -55,10 +63,8 @@ class Launch:
         number: position in the entry, from 0.
         kernel, kind, origin, flops, bytes_moved, items: as emitted; items are work-items.
         writes, reads: positions in `KernelTable.values`.
-        lanes: vector width.
-        ranges: sizes of the output loops, before merging.
-        reduced: for each reduction the sizes of its loops. These three are None where only an
-            artifact is known.
+        lanes: largest vector width; None where only an artifact is known.
+        nests: its loop nests; empty where only an artifact is known.
     """
 
     number: int
@@ -71,8 +77,7 @@ class Launch:
     writes: tuple[int, ...]
     reads: tuple[int, ...]
     lanes: int | None = None
-    ranges: tuple[int, ...] | None = None
-    reduced: tuple[tuple[int, ...], ...] | None = None
+    nests: tuple[Nest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,14 +178,14 @@ def kernel_tables(
         plan = (plans or {}).get(name)
         kernels = [manifest["kernels"][i] for i in entry["launches"]]
         known: Sequence[LoweredKernel | None] = [None] * len(kernels)
-        if plan is not None and len(plan.kernels) == len(kernels):
-            known = plan.kernels
+        if plan is not None and len(plan.launches) == len(kernels):
+            known = plan.lowered
         made = _Values(manifest["buffers"])
         launches = []
         for i, (kernel, lowered) in enumerate(zip(kernels, known, strict=True)):
             launch = _launch(i, kernel, made, _written(kernel, sources))
             if lowered is not None:
-                made.describe(launch.writes[:1], lowered)
+                made.describe(launch.writes, lowered)
                 launch = _with_loops(launch, lowered)
             launches.append(launch)
         tables.append(KernelTable(name, tuple(launches), tuple(made.values)))
@@ -231,8 +236,7 @@ class _Values:
 
     def describe(self, values: Sequence[int], lowered: LoweredKernel) -> None:
         """Give values the type of what is computed: in place of another, it is not the buffer's."""
-        node = lowered.kernel.target
-        for i in values:
+        for i, node in zip(values, lowered.kernel.targets, strict=False):
             self.values[i] = replace(self.values[i], shape=node.shape, dtype=node.dtype.name)
 
     def _add(self, buffer: int, launch: int, producer: int | None) -> int:
@@ -278,15 +282,12 @@ def _launch(
 
 
 def _with_loops(launch: Launch, lowered: LoweredKernel) -> Launch:
-    body = lowered.kernel.body
-    reductions = [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]
-    return replace(
-        launch,
-        kind=lowered.kind,
-        lanes=lowered.lanes,
-        ranges=tuple(r.size for r in body.ranges if r is not None),
-        reduced=tuple(tuple(r.size for r in n.arg[1]) for n in reductions),
-    )
+    nests = []
+    for body in lowered.kernel.bodies:
+        reductions = [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]
+        ranges = tuple(r.size for r in body.ranges if r is not None)
+        nests.append(Nest(ranges, tuple(tuple(r.size for r in n.arg[1]) for n in reductions)))
+    return replace(launch, kind=lowered.kind, lanes=max(lowered.lanes), nests=tuple(nests))
 
 
 def source_of(manifest: Mapping[str, Any], kernel: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from scheduler.kernel_table import KernelTable, Launch, Value
+from scheduler.kernel_table import KernelTable, Launch, Nest, Value
 
 HEADER = (
     "#",
@@ -91,10 +91,14 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
 
 def ranges_text(launch: Launch) -> str | None:
     """Return the loops of a kernel, "25x512 over 64"; None where they are not known."""
-    if launch.ranges is None:
+    if not launch.nests:
         return None
-    reduced = f" over {', '.join(map(shape_text, launch.reduced))}" if launch.reduced else ""
-    return f"{shape_text(launch.ranges) if launch.ranges else '1'}{reduced}"
+    return " | ".join(_nest_text(nest) for nest in launch.nests)
+
+
+def _nest_text(nest: Nest) -> str:
+    reduced = f" over {', '.join(map(shape_text, nest.reduced))}" if nest.reduced else ""
+    return f"{shape_text(nest.ranges) if nest.ranges else '1'}{reduced}"
 
 
 def _offset_text(stored: Value | None) -> object:
@@ -119,8 +123,10 @@ def facts(table: KernelTable) -> dict[str, Any]:
                 "kind": launch.kind,
                 "origin": list(launch.origin),
                 "results": [_result_facts(s) for s in results],
-                "ranges": None if launch.ranges is None else list(launch.ranges),
-                "reduced": None if launch.reduced is None else [list(r) for r in launch.reduced],
+                "nests": [
+                    {"ranges": list(n.ranges), "reduced": [list(r) for r in n.reduced]}
+                    for n in launch.nests
+                ],
                 "items": launch.items,
                 "lanes": launch.lanes,
                 "flops": launch.flops,

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import count
 from typing import Any
 from weakref import WeakValueDictionary
 
@@ -20,31 +21,49 @@ from scheduler.dtype import DType
 from scheduler.errors import VerifyError
 from scheduler.ops import COMPARE, Op, Shape, infer_shape
 
+_serials = count()
+# Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
+UNNAMED = "%"
+
 
 class Buffer:
     """Storage that a graph reads or writes; compared by identity.
 
     Attributes:
-        kind: "input" (given each run), "weight" (constant, has `data`), "state" (lives on the
-            device between runs, starts as zeros).
-        name: unique among inputs and among states of a program.
+        kind: "input" (given each run; with `data` it is a realized buffer and is given by itself),
+            "weight" (constant for the compiler, has `data`), "state" (lives on the device between
+            runs, starts as zeros), "pending" (a kernel boundary was put here, nothing ran yet).
+        name: unique among inputs and among states of a program; made up for unnamed inputs.
         shape, dtype: logical, row-major.
-        data: values of a weight; None otherwise.
+        data: values of a weight or of a realized buffer, never changed in place; None otherwise.
+        device: the device it was moved to; "" for the one a program runs on by default.
+        serial: names these values: no two buffers share it unless they hold the same ones.
     """
 
-    __slots__ = ("data", "dtype", "kind", "name", "shape")
+    __slots__ = ("__weakref__", "data", "device", "dtype", "kind", "name", "serial", "shape")
 
     def __init__(
         self, kind: str, name: str, shape: Shape, dtype: DType, data: NDArray[Any] | None = None
     ) -> None:
+        self.serial = next(_serials)
         self.kind = kind
-        self.name = name
+        self.name = name or (f"{UNNAMED}{self.serial}" if kind == "input" else "")
         self.shape = shape
         self.dtype = dtype
         self.data = data
+        self.device = ""
 
     def __repr__(self) -> str:
         return f"{self.kind}:{self.name}{list(self.shape)}"
+
+    @property
+    def is_realized(self) -> bool:
+        """Whether this is a realized buffer: values of a tensor, not known to the compiler."""
+        return self.kind == "input" and self.data is not None
+
+    def update(self, data: NDArray[Any]) -> None:
+        """Give the buffer new values: what an assignment or a run leaves in it."""
+        self.kind, self.data, self.serial = "input", data, next(_serials)
 
 
 _interned: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()

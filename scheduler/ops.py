@@ -23,6 +23,8 @@ Shape = tuple[int, ...]
 class Op(Enum):
     """What a node computes. Comments give `arg`; see `kernelize.ranges` for movement ops."""
 
+    __hash__ = object.__hash__  # members are unique; Enum's own hashes the name, in Python
+
     # leaves
     BUFFER = auto()  # arg: Buffer
     CONST = auto()  # arg: Python scalar, shape ()
@@ -82,7 +84,9 @@ class Op(Enum):
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
     ASSIGN = (
         auto()
-    )  # (state BUFFER, value): the state holds value after the run; the result is the value
+    )  # (BUFFER, value[, int index]): the buffer holds value after the run; arg: None, or where
+    # the value goes, per axis (start, stop, step), or None for the one axis that index picks from;
+    # the result is the whole buffer after the write
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value
@@ -90,6 +94,7 @@ class Op(Enum):
     STAGE = auto()  # (value,); arg: (None, ranges): values over loop ranges in a private array
     PICK = auto()  # (STAGE,); arg: Ix; one element of the array
     SELECT = auto()  # (a, b): arg: valid; a where the predicate over ranges holds, else b
+    TUPLE = auto()  # the values that one loop nest stores; only the root of a body
 
 
 UNARY = frozenset(
@@ -106,7 +111,7 @@ ELEMENTWISE = UNARY | BINARY | {Op.WHERE, Op.CAST, Op.BITCAST}
 MOVEMENT = frozenset(
     {Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.CAT}
 )
-SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE, Op.PICK})
+SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE, Op.PICK, Op.TUPLE})
 LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})  # scalar ops that run a loop; arg[1] are its ranges
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
@@ -246,13 +251,26 @@ def _same(src: tuple[Node, ...], _: Any) -> Shape:
     return src[0].shape
 
 
-def _assign(src: tuple[Node, ...], _: Any) -> Shape:
-    target, value = src
-    if target.op is not Op.BUFFER or target.shape != value.shape:
+def _assign(src: tuple[Node, ...], arg: Any) -> Shape:
+    target, value = src[0], src[1]
+    region = target.shape if arg is None else _region_shape(target.shape, arg, src[2:])
+    if target.op is not Op.BUFFER or region != value.shape:
         raise VerifyError(
             f"ASSIGN: target {target.op.name}{target.shape} cannot take a value {value.shape}"
         )
     return target.shape
+
+
+def _region_shape(shape: Shape, region: Any, index: tuple[Node, ...]) -> Shape:
+    """Return the shape of the values that go to a region of a buffer."""
+    picked = [i for i, r in enumerate(region) if r is None]
+    known = [(r, s) for r, s in zip(region, shape, strict=False) if r is not None]
+    fits = all(0 <= a <= b <= s and st >= 1 for (a, b, st), s in known)
+    if len(region) != len(shape) or len(picked) != len(index) or len(index) > 1 or not fits:
+        raise VerifyError(f"ASSIGN: region {region} with {len(index)} indices does not fit {shape}")
+    if any(len(i.shape) != 1 for i in index):
+        raise VerifyError(f"ASSIGN: expected an index of one axis, found {index[0].shape}")
+    return tuple(index[0].shape[0] if r is None else -(-(r[1] - r[0]) // r[2]) for r in region)
 
 
 _SHAPE_RULES = {

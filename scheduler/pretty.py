@@ -135,10 +135,14 @@ class _BodyText:
             if node.op is Op.CONST:
                 self.values[node] = str(node.arg)
                 continue
+            if node.op is Op.TUPLE:
+                continue
             self.values[node] = f"v{len(lines) - 1}"
             lines.append(f"  {self.values[node]} = {self._scalar(node)}")
-        index = ", ".join("0" if r is None else self.ranges[r] for r in body.ranges)
-        lines.append(f"  store [{index}] = {self.values[body.value]}")
+        for store in body.stores:
+            where = "" if len(body.stores) == 1 else f"{self.label(store.target)} "
+            index = ", ".join(self._index(ix) for ix in store.index)
+            lines.append(f"  store {where}[{index}] = {self.values[store.value]}")
         return "\n".join(_one_line(line) for line in lines)
 
     def _scalar(self, node: Node) -> str:

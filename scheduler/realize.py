@@ -1,4 +1,8 @@
-"""Compile tensors and run them once on a device: what `Tensor.numpy` does."""
+"""Run tensors: what `Tensor.realize` and `Tensor.numpy` do.
+
+Afterwards a tensor is a BUFFER with values, or views of one, in every tensor that contains it. An
+assignment leaves its value in the buffer it names; tensors made from the old values keep those.
+"""
 
 from __future__ import annotations
 
@@ -8,33 +12,164 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from runtime import run_once
+from runtime import Program, choose_device
+from runtime.artifact import from_memory
+from runtime.program_cache import shared_cache
+from scheduler import handles, interp, value_cache
+from scheduler.eager_plan import (
+    EagerPlan,
+    base_of,
+    device_of,
+    make_plan,
+    needs_kernel,
+    unbound,
+    views_of,
+)
 from scheduler.emit import emit
-from scheduler.schedule import schedule
-from scheduler.tensor_core import TensorCore
+from scheduler.errors import ModelError
+from scheduler.kernelize.memory_plan import ALIGNMENT
+from scheduler.node import Buffer, Node, make
+from scheduler.ops import Op
+
+Array = NDArray[Any]
+
+
+def realize(roots: Sequence[Node], device: str | None = None) -> None:
+    """Compute values and leave them in buffers, for every live tensor.
+
+    Args:
+        roots: what to compute.
+        device: as for `runtime.load_program`; by default where the buffers are.
+
+    Raises:
+        ModelError: an input has no value, or a state lives in a program.
+        SchedulerError: a value cannot be compiled.
+        RuntimeFault: there is no device, or a program does not build.
+    """
+    missing = unbound(roots)
+    if missing:
+        raise ModelError(
+            f"realize: {missing[0]} has no value of its own; use numpy(inputs), or compile it"
+        )
+    plan = make_plan(roots)
+    names = {name: value_cache.digest(node) for name, node in plan.outputs.items()}
+    outputs, states = execute(plan, {}, device or device_of(roots))
+    stored = _known_values(plan, roots)
+    for name, values in outputs.items():
+        node = plan.outputs[name]
+        stored[node] = _keep(node, values)
+        value_cache.remember(names[name], stored[node].arg)
+    stored.update({assign: assign.src[0] for assign in plan.writes.values()})
+    old = _old_values(plan)
+    replaced = views_of(plan.canonical, stored) | stored | old
+    for root in roots:  # what turned out to be a view or a constant
+        if root.op is not Op.BUFFER and base_of(plan.canonical[root]).op in (Op.BUFFER, Op.CONST):
+            replaced[root] = handles.rebuild(plan.canonical[root], dict(old))
+    handles.substitute(replaced)
+    for name, assign in plan.writes.items():
+        value_cache.forget(assign.src[0].arg)
+        assign.src[0].arg.update(states[name])
+
+
+def _keep(node: Node, values: Array) -> Node:
+    """Return a buffer node that holds values; a boundary already has its buffer."""
+    values.flags.writeable = False
+    if node.op is Op.ASSIGN:
+        node.src[0].arg.update(values)
+        return node.src[0]
+    return buffer_node(values, node)
+
+
+def buffer_node(values: Array, like: Node) -> Node:
+    """Return a realized buffer of the shape and type of a node."""
+    buffer = Buffer("input", "", like.shape, like.dtype, values)
+    return make(Op.BUFFER, like.dtype, (), buffer)
+
+
+def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return what needs no run: values computed before, in buffers of their own, and nothing."""
+    found: dict[Node, Node] = {}
+    for base in dict.fromkeys(base_of(plan.canonical[r]) for r in roots):
+        if not all(base.shape):
+            found[base] = buffer_node(np.zeros(base.shape, base.dtype.np), base)
+            continue
+        wanted = needs_kernel(base) and not plan.writes
+        known = value_cache.find(base) if wanted else None
+        if known is not None and known.data is not None:
+            found[base] = buffer_node(known.data, base)
+    return found
+
+
+def _old_values(plan: EagerPlan) -> dict[Node, Node]:
+    """Return buffer node -> node of its values before the run, for what was assigned.
+
+    The array is not copied: new values come in a new one.
+    """
+    found: dict[Node, Node] = {}
+    for assign in plan.writes.values():
+        old = buffer_node(assign.src[0].arg.data, assign)
+        old.arg.serial, old.arg.device = assign.src[0].arg.serial, assign.src[0].arg.device
+        found[assign.src[0]] = old
+    return found
+
+
+def values_of(node: Node) -> Array:
+    """Return the values of a view of a buffer or constant, as an array of the caller's."""
+    return np.array(interp.evaluate([node])[0])
 
 
 def run(
-    tensors: Sequence[TensorCore],
-    inputs: Mapping[str, NDArray[Any]] | None = None,
+    roots: Sequence[Node],
+    inputs: Mapping[str, Array] | None = None,
     device: str | None = None,
-) -> list[NDArray[Any]]:
-    """Compile and run tensors on an OpenCL device.
+) -> list[Array]:
+    """Run values once, leaving every tensor as it is.
 
     Args:
-        tensors: what to compute.
+        roots: what to compute.
         inputs: values of input buffers by name; states are zeros.
         device: as for `runtime.load_program`.
 
     Returns:
-        One array per tensor, owned by the caller.
+        One array per value, owned by the caller.
 
     Raises:
-        SchedulerError: a tensor cannot be compiled.
+        SchedulerError: a value cannot be compiled.
         RuntimeFault: there is no device, a program does not build, an input does not fit.
     """
-    names = [f"out{i}" for i in range(len(tensors))]
-    plan = schedule({n: t.node for n, t in zip(names, tensors, strict=True)})
-    emitted = emit({"run": plan}, name="tensor", kind="plain")
-    outputs = run_once(emitted.manifest, emitted.data, inputs or {}, device)
-    return [np.array(outputs[n]) for n in names]
+    plan = make_plan(roots)
+    outputs, states = execute(plan, inputs or {}, device or device_of(roots))
+    stored = _known_values(plan, roots)
+    for name, node in plan.outputs.items():
+        stored[node] = buffer_node(outputs[name], node)
+    for name, node in plan.writes.items():
+        stored[node] = buffer_node(states[name], node)
+    found = views_of(plan.canonical, stored) | stored
+    return [values_of(found.get(r, plan.canonical[r])) for r in roots]
+
+
+def execute(
+    plan: EagerPlan, inputs: Mapping[str, Array], device: str | None
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Compile and run a plan; return its outputs and what it left in assigned buffers, by name."""
+    if not plan.schedule.outputs and not plan.writes:
+        return {}, {}
+    made = emit({"run": plan.schedule}, name="tensor", kind="plain")
+    data = _with_states(made.manifest, made.data, plan.states())
+    opened = choose_device(device)
+    artifact = from_memory(made.manifest, data)
+    with Program(artifact, opened, shared_cache(opened)) as program:
+        results = program.run({**plan.feeds(), **inputs})
+        outputs = {name: np.array(results[name]) for name in plan.outputs}
+        return outputs, {name: program.state(name) for name in plan.writes}
+
+
+def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Array]) -> bytes:
+    """Return the data blob with the values that states start with, and name them there."""
+    blob = bytearray(data)
+    for entry in manifest["buffers"]:
+        if entry["kind"] == "state" and entry["name"] in states:
+            blob.extend(b"\0" * (-len(blob) % ALIGNMENT))
+            entry["reset"] = len(blob)
+            blob.extend(states[entry["name"]].tobytes())
+    return bytes(blob)

@@ -4,60 +4,96 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from scheduler import flags, trace
 from scheduler.arena import Arena, plan_arena
 from scheduler.debug_log import environment_observers
 from scheduler.errors import ModelError
-from scheduler.kernelize.kernels import Kernel, make_kernels
+from scheduler.kernelize.fallback import Splits, with_splits
+from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.kernels import make_kernels
 from scheduler.lower.lowered import LoweredKernel, lower_kernels
 from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
-from scheduler.passes.canonicalize import RULES
+from scheduler.passes.batch_branches import batch_branches
+from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.fold_constants import fold_constants
+from scheduler.passes.merge_assign import merge_assign
+from scheduler.passes.narrow import narrow
 from scheduler.passes.split_cat import split_cat
+from scheduler.passes.split_joined_sums import split_joined_sums
 from scheduler.passes.split_reduce import split_reduce
-from scheduler.rewrite import Rewriter
 from scheduler.verify import verify
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
 
-def _canonicalize(roots: Sequence[Node]) -> Mapping[Node, Node]:
-    return Rewriter(RULES)(roots)
-
-
 PASSES: tuple[tuple[str, Pass], ...] = (
-    ("canonicalize", _canonicalize),
+    ("merge partial assignments", merge_assign),
+    ("canonicalize", canonicalize),
     ("fold constants", fold_constants),
+    ("canonicalize folded", canonicalize),
+    ("narrow", narrow),
+    ("split joined sums", split_joined_sums),
+    ("batch branches", batch_branches),
     ("split reductions", split_reduce),
     ("split joins", split_cat),
-    ("canonicalize again", _canonicalize),
+    ("canonicalize again", canonicalize),
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """What one entry point runs.
 
     Attributes:
         outputs: stored node of each output name.
-        kernels: lowered kernels in running order.
+        launches: all kernels in running order.
         inputs: input buffers a caller gives, in order, whether or not a kernel reads them.
+        remake: returns other launches, for kernels whose code cannot be generated.
     """
 
     outputs: dict[str, Node]
-    kernels: list[LoweredKernel]
+    launches: list[Kernel]
     inputs: tuple[Buffer, ...]
+    remake: Callable[[Splits], list[Kernel]]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The launches that compute something."""
+        return [k for k in self.launches if not k.is_copy]
+
+    @property
+    def copies(self) -> list[Kernel]:
+        """The launches that only move a stored value: commits of states, copied outputs."""
+        return [k for k in self.launches if k.is_copy]
+
+    @cached_property
+    def lowered(self) -> list[LoweredKernel]:
+        """All launches as OpenCL text, in running order; made on first use.
+
+        A kernel whose code cannot be generated is split, and `launches` with it.
+
+        Raises:
+            LoweringError: a kernel cannot be split further; the message names its origin.
+        """
+
+        def make(splits: Splits) -> list[LoweredKernel]:
+            if splits != Splits():
+                self.launches[:] = self.remake(splits)
+            return lower_kernels(self.launches, list(self.outputs.values()))
+
+        return with_splits(make)
 
     @property
     def bytes_moved(self) -> int:
-        """Bytes read and written by all kernels, each buffer once per kernel."""
-        return sum(k.bytes_moved for k in self.kernels)
+        """Bytes read and written by all launches: of each buffer what is touched, once a launch."""
+        return sum(k.bytes_moved for k in self.launches)
 
     def arena(self) -> Arena:
         """Return lifetimes and places of the intermediates."""
-        return plan_arena(self.kernels, frozenset(self.outputs.values()))
+        return plan_arena(self.lowered, frozenset(self.outputs.values()))
 
     @property
     def peak_bytes(self) -> int:
@@ -74,7 +110,8 @@ def run_passes(roots: Sequence[Node]) -> list[Node]:
     """Return the roots after all graph passes.
 
     Raises:
-        VerifyError: a pass broke the graph (checked under DEBUG >= 1 and in tests).
+        VerifyError: a pass broke the graph: checked after each under DEBUG >= 1 and in tests,
+            otherwise once at the end.
     """
     current = list(roots)
     check = flags.debug() >= flags.Level.SUMMARY
@@ -85,6 +122,8 @@ def run_passes(roots: Sequence[Node]) -> list[Node]:
         if check:
             verify(current, name)
         trace.after_pass(name, current)
+    if not check:
+        verify(current, "all passes")
     return current
 
 
@@ -97,6 +136,14 @@ def kernelize(
         outputs: by name.
         states: ASSIGN nodes to perform.
     """
+    named, roots = _sinks(outputs, states)
+    return named, make_kernels(roots)
+
+
+def _sinks(
+    outputs: Mapping[str, Node], states: Sequence[Node]
+) -> tuple[dict[str, Node], list[Node]]:
+    """Return the stored node of each output, and all nodes to compute, after the passes."""
     for name, node in outputs.items():
         if not all(node.shape):
             raise ModelError(f'output "{name}": shape {node.shape} has no elements to compute')
@@ -108,7 +155,7 @@ def kernelize(
         shared = node in sinks or node.op in (Op.BUFFER, Op.CONST, Op.ASSIGN)
         sinks.append(_own_storage(node, sinks) if shared else node)
     named = dict(zip(outputs, sinks, strict=True))
-    return named, make_kernels([*sinks, *roots[len(outputs) :]])
+    return named, [*sinks, *roots[len(outputs) :]]
 
 
 def _own_storage(node: Node, taken: Sequence[Node]) -> Node:
@@ -146,8 +193,14 @@ def schedule(
         raise ModelError(f"two inputs have the same name: {', '.join(repeated)}; rename one")
     watching = [observer] if observer is not None else []
     with trace.observing(*watching, *environment_observers()):
-        named, kernels = kernelize(outputs, writes)
-        lowered = lower_kernels(kernels, list(named.values()))
-        plan = Schedule(named, lowered, tuple(n.arg for n in inputs))
-        trace.scheduled(plan)
+        named, roots = _sinks(outputs, writes)
+
+        def remake(splits: Splits) -> list[Kernel]:
+            return make_kernels(roots, splits)
+
+        buffers = tuple(n.arg for n in inputs)
+        plan = Schedule(named, make_kernels(roots), buffers, remake)
+        if trace.is_watched():
+            _ = plan.lowered  # the loops are chosen now, while somebody looks
+            trace.scheduled(plan)
     return plan

@@ -1,12 +1,15 @@
 """Tensor: the lazy, numpy-like front end. Importer, driving program and users write graphs with it.
 
-A Tensor is an immutable handle on a Node; every operation makes nodes and computes nothing. The
-class is written in four files that build on each other: tensor_core (what it is), tensor_shape
-(movement), tensor_math (arithmetic, reductions), tensor_nn (neural network operations).
+A Tensor is a handle on a Node; every operation makes nodes and computes nothing. What `realize`
+computes is put in the place of the nodes it came from, in every tensor that contains them. The
+class is written in files that build on each other: tensor_core (what it is), tensor_shape
+(movement), tensor_math (arithmetic, reductions), tensor_nn (neural network operations),
+tensor_assign (writing).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Self, TypeVar
 
@@ -14,90 +17,153 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import dtype as dt
+from scheduler import realize as running
 from scheduler.dtype import DType
+from scheduler.eager_plan import make_plan, unbound
 from scheduler.errors import ModelError
 from scheduler.node import make
 from scheduler.ops import Op
-from scheduler.realize import run
-from scheduler.tensor_core import Scalar, evaluate
-from scheduler.tensor_nn import TensorNeural
+from scheduler.pin import pin
+from scheduler.schedule import Schedule
+from scheduler.tensor_assign import TensorAssign
+from scheduler.tensor_core import Scalar, as_dtype, evaluate
 from scheduler.tensor_shape import shape_of
 
 __all__ = ["Tensor", "evaluate"]
 
-T = TypeVar("T", bound=TensorNeural)
+_random = np.random.default_rng(0)
+
+T = TypeVar("T", bound=TensorAssign)
 
 
-class Tensor(TensorNeural):
+class Tensor(TensorAssign):
     """A lazy array of static shape: constructors and joins on top of the operations."""
 
     __slots__ = ()
 
     @classmethod
-    def full(cls, shape: Sequence[int], value: Scalar, dtype: DType | None = None) -> Self:
+    def full(cls, shape: int | Sequence[int], value: Scalar, dtype: DType | Any = None) -> Self:
         """Return one value repeated to a shape."""
-        return cls(value, dtype).broadcast_to(tuple(shape))
+        return cls(value, dtype).broadcast_to(shape_of((shape,)))
 
     @classmethod
-    def zeros(cls, *shape: int | Sequence[int], dtype: DType = dt.float32) -> Self:
+    def zeros(cls, *shape: int | Sequence[int], dtype: DType | Any = dt.float32) -> Self:
         """Return zeros."""
         return cls.full(shape_of(shape), 0, dtype)
 
     @classmethod
-    def ones(cls, *shape: int | Sequence[int], dtype: DType = dt.float32) -> Self:
+    def ones(cls, *shape: int | Sequence[int], dtype: DType | Any = dt.float32) -> Self:
         """Return ones."""
         return cls.full(shape_of(shape), 1, dtype)
 
     @classmethod
     def arange(
-        cls, start: int, stop: int | None = None, step: int = 1, dtype: DType = dt.int32
+        cls,
+        start: float,
+        stop: float | None = None,
+        step: float = 1,
+        dtype: DType | Any = None,
     ) -> Self:
-        """Return start, start+step, ... below stop (or 0 .. start-1)."""
+        """Return start, start+step, ... below stop (or 0 .. start-1); int32 unless one is a float.
+
+        Raises:
+            ModelError: the step is zero.
+        """
         first, last = (0, start) if stop is None else (start, stop)
-        count = max(0, -(-(last - first) // step))
+        if step == 0:
+            raise ModelError("arange: the step is zero")
+        count = max(0, math.ceil((last - first) / step))
+        whole = all(isinstance(v, int) for v in (first, last, step))
         ramp = cls.of(make(Op.IOTA, dt.int32, (), count))
-        return (ramp * step + first).cast(dtype)
+        ramp = ramp if whole else ramp.cast(dt.float32)
+        return (ramp * step + first).cast(ramp.dtype if dtype is None else dtype)
 
     @classmethod
-    def eye(cls, n: int, dtype: DType = dt.float32) -> Self:
+    def eye(cls, n: int, dtype: DType | Any = dt.float32) -> Self:
         """Return the identity matrix (n, n)."""
         ramp = cls.arange(n)
         return ramp.unsqueeze(1).eq(ramp.unsqueeze(0)).cast(dtype)
 
     @classmethod
-    def rand(cls, *shape: int | Sequence[int], dtype: DType = dt.float32, seed: int = 0) -> Self:
-        """Return uniform values in [0, 1) from a seeded generator, made on the host."""
-        values = np.random.default_rng(seed).random(shape_of(shape), dtype=np.float64)
-        return cls(values.astype(dtype.np))
+    def rand(
+        cls, *shape: int | Sequence[int], dtype: DType | Any = dt.float32, seed: int | None = None
+    ) -> Self:
+        """Return uniform values in [0, 1), made on the host.
+
+        Args:
+            shape: sizes of the axes.
+            dtype: element type.
+            seed: of a generator for this call; without one the calls of a process continue one
+                sequence, the same in every process.
+        """
+        rng = _random if seed is None else np.random.default_rng(seed)
+        values = np.asarray(rng.random(shape_of(shape), dtype=np.float64))
+        return cls(values.astype(as_dtype(dtype).np))
 
     @classmethod
-    def empty(cls, *shape: int | Sequence[int], dtype: DType = dt.float32) -> Self:
-        """Return zeros: unspecified values would make runs differ."""
-        return cls.zeros(shape_of(shape), dtype=dtype)
+    def empty(cls, *shape: int | Sequence[int], dtype: DType | Any = dt.float32) -> Self:
+        """Return a buffer to be written to; it takes no memory and reads as zeros until then."""
+        zero = np.zeros((), as_dtype(dtype).np)
+        values = np.broadcast_to(zero, shape_of(shape))
+        return cls.of(running.buffer_node(values, cls.zeros(*shape, dtype=dtype).node))
 
-    @classmethod
-    def cat(cls, tensors: Sequence[Self], axis: int = 0) -> Self:
-        """Join tensors along an axis.
+    def cat(self: Any, *others: Any, axis: int = 0) -> Tensor:
+        """Join tensors along an axis: `Tensor.cat([a, b], axis)`, or `a.cat(b, axis=0)`.
 
         Raises:
             ModelError: no tensor is given, or their types differ.
         """
+        tensors, axis = _several(self, others, axis)
         if not tensors or len({t.dtype for t in tensors}) != 1:
             raise ModelError(f"cat: expected tensors of one type, found {list(tensors)}")
         axis = axis % tensors[0].ndim
         parts = [t.node for t in tensors if t.shape[axis] > 0] or [tensors[0].node]
         if len(parts) == 1:
-            return cls.of(parts[0])
-        return cls.of(make(Op.CAT, parts[0].dtype, tuple(parts), axis))
+            return Tensor.of(parts[0])
+        return Tensor.of(make(Op.CAT, parts[0].dtype, tuple(parts), axis))
 
-    @classmethod
-    def stack(cls, tensors: Sequence[Self], axis: int = 0) -> Self:
-        """Join tensors along a new axis."""
+    def stack(self: Any, *others: Any, axis: int = 0) -> Tensor:
+        """Join tensors along a new axis: `Tensor.stack([a, b], axis)`, or `a.stack(b, axis=0)`."""
+        tensors, axis = _several(self, others, axis)
+        if not tensors:
+            raise ModelError("stack: expected tensors, found none")
         axis = axis % (tensors[0].ndim + 1)
-        return cls.cat([t.unsqueeze(axis) for t in tensors], axis)
+        return Tensor.cat([t.unsqueeze(axis) for t in tensors], axis)
+
+    def schedule(self, *more: TensorAssign) -> Schedule:
+        """Return what realizing these tensors together would run; nothing runs, nothing changes.
+
+        Views of buffers, constants and values that were computed before need no kernel.
+
+        Raises:
+            SchedulerError: a value cannot be compiled.
+        """
+        return make_plan([self.node, *(t.node for t in more)]).schedule
+
+    def kernelize(self, *more: TensorAssign) -> Self:
+        """Pin the kernel boundaries of these tensors without running anything; return this tensor.
+
+        What the compiler would store becomes ASSIGN(BUFFER, value) in every tensor that contains
+        it, and is loaded, never computed again, by what is built on it later.
+        """
+        pin([self.node, *(t.node for t in more)])
+        return self
+
+    def realize(self, *more: TensorAssign) -> Self:
+        """Compute these tensors together; afterwards they are buffers, or views of buffers.
+
+        Raises:
+            SchedulerError: a value cannot be compiled, or depends on an input without a value.
+            RuntimeFault: there is no device.
+        """
+        running.realize([self.node, *(t.node for t in more)])
+        return self
 
     def numpy(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
-        """Compile, run once on an OpenCL device and return the values.
+        """Return the values, computed on an OpenCL device.
+
+        A tensor of realized buffers is realized by this. One that reads inputs or states is
+        compiled and run once, and stays as it is.
 
         Args:
             inputs: values of input buffers by name; states are zeros.
@@ -106,11 +172,24 @@ class Tensor(TensorNeural):
             SchedulerError: it cannot be compiled.
             RuntimeFault: there is no device, or an input does not fit.
         """
-        return run([self], inputs)[0]
+        if inputs or unbound([self.node]):
+            return running.run([self.node], inputs)[0]
+        self.realize()
+        return running.values_of(self.node)
 
     def item(self) -> Any:
-        """Return the value of a tensor of one element as a Python scalar."""
+        """Return the value of a tensor of one element as a Python scalar.
+
+        Raises:
+            ModelError: there is not exactly one.
+        """
+        if self.size != 1:
+            raise ModelError(f"item: expected one element, found {self!r}")
         return self.numpy().item()
+
+    def tolist(self) -> Any:
+        """Return the values as nested lists of Python scalars."""
+        return self.numpy().tolist()
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
@@ -138,6 +217,15 @@ class Tensor(TensorNeural):
         summed = product.sum(dropped) if dropped else product
         rest = [c for c in letters if c in output]
         return summed.permute([rest.index(c) for c in output]) if output else summed
+
+
+def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
+    """Return the tensors and the axis of a join, given as a list or one by one."""
+    if not isinstance(first, TensorAssign):
+        return list(first), int(others[0]) if others else axis
+    if others and not isinstance(others[-1], TensorAssign):
+        return [first, *others[:-1]], int(others[-1])
+    return [first, *others], axis
 
 
 def _align(x: T, term: str, letters: list[str]) -> T:

@@ -5,54 +5,87 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, Self
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import dtype as dt
-from scheduler import interp
+from scheduler import handles, interp
 from scheduler.dtype import DType
 from scheduler.errors import ModelError
 from scheduler.node import Buffer, Node, const, make, toposort
 from scheduler.ops import Op, Shape
 
 Scalar = float | int | bool
+# Name of the device that programs run on by default.
+AUTO = "auto"
+NO_GRADIENTS = "gradients are not supported: this compiler runs models, it does not train them"
+
+
+Data = NDArray[Any] | Scalar | Sequence[Any]
 
 
 class TensorCore:
     """A lazy array of static shape.
 
     Args:
-        data: values; an array becomes a weight buffer (constant for the compiler), a scalar a
-            constant.
+        data: values; an array or a list becomes a realized buffer, a scalar a constant.
         dtype: target type; by default an array's own, int32 for int, float32 for float.
+        device: where the values live; by default where the program runs.
+        requires_grad: accepted unless it is true: nothing here is trained.
+
+    Raises:
+        ModelError: the type is not supported, or gradients are asked for.
     """
 
-    __slots__ = ("node",)
+    __slots__ = ("__weakref__", "_owner", "node")
     __array_priority__ = 1000  # numpy arrays on the left defer to us
     __array_ufunc__ = None
+    __hash__ = object.__hash__
 
     node: Node
+    _owner: ref[TensorCore] | None
 
-    def __init__(self, data: NDArray[Any] | Scalar, dtype: DType | None = None) -> None:
-        if isinstance(data, np.ndarray | np.generic):
-            values = np.ascontiguousarray(data)
-            own = dt.from_numpy(values.dtype)
-            if values.ndim == 0 or np.ndim(data) == 0:
-                self.node = const(np.asarray(data).item(), dtype or own)
-                return
-            if dtype is not None and dtype is not own:
-                values, own = values.astype(dtype.np), dtype
-            self.node = make(Op.BUFFER, own, (), Buffer("weight", "", values.shape, own, values))
-            return
-        self.node = const(data, dtype or _scalar_dtype(data))
+    def __init__(
+        self,
+        data: Data,
+        dtype: DType | Any = None,
+        *,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        if requires_grad:
+            raise ModelError(NO_GRADIENTS)
+        self._owner = None
+        values = _as_array(data, dtype)
+        if isinstance(values, Node):
+            self.node = values
+        else:
+            buffer = Buffer("input", "", values.shape, dt.from_numpy(values.dtype), values)
+            buffer.device = _device_name(device)
+            self.node = make(Op.BUFFER, buffer.dtype, (), buffer)
+        handles.register(self)
 
     @classmethod
     def of(cls, node: Node) -> Self:
         """Return the handle of a node."""
         tensor = cls.__new__(cls)
-        tensor.node = node
+        tensor.node, tensor._owner = node, None
+        handles.register(tensor)
         return tensor
+
+    @classmethod
+    def weight(cls, data: NDArray[Any] | Scalar, dtype: DType | Any = None) -> Self:
+        """Return values that are constant for the compiler: it may fold and pack them.
+
+        An array is not copied: it must not change afterwards. A scalar is a constant.
+        """
+        values = _as_array(data, dtype, copy=False)
+        if isinstance(values, Node):
+            return cls.of(values)
+        own = dt.from_numpy(values.dtype)
+        return cls.of(make(Op.BUFFER, own, (), Buffer("weight", "", values.shape, own, values)))
 
     @classmethod
     def input(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:
@@ -63,6 +96,18 @@ class TensorCore:
     def state(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:
         """Return a buffer that lives on the device between runs and starts as zeros."""
         return cls.of(make(Op.BUFFER, dtype, (), Buffer("state", name, tuple(shape), dtype)))
+
+    @classmethod
+    def variable(cls, name: str, low: int, high: int, value: int) -> Self:
+        """Return a bound scalar (int32): an argument of kernels, never a size.
+
+        Raises:
+            ModelError: the value is outside [low, high].
+        """
+        if not low <= value <= high:
+            raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
+        data = np.asarray(value, np.int32)
+        return cls.of(make(Op.BUFFER, dt.int32, (), Buffer("input", name, (), dt.int32, data)))
 
     @property
     def shape(self) -> Shape:
@@ -88,41 +133,108 @@ class TensorCore:
         return f"Tensor({self.node!r})"
 
     def __len__(self) -> int:
+        if not self.shape:
+            raise ModelError(f"len: {self!r} has no axes")
         return self.shape[0]
 
-    def cast(self, dtype: DType) -> Self:
+    def __index__(self) -> int:
+        raise ModelError(
+            f"{self!r} is used as a size or a position: shapes are fixed when a graph is built; "
+            "use item() for a value that is known now"
+        )
+
+    def __bool__(self) -> bool:
+        raise ModelError(f"{self!r} has no truth value before it is computed; use item()")
+
+    @property
+    def device(self) -> str:
+        """Where the values live: the name given, or "auto" for the device programs run on."""
+        found = [n.arg.device for n in toposort([self.node]) if n.op is Op.BUFFER]
+        return next((name for name in found if name), AUTO)
+
+    def to(self, device: str) -> Self:
+        """Return this tensor on a device; on its own device that is this tensor.
+
+        Raises:
+            ModelError: the tensor is not a realized buffer, whose values can be moved.
+        """
+        if _device_name(device) == _device_name(self.device):
+            return self
+        if self.node.op is not Op.BUFFER or not self.node.arg.is_realized:
+            raise ModelError(f'to("{device}"): {self!r} is not realized; call realize() first')
+        old = self.node.arg
+        moved = Buffer("input", old.name, old.shape, old.dtype, old.data)
+        moved.device = _device_name(device)
+        return self.of(make(Op.BUFFER, old.dtype, (), moved))
+
+    def detach(self) -> Self:
+        """Return this tensor: there are no gradients to cut."""
+        return self
+
+    def contiguous_backward(self) -> Self:
+        """Return this tensor: it marks a boundary of a backward pass, and there is none."""
+        return self
+
+    @property
+    def requires_grad(self) -> bool:
+        """Always false: nothing here is trained."""
+        return False
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value:
+            raise ModelError(NO_GRADIENTS)
+
+    def backward(self) -> None:
+        """Refuse: nothing here is trained.
+
+        Raises:
+            ModelError: always.
+        """
+        raise ModelError(NO_GRADIENTS)
+
+    def cast(self, dtype: DType | Any) -> Self:
         """Convert values to a type; floats to integers truncate towards zero."""
+        dtype = as_dtype(dtype)
         if dtype is self.dtype:
             return self
         if self.node.op is Op.CONST and (dtype.is_float or not self.dtype.is_float):
             return self.of(const(self.node.arg, dtype))
         return self.of(make(Op.CAST, dtype, (self.node,)))
 
-    def bitcast(self, dtype: DType) -> Self:
+    def bitcast(self, dtype: DType | Any) -> Self:
         """Reinterpret the bits as a type of the same width.
 
         Raises:
             ModelError: the widths differ.
         """
+        dtype = as_dtype(dtype)
+        if dtype is self.dtype:
+            return self
         if dtype.itemsize != self.dtype.itemsize:
             raise ModelError(f"bitcast: {self.dtype} and {dtype} differ in width")
         return self.of(make(Op.BITCAST, dtype, (self.node,)))
 
     def contiguous(self) -> Self:
-        """Ask for a kernel boundary here."""
+        """Ask for a kernel boundary here; what is a whole buffer already stays as it is."""
+        if self.node.op is Op.CONTIGUOUS or _is_whole_buffer(self.node):
+            return self
         return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
 
-    def assign(self, value: Self) -> Self:
-        """Return a node that stores `value` in this state when the run ends; its value is `value`.
+    def clone(self) -> Self:
+        """Return a copy in storage of its own."""
+        return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
 
-        Raises:
-            ModelError: this is not a state, or shape or type differ.
-        """
-        if self.node.op is not Op.BUFFER or self.node.arg.kind != "state":
-            raise ModelError(f"assign: expected a state, found {self!r}")
-        if value.shape != self.shape or value.dtype is not self.dtype:
-            raise ModelError(f"assign: {self.node.arg} cannot take {value!r}")
-        return self.of(make(Op.ASSIGN, self.dtype, (self.node, value.node)))
+    def view_as(self, node: Node) -> Self:
+        """Return the handle of a view; writing to it writes to the tensor it was taken from."""
+        view = self.of(node)
+        view._owner = self._owner or ref(self)
+        return view
+
+    @property
+    def owner(self) -> TensorCore | None:
+        """The tensor this is a view of, if that still lives."""
+        return self._owner() if self._owner else None
 
     def interp(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
         """Evaluate with the numpy interpreter; `inputs` by name of input and state buffers."""
@@ -140,7 +252,7 @@ class TensorCore:
         if isinstance(value, TensorCore):
             return value
         if isinstance(value, np.ndarray | np.generic):
-            return type(self)(value)
+            return self.weight(value)
         if isinstance(value, float) and not self.dtype.is_float:
             return type(self)(value, dt.float32)
         if isinstance(value, int) and not self.dtype.is_float and not dt.holds(self.dtype, value):
@@ -148,6 +260,47 @@ class TensorCore:
         if self.dtype is dt.bool_ and not isinstance(value, bool):
             return type(self)(value, dt.int32)
         return type(self)(value, self.dtype)
+
+
+def as_dtype(dtype: DType | Any) -> DType:
+    """Return a type given as one of ours, or as anything numpy takes."""
+    return dtype if isinstance(dtype, DType) else dt.from_numpy(dtype)
+
+
+def _as_array(data: Data, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
+    """Return values as an array that nobody changes, or as a constant if they are a scalar.
+
+    An array of 0 axes is a constant as well.
+    """
+    target = None if dtype is None else as_dtype(dtype)
+    if isinstance(data, Sequence):
+        values = np.asarray(data)
+        if values.dtype.kind == "f":
+            values = values.astype(np.float32)
+        elif values.dtype.kind == "i" and np.array_equal(values.astype(np.int32), values):
+            values = values.astype(np.int32)
+    elif isinstance(data, np.ndarray | np.generic):
+        values = np.asarray(data)
+    else:
+        return const(data, target or _scalar_dtype(data))
+    own = dt.from_numpy(values.dtype)
+    if values.ndim == 0:
+        return const(values.item(), target or own)
+    values = np.array(values, (target or own).np, order="C", copy=copy or None)
+    if copy:
+        values.flags.writeable = False
+    return values
+
+
+def _device_name(device: str | None) -> str:
+    return "" if device in (None, AUTO) else str(device)
+
+
+def _is_whole_buffer(node: Node) -> bool:
+    """Whether a value is stored as it is; a weight is not: it may be folded away."""
+    while node.op is Op.RESHAPE:
+        node = node.src[0]
+    return node.op is Op.ASSIGN or (node.op is Op.BUFFER and node.arg.kind != "weight")
 
 
 def _scalar_dtype(value: Scalar) -> DType:
@@ -171,7 +324,7 @@ def evaluate(
     given = dict(inputs or {})
     buffers: dict[Buffer, NDArray[Any]] = {}
     for node in toposort([t.node for t in tensors]):
-        if node.op is not Op.BUFFER or node.arg.kind == "weight":
+        if node.op is not Op.BUFFER or node.arg.data is not None:
             continue
         if node.arg.name in given:
             buffers[node.arg] = given[node.arg.name]

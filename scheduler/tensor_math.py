@@ -14,6 +14,7 @@ from scheduler.errors import ModelError
 from scheduler.node import alu, make
 from scheduler.ops import Op
 from scheduler.tensor_core import Scalar
+from scheduler.tensor_power import power
 from scheduler.tensor_shape import TensorShape
 
 Axis = int | Sequence[int] | None
@@ -76,8 +77,14 @@ class TensorMath(TensorShape):
         inexact = (quotient * b).ne(a)
         return inexact.binary(Op.AND, (a < 0).ne(b < 0)).where(quotient - 1, quotient)
 
+    def __rfloordiv__(self, other: Other) -> Self:
+        return self.operand(other) // self
+
     def __mod__(self, other: Other) -> Self:
         return self.binary(Op.SUB, (self // other) * other)
+
+    def __rmod__(self, other: Other) -> Self:
+        return self.operand(other) % self
 
     def trunc_div(self, other: Other) -> Self:
         """Divide integers towards zero, as C does."""
@@ -88,17 +95,25 @@ class TensorMath(TensorShape):
         return self.binary(Op.MOD, other)
 
     def __pow__(self, exponent: Other) -> Self:
-        if isinstance(exponent, int | float) and not isinstance(exponent, bool):
-            special = _constant_power(self, exponent)
-            if special is not None:
-                return special
-        return self.binary(Op.POW, exponent)
+        return power(self, exponent)
 
     def __rpow__(self, base: Other) -> Self:
-        return self.binary(Op.POW, base, reverse=True)
+        return self.operand(base) ** self
 
     def __neg__(self) -> Self:
         return self.unary(Op.NEG)
+
+    def neg(self) -> Self:
+        """Return -x."""
+        return -self
+
+    def __eq__(self, other: object) -> Self:  # type: ignore[override]  # elementwise, as in numpy
+        return self.binary(Op.EQ, other) if _is_operand(other) else NotImplemented
+
+    def __ne__(self, other: object) -> Self:  # type: ignore[override]  # elementwise, as in numpy
+        return self.binary(Op.NE, other) if _is_operand(other) else NotImplemented
+
+    __hash__ = TensorShape.__hash__
 
     def __lt__(self, other: Other) -> Self:
         return self.binary(Op.LT, other)
@@ -123,11 +138,20 @@ class TensorMath(TensorShape):
     def __and__(self, other: Other) -> Self:
         return self.binary(Op.AND, other)
 
+    __rand__ = __and__
+
     def __or__(self, other: Other) -> Self:
         return self.binary(Op.OR, other)
 
+    __ror__ = __or__
+
     def __xor__(self, other: Other) -> Self:
         return self.binary(Op.XOR, other)
+
+    __rxor__ = __xor__
+
+    def __invert__(self) -> Self:
+        return self.unary(Op.NOT)
 
     def __lshift__(self, other: Other) -> Self:
         return self.binary(Op.SHL, other)
@@ -280,51 +304,59 @@ class TensorMath(TensorShape):
         )
         return tuple(sorted({a % self.ndim for a in given}))
 
-    def sum(self, axis: Axis = None, *, keepdim: Any = False) -> Self:
+    def sum(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Sum over axes; bool and narrow integers are summed as int32."""
-        narrow = not self.dtype.is_float and self.dtype.itemsize < 4
-        return (self.cast(dt.int32) if narrow else self)._reduce(Op.ADD, axis, keepdim)
+        return _widened(self)._reduce(Op.ADD, axis, keepdim)
 
-    def prod(self, axis: Axis = None, *, keepdim: Any = False) -> Self:
-        """Multiply over axes."""
-        return self._reduce(Op.MUL, axis, keepdim)
+    def prod(self, axis: Axis = None, keepdim: Any = False) -> Self:
+        """Multiply over axes; bool and narrow integers are multiplied as int32."""
+        return _widened(self)._reduce(Op.MUL, axis, keepdim)
 
-    def max(self, axis: Axis = None, *, keepdim: Any = False) -> Self:
+    def max(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Return the largest value over axes."""
         return self._reduce(Op.MAX, axis, keepdim)
 
-    def min(self, axis: Axis = None, *, keepdim: Any = False) -> Self:
+    def min(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Return the smallest value over axes."""
         return self._reduce(Op.MIN, axis, keepdim)
 
-    def mean(self, axis: Axis = None, *, keepdim: Any = False) -> Self:
+    def mean(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Return the arithmetic mean over axes, in floating point."""
         count: int = math.prod(self.shape[a] for a in self.axes(axis))
         return _as_float(self).sum(axis, keepdim=keepdim) * (1.0 / max(1, count))
 
-    def var(self, axis: Axis = None, *, keepdim: Any = False, correction: Any = 1) -> Self:
+    def var(self, axis: Axis = None, keepdim: Any = False, *, correction: Any = 1) -> Self:
         """Return the variance over axes, dividing by count - correction."""
         count: int = math.prod(self.shape[a] for a in self.axes(axis))
         centred = self - self.mean(axis, keepdim=True)
         divisor: int = max(1, count - correction)
         return centred.square().sum(axis, keepdim=keepdim) * (1.0 / divisor)
 
-    def std(self, axis: Axis = None, *, keepdim: Any = False, correction: Any = 1) -> Self:
+    def std(self, axis: Axis = None, keepdim: Any = False, *, correction: Any = 1) -> Self:
         """Return the standard deviation over axes."""
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()
 
-    def argmax(self, axis: Any = None, *, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first largest value along an axis (None: of all)."""
+    def argmax(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """Return the index (int32) of the first largest value.
+
+        Args:
+            axis: None: of all; several: counted over those axes, row-major.
+            keepdim: keep them with size 1.
+        """
         return self._first_extreme(Op.MAX, axis, keepdim)
 
-    def argmin(self, axis: Any = None, *, keepdim: Any = False) -> Self:
-        """Return the index (int32) of the first smallest value along an axis (None: of all)."""
+    def argmin(self, axis: Any = None, keepdim: Any = False) -> Self:
+        """Return the index (int32) of the first smallest value; arguments as for `argmax`."""
         return self._first_extreme(Op.MIN, axis, keepdim)
 
     def _first_extreme(self, op: Op, axis: Any, keepdim: Any) -> Self:
-        if axis is None:
-            flat = self.reshape(self.size)._first_extreme(op, 0, keepdim=False)
-            return flat.reshape((1,) * self.ndim) if keepdim else flat
+        if axis is None or isinstance(axis, Sequence):
+            axes = self.axes(axis)
+            rest = [i for i in range(self.ndim) if i not in axes]
+            last = self.permute((*rest, *axes)).flatten(len(rest))
+            flat = last._first_extreme(op, -1, keepdim=False)
+            kept = tuple(1 if i in axes else s for i, s in enumerate(self.shape))
+            return flat.reshape(kept) if keepdim else flat
         axis = axis % self.ndim
         n = self.shape[axis]
         ramp = type(self).of(make(Op.IOTA, dt.int32, (), n))
@@ -333,27 +365,13 @@ class TensorMath(TensorShape):
         return best.where(ramp.reshape(shape), n).min(axis, keepdim=keepdim)
 
 
+def _is_operand(value: object) -> bool:
+    return isinstance(value, TensorMath | np.ndarray | np.generic | int | float)
+
+
 def _as_float(x: T) -> T:
     return x if x.dtype.is_float else x.cast(dt.float32)
 
 
-def _constant_power(x: T, exponent: Any) -> T | None:
-    """Return x**exponent without POW where that is exact or the usual meaning, else None."""
-    if exponent == 0.5:
-        return x.sqrt()
-    if exponent == -0.5:
-        return x.rsqrt()
-    if exponent in (-1, -2):
-        return (x if exponent == -1 else x * x).reciprocal()
-    if not 0 <= exponent <= 8 or exponent != int(exponent):  # in this order: inf has no int
-        return None
-    if exponent == 0:
-        return x.operand(1).broadcast_to(x.shape)
-    result: T | None = None
-    base, n = x, int(exponent)
-    while n:
-        if n & 1:
-            result = base if result is None else result * base
-        n >>= 1
-        base = base * base if n else base
-    return result
+def _widened(x: T) -> T:
+    return x.cast(dt.int32) if not x.dtype.is_float and x.dtype.itemsize < 4 else x

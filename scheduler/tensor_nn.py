@@ -10,6 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any, Self
 
+from numpy.typing import NDArray
+
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.tensor_math import TensorMath
@@ -69,12 +71,13 @@ class TensorNeural(TensorMath):
         factor = scale * (variance + eps).rsqrt()
         return self * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
-    def matmul(self, other: Self) -> Self:
+    def matmul(self, other: Self | NDArray[Any]) -> Self:
         """Multiply matrices with numpy's rules for 1-D and batched operands.
 
         Raises:
             ModelError: the inner sizes differ.
         """
+        other = self.operand(other)
         if self.ndim == 1:
             return self.unsqueeze(0).matmul(other).squeeze(-2)
         if other.ndim == 1:
@@ -85,11 +88,13 @@ class TensorNeural(TensorMath):
 
     __matmul__ = matmul
 
+    def __rmatmul__(self, other: Any) -> Self:
+        return self.operand(other).matmul(self)
+
     def conv2d(
         self,
         weight: Self,
         bias: Self | None = None,
-        *,
         stride: Pair = 1,
         padding: Any = 0,
         dilation: Pair = 1,
@@ -130,11 +135,10 @@ class TensorNeural(TensorMath):
         y = (x * w).sum(axes).reshape((batch, out_channels, *out))
         return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
 
-    def conv_transpose2d(  # noqa: PLR0913  # the operator has seven parameters in every framework
+    def conv_transpose2d(  # noqa: PLR0913, PLR0917  # the operator has seven parameters in every framework
         self,
         weight: Self,
         bias: Self | None = None,
-        *,
         stride: Pair = 1,
         padding: Any = 0,
         output_padding: Pair = 0,

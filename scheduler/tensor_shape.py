@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any, Self
+from operator import index as as_index
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
-from scheduler.node import make
+from scheduler.node import Node, alu, make
 from scheduler.ops import Op, Shape
 from scheduler.tensor_core import Scalar, TensorCore
 
 Pairs = Sequence[tuple[int, int]]
+T = TypeVar("T", bound="TensorShape")
 
 
 class TensorShape(TensorCore):
@@ -42,15 +44,15 @@ class TensorShape(TensorCore):
         if source.op is Op.RESHAPE:
             source = source.src[0]
         if source.shape == tuple(target):
-            return self.of(source)
-        return self.of(make(Op.RESHAPE, self.dtype, (source,), tuple(target)))
+            return self.view_as(source)
+        return self.view_as(make(Op.RESHAPE, self.dtype, (source,), tuple(target)))
 
     def permute(self, *order: int | Sequence[int]) -> Self:
         """Return the axes in a new order: result axis i is source axis order[i]."""
         axes = tuple(a % self.ndim for a in shape_of(order))
         if axes == tuple(range(self.ndim)):
             return self
-        return self.of(make(Op.PERMUTE, self.dtype, (self.node,), axes))
+        return self.view_as(make(Op.PERMUTE, self.dtype, (self.node,), axes))
 
     def transpose(self, first: int = -2, second: int = -1) -> Self:
         """Return the tensor with two axes exchanged."""
@@ -103,12 +105,12 @@ class TensorShape(TensorCore):
     def _slice(self, bounds: Sequence[tuple[int, int, int]]) -> Self:
         if all(b == (0, s, 1) for b, s in zip(bounds, self.shape, strict=True)):
             return self
-        return self.of(make(Op.SHRINK, self.dtype, (self.node,), tuple(bounds)))
+        return self.view_as(make(Op.SHRINK, self.dtype, (self.node,), tuple(bounds)))
 
     def flip(self, axis: int | Sequence[int]) -> Self:
         """Reverse the order along axes."""
         axes = tuple(sorted(a % self.ndim for a in ([axis] if isinstance(axis, int) else axis)))
-        return self.of(make(Op.FLIP, self.dtype, (self.node,), axes)) if axes else self
+        return self.view_as(make(Op.FLIP, self.dtype, (self.node,), axes)) if axes else self
 
     def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Self:
         """Replace an axis by (position, offset): element at position*stride + offset*dilation.
@@ -140,8 +142,9 @@ class TensorShape(TensorCore):
         """Merge all axes from `start` on."""
         return self.reshape((*self.shape[:start], prod(self.shape[start:])))
 
-    def repeat(self, repeats: Sequence[int]) -> Self:
+    def repeat(self, *counts: int | Sequence[int]) -> Self:
         """Tile like numpy.tile."""
+        repeats = shape_of(counts)
         lead = max(0, len(repeats) - self.ndim)
         reps = (1,) * (self.ndim - len(repeats)) + tuple(repeats)
         shape = (1,) * lead + self.shape
@@ -170,18 +173,55 @@ class TensorShape(TensorCore):
         return self.of(make(Op.GATHER, self.dtype, (self.node, whole.node), axis))
 
     def __getitem__(self, key: Any) -> Self:
-        """Index with ints, slices of any step, None, Ellipsis, and index tensors or int lists."""
-        items = list(key) if isinstance(key, tuple) else [key]
-        used = sum(1 for k in items if k is not None and k is not Ellipsis)
-        if used > self.ndim:
-            raise ModelError(f"index: {used} indices for {self.ndim} axes")
-        fill = [slice(None)] * (self.ndim - used)
-        at = next((i for i, k in enumerate(items) if k is Ellipsis), None)
-        items = [*items, *fill] if at is None else [*items[:at], *fill, *items[at + 1 :]]
+        """Index with ints, slices of any step, None, Ellipsis, and index tensors or int lists.
+
+        Several index tensors pick one element each together, as in numpy: their axes become those
+        of the broadcast indices, in the place of the first if they stand side by side, else first.
+
+        Raises:
+            ModelError: an index is outside its axis, or there are too many.
+        """
+        items = full_key(key, self.ndim)
         result, axis = self, 0
+        picked: list[tuple[int, Self]] = []
         for item in items:
-            result, axis = _index_axis(result, item, axis)
-        return result
+            index = result.index_tensor(item)
+            if index is not None:
+                picked.append((axis, index))
+                axis += 1
+            else:
+                result, axis = _index_axis(result, item, axis)
+        if len(picked) < 2:
+            return result.gather(picked[0][1], picked[0][0]) if picked else result
+        return _pick(result, picked)
+
+    def index_tensor(self, item: Any) -> Self | None:
+        """Return an index as a tensor of ints if it is a tensor, an array or a list, else None.
+
+        Raises:
+            ModelError: it is a mask: the shape of the result would depend on values.
+        """
+        if item is None or isinstance(item, int | np.integer | slice):
+            return None
+        index = item if isinstance(item, TensorCore) else self.weight(np.asarray(item))
+        if not index.dtype.is_int:
+            raise ModelError(f"index: expected ints, found {index.dtype}; use where() for a mask")
+        return self.of(index.node)
+
+
+def full_key(key: Any, ndim: int) -> list[Any]:
+    """Return an index for every axis: Ellipsis and missing ones are filled in.
+
+    Raises:
+        ModelError: there are more indices than axes.
+    """
+    items = list(key) if isinstance(key, tuple) else [key]
+    used = sum(1 for k in items if k is not None and k is not Ellipsis)
+    if used > ndim:
+        raise ModelError(f"index: {used} indices for {ndim} axes")
+    fill = [slice(None)] * (ndim - used)
+    at = next((i for i, k in enumerate(items) if k is Ellipsis), None)
+    return [*items, *fill] if at is None else [*items[:at], *fill, *items[at + 1 :]]
 
 
 def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
@@ -196,21 +236,54 @@ def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
         bounds = [(0, s) for s in x.shape]
         bounds[axis] = (start, start + 1)
         return x.shrink(bounds).squeeze(axis), axis
-    if isinstance(item, slice):
-        start, stop, step = item.indices(size)
-        if step < 0:
-            count = max(0, -(-(start - stop) // -step))
-            x, start, step = x.flip(axis), size - 1 - start, -step
-            stop = start + (count - 1) * step + 1 if count else start
-        bounds3 = [(0, s, 1) for s in x.shape]
-        bounds3[axis] = (start, max(start, stop), step)
-        return x._slice(bounds3), axis + 1
-    index = item if isinstance(item, TensorCore) else type(x)(np.asarray(item))
-    return x.gather(index, axis), axis + index.ndim
+    start, stop, step = item.indices(size)
+    if step < 0:
+        count = max(0, -(-(start - stop) // -step))
+        x, start, step = x.flip(axis), size - 1 - start, -step
+        stop = start + (count - 1) * step + 1 if count else start
+    bounds3 = [(0, s, 1) for s in x.shape]
+    bounds3[axis] = (start, max(start, stop), step)
+    return x._slice(bounds3), axis + 1
+
+
+def _pick(x: T, picked: Sequence[tuple[int, T]]) -> T:
+    """Gather along several axes at once: one flat index names an element of all of them."""
+    axes = [axis for axis, _ in picked]
+    rest = [i for i in range(x.ndim) if i not in axes]
+    adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
+    at = axes[0] if adjacent else 0
+    sizes = [x.shape[a] for a in axes]
+    order = [*rest[:at], *axes, *rest[at:]]
+    kept = [x.shape[a] for a in rest]
+    flat = x.permute(order).reshape((*kept[:at], prod(sizes), *kept[at:]))
+    shape = tuple(np.broadcast_shapes(*(index.shape for _, index in picked)))
+    total = None
+    for (_, index), size in zip(picked, sizes, strict=True):
+        row = index.cast(dt.int32).broadcast_to(shape).node
+        row = alu(Op.WHERE, _compare(row, 0), alu(Op.ADD, row, _number(size, row)), row)
+        row = alu(Op.MIN, alu(Op.MAX, row, _number(0, row)), _number(size - 1, row))
+        if total is not None:
+            row = alu(Op.ADD, alu(Op.MUL, total, _number(size, row)), row)
+        total = row
+    assert total is not None
+    return flat.gather(x.of(total), at)
+
+
+def _number(value: int, like: Node) -> Node:
+    return TensorShape(value, dt.int32).broadcast_to(like.shape).node
+
+
+def _compare(row: Node, value: int) -> Node:
+    return alu(Op.LT, row, _number(value, row))
 
 
 def shape_of(shape: tuple[int | Sequence[int], ...]) -> Shape:
-    """Return the shape given either as one sequence or as several ints."""
-    if len(shape) == 1 and not isinstance(shape[0], int | np.integer):
-        return tuple(int(s) for s in shape[0])
-    return tuple(int(s) for s in shape if isinstance(s, int | np.integer))
+    """Return the shape given either as one sequence or as several ints.
+
+    Raises:
+        ModelError: a size is a tensor: shapes are fixed when a graph is built.
+    """
+    sizes: Any = shape
+    if len(shape) == 1 and isinstance(shape[0], Sequence | np.ndarray):
+        sizes = shape[0]
+    return tuple(as_index(s) for s in sizes)

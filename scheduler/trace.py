@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from scheduler.kernelize.kernels import Kernel
+    from scheduler.kernelize.kernel import Kernel
     from scheduler.lower.schedule import Schedule as Loops
     from scheduler.node import Node
     from scheduler.schedule import Schedule
@@ -33,8 +33,8 @@ class Observer:
     def after_pass(self, name: str, roots: Sequence[Node]) -> None:
         """The graph has gone through a pass; INPUT is the graph before the first one."""
 
-    def loops(self, kernel: Kernel, loops: Loops) -> None:
-        """The loops of a kernel were chosen."""
+    def loops(self, kernel: Kernel, loops: Sequence[Loops]) -> None:
+        """The loops of a kernel were chosen, one choice for each of its nests."""
 
     def scheduled(self, plan: Schedule) -> None:
         """A schedule is complete."""
@@ -51,12 +51,12 @@ class Trace:
     """
 
     stages: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)
-    chosen: list[tuple[Kernel, Loops]] = field(default_factory=list)
+    chosen: list[tuple[Kernel, Sequence[Loops]]] = field(default_factory=list)
     plan: Schedule | None = None
 
-    def loops_of(self, kernel: Kernel) -> Loops | None:
-        """Return the loops chosen for a kernel."""
-        return next((loops for k, loops in self.chosen if k is kernel), None)
+    def loops_of(self, kernel: Kernel) -> Sequence[Loops]:
+        """Return the loops chosen for each nest of a kernel; nothing if it was not lowered."""
+        return next((loops for k, loops in self.chosen if k is kernel), ())
 
 
 class Recorder(Observer):
@@ -72,7 +72,7 @@ class Recorder(Observer):
             self._open = Trace()
         self._open.stages.append((name, tuple(roots)))
 
-    def loops(self, kernel: Kernel, loops: Loops) -> None:
+    def loops(self, kernel: Kernel, loops: Sequence[Loops]) -> None:
         """Keep the choice."""
         self._open.chosen.append((kernel, loops))
 
@@ -96,6 +96,11 @@ def observing(*observers: Observer) -> Iterator[None]:
         _active.reset(token)
 
 
+def is_watched() -> bool:
+    """Whether there is any observer."""
+    return bool(_active.get())
+
+
 def is_recorded() -> bool:
     """Whether a Recorder watches."""
     return any(isinstance(o, Recorder) for o in _active.get())
@@ -107,7 +112,7 @@ def after_pass(name: str, roots: Sequence[Node]) -> None:
         observer.after_pass(name, roots)
 
 
-def loops(kernel: Kernel, chosen: Loops) -> None:
+def loops(kernel: Kernel, chosen: Sequence[Loops]) -> None:
     """Tell the observers; called by the lowering."""
     for observer in _active.get():
         observer.loops(kernel, chosen)

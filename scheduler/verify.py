@@ -18,7 +18,7 @@ _ARITY = (
     | dict.fromkeys((Op.BUFFER, Op.CONST, Op.IOTA), 0)
     | dict.fromkeys((Op.CAST, Op.BITCAST, Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK), 1)
     | dict.fromkeys((Op.FLIP, Op.WINDOW, Op.REDUCE, Op.CONTIGUOUS), 1)
-    | {Op.WHERE: 3, Op.GATHER: 2, Op.ASSIGN: 2}
+    | {Op.WHERE: 3, Op.GATHER: 2}
 )
 _FLOAT_ONLY = frozenset(
     {Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.DIV}
@@ -56,6 +56,8 @@ def _check_arity(node: Node) -> str:
     want = _ARITY.get(node.op)
     if node.op is Op.CAT:
         return "" if len(node.src) > 1 else "CAT needs at least two sources"
+    if node.op is Op.ASSIGN:
+        want = 3 if node.arg is not None and None in node.arg else 2
     if node.op in SCALAR_LEVEL:
         return "a scalar-level op stands in a tensor graph"
     return "" if want == len(node.src) else f"expected {want} sources, found {len(node.src)}"
@@ -77,6 +79,9 @@ def _check_types(node: Node) -> str:
     if node.op is Op.GATHER:
         ok = kinds[0] is node.dtype and kinds[1].is_int
         return "" if ok else f"GATHER over {kinds} cannot give {node.dtype}"
+    if node.op is Op.ASSIGN:
+        ok = kinds[0] is kinds[1] is node.dtype and all(k.is_int for k in kinds[2:])
+        return "" if ok else f"ASSIGN over {kinds} cannot give {node.dtype}"
     if node.op in (Op.CAST, Op.BITCAST) or not kinds:
         return ""
     return (

@@ -1,6 +1,7 @@
-"""Golden files and the settings of random tests, for all packages.
+"""Golden files, the settings of random tests and of the cache, for all packages.
 
 Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
+Cache of schedules: off, so that what is tested is compiled; its own tests switch it on.
 Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explore draws new ones.
 """
 
@@ -8,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden instead of comparing"
     )
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_schedule_cache() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("SCHEDULE_CACHE", "0")
+    yield
+    patch.undo()
 
 
 @pytest.fixture

@@ -10,8 +10,10 @@ come later.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from weakref import WeakKeyDictionary
 
 from scheduler import dtype as dt
 from scheduler import index as ixs
@@ -33,21 +35,52 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
-    """What a kernel computes per iteration of its output ranges.
+class Store:
+    """One result of a loop nest.
 
     Attributes:
-        root: the stored tensor node.
-        ranges: over the shape of root; None for axes of size 1.
+        target: whose storage is written: a stored node, or the BUFFER of a state.
+        index: of the element written, in the shape of target and the ranges of the body. Ranges
+            that it does not name are loops below it: the element is written once, outside them.
         value: scalar node to store.
     """
 
-    root: Node
-    ranges: tuple[Atom | None, ...]
+    target: Node
+    index: Index
     value: Node
 
 
+@dataclass(frozen=True, slots=True)
+class Body:
+    """One loop nest of a kernel.
+
+    Attributes:
+        ranges: its loops; None stands for an axis of size 1.
+        stores: what each iteration writes.
+    """
+
+    ranges: tuple[Atom | None, ...]
+    stores: tuple[Store, ...]
+
+    @property
+    def value(self) -> Node:
+        """Everything that is stored, as one scalar node: a TUPLE if there are several."""
+        return tuple_of([s.value for s in self.stores])
+
+
+def tuple_of(values: Sequence[Node]) -> Node:
+    """Return several scalar values as one node; a single one as it is."""
+    if len(values) == 1:
+        return values[0]
+    widest = max(values, key=lambda v: v.dtype.itemsize)
+    return make(Op.TUPLE, widest.dtype, tuple(values))
+
+
 _Key = tuple[Node, Index, Predicate]
+
+
+# Per value what it is made of, without itself: a walk over a body is asked for many times.
+_orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
 
 
 def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
@@ -57,6 +90,16 @@ def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
         value: what to start from.
         into_reductions: follow what reductions and stages loop over; otherwise they are leaves.
     """
+    if not into_reductions:
+        return _walk(value, into_reductions=False)
+    below = _orders.get(value)
+    if below is None:
+        below = tuple(_walk(value, into_reductions=True)[:-1])
+        _orders[value] = below
+    return [*below, value]
+
+
+def _walk(value: Node, *, into_reductions: bool) -> list[Node]:
     order: list[Node] = []
     done: set[Node] = set()
     stack: list[tuple[Node, bool]] = [(value, False)]
@@ -84,18 +127,32 @@ def scalar_sources(node: Node) -> tuple[Node, ...]:
     return tuple(dict.fromkeys(found))
 
 
+def depends_on(value: Node) -> dict[Node, set[Atom]]:
+    """Return per scalar node the loops outside of it that its value depends on."""
+    found: dict[Node, set[Atom]] = {}
+    for node in scalar_nodes(value):
+        atoms: set[Atom] = set()
+        for atom in _atoms_of(node):
+            atoms |= {atom} if atom.node is None else found[atom.node]
+        for s in node.src if node.op is not Op.LOAD else ():
+            atoms |= found[s]
+        found[node] = atoms - set(node.arg[1]) if node.op in LOOPS else atoms
+    return found
+
+
 class _Builder:
     """Evaluates tensor nodes at indices into scalar nodes, with an explicit stack."""
 
-    def __init__(self, root: Node, plan: Realized) -> None:
+    def __init__(self, region: Region, plan: Realized) -> None:
         self.stored = plan.regions
-        self.stages = {n: s for n, s in plan.stages.items() if s.root is root}
+        self.own = region.root if region.root is region.target else None
+        self.stages = {n: s for n, s in plan.stages.items() if s.root is region}
         self.done: dict[_Key, Node] = {}
         self.reduces: dict[_Key, tuple[Index, tuple[Atom, ...]]] = {}
         self.ranges: dict[Node, frozenset[Atom]] = {}
 
     def build(self, node: Node, index: Index) -> Node:
-        """Return the scalar value of `node` (never as a LOAD of itself) at `index`."""
+        """Return the scalar value of `node` at `index`; the stored node itself is not loaded."""
         first: _Key = (node, index, ())
         stack: list[_Key] = [first]
         while stack:
@@ -103,7 +160,8 @@ class _Builder:
             if key in self.done:
                 stack.pop()
                 continue
-            is_load = key[0].op is Op.BUFFER or (key[0] in self.stored and key != first)
+            own = key == first and node is self.own
+            is_load = key[0].op is Op.BUFFER or (key[0] in self.stored and not own)
             needed = [] if is_load else self._sources(key)
             missing = [k for k in needed if k not in self.done]
             if missing:
@@ -308,16 +366,16 @@ def _as_index(value: Node) -> Ix | None:
 
 
 def build_body(region: Region, plan: Realized) -> Body:
-    """Return the body of the kernel that stores `region.root`.
+    """Return the loop nest of a region.
 
     Args:
-        region: the kernel's root and ranges.
+        region: what it computes and where that goes.
         plan: all stored nodes, reading one is a LOAD; and the private arrays of kernels.
 
     Raises:
         LoweringError: the body is not a single value (an internal error).
     """
-    value = _Builder(region.root, plan).build(region.root, region.index)
+    value = _Builder(region, plan).build(region.root, region.index)
     if value.shape != ():
         raise LoweringError(f"{region.root!r}: the kernel body is not scalar")
-    return Body(region.root, region.ranges, value)
+    return Body(region.ranges, (Store(region.target, region.target_index, value),))

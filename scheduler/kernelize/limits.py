@@ -2,41 +2,51 @@
 
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
-Two limits: distinct buffers (each is a kernel argument, the output included) and fused operations
-(compile time grows faster than they do).
+Two limits (`scheduler.device_limits`): distinct buffers, each of which is a kernel argument,
+results included; and fused operations, because compile time grows faster than they do. Where a
+kernel is cut that only its code generation refuses (`kernelize.fallback`) is decided here too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Container, Mapping, Sequence
+from math import prod
 
-from scheduler.kernelize.uses import Region
-from scheduler.node import Node
+from scheduler import device_limits
+from scheduler.device_limits import Limits
+from scheduler.node import Node, consumers
 from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
 
-# PoCL passes 1024 bytes of parameters, 128 pointers; GPUs take at least as many.
-MAX_BUFFERS = 64
-# Fused operations per kernel; the largest of the example models has about 60.
-MAX_OPERATIONS = 512
+# A reduction is a loop of its own: it takes as long to compile as so many operations.
+REDUCTION_WEIGHT = 8
+# More values than this are not stored at one cut; one is, and the rest is computed again.
+MAX_LIVE = 64
+_LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
+
+# A cut may not store more than this, or splitting one kernel would take the memory of all.
+MAX_CUT_BYTES = 256 << 20
 
 
-def nodes_to_store(regions: Mapping[Node, Region]) -> set[Node]:
+def nodes_to_store(regions: Collection[Node], limits: Limits | None = None) -> set[Node]:
     """Return nodes that must be stored so that every kernel is within limits; empty if all are.
 
     Args:
-        regions: what is stored now.
+        regions: stored nodes, in order.
+        limits: by default those in force, see `device_limits.current`.
+
+    Raises:
+        SchedulerError: `MAX_KERNEL_BUFFERS` makes no sense.
     """
+    limits = limits or device_limits.current()
     found: set[Node] = set()
     for root in regions:
         fused = [n for n in _fused(root, regions) if n not in regions or n is root]
-        found |= _split_buffers(root, fused, regions)
-        operations = [n for n in fused if n.op in ELEMENTWISE and n is not root]
-        if len(operations) > MAX_OPERATIONS:
-            found.update(operations[MAX_OPERATIONS - 1 :: MAX_OPERATIONS])
+        found |= _split_buffers(root, fused, regions, limits.max_buffers - 1)
+        found |= _split_operations(root, fused, limits.operations)
     return found
 
 
-def _fused(root: Node, regions: Mapping[Node, Region]) -> list[Node]:
+def _fused(root: Node, stored: Container[Node]) -> list[Node]:
     """Return what a kernel computes and reads, sources first."""
     order: list[Node] = []
     seen: set[Node] = set()
@@ -50,33 +60,164 @@ def _fused(root: Node, regions: Mapping[Node, Region]) -> list[Node]:
             continue
         seen.add(node)
         stack.append((node, True))
-        if node is root or node not in regions:
+        if node is root or node not in stored:
             stack.extend((s, False) for s in reversed(node.src))
     return order
 
 
-def _split_buffers(root: Node, fused: list[Node], regions: Mapping[Node, Region]) -> set[Node]:
-    """Return nodes of one kernel to store so that no value needs more than MAX_BUFFERS - 1."""
+def _split_buffers(
+    root: Node, fused: Sequence[Node], regions: Container[Node], most: int
+) -> set[Node]:
+    """Return nodes of one kernel to store so that no value of it reads more than `most` buffers."""
     reads: dict[Node, frozenset[Node]] = {}
     cut: set[Node] = set()
     for node in fused:
         if node.op is Op.BUFFER:
             reads[node] = frozenset({node})
             continue
+        if _is_view_of_weight(node):
+            # Each view of a weight may be packed in an order of its own: another argument.
+            reads[node] = frozenset({node})
+            continue
         sources = [s for s in node.src if node.op is not Op.ASSIGN or s is not node.src[0]]
         needed = {s: reads.get(s, frozenset({s} if s in regions else ())) for s in sources}
-        while len(frozenset().union(*needed.values())) > MAX_BUFFERS - 1:
-            largest = max(needed, key=lambda s: len(needed[s]))
-            if len(needed[largest]) <= 1:
-                break  # a single operation over this many buffers: nothing below it to store
-            below = _under_movement(largest)
-            cut.add(below)
-            needed[largest] = frozenset({below})
-        reads[node] = frozenset().union(*needed.values())
+        if sum(map(len, needed.values())) > most:  # the union is not worth making before
+            cut |= _store_largest(needed, most)
+        if len(needed) == 1:
+            reads[node] = next(iter(needed.values()))
+        else:
+            reads[node] = frozenset().union(*needed.values())
     return cut - {root}
+
+
+def _store_largest(needed: dict[Node, frozenset[Node]], most: int) -> set[Node]:
+    """Replace sources by reads of their stored values until few enough buffers are needed."""
+    cut: set[Node] = set()
+    while len(frozenset().union(*needed.values())) > most:
+        largest = max(needed, key=lambda s: len(needed[s]))
+        if len(needed[largest]) <= 1:
+            break  # a single operation over this many buffers: nothing below it to store
+        below = _under_movement(largest)
+        cut.add(below)
+        needed[largest] = frozenset({below})
+    return cut
+
+
+def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]:
+    """Return nodes of one kernel to store so that each part does at most `most` operations.
+
+    It is cut where the fewest values are needed later, and all of them are stored: what is not
+    would be computed again after the cut.
+    """
+    weights = [_weight(n) if n is not root else 0 for n in fused]
+    if sum(weights) <= most:
+        return set()
+    last = _last_uses(fused)
+    change = [0] * (len(fused) + 1)
+    for position, node in enumerate(fused):
+        if last.get(node, position) > position:
+            change[position] += 1
+            change[last[node]] -= 1
+    cut: set[Node] = set()
+    done, live, best, fewest = 0, 0, -1, 0
+    for position, weight in enumerate(weights):
+        if done + weight > most and best >= 0:
+            cut |= _live_at(best, fused, last, fewest)
+            done, best = sum(weights[best + 1 : position]), -1
+        done += weight
+        live += change[position]
+        if weight and 2 * done >= most and (best < 0 or live <= fewest):
+            best, fewest = position, live
+    return cut - {root}
+
+
+def _live_at(
+    position: int, fused: Sequence[Node], last: Mapping[Node, int], count: int
+) -> set[Node]:
+    if count > MAX_LIVE:
+        return {fused[position]}
+    return {n for i, n in enumerate(fused[: position + 1]) if last.get(n, i) > position}
+
+
+def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:
+    """Return for each value of a kernel where it is used last, movements seen through."""
+    inside = frozenset(fused)
+    last: dict[Node, int] = {}
+    for position, node in enumerate(fused):
+        if node.op in MOVEMENT and node.op is not Op.CAT:
+            continue
+        for source in node.src:
+            value = _under_movement(source)
+            if value in inside and value.op not in _LEAVES:
+                last[value] = position
+    return last
+
+
+def _weight(node: Node) -> int:
+    if node.op is Op.REDUCE:
+        return REDUCTION_WEIGHT
+    return 1 if node.op in ELEMENTWISE else 0
+
+
+def _is_view_of_weight(node: Node) -> bool:
+    if node.op not in MOVEMENT or node.op is Op.CAT:
+        return False
+    below = _under_movement(node)
+    return below.op is Op.BUFFER and below.arg.kind == "weight"
 
 
 def _under_movement(node: Node) -> Node:
     while node.op in MOVEMENT and node.op is not Op.CAT:
         node = node.src[0]
     return node
+
+
+# --- a kernel that cannot be generated ----------------------------------------------------------
+
+
+def split_points(root: Node, stored: Container[Node]) -> set[Node]:
+    """Return a node to store so that the kernel of `root` becomes two simpler ones; empty if none.
+
+    A reduction inside the kernel is the best place, as two loop nests are simpler than one around
+    the other; then what a movement reads, as its index becomes plain; then an elementwise node.
+    Among equals the one that halves the work, so that few rounds are needed.
+
+    Args:
+        root: the stored node of the kernel.
+        stored: what is stored now.
+    """
+    inner = [n for n in _fused(root, stored) if n is root or n not in stored]
+    size = _sizes(inner)
+    users = consumers(inner)
+    whole = size[root]
+    choices: list[tuple[int, int, int]] = []
+    for position, node in enumerate(inner):
+        place = _preference(node, users[node])
+        bytes_stored = node.dtype.itemsize * prod(node.shape)
+        if place is None or node is root or not size[node] or bytes_stored > MAX_CUT_BYTES:
+            continue
+        if whole - size[node] < 1:
+            continue  # nothing would be left above it
+        choices.append((place, abs(whole - 2 * size[node]), position))
+    return {inner[min(choices)[2]]} if choices else set()
+
+
+def _preference(node: Node, users: Sequence[Node]) -> int | None:
+    """Return how good it is to store a node, lower is better; None if it is no value to store."""
+    if node.op is Op.REDUCE:
+        return 0
+    if node.op is not Op.GATHER and node.op not in ELEMENTWISE and node.op is not Op.CAT:
+        return None
+    return 1 if any(u.op in MOVEMENT or u.op is Op.GATHER for u in users) else 2
+
+
+def _sizes(inner: Sequence[Node]) -> dict[Node, int]:
+    """Return for each node how many operations of the kernel are under it, itself included."""
+    under: dict[Node, int] = {}  # bit sets: shared operations count once
+    for bit, node in enumerate(inner):
+        found = 0
+        for source in node.src:
+            found |= under.get(source, 0)
+        works = node.op in ELEMENTWISE or node.op in (Op.REDUCE, Op.GATHER, Op.CAT)
+        under[node] = found | (1 << bit) if works else found
+    return {node: bits.bit_count() for node, bits in under.items()}

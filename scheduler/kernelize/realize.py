@@ -13,7 +13,10 @@ needs it, at the indices found here; a node is stored when that would cost more 
   the topmost elementwise node, so that bias, activation and residual are part of its kernel;
 - an elementwise value without own reduction is recomputed unless the repeated work exceeds a store
   and a launch;
-- movement ops are never stored by choice: the node below them is, and the movement is an index.
+- movement ops are never stored by choice: the node below them is, and the movement is an index;
+  casts to a wider type are not either: fewer bytes are below them;
+- a stored join (CAT) of values that are expensive to compute gets one loop nest for each source,
+  which writes its slice: nothing is selected and nothing is copied.
 """
 
 from __future__ import annotations
@@ -25,7 +28,15 @@ from math import prod
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.uses import Realized, Region, Stage, Use, open_region, reduce_index
+from scheduler.kernelize.uses import (
+    Realized,
+    Region,
+    Stage,
+    Use,
+    open_parts,
+    open_region,
+    reduce_index,
+)
 from scheduler.node import Node, consumers, toposort
 from scheduler.ops import COST, ELEMENTWISE, MOVEMENT, Op
 
@@ -64,16 +75,18 @@ class _Walk:
     """What the walk has decided so far.
 
     Attributes:
-        regions: stored nodes.
+        regions: loop nests of stored nodes.
         stages: values kept in private arrays.
         around: per reduce range, the ranges of the loops it runs inside of.
         hoisted: per kernel, the outer ranges its hoisted reductions depend on.
+        reduced: per node, the elements read by the largest reduction it holds one to one.
     """
 
-    regions: dict[Node, Region]
+    regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]
     around: dict[Atom, frozenset[Atom]]
-    hoisted: dict[Node, frozenset[Atom]]
+    hoisted: dict[Region, frozenset[Atom]]
+    reduced: dict[Node, int]
 
     def loops_of(self, index: Index) -> frozenset[Atom] | None:
         """Return the loops a value at an index runs through; None if only run time knows."""
@@ -93,16 +106,16 @@ class _Walk:
         loops = self.loops_of(use.index)
         if loops is None or prod(a.size for a in loops) > prod(node.shape):
             return False
-        mine = {r for r in self.regions[use.root].ranges if r is not None}
+        mine = {r for r in use.root.ranges if r is not None}
         if not loops <= mine:
-            return _reduced_elements(node) <= MAX_NESTED_WORK
+            return self.reduced[node] <= MAX_NESTED_WORK
         return self._hoists(use.root, loops, mine)
 
-    def _hoists(self, root: Node, loops: frozenset[Atom], mine: set[Atom]) -> bool:
+    def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom]) -> bool:
         """Whether a kernel may run something in its outer loops only; remembers which they are."""
         if loops == mine:
             return True
-        few = prod(a.size for a in loops) < MIN_ROWS and prod(root.shape) > SMALL_KERNEL
+        few = prod(a.size for a in loops) < MIN_ROWS and prod(root.root.shape) > SMALL_KERNEL
         if few or self.hoisted.get(root, loops) != loops:
             return False
         self.hoisted[root] = loops
@@ -118,7 +131,7 @@ class _Walk:
         if len(needed) < 2 or any(u.root is not root for u in needed):
             return False
         columns = [{u.index[axis] for u in needed} for axis in range(len(node.shape))]
-        mine = {r for r in self.regions[root].ranges if r is not None}
+        mine = {r for r in root.ranges if r is not None}
         axes, row = [], set[Atom]()
         for axis, found in enumerate(columns):
             leaves = {a for ix in found for a in ixs.leaves(ix)}
@@ -130,7 +143,7 @@ class _Walk:
             else:
                 axes.append(axis)
         array = prod(node.shape[a] for a in axes)
-        small = array <= STAGE_ELEMENTS and _reduced_elements(node) <= MAX_NESTED_WORK
+        small = array <= STAGE_ELEMENTS and self.reduced[node] <= MAX_NESTED_WORK
         rows = prod(a.size for a in row)
         if not axes or not small or rows * array > prod(node.shape):
             return False
@@ -155,16 +168,22 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
     order = toposort(sinks)
     forced = {*sinks, *pins} | {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
     carries, cost = _summaries(order, forced)
-    uses: dict[Node, dict[tuple[Node, Index], Use]] = {n: {} for n in order}
-    walk = _Walk({}, {}, {}, {})
+    uses: dict[Node, dict[tuple[Region, Index], Use]] = {n: {} for n in order}
+    walk = _Walk({}, {}, {}, {}, _reduced_elements(order))
     for node in reversed(order):
         needed = list(uses[node].values())
         if node in forced or (
             needed and _must_store(node, needed, carries[node], cost[node], walk)
         ):
+            if node.op is Op.CAT and _in_parts(node, carries, cost):
+                walk.regions[node] = open_parts(node)
+                for part in walk.regions[node]:
+                    _merge_use(uses[part.root], Use(part, part.index, 1.0))
+                continue
             if node in forced or not walk.try_stage(node, needed):
-                walk.regions[node] = open_region(node)
-                needed = [Use(node, walk.regions[node].index, 1.0)]
+                region = open_region(node)
+                walk.regions[node] = (region,)
+                needed = [Use(region, region.index, 1.0)]
             else:
                 needed = [Use(walk.stages[node].root, walk.stages[node].index, 1.0)]
         elif node.op in _LEAVES:
@@ -175,7 +194,15 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
     return Realized(walk.regions, walk.stages)
 
 
-def _merge_use(table: dict[tuple[Node, Index], Use], use: Use) -> None:
+def _in_parts(join: Node, carries: dict[Node, bool], cost: dict[Node, float]) -> bool:
+    """Whether the sources of a join are computed in loops of their own, not selected from."""
+    if any(carries[s] for s in join.src):
+        return True
+    repeated = sum(cost[s] * (prod(join.shape) - prod(s.shape)) for s in join.src)
+    return repeated > LAUNCH_COST
+
+
+def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
     """Add a use; the same element needed twice by one kernel is one evaluation there."""
     old = table.get((use.root, use.index))
     if old is None:
@@ -190,6 +217,8 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk:
         return False
     if node.op in MOVEMENT and node.op is not Op.CAT:
         return False
+    if _widens(node):
+        return False
     if len(needed) > MAX_USES:
         return True
     if any(ix.depth > MAX_INDEX_DEPTH for use in needed for ix in use.index):
@@ -199,6 +228,11 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk:
     evaluations = sum(max(1.0, u.times / TILE_REUSE) if u.reduced else u.times for u in needed)
     size = prod(node.shape)
     return size * (evaluations - 1) * cost > LAUNCH_COST + size * MEMORY_COST
+
+
+def _widens(node: Node) -> bool:
+    """Whether a node only makes its source wider: the narrow value is stored instead."""
+    return node.op is Op.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
 def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], dict[Node, float]]:
@@ -290,13 +324,14 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
     return [(s, need(index, 1.0)) for s in node.src]
 
 
-def _reduced_elements(node: Node) -> int:
-    """Return the elements read by the largest reduction a node holds one to one."""
-    largest, stack = 0, [node]
-    while stack:
-        n = stack.pop()
-        if n.op is Op.REDUCE:
-            largest = max(largest, prod(n.src[0].shape))
-        elif n.op in ELEMENTWISE or n.op in MOVEMENT:
-            stack.extend(s for s in n.src if len(stack) < MAX_USES)
-    return largest
+def _reduced_elements(order: Sequence[Node]) -> dict[Node, int]:
+    """Return per node the elements read by the largest reduction it holds one to one."""
+    found: dict[Node, int] = {}
+    for node in order:
+        if node.op is Op.REDUCE:
+            found[node] = prod(node.src[0].shape)
+        elif node.op in ELEMENTWISE or node.op in MOVEMENT:
+            found[node] = max((found[s] for s in node.src), default=0)
+        else:
+            found[node] = 0
+    return found

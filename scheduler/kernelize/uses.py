@@ -15,35 +15,65 @@ class Use:
     """How one kernel needs a node.
 
     Attributes:
-        root: the stored node whose kernel it is.
+        root: the kernel to be.
         index: of the needed element, in the ranges of that kernel.
         times: evaluations per element of the node, if nothing is hoisted.
         reduced: it is needed inside a reduction, whose register tile shares it between results.
     """
 
-    root: Node
+    root: Region
     index: Index
     times: float
     reduced: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Region:
-    """A kernel to be: the stored node and the ranges over its shape."""
+    """A loop nest to be; compared by identity.
+
+    Attributes:
+        root: what it computes: a stored node, or one source of a stored join.
+        ranges: over the shape of root; None for axes of size 1.
+        target: the stored node: root itself, or the join.
+        at: where root begins in target, per axis.
+    """
 
     root: Node
-    ranges: tuple[Atom | None, ...]  # None for axes of size 1
+    ranges: tuple[Atom | None, ...]
+    target: Node
+    at: tuple[int, ...]
 
     @property
     def index(self) -> Index:
-        """The element this kernel's iteration stores."""
+        """The element of root that one iteration computes."""
         return tuple(ixs.ZERO if r is None else ixs.of(r) for r in self.ranges)
 
+    @property
+    def target_index(self) -> Index:
+        """The element of target that it stores."""
+        return tuple(ixs.add(i, ixs.constant(a)) for i, a in zip(self.index, self.at, strict=True))
 
-def open_region(root: Node) -> Region:
-    """Return a region with fresh ranges over the shape of a node."""
+
+def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()) -> Region:
+    """Return a region with fresh ranges over the shape of a node.
+
+    Args:
+        root: what it computes.
+        target: the stored node, by default root.
+        at: where root begins in target, by default at the origin.
+    """
     ranges = tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(root.shape))
-    return Region(root, ranges)
+    return Region(root, ranges, target or root, at or (0,) * len(root.shape))
+
+
+def open_parts(join: Node) -> tuple[Region, ...]:
+    """Return one region for each source of a CAT, each writing its slice of the join."""
+    parts, begin = [], 0
+    for source in join.src:
+        at = tuple(begin if axis == join.arg else 0 for axis in range(len(join.shape)))
+        parts.append(open_region(source, join, at))
+        begin += source.shape[join.arg]
+    return tuple(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +89,7 @@ class Stage:
         axes: which axes of the value they are; the others are the row.
     """
 
-    root: Node
+    root: Region
     index: Index
     ranges: tuple[Atom, ...]
     axes: tuple[int, ...]
@@ -71,9 +101,14 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Realized:
-    """Stored nodes with their ranges, consumers before producers, and private arrays."""
+    """What is stored, consumers before producers.
 
-    regions: dict[Node, Region]
+    Attributes:
+        regions: per stored node its loop nests: one, or one for each source of a join.
+        stages: values kept in private arrays.
+    """
+
+    regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]
 
 

@@ -144,18 +144,18 @@ class Emitter:
                 tests.append(f"({text} <= {high})")
         return " & ".join(tests) or "1", depth
 
-    def text(self) -> str:
-        """Return the body of the kernel, indented."""
+    def text(self, level: int = 1) -> str:
+        """Return all statements, indented from a level on."""
         out: list[str] = []
         stack: list[tuple[str | Scope, int]] = [
-            (line, 1) for line in reversed(self.scopes[0].lines)
+            (line, level) for line in reversed(self.scopes[0].lines)
         ]
         while stack:
-            item, level = stack.pop()
+            item, depth = stack.pop()
             if isinstance(item, str):
-                out.append("  " * level + item)
+                out.append("  " * depth + item)
                 continue
-            out.append("  " * level + item.opener + " {")
-            stack.append(("}", level))
-            stack.extend((line, level + 1) for line in reversed(item.lines))
+            out.append("  " * depth + item.opener + " {")
+            stack.append(("}", depth))
+            stack.extend((line, depth + 1) for line in reversed(item.lines))
         return "\n".join(out)

@@ -43,10 +43,13 @@ def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedul
 
 
 def overwrites(body: PlacedBody, source: Node) -> bool:
-    """Whether each load of `source` is outside loops and at the offset that is stored."""
+    """Whether each load of `source` is outside loops and at the offset of the only store."""
+    if len(body.stores) > 1:
+        return False
+    offset = body.stores[0].offset
     loads = {n for n in scalar_nodes(body.value) if n.op is Op.LOAD and n.src[0] is source}
     repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
-    return loads.isdisjoint(repeated) and all(n.arg.offset is body.offset for n in loads)
+    return loads.isdisjoint(repeated) and all(n.arg.offset is offset for n in loads)
 
 
 def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]) -> Node | None:

@@ -10,13 +10,14 @@ from scheduler import index as ixs
 from scheduler import trace
 from scheduler.errors import LoweringError
 from scheduler.index import Atom
-from scheduler.kernelize.body import scalar_nodes
-from scheduler.kernelize.kernels import Kernel, state_of
+from scheduler.kernelize.body import Body, scalar_nodes
+from scheduler.kernelize.fallback import KernelRefusedError, Refused
+from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
 from scheduler.lower.in_place import exact_schedule, in_place_of, overwrites
-from scheduler.lower.pack import PackedWeight
 from scheduler.lower.place import (
     Layout,
     PlacedBody,
+    PlacedStore,
     accumulates,
     dependencies,
     merge_ranges,
@@ -25,7 +26,7 @@ from scheduler.lower.place import (
     split_ranges,
     store_as,
 )
-from scheduler.lower.render import render
+from scheduler.lower.render import Nest, render
 from scheduler.lower.schedule import choose_schedule, choose_vector
 from scheduler.lower.values import Argument
 from scheduler.node import Node
@@ -41,24 +42,24 @@ class LoweredKernel:
 
     Attributes:
         kernel: what was lowered.
-        target: node whose storage it writes (a state BUFFER where an ASSIGN is done in place).
+        storage: nodes whose storage it writes, in parameter order: the kernel's targets, but the
+            state's BUFFER where an ASSIGN is done in place.
         text: "(parameters) { body }" without a name.
-        arguments: bound after the target, in parameter order.
+        arguments: bound after the storage, in parameter order.
         items: work-items, one per work-group.
-        lanes: vector width used.
-        flops, bytes_moved: static estimates; bytes count each buffer read and written once.
+        lanes: vector widths used.
+        flops: static estimate.
         kind: "contract", "reduce" or "map"; only a name for people.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
     """
 
     kernel: Kernel
-    target: Node
+    storage: tuple[Node, ...]
     text: str
     arguments: tuple[Argument, ...]
     items: int
-    lanes: int
+    lanes: tuple[int, ...]
     flops: int
-    bytes_moved: int
     kind: str
     in_place_of: Node | None = None
 
@@ -69,23 +70,28 @@ class _Program:
     Attributes:
         kernels, outputs: as for `lower_kernels`.
         layouts: of intermediates lowered so far.
+        direct: state BUFFER of each ASSIGN node that is written in place.
         arena: stored nodes that are neither outputs nor written to a state.
+        free: those of them whose layout is up to the kernel that writes them.
         last_read: position of the last kernel that reads a node.
     """
 
     def __init__(self, kernels: Sequence[Kernel], outputs: Sequence[Node]) -> None:
         self.kernels, self.outputs = kernels, frozenset(outputs)
         self.layouts: dict[Node, Layout] = {}
+        self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
-        targets = [k.target for k in kernels if state_of(k, kernels) is None]
+        targets = [t for k in kernels for t in k.targets if t not in self.direct]
         self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
+        self.free = {t for t in self.arena if t.op is not Op.ASSIGN}
 
     def free_after(self, position: int) -> list[Node]:
         """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
         kernel = self.kernels[position]
-        if kernel.target not in self.arena:
+        target = kernel.targets[0]
+        if target not in self.arena or len(kernel.targets) > 1 or len(kernel.bodies) > 1:
             return []
-        shape, width = kernel.target.shape, kernel.target.dtype.itemsize
+        shape, width = target.shape, target.dtype.itemsize
         return [
             r
             for r in kernel.reads
@@ -102,7 +108,7 @@ def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[Lo
         outputs: stored nodes that are program outputs: they stay row-major.
 
     Raises:
-        LoweringError: a kernel has no rendering; the message names its origin.
+        KernelRefusedError: a kernel has no rendering; the message names its origin.
     """
     program = _Program(kernels, outputs)
     lowered = []
@@ -110,66 +116,71 @@ def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[Lo
         try:
             lowered.append(_lower(program, position))
         except LoweringError as error:
-            origin = ", ".join(kernel.origin) or repr(kernel.target)
-            raise LoweringError(f"kernel of {origin}: {error}") from error
+            stored = frozenset(t for k in kernels for t in k.targets)
+            refused = Refused(kernel.targets, stored, name_of(kernel), str(error))
+            raise KernelRefusedError(refused) from error
     return lowered
 
 
 def _lower(program: _Program, position: int) -> LoweredKernel:
-    kernel, layouts = program.kernels[position], program.layouts
-    body = split_ranges(place(kernel.body, layouts))
-    fixed = kernel.target in program.outputs or kernel.target.op in (Op.ASSIGN, Op.BUFFER)
-    vector, lanes = choose_vector(body, free_layout=not fixed)
-    if not fixed:
-        layouts[kernel.target] = _layout(body, vector)
-        body = store_as(body, layouts[kernel.target])
-    _check_offsets(body)
-    body, vector = merge_ranges(body, vector)
-    target = state_of(kernel, program.kernels) or kernel.target
-    updates = target in kernel.reads
-    schedule = (exact_schedule if updates else choose_schedule)(body, vector, lanes)
-    if updates and not overwrites(body, target):
-        raise LoweringError(f"{target.arg}: overwrites elements of the state that it still reads")
-    trace.loops(kernel, schedule)
-    reused = in_place_of(body, schedule, program.free_after(position))
-    rendered = render(body, schedule, target)
-    flops = _flops(body)
-    moved = target.dtype.itemsize * prod(target.shape)
-    moved += sum(_argument_bytes(a) for a in rendered.arguments)
+    kernel = program.kernels[position]
+    nests = [_nest(program, kernel, body) for body in kernel.bodies]
+    trace.loops(kernel, [nest.schedule for nest in nests])
+    reused = None
+    if len(nests) == 1:
+        free = program.free_after(position)
+        reused = in_place_of(nests[0].body, nests[0].schedule, free)
+    rendered = render(nests)
     return LoweredKernel(
         kernel,
-        target,
+        tuple(dict.fromkeys(node for nest in nests for node in nest.outputs)),
         rendered.text,
         rendered.arguments,
         rendered.items,
         rendered.lanes,
-        flops,
-        moved,
-        _kind(body),
+        sum(_flops(nest.body) for nest in nests),
+        _kind([nest.body for nest in nests]),
         reused,
     )
 
 
+def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
+    """Choose layouts and loops of one loop nest."""
+    placed = split_ranges(place(body, program.layouts))
+    # What several loop nests write in parts is laid out before it is known what each would like.
+    whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
+    free = program.free & whole
+    vector, lanes = choose_vector(placed, free)
+    for store in placed.stores:
+        if store.target in free:
+            program.layouts[store.target] = _layout(store, vector)
+    placed = store_as(placed, program.layouts)
+    _check_offsets(placed)
+    placed, vector = merge_ranges(placed, vector)
+    outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
+    updated = [node for node in outputs if node in kernel.reads]
+    schedule = (exact_schedule if updated else choose_schedule)(placed, vector, lanes)
+    for node in updated:
+        if not overwrites(placed, node):
+            raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
+    return Nest(placed, schedule, outputs)
+
+
 def _check_offsets(body: PlacedBody) -> None:
-    offsets = [body.offset, *(n.arg.offset for n in scalar_nodes(body.value) if n.op is Op.LOAD)]
+    offsets = [s.offset for s in body.stores]
+    offsets += [n.arg.offset for n in scalar_nodes(body.value) if n.op is Op.LOAD]
     largest = max(offset.hi for offset in offsets)
     if largest > MAX_OFFSET:
         raise LoweringError(f"a buffer of {largest + 1} elements; at most {MAX_OFFSET + 1} fit")
 
 
-def _layout(body: PlacedBody, vector: Atom | None) -> Layout:
+def _layout(store: PlacedStore, vector: Atom | None) -> Layout:
     """Return the order of axes with the vector's axis innermost."""
-    rank = len(body.shape)
+    rank = len(store.index)
     if vector is None:
         return row_major(rank)
-    inner = [a for a in range(rank) if ixs.coefficient(body.index[a], vector) != 0]
+    inner = [a for a in range(rank) if ixs.coefficient(store.index[a], vector) != 0]
     return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
-
-
-def _argument_bytes(argument: Argument) -> int:
-    if isinstance(argument, PackedWeight):
-        return int(argument.data.nbytes)
-    return argument.dtype.itemsize * prod(argument.shape)
 
 
 def _flops(body: PlacedBody) -> int:
@@ -185,8 +196,8 @@ def _flops(body: PlacedBody) -> int:
     return total
 
 
-def _kind(body: PlacedBody) -> str:
-    reductions = accumulates(body)
+def _kind(bodies: Sequence[PlacedBody]) -> str:
+    reductions = [n for body in bodies for n in accumulates(body)]
     if not reductions:
         return "map"
     products = [n for n in reductions if n.arg[0] is Op.ADD and n.src[0].op is Op.MUL]

@@ -52,22 +52,43 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedStore:
+    """One result of a placed body.
+
+    Attributes:
+        target: whose storage is written.
+        index: logical index of the element stored.
+        offset: where it is stored.
+    """
+
+    target: Node
+    index: tuple[Ix, ...]
+    offset: Ix
+
+    @property
+    def atoms(self) -> frozenset[Atom]:
+        """The loops that it runs in; loops below them do not repeat it."""
+        return frozenset(ixs.leaves(self.offset))
+
+
+@dataclass(frozen=True, slots=True)
 class PlacedBody:
     """A body with offsets.
 
     Attributes:
         ranges: output loops, outermost first.
-        value: scalar node; LOADs carry a Place.
-        index: logical index of the element stored.
-        offset: where it is stored.
-        shape: logical shape of the result.
+        value: scalar node, a TUPLE if there are several stores; LOADs carry a Place.
+        stores: where the values go.
     """
 
     ranges: tuple[Atom, ...]
     value: Node
-    index: tuple[Ix, ...]
-    offset: Ix
-    shape: tuple[int, ...]
+    stores: tuple[PlacedStore, ...]
+
+    @property
+    def values(self) -> tuple[Node, ...]:
+        """What each store writes."""
+        return self.value.src if self.value.op is Op.TUPLE else (self.value,)
 
 
 def is_weight(node: Node) -> bool:
@@ -76,27 +97,31 @@ def is_weight(node: Node) -> bool:
 
 
 def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
-    """Return the body with offsets into storage; the result is row-major until `store_as`.
+    """Return the body with offsets into storage.
 
     Args:
         body: from `build_body`.
-        layouts: of stored nodes it reads; those without one are row-major.
+        layouts: of stored nodes it reads or writes; those without one are row-major.
     """
-    index = tuple(ixs.ZERO if r is None else ixs.of(r) for r in body.ranges)
     ranges = tuple(r for r in body.ranges if r is not None)
     value = _rebuild(body.value, {}, layouts)
-    shape = body.root.shape
-    return PlacedBody(ranges, value, index, row_major(len(shape)).offset(index, shape), shape)
+    stores = tuple(PlacedStore(s.target, s.index, ixs.ZERO) for s in body.stores)
+    return store_as(PlacedBody(ranges, value, stores), layouts)
 
 
-def store_as(body: PlacedBody, layout: Layout) -> PlacedBody:
-    """Return the body storing its result in another layout."""
-    return replace(body, offset=layout.offset(body.index, body.shape))
+def store_as(body: PlacedBody, layouts: Mapping[Node, Layout]) -> PlacedBody:
+    """Return the body storing its results in given layouts, row-major where there is none."""
+    stores = []
+    for store in body.stores:
+        shape = store.target.shape
+        layout = layouts.get(store.target) or row_major(len(shape))
+        stores.append(replace(store, offset=layout.offset(store.index, shape)))
+    return replace(body, stores=tuple(stores))
 
 
 def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
     """Return (offsets and predicates, row-major offsets of weights) of a body."""
-    found: list[Ix] = [body.offset]
+    found: list[Ix] = [s.offset for s in body.stores]
     weights: list[Ix] = []
     for node in scalar_nodes(body.value):
         if node.op is Op.LOAD:
@@ -201,9 +226,12 @@ def _replace_ranges(
     body: PlacedBody, mapping: Mapping[Atom, Ix], ranges: tuple[Atom, ...]
 ) -> PlacedBody:
     value = _rebuild(body.value, mapping, {})
-    index = tuple(ixs.substitute(i, mapping) for i in body.index)
-    offset = ixs.substitute(body.offset, mapping)
-    return replace(body, ranges=ranges, value=value, index=index, offset=offset)
+    return PlacedBody(ranges, value, tuple(_moved(s, mapping) for s in body.stores))
+
+
+def _moved(store: PlacedStore, mapping: Mapping[Atom, Ix]) -> PlacedStore:
+    index = tuple(ixs.substitute(i, mapping) for i in store.index)
+    return PlacedStore(store.target, index, ixs.substitute(store.offset, mapping))
 
 
 def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:
@@ -227,9 +255,8 @@ def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]
         return tuple(fused if r is outer else r for r in group if r is not inner)
 
     value = _rebuild(body.value, mapping, {}, swap_ranges=(outer, inner, fused))
-    index = tuple(ixs.substitute(i, mapping) for i in body.index)
-    offset = ixs.substitute(body.offset, mapping)
-    return replace(body, ranges=swap(body.ranges), value=value, index=index, offset=offset), fused
+    stores = tuple(_moved(s, mapping) for s in body.stores)
+    return PlacedBody(swap(body.ranges), value, stores), fused
 
 
 def _rebuild(

@@ -8,7 +8,7 @@ each column once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import product
@@ -28,36 +28,54 @@ from scheduler.ops import Op, identity
 
 
 @dataclass(frozen=True, slots=True)
+class Nest:
+    """One loop nest to render.
+
+    Attributes:
+        body: placed and merged.
+        schedule: its loops.
+        outputs: nodes whose storage its stores write, in their order.
+    """
+
+    body: PlacedBody
+    schedule: Schedule
+    outputs: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Rendered:
     """Text of a kernel from the parameter list on, and what to launch it with.
 
     Attributes:
         text: "(parameters) { body }" without a name.
-        arguments: what is bound after the output, in parameter order.
+        arguments: what is bound after the outputs, in parameter order.
         items: work-items to launch.
-        lanes: vector width used.
+        lanes: vector widths used.
     """
 
     text: str
     arguments: tuple[Argument, ...]
     items: int
-    lanes: int
+    lanes: tuple[int, ...]
 
 
 class _Renderer:
-    def __init__(self, body: PlacedBody, schedule: Schedule, output: Node) -> None:
-        self.body, self.schedule, self.output = body, schedule, output
-        self.lanes = schedule.lanes
-        self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in schedule.tiles]
+    def __init__(self, nest: Nest, outputs: dict[Node, str], inputs: dict[Argument, str]) -> None:
+        self.body, self.schedule = nest.body, nest.schedule
+        self.pointers = [outputs[node] for node in nest.outputs]
+        self.lanes = self.schedule.lanes
+        self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
         self.reduces = {
             r: self._reduce_axis(node, r)
-            for node, order in schedule.reduce_order.items()
+            for node, order in self.schedule.reduce_order.items()
             for r in order
         }
         # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
         whole = [a for a in self.reduces.values() if a.atom.size == a.outer * a.block]
         self.e = Emitter()
-        self.v = Values(self.e, body.value, [*self.outputs, *whole], self.lanes, self._run_here)
+        axes = [*self.outputs, *whole]
+        self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
+        self.v.arguments = inputs
 
     def _reduce_axis(self, node: Node, atom: Atom) -> Axis:
         if atom is self.schedule.across.get(node):
@@ -65,12 +83,18 @@ class _Renderer:
         unroll = self.schedule.reduce_unroll.get(atom, 1)
         return Axis(atom, atom.size // unroll, unroll, 1)
 
-    def render(self) -> Rendered:
-        """Return the text of the whole kernel."""
+    def render(self, first: str, level: int) -> str:
+        """Return the statements of the nest.
+
+        Args:
+            first: expression of the number of its work-item.
+            level: of indentation.
+        """
         schedule = self.schedule
-        self.e.statement("const int item = get_global_id(0);")
+        self.e.statement(f"const int item = {first};")
         outer = self.outputs[: len(self.outputs) - schedule.inner]
         inner = self.outputs[len(outer) :]
+        known = {a.atom for a in outer}
         with ExitStack() as loops:
             if schedule.chunk > 1:
                 end = f"item * {schedule.chunk} + {schedule.chunk}"
@@ -81,20 +105,21 @@ class _Renderer:
                 loops.enter_context(self.e.loop(header))
             name = "step" if schedule.chunk > 1 else "item"
             instances = self._instances(outer, self._outer_steps(outer, name))
-            self._reduce_all(instances, {a.atom for a in outer})
+            self._reduce_all(instances, known)
+            above = [s.atoms <= known for s in self.body.stores]
+            self._store_all(instances, [i for i, here in enumerate(above) if here])
             if inner:
                 steps = {a.atom: self._open_loop(loops, a.outer) for a in inner}
                 below = self._instances(inner, steps)
                 instances = [o.extended(i) for o in instances for i in below]
                 self._reduce_all(instances, {a.atom for a in self.outputs})
-            for instance in instances:
-                self._store(instance)
-        parameters = [f"__global {self.output.dtype.cl}* out"]
-        for argument, parameter in self.v.arguments.items():
-            kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
-            parameters.append(f"const __global {kind.cl}* {parameter}")
-        text = f"({', '.join(parameters)})\n{{\n{self.e.text()}\n}}\n"
-        return Rendered(text, tuple(self.v.arguments), schedule.items, self.lanes)
+            self._store_all(instances, [i for i, here in enumerate(above) if not here])
+        return self.e.text(level)
+
+    def _store_all(self, instances: list[Instance], numbers: list[int]) -> None:
+        for instance in instances:
+            for number in numbers:
+                self._store(number, instance)
 
     def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
         """Emit the reductions that depend on known ranges only and are not emitted yet."""
@@ -303,21 +328,22 @@ class _Renderer:
             self.e.statement(f"{kind} {code} = {text};")
         return code
 
-    def _store(self, instance: Instance) -> None:
-        value, kind = self.body.value, self.body.value.dtype
+    def _store(self, number: int, instance: Instance) -> None:
+        value, pointer = self.body.values[number], self.pointers[number]
+        kind = value.dtype
         self.v.evaluate(value, instance)
-        offset = ixs.substitute(self.body.offset, instance.mapping)
+        offset = ixs.substitute(self.body.stores[number].offset, instance.mapping)
         lanes = self.lanes if self.v.moves(offset) else 1
         code = self.v.in_lanes(value, instance, lanes)
         if lanes == 1 or ixs.coefficient(offset, self.v.lane) == 1:
             start = self.e.index(self.v.at_lane(offset, 0))
-            self.e.statement(clang.store("out", start, code, kind, lanes))
+            self.e.statement(clang.store(pointer, start, code, kind, lanes))
             return
         name = self.e.fresh("s")
         self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
         for k in range(lanes):
             at = self.e.index(self.v.at_lane(offset, k))
-            self.e.statement(clang.store("out", at, f"{name}.s{k:x}", kind, 1))
+            self.e.statement(clang.store(pointer, at, f"{name}.s{k:x}", kind, 1))
 
 
 def _union(parts: tuple[Instance, ...]) -> Instance:
@@ -327,12 +353,40 @@ def _union(parts: tuple[Instance, ...]) -> Instance:
     return result
 
 
-def render(body: PlacedBody, schedule: Schedule, output: Node) -> Rendered:
+def render(nests: Sequence[Nest]) -> Rendered:
     """Return the OpenCL text of one kernel.
 
     Args:
-        body: placed and merged.
-        schedule: its loops.
-        output: node whose storage is written; its type is the type of the stored elements.
+        nests: its loop nests; of several, each work-item runs one.
     """
-    return _Renderer(body, schedule, output).render()
+    nodes = dict.fromkeys(node for nest in nests for node in nest.outputs)
+    names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
+    outputs = dict(zip(nodes, names, strict=True))
+    inputs: dict[Argument, str] = {}
+    if len(nests) == 1:
+        lines = _Renderer(nests[0], outputs, inputs).render("get_global_id(0)", 1)
+    else:
+        lines = "\n".join(_side_by_side(nests, outputs, inputs))
+    parameters = [f"__global {node.dtype.cl}* {name}" for node, name in outputs.items()]
+    for argument, name in inputs.items():
+        kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
+        parameters.append(f"const __global {kind.cl}* {name}")
+    text = f"({', '.join(parameters)})\n{{\n{lines}\n}}\n"
+    items = sum(nest.schedule.items for nest in nests)
+    lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
+    return Rendered(text, tuple(inputs), items, lanes)
+
+
+def _side_by_side(
+    nests: Sequence[Nest], outputs: dict[Node, str], inputs: dict[Argument, str]
+) -> Iterator[str]:
+    """Yield the lines of a kernel in which each work-item runs one of several loop nests."""
+    yield "  const int launched = get_global_id(0);"
+    begin, opening = 0, "  if"
+    for nest in nests:
+        end = begin + nest.schedule.items
+        yield f"{opening} (launched < {end}) {{" if nest is not nests[-1] else "  } else {"
+        first = f"launched - {begin}" if begin else "launched"
+        yield _Renderer(nest, outputs, inputs).render(first, 2)
+        begin, opening = end, "  } else if"
+    yield "  }"

@@ -7,13 +7,21 @@ so that each loaded weight vector meets several rows and each loaded activation 
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
 
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.body import scalar_nodes
-from scheduler.lower.place import PlacedBody, accumulates, dependencies, is_weight, looped
+from scheduler.lower.place import (
+    PlacedBody,
+    PlacedStore,
+    accumulates,
+    dependencies,
+    is_weight,
+    looped,
+)
 from scheduler.node import Node
 from scheduler.ops import ELEMENTWISE, LOOPS, Op
 
@@ -117,14 +125,14 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
     return result
 
 
-def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, int]:
+def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None, int]:
     """Return the output range to run lanes over and the number of lanes.
 
     (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
 
     Args:
         body: placed, ranges not merged.
-        free_layout: the result may be stored in any order of axes.
+        free: results that may be stored in any order of axes.
     """
     loads = loads_of(body)
     depends = dependencies(body.value)
@@ -139,8 +147,8 @@ def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, 
             continue
         score = sum(_load_score(load, atom) for load in loads)
         score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
-        if is_output and not free_layout:
-            score += 1.0 if ixs.coefficient(body.offset, atom) == 1 else -2.0
+        if is_output:
+            score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
         if is_output and any(_is_outer_product(load, atom, loads) for load in loads):
             score *= 1.25
         score *= _efficiency(atom.size, lanes)
@@ -149,6 +157,12 @@ def choose_vector(body: PlacedBody, *, free_layout: bool) -> tuple[Atom | None, 
         if score > best[0]:
             best = (score, atom if is_output else None, lanes)
     return best[1], best[2]
+
+
+def _store_score(store: PlacedStore, atom: Atom) -> float:
+    if atom not in store.atoms:
+        return 0.0
+    return 1.0 if ixs.coefficient(store.offset, atom) == 1 else -2.0
 
 
 def _lanes(size: int) -> int:
@@ -224,18 +238,15 @@ def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedu
 def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     """Return the output ranges that reductions shared by several results depend on, None if none.
 
-    A row's maximum in a softmax depends on the row alone: rows become the outer loops.
+    A row's maximum in a softmax depends on the row alone: rows become the outer loops. So does a
+    row's sum that is stored beside the row.
     """
     depends = dependencies(body.value)
     mine = frozenset(body.ranges)
-    found: set[Atom] = set()
-    any_hoisted = False
-    for node in looped(body):
-        on = frozenset(depends[node])
-        if on < mine:
-            any_hoisted = True
-            found |= on
-    return frozenset(found) if any_hoisted else None
+    outside = [frozenset(depends[node]) for node in looped(body)]
+    outside += [store.atoms for store in body.stores]
+    hoisted = [on for on in outside if on < mine]
+    return frozenset().union(*hoisted) if hoisted else None
 
 
 def _choose_across(node: Node, lanes: int) -> Atom | None:

@@ -43,7 +43,7 @@ class Instance:
 
 
 class Values:
-    """Computes scalar nodes through an Emitter; owns the kernel's argument list.
+    """Computes scalar nodes through an Emitter; adds what it reads to the kernel's arguments.
 
     `axes` are the ranges by which weights may be packed; `reduce` emits a reduction that is needed
     inside the loop that is open, and remembers its value.
@@ -60,7 +60,7 @@ class Values:
         self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
         self.lane = ixs.new_range(max(2, lanes), "lane")
         emitter.name_atom(self.lane, "lane", 0)
-        self.arguments: dict[Argument, str] = {}
+        self.arguments: dict[Argument, str] = {}  # the loop nests of a kernel share one
         self._packed: dict[Node, PackedWeight | None] = {}
         self._by_lane = {self.lane}  # atoms that differ by lane
         self._runtime: dict[str, Atom] = {}

@@ -137,8 +137,8 @@ def as_tensor(value: Value) -> Tensor:
     if value.size and all(
         n == 1 or s == 0 for n, s in zip(value.shape, value.strides, strict=True)
     ):
-        return Tensor(np.asarray(value.flat[0])).broadcast_to(value.shape)
-    return Tensor(np.ascontiguousarray(value))
+        return Tensor.weight(np.asarray(value.flat[0])).broadcast_to(value.shape)
+    return Tensor.weight(np.ascontiguousarray(value))
 
 
 def normal_axis(axis: int, ndim: int) -> int:

@@ -36,7 +36,7 @@ def average_pool(ctx: NodeContext) -> Value:
     counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
     if counts.min() == counts.max() > 0:
         return total * (1.0 / float(counts.flat[0]))
-    return total * Tensor((1.0 / counts)[None, None].astype(x.dtype.np))
+    return total * Tensor.weight((1.0 / counts)[None, None].astype(x.dtype.np))
 
 
 def global_average_pool(ctx: NodeContext) -> Value:

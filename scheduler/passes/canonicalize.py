@@ -2,28 +2,32 @@
 
 x + 0, x * 1, x - 0, x / 1                  ->  x
 x / c  with c a power of two                ->  x * (1/c)
-reshape(reshape(x)), permute(permute(x))    ->  one movement
+reshape(reshape(x)), permute(permute(x))    ->  one movement, also of two expands or shrinks
 cast(cast(x, wide), own type)               ->  x       if the wider type holds every value
 expand to the same shape, full shrink       ->  x
 where(true, a, b)                           ->  a
 contiguous(contiguous(x))                   ->  contiguous(x)
+shrink(pad(x)) of padding only              ->  the fill value
+shrink(cat(x, y)) within x                  ->  shrink(x)
+
+With rules on tensors of one value (`uniform`), operands that cancel (`cancel`) and gathers of known
+rows (`known_gather`). Two lists change bits: closed sums (`uniform.SUM_RULES`), and what
+FLOAT_UNSAFE asks for.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from scheduler import dtype as dt
+from scheduler import flags
+from scheduler.boxes import like, source_box, spread, whole
 from scheduler.node import Node, alu, const, make
 from scheduler.ops import Op, identity
-from scheduler.rewrite import Rule
-
-
-def _scalar(node: Node) -> float | int | bool | None:
-    """Return the value of a constant seen through movement, None if it is not one."""
-    while node.op in (Op.EXPAND, Op.RESHAPE, Op.PERMUTE):
-        node = node.src[0]
-    return node.arg if node.op is Op.CONST else None
+from scheduler.passes import cancel, known_gather, uniform
+from scheduler.passes.uniform import value_of as _scalar
+from scheduler.rewrite import Rewriter, Rule
 
 
 def _is_zero(value: float | int | bool | None, dtype: dt.DType, *, negative: bool) -> bool:
@@ -54,11 +58,7 @@ def _divide_by_power_of_two(node: Node) -> Node | None:
     mantissa, exponent = math.frexp(value)
     if abs(mantissa) != 0.5 or not -100 < exponent < 100 or node.dtype is dt.float16:
         return None
-    inverse = const(1.0 / value, node.dtype)
-    shape = node.shape
-    spread = make(Op.RESHAPE, node.dtype, (inverse,), (1,) * len(shape)) if shape else inverse
-    spread = make(Op.EXPAND, node.dtype, (spread,), shape) if spread.shape != shape else spread
-    return alu(Op.MUL, node.src[0], spread)
+    return alu(Op.MUL, node.src[0], spread(const(1.0 / value, node.dtype), node.shape))
 
 
 def _merge_reshape(node: Node) -> Node | None:
@@ -119,22 +119,76 @@ def _double_contiguous(node: Node) -> Node | None:
 def _empty_reduce(node: Node) -> Node | None:
     if all(node.src[0].shape) or not all(node.shape):
         return None
-    scalar = const(identity(node.arg[0], node.dtype), node.dtype)
-    if not node.shape:
-        return scalar
-    ones = make(Op.RESHAPE, node.dtype, (scalar,), (1,) * len(node.shape))
-    return make(Op.EXPAND, node.dtype, (ones,), node.shape)
+    return spread(const(identity(node.arg[0], node.dtype), node.dtype), node.shape)
 
 
+def _merge_shrinks(node: Node) -> Node | None:
+    inner = node.src[0]
+    if inner.op is not Op.SHRINK or not all(node.shape):
+        return None
+    bounds = tuple(
+        (a + first * step, a + (first + (n - 1) * each) * step + 1, step * each)
+        for (a, _, step), (first, _, each), n in zip(inner.arg, node.arg, node.shape, strict=True)
+    )
+    return like(node, Op.SHRINK, inner.src, bounds)
+
+
+def _slice_of_padding(node: Node) -> Node | None:
+    pad = node.src[0]
+    if pad.op is not Op.PAD or not all(node.shape):
+        return None
+    read = source_box(node, whole(node.shape))
+    if read is None or source_box(pad, read) is not None:
+        return None
+    return spread(const(pad.arg[1], node.dtype), node.shape)
+
+
+def _slice_of_one_source(node: Node) -> Node | None:
+    join = node.src[0]
+    if join.op is not Op.CAT or not all(node.shape):
+        return None
+    axis, at = join.arg, 0
+    start, stop, step = node.arg[axis]
+    last = start + (node.shape[axis] - 1) * step
+    for source in join.src:
+        size = source.shape[axis]
+        if at <= start and last < at + size:
+            part = (start - at, min(stop - at, size), step)
+            return like(node, Op.SHRINK, (source,), (*node.arg[:axis], part, *node.arg[axis + 1 :]))
+        at += size
+    return None
+
+
+def _empty_sources(node: Node) -> Node | None:
+    left = tuple(s for s in node.src if s.shape[node.arg])
+    if len(left) == len(node.src) or not left:
+        return None
+    return like(node, Op.CAT, left, node.arg) if len(left) > 1 else left[0]
+
+
+# Exact: every bit stays, but for the sign and payload of a NaN.
 RULES = (
+    *uniform.RULES,
+    *cancel.RULES,
+    *known_gather.RULES,
     Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
     Rule("divide by power of two", (Op.DIV,), _divide_by_power_of_two),
     Rule("merge reshapes", (Op.RESHAPE,), _merge_reshape),
     Rule("merge permutes", (Op.PERMUTE,), _merge_permute),
     Rule("expand to same shape", (Op.EXPAND,), _same_shape),
     Rule("full shrink", (Op.SHRINK,), _full_shrink),
+    Rule("merge shrinks", (Op.SHRINK,), _merge_shrinks),
+    Rule("slice of padding", (Op.SHRINK,), _slice_of_padding),
+    Rule("slice of one source", (Op.SHRINK,), _slice_of_one_source),
+    Rule("join with nothing", (Op.CAT,), _empty_sources),
     Rule("needless cast", (Op.CAST,), _cast),
     Rule("known condition", (Op.WHERE,), _known_condition),
     Rule("empty reduction", (Op.REDUCE,), _empty_reduce),
     Rule("double contiguous", (Op.CONTIGUOUS,), _double_contiguous),
 )
+
+
+def canonicalize(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with all rules applied that are switched on."""
+    unsafe = cancel.FLOAT_RULES if flags.float_unsafe() else ()
+    return Rewriter((*RULES, *uniform.SUM_RULES, *unsafe))(roots)

@@ -7,17 +7,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler import device_limits
 from scheduler.node import Node, make
 from scheduler.ops import Op
 from scheduler.rewrite import Rewriter, Rule
 
-MAX_SOURCES = 32
+FEW_BUFFERS = 32
+
+
+def max_sources() -> int:
+    """Return how many sources a join has at most.
+
+    Half of a kernel's buffers: the others are for sources that read more than one. Where buffers
+    are few, joins in stages would cost more than storing such sources does.
+    """
+    buffers = device_limits.current().max_buffers
+    return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
 
 
 def _split(node: Node) -> Node | None:
-    if len(node.src) <= MAX_SOURCES:
+    most = max_sources()
+    if len(node.src) <= most:
         return None
-    groups = [node.src[i : i + MAX_SOURCES] for i in range(0, len(node.src), MAX_SOURCES)]
+    groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]
     joined = [
         g[0]
         if len(g) == 1

@@ -1,9 +1,12 @@
 """Reduce very long rows in two stages, so that the first has work for every core.
 
-    sum(x (n,))     ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))     d partial sums
+    sum(x (n,))                      ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))
+    max(x (r, c) / sum(x, 1), all)   ->   max(contiguous(max(x / sum(x, 1), 1)), 0)
 
-Applies where one result reduces THRESHOLD elements or more. d is the largest divisor of a reduced
-axis up to MAX_PARTS (and at least MIN_PARTS; without one the reduction stays whole).
+Applies where one result reduces THRESHOLD elements or more. What is reduced may itself depend on
+reductions of rows: then the first stage reduces the same rows, and one kernel can do both.
+Otherwise d is the largest divisor of a reduced axis up to MAX_PARTS (and at least MIN_PARTS;
+without one the reduction stays whole).
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ from collections.abc import Sequence
 from math import prod
 
 from scheduler.node import Node, make
-from scheduler.ops import Op
+from scheduler.ops import ELEMENTWISE, Op
 from scheduler.rewrite import Rewriter, Rule
 
 THRESHOLD = 32768  # elements per result; as the peers use it
 MAX_PARTS = 256
 MIN_PARTS = 8
+# Nodes looked at below a long reduction.
+MAX_WALK = 64
 
 
 def _split(node: Node) -> Node | None:
@@ -25,6 +30,11 @@ def _split(node: Node) -> Node | None:
     source = node.src[0]
     if prod(source.shape) < THRESHOLD * max(1, prod(node.shape)):
         return None
+    rows = _row_axes(node)
+    if rows:
+        first = make(Op.REDUCE, node.dtype, (source,), (op, rows))
+        stored = make(Op.CONTIGUOUS, node.dtype, (first,))
+        return make(Op.REDUCE, node.dtype, (stored,), (op, tuple(a for a in axes if a not in rows)))
     for axis in axes:
         size = source.shape[axis]
         parts = next(
@@ -41,6 +51,29 @@ def _split(node: Node) -> Node | None:
     stored = make(Op.CONTIGUOUS, node.dtype, (first,))
     second = make(Op.REDUCE, node.dtype, (stored,), (op, (axis,)))
     return make(Op.RESHAPE, node.dtype, (second,), node.shape)
+
+
+def _row_axes(node: Node) -> tuple[int, ...]:
+    """Return the axes that a reduction inside of another one's source reduces; () if none does.
+
+    Only axes that the outer one reduces too, and that leave it a fair number of rows.
+    """
+    axes: tuple[int, ...] = node.arg[1]
+    shape = node.src[0].shape
+    stack, seen = [node.src[0]], set[Node]()
+    while stack and len(seen) < MAX_WALK:
+        inner = stack.pop()
+        if inner in seen:
+            continue
+        seen.add(inner)
+        if inner.op is Op.REDUCE and inner.src[0].shape == shape:
+            rows = tuple(a for a in inner.arg[1] if shape[a] > 1)
+            parts = prod(shape) // max(1, prod(shape[a] for a in rows))
+            if set(rows) < set(axes) and MIN_PARTS <= parts <= THRESHOLD:
+                return rows
+        elif inner.op in ELEMENTWISE or inner.op is Op.EXPAND:
+            stack.extend(reversed(inner.src))
+    return ()
 
 
 RULES = (Rule("split reduction", (Op.REDUCE,), _split),)

@@ -184,8 +184,8 @@ def _gauge(value: int, largest: int) -> str:
 def _details(table: KernelTable, trace: Trace | None, key: str) -> str:
     """Return what the pane beside the graph shows of each kernel; inert until it is asked for."""
     lowered: list[LoweredKernel | None] = [None] * len(table.launches)
-    if trace is not None and trace.plan is not None and len(trace.plan.kernels) == len(lowered):
-        lowered = list(trace.plan.kernels)
+    if trace is not None and trace.plan is not None and len(trace.plan.launches) == len(lowered):
+        lowered = list(trace.plan.lowered)
     return "".join(
         _detail(table, launch, kernel, trace, key)
         for launch, kernel in zip(table.launches, lowered, strict=True)
@@ -207,10 +207,10 @@ def _detail(
     ]
     body = ""
     if kernel is not None:
-        loops = trace.loops_of(kernel.kernel) if trace is not None else None
-        if loops is not None:
-            facts.append(("loops", pretty_loops(loops)))
-        text = pretty_body(kernel.kernel.body, _Labels(kernel))
+        chosen = trace.loops_of(kernel.kernel) if trace is not None else ()
+        facts.extend(("loops", pretty_loops(loops)) for loops in chosen)
+        label = _Labels(kernel)
+        text = "\n".join(pretty_body(body, label) for body in kernel.kernel.bodies)
         body = f"<h3>body</h3><pre>{escape(text)}</pre>"
     rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     return (
@@ -224,6 +224,9 @@ class _Labels:
 
     def __init__(self, kernel: LoweredKernel) -> None:
         self._names = {node: f"in{i}" for i, node in enumerate(kernel.kernel.reads)}
+        targets = kernel.kernel.targets
+        several = len(targets) > 1
+        self._names |= {t: f"out{i if several else ''}" for i, t in enumerate(targets)}
 
     def __call__(self, node: Any) -> str:
         name = self._names.get(node, "in")

@@ -90,6 +90,7 @@ def check_values(row: Row, plan: Schedule) -> None:
     device = choose_device(None)
     names = {buffer.name for buffer in plan.inputs}
     fed = {f"in{i}": v for i, v in enumerate(given) if f"in{i}" in names}
+    fed |= {b.name: np.ascontiguousarray(b.data) for b in plan.inputs if b.data is not None}
     with Program(from_memory(made.manifest, made.data), device, shared_cache(device)) as program:
         got = {name: value.copy() for name, value in program.run(fed).items()}
     exact = [v.astype(np.float64) if v.dtype == np.float32 else v for v in given]

@@ -1,4 +1,4 @@
-"""Kernels built by the tests stay away from the user's cache."""
+"""Kernels built by the tests stay away from the user's cache; every pass is verified."""
 
 from __future__ import annotations
 
@@ -6,10 +6,23 @@ from collections.abc import Iterator
 
 import pytest
 
+from scheduler import schedule as pipeline
+from tests.scheduler.verified import Verified
+
 
 @pytest.fixture(scope="session", autouse=True)
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setenv("MODELD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def verify_each_pass() -> Iterator[None]:
+    """Not by an observer: schedules are lowered at once while somebody watches."""
+    patch = pytest.MonkeyPatch()
+    checked = tuple((name, Verified(name, apply)) for name, apply in pipeline.PASSES)
+    patch.setattr(pipeline, "PASSES", checked)
     yield
     patch.undo()

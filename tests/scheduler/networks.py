@@ -32,7 +32,7 @@ class Stack:
         """Return an input, or sometimes a weight."""
         data = (self.values.integers(-8, 9, shape) / 8).astype(np.float32)
         if self.choice.random() < 0.4:
-            return Tensor(data)
+            return Tensor.weight(data)
         name = f"x{len(self.inputs)}"
         self.inputs[name] = data
         return Tensor.input(name, shape)
@@ -92,7 +92,7 @@ def _pad(s: Stack, x: Tensor) -> Tensor:
 
 
 def _gather(s: Stack, x: Tensor) -> Tensor:
-    return x.gather(Tensor(s.values.integers(-x.shape[1], x.shape[1], s.size())), 1)
+    return x.gather(Tensor.weight(s.values.integers(-x.shape[1], x.shape[1], s.size())), 1)
 
 
 def _computed_gather(s: Stack, x: Tensor) -> Tensor:

@@ -124,7 +124,7 @@ def fresh(draw: Draw, program: Program, shape: tuple[int, ...], kind: dt.DType) 
     )
     source = draw.pick(["input", "input", "weight", "scalar"])
     if source == "weight" and shape:
-        return Value(Tensor(array(draw, shape, kind)), bound, digits)
+        return Value(Tensor.weight(array(draw, shape, kind)), bound, digits)
     if source == "scalar":
         number = draw.integer(0, 3)
         return Value(Tensor.full(shape, number > 1 if kind is dt.bool_ else number, kind), 4.0)
@@ -301,7 +301,7 @@ def gather(draw: Draw, value: Value, other: Value) -> Value:
         index = other.tensor.clip(-size, size - 1)
     else:
         rows = [draw.integer(-size, size - 1) for _ in range(draw.integer(1, 4))]
-        index = Tensor(np.array(rows, draw.pick([np.int32, np.int64])))
+        index = Tensor.weight(np.array(rows, draw.pick([np.int32, np.int64])))
     if x.size // size * index.size > MAX_ELEMENTS:
         return value
     return Value(x.gather(index, axis), value.bound, value.digits)

@@ -19,7 +19,7 @@ RNG = np.random.default_rng(0)
 
 
 def weight(*shape: int) -> Tensor:
-    return Tensor(RNG.standard_normal(shape).astype(np.float32))
+    return Tensor.weight(RNG.standard_normal(shape).astype(np.float32))
 
 
 def folded(tensor: Tensor) -> Node:
@@ -42,7 +42,8 @@ def network() -> Tensor:
     image = Tensor.input("image", (1, 4, 6, 6))
     y = image.conv2d(weight(8, 4, 3, 3) * 2.0, padding=1)
     y = y.batchnorm(weight(8), weight(8), weight(8), weight(8).square())
-    table = Tensor.cat([weight(4, 8), weight(4, 8).exp()]).gather(Tensor(np.array([1, 7, 2])), 0)
+    rows = Tensor.weight(np.array([1, 7, 2]))
+    table = Tensor.cat([weight(4, 8), weight(4, 8).exp()]).gather(rows, 0)
     return (y.mean((2, 3)) @ table.T).softmax()
 
 
@@ -101,6 +102,6 @@ def test_states_and_pins_are_not_folded() -> None:
 
 
 def test_integers_and_bits_fold_too() -> None:
-    node = folded(Tensor.arange(6).cast(dt.int64).gather(Tensor(np.array([5, 0])), 0))
+    node = folded(Tensor.arange(6).cast(dt.int64).gather(Tensor.weight(np.array([5, 0])), 0))
     assert node.op is Op.BUFFER
     assert node.arg.data.tolist() == [5, 0]

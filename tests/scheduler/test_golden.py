@@ -23,7 +23,7 @@ Golden = Callable[[str, str], None]
 
 
 def weight(*shape: int) -> Tensor:
-    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    return Tensor.weight(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
 def conv() -> Schedule:
@@ -54,7 +54,7 @@ def gather() -> Schedule:
 def describe(plan: Schedule) -> str:
     """Return the kernels of a schedule with their arguments, work and text."""
     parts = []
-    for i, kernel in enumerate(plan.kernels):
+    for i, kernel in enumerate(plan.lowered):
         arguments = [
             f"packed {a.source.dtype.name}[{a.data.size}]"
             if isinstance(a, PackedWeight)
@@ -62,9 +62,9 @@ def describe(plan: Schedule) -> str:
             for a in kernel.arguments
         ]
         parts.append(
-            f"// kernel {i}: {kernel.kind}, {kernel.items} items of {kernel.lanes} lanes, "
-            f"{kernel.flops} flops, {kernel.bytes_moved} bytes\n"
-            f"// writes {kernel.target!r}\n"
+            f"// kernel {i}: {kernel.kind}, {kernel.items} items of {max(kernel.lanes)} lanes, "
+            f"{kernel.flops} flops, {kernel.kernel.bytes_moved} bytes\n"
+            f"// writes {', '.join(map(repr, kernel.storage))}\n"
             f"// reads {', '.join(arguments)}\n{kernel.text}"
         )
     return "\n".join(parts)
@@ -82,9 +82,9 @@ def test_kernels_of_the_example_vision_model(tmp_path: Path, golden: Golden) -> 
     imported = import_model(load_model(path))
     plan = schedule({n: t.node for n, t in imported.outputs.items()})
     rows = [
-        f"{k.kind:8} items {k.items:3} lanes {k.lanes:2} flops {k.flops:10}  "
+        f"{k.kind:8} items {k.items:3} lanes {max(k.lanes):2} flops {k.flops:10}  "
         f"{' '.join(k.kernel.origin)}"
-        for k in plan.kernels
+        for k in plan.lowered
     ]
     golden("kernels_vision", "\n".join(rows) + "\n")
 

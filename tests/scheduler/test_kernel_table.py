@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.emit import emit
-from scheduler.kernel_table import KernelTable, kernel_tables, source_of
+from scheduler.kernel_table import KernelTable, Nest, kernel_tables, source_of
 from scheduler.kernel_text import short_origin
 from scheduler.schedule import schedule
 from scheduler.tensor import Tensor
@@ -15,7 +15,7 @@ from scheduler.tensor import Tensor
 def two_products() -> Tensor:
     """relu(x w1) w2: two kernels with 256 bytes between them."""
     rng = np.random.default_rng(3)
-    w1, w2 = (Tensor(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
+    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
     return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
 
 
@@ -32,8 +32,8 @@ def test_table_of_a_program_checked_by_hand() -> None:
     assert second.flops == 4 * 4 * 16 * 2
     assert first.bytes_moved == 4 * (4 * 8 + 8 * 16 + 4 * 16)
     assert second.bytes_moved == 4 * (4 * 16 + 16 * 4 + 4 * 4)
-    assert (first.ranges, first.reduced) == ((4, 16), ((8,),))
-    assert (second.ranges, second.reduced) == ((4, 4), ((16,),))
+    assert first.nests == (Nest((4, 16), ((8,),)),)
+    assert second.nests == (Nest((4, 4), ((16,),)),)
     (between,) = table.arena
     assert (between.offset, between.size, between.first, between.last) == (0, 256, 0, 1)
     totals = table.totals
@@ -45,12 +45,12 @@ def test_table_of_a_program_checked_by_hand() -> None:
 def test_totals_agree_with_the_schedule() -> None:
     x = Tensor.input("x", (64, 64))
     for i in range(4):
-        x = (x @ Tensor(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
+        x = (x @ Tensor.weight(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
     plan = schedule({"y": x.node})
     totals = kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest)[0].totals
-    assert totals.launches == len(plan.kernels)
+    assert totals.launches == len(plan.launches)
     assert totals.bytes_moved == plan.bytes_moved
-    assert totals.flops == sum(k.flops for k in plan.kernels)
+    assert totals.flops == sum(k.flops for k in plan.lowered)
     assert totals.arena_peak == plan.arena().size
     assert totals.arena_live == plan.arena().live
     assert totals.arena_unplanned == plan.arena().unplanned

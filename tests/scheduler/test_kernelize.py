@@ -10,7 +10,8 @@ import pytest
 
 from scheduler import dtype as dt
 from scheduler.errors import SchedulerError
-from scheduler.kernelize.kernels import Kernel, make_kernels, state_of
+from scheduler.kernelize.kernel import Kernel, states_in_place
+from scheduler.kernelize.kernels import make_kernels
 from scheduler.node import Node, origin, toposort
 from scheduler.ops import Op
 from scheduler.rewrite import remake
@@ -30,7 +31,7 @@ def b(*shape: int) -> Tensor:
 
 
 def w(*shape: int) -> Tensor:
-    return Tensor(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+    return Tensor.weight(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
 
 
 def count(*outputs: Tensor) -> int:
@@ -208,7 +209,8 @@ def test_outputs_of_one_value_have_storage_each() -> None:
     value = x(4) + 1.0
     named, kernels = kernelize({"p": value.node, "q": value.node})
     assert named["p"] is not named["q"]
-    assert len(kernels) == 2
+    (kernel,) = kernels  # one loop nest stores the value twice
+    assert kernel.targets == (named["p"], named["q"])
 
 
 def queue_program() -> tuple[Tensor, Tensor, Tensor]:
@@ -222,7 +224,9 @@ def positions(kernels: Sequence[Kernel], state: Node) -> tuple[list[int], int]:
     """Return where the old state is read and where it is written."""
     reads = [i for i, k in enumerate(kernels) if state in k.reads]
     writes = [
-        i for i, k in enumerate(kernels) if k.target is state or state_of(k, kernels) is state
+        i
+        for i, k in enumerate(kernels)
+        if any(states_in_place(kernels).get(t, t) is state for t in k.targets)
     ]
     assert len(writes) == 1
     return reads, writes[0]
@@ -232,7 +236,7 @@ def test_a_shifted_queue_is_committed_after_every_read_of_its_old_value() -> Non
     before, after, push = queue_program()
     _, kernels = kernelize({"old": before.node, "new": after.node}, [push.node])
     state = push.node.src[0]
-    assert kernels[-1].target is state, "the commit kernel comes last"
+    assert state in kernels[-1].targets, "the commit comes last"
     reads, write = positions(kernels, state)
     assert reads
     assert max(reads) < write
@@ -245,7 +249,7 @@ def test_an_overwritten_state_needs_no_commit_but_waits_for_its_readers() -> Non
     later = (push + 1.0) * state.sum().contiguous()
     _, kernels = kernelize({"y": later.node}, [push.node])
     reads, write = positions(kernels, state.node)
-    assert all(k.target is not state.node for k in kernels)
+    assert all(state.node not in k.targets for k in kernels)
     assert reads
     assert max(reads) < write
 
@@ -291,7 +295,7 @@ def test_kernels_name_every_onnx_node_they_cover() -> None:
 
 
 def test_a_constant_that_two_layers_share_does_not_lend_its_name() -> None:
-    first, second = x(4), b(4)
+    first, second = x(300_000), b(300_000)  # small ones would share a launch
     with origin("one"):
         y = first * 0.3
     with origin("two"):

@@ -69,14 +69,14 @@ def test_tails_of_vectors_of_every_size_up_to_forty() -> None:
     outputs, inputs = {}, {}
     for n in range(1, 41):
         x = Tensor.input(f"x{n}", (n,))
-        outputs[f"y{n}"] = x * 2.0 + Tensor(floats(n))
+        outputs[f"y{n}"] = x * 2.0 + Tensor.weight(floats(n))
         inputs[f"x{n}"] = floats(n)
     check(outputs, inputs)
 
 
 @pytest.mark.parametrize("n", [1, 3, 5, 16, 17, 31, 40])
 def test_tails_of_contractions(n: int) -> None:
-    x, w = Tensor.input("x", (7, n)), Tensor(floats(n, n + 2))
+    x, w = Tensor.input("x", (7, n)), Tensor.weight(floats(n, n + 2))
     y = Tensor.input("y", (n, 5))
     check({"weight": x @ w, "input": x @ y}, {"x": floats(7, n), "y": floats(n, 5)})
 
@@ -96,7 +96,7 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 def test_convolutions(how: dict[str, Any]) -> None:
     groups = how.get("groups", 1)
     image = Tensor.input("image", (2, 6, 9, 11))
-    weight, bias = Tensor(floats(12, 6 // groups, 3, 3)), Tensor(floats(12))
+    weight, bias = Tensor.weight(floats(12, 6 // groups, 3, 3)), Tensor.weight(floats(12))
     check({"y": image.conv2d(weight, bias, **how).relu()}, {"image": floats(2, 6, 9, 11)})
 
 
@@ -107,7 +107,7 @@ def test_convolutions(how: dict[str, Any]) -> None:
 )
 def test_transposed_convolutions(how: dict[str, Any]) -> None:
     image = Tensor.input("image", (1, 4, 5, 6))
-    weight = Tensor(floats(4, 6 // how.get("groups", 1), 3, 3))
+    weight = Tensor.weight(floats(4, 6 // how.get("groups", 1), 3, 3))
     check({"y": image.conv_transpose2d(weight, **how)}, {"image": floats(1, 4, 5, 6)})
 
 
@@ -145,8 +145,8 @@ def test_networks_of_reductions_in_a_row() -> None:
 
 def test_weights_are_packed_in_the_order_they_are_read() -> None:
     image, values = Tensor.input("image", (1, 16, 8, 8)), floats(32, 16, 3, 3)
-    plan = schedule({"y": image.conv2d(Tensor(values), padding=1).node})
-    (kernel,) = plan.kernels
+    plan = schedule({"y": image.conv2d(Tensor.weight(values), padding=1).node})
+    (kernel,) = plan.lowered
     (packed,) = [a for a in kernel.arguments if isinstance(a, PackedWeight)]
     assert packed.data.size == values.size
     assert np.array_equal(np.sort(packed.data), np.sort(values.reshape(-1)))
@@ -155,7 +155,7 @@ def test_weights_are_packed_in_the_order_they_are_read() -> None:
 
 @pytest.mark.parametrize("row", [0, -1])
 def test_one_element_of_a_weight_is_read_without_any_range(row: int) -> None:
-    table = Tensor(floats(5))
+    table = Tensor.weight(floats(5))
     assert compute(table[row].contiguous()) == table[row].interp()
 
 
@@ -176,7 +176,7 @@ def test_storage_of_every_type() -> None:
         inputs[kind.name] = values
         outputs[f"{kind.name}_flip"] = x.flip(1)
         outputs[f"{kind.name}_max"] = x.cast(dt.int32).max(0).cast(kind)
-        outputs[f"{kind.name}_rows"] = x.gather(Tensor(np.array([4, 0])), 0)
+        outputs[f"{kind.name}_rows"] = x.gather(Tensor.weight(np.array([4, 0])), 0)
         outputs[f"{kind.name}_test"] = x.ne(x.flip(0))
     check(outputs, inputs)
 
@@ -196,7 +196,7 @@ def test_bytes_wrap_around() -> None:
 
 def test_rows_outside_the_table_are_clamped_not_read() -> None:
     rows = np.array([-100, -4, -1, 0, 3, 4, 2**31 - 1, -(2**31)], np.int32)
-    table = Tensor(np.arange(4, dtype=np.float32))
+    table = Tensor.weight(np.arange(4, dtype=np.float32))
     got = compute(table.gather(Tensor.input("i", rows.shape, dt.int32)), i=rows)
     assert got.tolist() == [0, 0, 3, 0, 3, 3, 3, 0]
 
@@ -252,7 +252,7 @@ def network() -> dict[str, Tensor]:
     rng = np.random.default_rng(1)
 
     def w(*shape: int) -> Tensor:
-        return Tensor(rng.standard_normal(shape).astype(np.float32))
+        return Tensor.weight(rng.standard_normal(shape).astype(np.float32))
 
     image = Tensor.input("image", (1, 8, 12, 12))
     y = image.conv2d(w(16, 8, 3, 3), w(16), padding=1).relu()
@@ -293,7 +293,7 @@ def test_emitting_in_another_process_gives_the_same_bytes(seed: str) -> None:
 def test_no_scalar_node_is_left_at_tensor_level() -> None:
     plan = schedule({n: t.node for n, t in network().items()})
     for kernel in plan.kernels:
-        ops = {n.op for n in scalar_nodes(kernel.kernel.body.value)}
+        ops = {n.op for n in scalar_nodes(kernel.bodies[0].value)}
         assert Op.REDUCE not in ops
-        assert not any(n.shape for n in scalar_nodes(kernel.kernel.body.value) if n.op is Op.ADD)
+        assert not any(n.shape for n in scalar_nodes(kernel.bodies[0].value) if n.op is Op.ADD)
     assert any(n.op is Op.REDUCE for t in network().values() for n in toposort([t.node]))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,9 @@ from hypothesis import strategies as st
 
 from scheduler.compile import CompiledModel, compile_plain
 from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
+from scheduler.tensor import Tensor
+from tests.scheduler.memory_check import memory_faults
+from tests.scheduler.on_device import emitted
 from tools.make_model import write_models
 
 
@@ -83,3 +87,51 @@ def test_the_example_vision_model_s_arena(vision: CompiledModel) -> None:
     assert all(o % ALIGNMENT == 0 for o in offsets)
     ends = [o + lt.size for o, lt in zip(offsets, lives, strict=True)]
     assert max(ends) <= manifest["arena_size"] < vision.arena_unplanned
+    assert memory_faults(manifest) == []
+
+
+# --- the brute-force check of whole artifacts -------------------------------------------------
+
+
+def chain() -> dict[str, Any]:
+    """Return the manifest of four stored values of which two are alive at a time."""
+    y = Tensor.input("x", (64,))
+    for i in range(4):
+        y = (y.flip(0) * float(i + 2)).contiguous()
+    return emitted({"y": y + 1.0}).manifest
+
+
+def arena(manifest: dict[str, Any]) -> list[dict[str, Any]]:
+    return [b for b in manifest["buffers"] if b["kind"] == "arena"]
+
+
+def test_a_sound_artifact_has_no_faults() -> None:
+    manifest = chain()
+    assert len(arena(manifest)) >= 2
+    assert memory_faults(manifest) == []
+
+
+def test_a_result_over_its_own_source_is_found() -> None:
+    manifest = chain()
+    first, second = arena(manifest)[:2]
+    second["offset"] = first["offset"]
+    assert any("which is in use" in fault for fault in memory_faults(manifest))
+
+
+def test_a_value_overwritten_before_its_last_read_is_found() -> None:
+    manifest = chain()
+    launches = manifest["entries"]["run"]["launches"]
+    launches.append(launches[1])  # reads the first value again, which is gone by now
+    assert any("was overwritten before" in fault for fault in memory_faults(manifest))
+
+
+def test_a_read_of_what_nobody_wrote_is_found() -> None:
+    manifest = chain()
+    del manifest["entries"]["run"]["launches"][0]
+    assert any("before anything is written" in fault for fault in memory_faults(manifest))
+
+
+def test_a_value_that_ends_outside_the_arena_is_found() -> None:
+    manifest = chain()
+    manifest["arena_size"] -= 256
+    assert any("outside the arena" in fault for fault in memory_faults(manifest))

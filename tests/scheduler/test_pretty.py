@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduler import dtype as dt
 from scheduler import index as ixs
-from scheduler.kernelize.body import Body
+from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.lower.schedule import Schedule as Loops
 from scheduler.lower.schedule import Tile
@@ -64,7 +64,7 @@ def test_an_origin_of_many_lines_stays_on_one() -> None:
 def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
     x, w = Tensor.input("x", (4, 8)), Tensor.input("w", (8, 5))
     (kernel,) = make_kernels([(x @ w).contiguous().node])
-    lines = pretty_body(kernel.body, lambda n: str(n.arg.name)).splitlines()
+    lines = pretty_body(kernel.bodies[0], lambda n: str(n.arg.name)).splitlines()
     assert lines[0] == "for r0<4, r1<5:"
     loads = {line.partition(" = ")[2] for line in lines[1:3]}
     assert loads == {"load x[r0, k0]", "load w[k0, r1]"}
@@ -75,14 +75,14 @@ def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
 def test_the_body_shows_where_a_padded_value_is_read() -> None:
     x = Tensor.input("x", (4,))
     (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node])
-    text = pretty_body(kernel.body)
+    text = pretty_body(kernel.bodies[0])
     assert "v0 = load %0[r0-1] where 0<=r0-1<=3 else 0" in text
 
 
 def test_ranges_of_one_name_get_different_names() -> None:
     a, b = ixs.new_range(3, "k"), ixs.new_range(5, "k")
     index = make(Op.INDEX, dt.int32, (), ixs.add(ixs.of(a), ixs.of(b)))
-    body = Body(const(0, dt.int32), (), index)
+    body = Body((), (Store(const(0, dt.int32), (), index),))
     assert "v0 = index k0+k1" in pretty_body(body)
 
 
@@ -103,11 +103,11 @@ from scheduler.kernelize.kernels import make_kernels
 from scheduler.pretty import pretty, pretty_body
 from scheduler.tensor import Tensor
 x = Tensor.input("x", (1, 3, 8, 8))
-w = Tensor(np.ones((4, 3, 3, 3), np.float32))
+w = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
 root = x.conv2d(w, padding=1).relu().softmax(1).contiguous().node
 print(pretty([root]))
 for kernel in make_kernels([root]):
-    print(pretty_body(kernel.body))
+    print(pretty_body(kernel.bodies[0]))
 """
 
 
@@ -130,7 +130,7 @@ def test_text_is_the_same_in_every_process() -> None:
 
 
 def test_a_long_argument_is_cut() -> None:
-    x = Tensor(np.arange(2, dtype=np.float32))
+    x = Tensor.weight(np.arange(2, dtype=np.float32))
     parts = [x.pad(((i, 63 - i),)) for i in range(3)]
     text = pretty([Tensor.cat(parts, 0).node])
     assert max(map(len, text.splitlines())) < 300

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler import dtype as dt
 from scheduler.errors import VerifyError
+from scheduler.ops import Op
 from scheduler.tensor import Tensor, evaluate
 from tests.scheduler.on_device import compute
 
@@ -136,7 +137,13 @@ def test_a_power_with_an_infinite_exponent() -> None:
 def test_a_power_of_integers_is_refused_by_name() -> None:
     x = Tensor.input("x", (3,), dt.int32)
     with pytest.raises(VerifyError, match="POW needs a float type"):
-        compute(x**x, x=np.ones(3, np.int32))
+        compute(x.binary(Op.POW, x), x=np.ones(3, np.int32))
+
+
+def test_a_power_of_integers_is_exact() -> None:
+    base, exponent = np.array([3, -2, 0, -1], np.int32), np.array([19, 5, 0, -3], np.int32)
+    x, y = Tensor.input("x", (4,), dt.int32), Tensor.input("y", (4,), dt.int32)
+    assert compute(x**y, x=base, y=exponent).tolist() == [3**19, -32, 1, -1]
 
 
 @pytest.mark.parametrize("shape", [(2, 64), (20, 64), (64, 37)])
@@ -151,7 +158,7 @@ def test_lanes_do_not_run_over_the_rows_of_a_private_array(shape: tuple[int, int
 
 def test_lanes_that_fill_a_private_array_along_its_outer_axis() -> None:
     x = Tensor.input("x", (1, 1, 1))
-    w, b = (Tensor(np.arange(15, dtype=np.float32).reshape(s)) for s in ((15, 1, 1), (15,)))
+    w, b = (Tensor.weight(np.arange(15, dtype=np.float32).reshape(s)) for s in ((15, 1, 1), (15,)))
     y = x.conv2d(w, b, padding=((1, 1),)).layernorm((1, 2), 0.125)
     values = np.ones((1, 1, 1), np.float32)
     np.testing.assert_allclose(compute(y, x=values), y.interp({"x": values}), rtol=1e-4, atol=1e-5)

@@ -29,7 +29,7 @@ VOID = {"meta", "br", "img", "link", "input"}
 def two_products() -> Tensor:
     """relu(x w1) w2: two kernels with 256 bytes between them."""
     rng = np.random.default_rng(3)
-    w1, w2 = (Tensor(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
+    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
     return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
 
 
@@ -242,7 +242,7 @@ def table_of(tensor: Tensor) -> KernelTable:
 def test_rectangles_of_the_timeline_do_not_overlap() -> None:
     x = Tensor.input("x", (64, 64))
     for i in range(4):
-        x = (x @ Tensor(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
+        x = (x @ Tensor.weight(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
     text = memory_timeline(table_of(x))
     shapes = [
         [float(v) for v in re.findall(r' (?:x|y|width|height)="([-\d.]+)"', rect)]

@@ -66,8 +66,8 @@ def test_the_table_of_a_model_is_what_the_hand_says(
     assert second["origin"] == ["/second/MatMul"]
     assert [first["flops"], second["flops"]] == FLOPS
     assert [first["bytes"], second["bytes"]] == BYTES
-    assert (first["ranges"], first["reduced"]) == ([4, 16], [[8]])
-    assert (second["ranges"], second["reduced"]) == ([4, 4], [[16]])
+    assert first["nests"] == [{"ranges": [4, 16], "reduced": [[8]]}]
+    assert second["nests"] == [{"ranges": [4, 4], "reduced": [[16]]}]
     assert first["kind"] == second["kind"] == "contract"
     assert (first["lanes"], first["items"]) == (16, 1)
     (between,) = first["results"]
@@ -107,8 +107,8 @@ def test_an_artifact_says_the_same_but_for_what_it_does_not_hold(
     read = inspect_json(capsys, str(artifact))["entries"]["run"]
     assert read["totals"] == made["totals"]
     for one, other in zip(made["kernels"], read["kernels"], strict=True):
-        assert (other["lanes"], other["ranges"], other["reduced"]) == (None, None, None)
-        assert {**one, "lanes": None, "ranges": None, "reduced": None} == other
+        assert (other["lanes"], other["nests"]) == (None, [])
+        assert {**one, "lanes": None, "nests": []} == other
 
 
 def test_the_table_for_people(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

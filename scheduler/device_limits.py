@@ -1,0 +1,136 @@
+"""What one kernel may need on a kind of device: a table of data, and which row is in force.
+
+    with using(TABLE["webgpu"]):
+        schedule(...)                  # no kernel has more than 8 buffers
+
+A row is in force for a context, so nothing between the caller and the passes has to hand it on.
+`MAX_KERNEL_BUFFERS` in the environment wins over the row's number of buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Final
+
+from scheduler import flags
+from scheduler.errors import SchedulerError
+
+# The result and the three sources of WHERE: what a single operation may need.
+MIN_BUFFERS: Final = 4
+# Compile time grows faster than operations do; the largest of the example models has about 60.
+MAX_OPERATIONS: Final = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one kernel may need.
+
+    Attributes:
+        target: name of the row.
+        buffers: buffers that are arguments; results count.
+        parameter_bytes: bytes of all arguments; each of ours is a pointer.
+        operations: fused elementwise operations.
+        source: where the numbers come from.
+        pointer_bytes: width of a pointer argument.
+
+    Raises:
+        SchedulerError: a single operation could not be computed within these.
+    """
+
+    target: str
+    buffers: int
+    parameter_bytes: int
+    operations: int
+    source: str
+    pointer_bytes: int = 8
+
+    def __post_init__(self) -> None:
+        if self.max_buffers < MIN_BUFFERS or self.operations < 1:
+            raise SchedulerError(
+                f"limits of {self.target}: expected at least {MIN_BUFFERS} buffers and one "
+                f"operation per kernel, found {self.max_buffers} and {self.operations}"
+            )
+
+    @property
+    def max_buffers(self) -> int:
+        """Buffers per kernel that both the count and the bytes allow; results count."""
+        return min(self.buffers, self.parameter_bytes // self.pointer_bytes)
+
+    def fits(self, reads: int, writes: int = 1) -> bool:
+        """Whether a kernel may read and write this many distinct buffers."""
+        return reads + writes <= self.max_buffers
+
+
+_FULL_PROFILE: Final = "OpenCL 3.0, CL_DEVICE_MAX_PARAMETER_SIZE: at least 1024 bytes, full profile"
+_ROWS: Final = (
+    # Half of the 128 pointers that fit: PoCL 3.0 reports 1024 bytes, and longer argument lists
+    # only cost there (each is set for each launch).
+    Limits("cpu", 64, 1024, MAX_OPERATIONS, "PoCL 3.0 reports 1024 bytes; 64 is our choice"),
+    Limits("gpu", 64, 1024, MAX_OPERATIONS, _FULL_PROFILE + "; 64 is our choice"),
+    # No figure of its own until one is read from a device: it reports the full profile.
+    Limits("adreno", 64, 1024, MAX_OPERATIONS, _FULL_PROFILE + "; not read from a device yet"),
+    Limits(
+        "embedded",
+        32,
+        256,
+        MAX_OPERATIONS,
+        "OpenCL 1.2 section 10, CL_DEVICE_MAX_PARAMETER_SIZE: at least 256 bytes, embedded profile",
+    ),
+    Limits(
+        "metal",
+        31,
+        4096,
+        MAX_OPERATIONS,
+        "Metal feature set tables: 31 entries in the buffer argument table of a kernel",
+    ),
+    Limits(
+        "webgpu",
+        8,
+        4096,
+        MAX_OPERATIONS,
+        "WebGPU: default of maxStorageBuffersPerShaderStage is 8",
+    ),
+)
+TABLE: Final[dict[str, Limits]] = {row.target: row for row in _ROWS}
+DEFAULT: Final = TABLE["cpu"]
+
+_active: ContextVar[Limits] = ContextVar("limits", default=DEFAULT)
+
+
+def limits_of(target: str) -> Limits:
+    """Return the row of a target.
+
+    Raises:
+        SchedulerError: there is none.
+    """
+    if target not in TABLE:
+        raise SchedulerError(f"target {target!r}: expected one of {', '.join(TABLE)}")
+    return TABLE[target]
+
+
+def current() -> Limits:
+    """Return the limits in force: those of the context, with the environment's buffers.
+
+    Raises:
+        SchedulerError: `MAX_KERNEL_BUFFERS` is no number, or too small.
+    """
+    limits = _active.get()
+    asked = flags.max_kernel_buffers()
+    if asked is None:
+        return limits
+    # Who asks for more than the row guarantees knows the device; the bytes must not say no.
+    space = max(limits.parameter_bytes, asked * limits.pointer_bytes)
+    return replace(limits, buffers=asked, parameter_bytes=space)
+
+
+@contextmanager
+def using(limits: Limits) -> Iterator[None]:
+    """Schedule within these limits inside the block."""
+    token = _active.set(limits)
+    try:
+        yield
+    finally:
+        _active.reset(token)

@@ -1,0 +1,61 @@
+"""Live tensors: when a value of theirs gets storage, every tensor that contains it is moved there.
+
+    c = a + b; d = c * 2; c.realize()      ->      c is a BUFFER, and d is BUFFER * 2
+
+Tensors are held weakly; those that contain nothing of what was replaced keep their graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+from weakref import WeakValueDictionary
+
+from scheduler.node import Node
+from scheduler.rewrite import remake
+
+
+class Handle(Protocol):
+    """What has a graph: a tensor."""
+
+    node: Node
+
+
+_live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+
+
+def register(handle: Handle) -> None:
+    """Remember a tensor as long as it lives."""
+    _live[id(handle)] = handle
+
+
+def substitute(replaced: Mapping[Node, Node]) -> None:
+    """Replace nodes in every live tensor; what is replaced is not looked into."""
+    if not replaced:
+        return
+    memo = dict(replaced)
+    for handle in list(_live.values()):
+        handle.node = rebuild(handle.node, memo)
+
+
+def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
+    """Return a graph with nodes replaced.
+
+    Args:
+        root: of the graph.
+        memo: old node -> new node; grows by every node visited.
+    """
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in memo:
+            stack.pop()
+            continue
+        missing = [s for s in node.src if s not in memo]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        src = tuple(memo[s] for s in node.src)
+        memo[node] = node if src == node.src else remake(node, src)
+    return memo[root]

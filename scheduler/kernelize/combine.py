@@ -1,0 +1,122 @@
+"""May two kernels become one, and in which form: one loop nest, or two side by side?
+
+    equal loops, or the loops of one are the outer loops of the other      ->     one loop nest
+    small, and neither needs the other                                     ->     side by side
+
+One nest pays where data are shared: what one stores and the other reads, or what both read. It does
+not pay where it takes a contraction's register tile away, so two different contractions, and a
+contraction with something that only reads the same input, stay apart.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+
+from scheduler import device_limits
+from scheduler.kernelize.body import Body, depends_on, scalar_nodes
+from scheduler.kernelize.fusion_graph import FusionGraph
+from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
+from scheduler.kernelize.merge import Merged, loops_of, merge
+from scheduler.kernelize.realize import MIN_ROWS, SMALL_KERNEL
+from scheduler.node import Node
+from scheduler.ops import LOOPS, Op
+
+Pair = tuple[int, int]
+Score = tuple[bool, bool, int, int]
+
+# Loop nests of one launch.
+MAX_BODIES = 16
+
+
+def score(graph: FusionGraph, pair: Pair) -> Score | None:
+    """Return what to compare candidates by, the smaller the better; None for no candidate.
+
+    (side by side, only one of them reduces, bytes in common negated, distance)
+    """
+    a, b = (graph.groups[i].kernel for i in pair)
+    shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
+    moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
+    nested = moved > 0 and _loops_fit(a, b)
+    if not nested and not _fits_beside(a, b):
+        return None
+    distance = abs(graph.position(pair[1]) - graph.position(pair[0]))
+    return (not nested, bool(a.reductions) is not bool(b.reductions), -moved, distance)
+
+
+def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
+    """Return two kernels as one, None if that cannot be or does not pay.
+
+    Args:
+        graph: of all kernels.
+        first: does not wait for second.
+        second: may wait for first, but for nobody who does.
+    """
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    origin = tuple(dict.fromkeys((*a.origin, *b.origin)))
+    bodies: tuple[Body, ...] | None = None
+    limits = device_limits.current()
+    few = a.operations + b.operations <= limits.operations
+    if few and _loops_fit(a, b) and not _must_load(a, b):
+        merged = merge(a.bodies[0], b.bodies[0])
+        if merged is not None and _pays(merged, a, b):
+            whole = merged.body
+            stores = [s for s in whole.stores if not graph.is_local(s.target, first, second)]
+            bodies = (Body(whole.ranges, tuple(stores)),)
+    if bodies is None and _fits_beside(a, b):
+        bodies = (*a.bodies, *b.bodies)
+    if bodies is None:
+        return None
+    kernel = make_kernel(bodies, origin)
+    return kernel if limits.fits(len(kernel.reads), len(kernel.targets)) else None
+
+
+def _loops_fit(a: Kernel, b: Kernel) -> bool:
+    """Whether both are one loop nest and the loops of one are among those of the other."""
+    if len(a.bodies) != 1 or len(b.bodies) != 1:
+        return False
+    mine, other = (Counter(r.size for r in loops_of(k.bodies[0])) for k in (a, b))
+    return mine <= other or other <= mine
+
+
+def _must_load(a: Kernel, b: Kernel) -> bool:
+    """Whether one nest would store what must be loaded: a pin, or the old value of a state."""
+    pinned = any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
+    states = {t.src[0] for t in (*a.targets, *b.targets) if t.op is Op.ASSIGN}
+    return pinned or not states.isdisjoint((*a.reads, *b.reads))
+
+
+def _fits_beside(a: Kernel, b: Kernel) -> bool:
+    """Whether two kernels are small and neither reads what the other writes."""
+    apart = not {*a.targets} & {*b.reads} and not {*b.targets} & {*a.reads}
+    few = len(a.bodies) + len(b.bodies) <= MAX_BODIES
+    return apart and few and a.is_small and b.is_small
+
+
+def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
+    body = merged.body
+    loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
+    on = {n: frozenset(found) for n, found in depends_on(body.value).items()}
+    mine = frozenset(loops_of(body))
+    size = prod(r.size for r in mine)
+    hoisted = {on[n] & mine for n in loops} - {mine}
+    if merged.shorter is not None:
+        rows = prod(r.size for r in merged.shorter)
+        alike = all(on[n] & mine == merged.shorter for n in loops)
+        return alike and (rows >= MIN_ROWS or size <= SMALL_KERNEL)
+    if len(hoisted) > 1 or (hoisted and any(on[n] & mine == mine for n in loops)):
+        return False
+    reads_it = bool({*a.targets} & {*b.reads})
+    apart = merged.added and len(loops) > len(merged.added)
+    heavy = any(_is_product(n) for n in loops) and not _is_little(size, loops)
+    return not heavy or (reads_it and not apart)
+
+
+def _is_product(node: Node) -> bool:
+    return node.op is Op.ACCUMULATE and node.src[0].op is Op.MUL
+
+
+def _is_little(size: int, loops: list[Node]) -> bool:
+    """Whether all of it is less work than a launch: then a register tile is worth nothing."""
+    reduced: int = sum(prod(r.size for r in n.arg[1]) for n in loops)
+    return size * reduced <= SMALL_WORK

@@ -1,0 +1,151 @@
+"""The graph of kernels while pairs of them become one: who waits for whom, who reads what.
+
+Which groups a group waits for, directly or not, is a bitset: whether fusing two would make a cycle
+is then a few operations on integers, however large the graph is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.order import Step, best_order, estimated_peak
+from scheduler.node import Node
+from scheduler.ops import Op
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Kernels that became one.
+
+    Attributes:
+        kernel, step: what they are now; `step.after` names groups.
+        position: of the first of them in creation order.
+    """
+
+    kernel: Kernel
+    step: Step
+    position: int
+
+
+class FusionGraph:
+    """Kernels with their edges.
+
+    Attributes:
+        groups: by number; a group that was merged into another is gone.
+        sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
+    """
+
+    def __init__(
+        self, kernels: Sequence[Kernel], steps: Sequence[Step], sizes: Mapping[Node, int]
+    ) -> None:
+        both = enumerate(zip(kernels, steps, strict=True))
+        self.groups = {i: Group(k, s, i) for i, (k, s) in both}
+        self.sizes = sizes
+        self._merged: dict[int, int] = {}
+        self._producer = {t: i for i, s in enumerate(steps) for t in s.writes}
+        self._readers: dict[Node, frozenset[int]] = {}
+        for i, kernel in enumerate(kernels):
+            for node in kernel.reads:
+                self._readers[node] = self._readers.get(node, frozenset()) | {i}
+        self._ancestors = self._closure(best_order(steps, {}))
+        self._peak: int | None = None
+
+    def copy(self) -> FusionGraph:
+        """Return a graph that can change without changing this one."""
+        other = FusionGraph.__new__(FusionGraph)
+        other.groups, other.sizes = dict(self.groups), self.sizes
+        other._merged, other._producer = dict(self._merged), dict(self._producer)
+        other._readers, other._ancestors = dict(self._readers), list(self._ancestors)
+        other._peak = self._peak
+        return other
+
+    def now(self, i: int) -> int:
+        """Return the group that a group has become part of."""
+        while i in self._merged:
+            i = self._merged[i]
+        return i
+
+    def position(self, i: int) -> int:
+        """Return where a group stands in creation order."""
+        return self.groups[i].position
+
+    def touching(self) -> Iterator[list[int]]:
+        """Yield for each buffer the groups that read or write it, if there are several."""
+        for node, readers in self._readers.items():
+            writer = self._producer.get(node)
+            groups = readers if writer is None else readers | {writer}
+            if len(groups) > 1:
+                yield sorted(groups)
+
+    def small(self) -> list[int]:
+        """Return the groups that take less time than a launch, in creation order."""
+        found = [i for i, g in self.groups.items() if g.kernel.is_small]
+        return sorted(found, key=self.position)
+
+    def ordered(self, i: int, j: int) -> tuple[int, int] | None:
+        """Return two groups, the one that runs first first; None if they cannot be one."""
+        first, second = (j, i) if self._ancestors[i] >> j & 1 else (i, j)
+        if first in self.groups[second].step.after:
+            return None  # the second overwrites what the first reads
+        if any(self._ancestors[p] >> first & 1 for p in self._before(second) if p != first):
+            return None
+        return first, second
+
+    def is_local(self, target: Node, first: int, second: int) -> bool:
+        """Whether nobody but two groups needs a stored value."""
+        return target in self.sizes and self._readers.get(target, frozenset()) <= {first, second}
+
+    def accept(self, first: int, second: int, kernel: Kernel) -> None:
+        """Make one group of two."""
+        a, b = self.groups[first], self.groups.pop(second)
+        both = frozenset({first, second})
+        after = (a.step.after | b.step.after) - both
+        writes = tuple(t for t in kernel.targets if t.op is not Op.BUFFER)
+        names = dict.fromkeys((a.step.name, b.step.name))
+        step = Step(", ".join(names), writes, kernel.reads, after=after)
+        self.groups[first] = Group(kernel, step, min(a.position, b.position))
+        self._merged[second] = first
+        for node in dict.fromkeys((*a.kernel.reads, *b.kernel.reads)):
+            self._readers[node] -= both
+        for node in kernel.reads:
+            self._readers[node] |= {first}
+        self._producer.update(dict.fromkeys(writes, first))
+        gone, now = 1 << second, 1 << first
+        merged = (self._ancestors[first] | self._ancestors[second]) & ~gone & ~now
+        self._ancestors[first] = merged
+        for i, group in self.groups.items():
+            if self._ancestors[i] & (gone | now):
+                self._ancestors[i] = (self._ancestors[i] | merged | now) & ~gone
+            if second in group.step.after:
+                moved = group.step.after - {second} | {first}
+                self.groups[i] = replace(group, step=replace(group.step, after=moved))
+        self._peak = None
+
+    def peak(self) -> int:
+        """Return the most bytes alive at once in the best order known."""
+        if self._peak is None:
+            _, steps = self.result()
+            self._peak = estimated_peak(best_order(steps, self.sizes), steps, self.sizes)
+        return self._peak
+
+    def result(self) -> tuple[list[Kernel], list[Step]]:
+        """Return what is left, numbered anew in creation order."""
+        left = sorted(self.groups.values(), key=lambda g: g.position)
+        number = {id(g): i for i, g in enumerate(left)}
+        of = {i: number[id(g)] for i, g in self.groups.items()}
+        steps = [replace(g.step, after=frozenset(of[n] for n in g.step.after)) for g in left]
+        return [g.kernel for g in left], steps
+
+    def _before(self, i: int) -> set[int]:
+        group = self.groups[i]
+        found = {self._producer[r] for r in group.kernel.reads if r in self._producer}
+        return (found | group.step.after) - {i}
+
+    def _closure(self, order: Sequence[int]) -> list[int]:
+        ancestors = [0] * len(order)
+        for i in order:
+            for j in self._before(i):
+                ancestors[i] |= ancestors[j] | 1 << j
+        return ancestors

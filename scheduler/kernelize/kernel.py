@@ -1,0 +1,136 @@
+"""Kernel: one launch, as loop nests over logical indices; what it writes, reads and covers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+
+from scheduler.index import Atom, flatten, leaves
+from scheduler.kernelize.body import Body, Store, depends_on, scalar_nodes
+from scheduler.node import Node
+from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
+
+# A loop nest with less work than this, in operations, takes less time than its launch.
+SMALL_WORK = 100_000
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """One launch; compared by identity.
+
+    Attributes:
+        bodies: loop nests; several are independent of each other and run side by side.
+        targets: whose storage it writes: stored nodes, or the BUFFER of a state.
+        reads: BUFFER and stored nodes it loads, in first-use order.
+        origin: ONNX node names it covers.
+    """
+
+    bodies: tuple[Body, ...]
+    targets: tuple[Node, ...]
+    reads: tuple[Node, ...]
+    origin: tuple[str, ...]
+
+    @cached_property
+    def is_copy(self) -> bool:
+        """Whether it moves stored values as they are, or fills: no arithmetic, no other order."""
+        return all(_is_copied(store) for body in self.bodies for store in body.stores)
+
+    @cached_property
+    def reductions(self) -> int:
+        """How many loops run inside its loop nests."""
+        return sum(n.op in LOOPS for body in self.bodies for n in scalar_nodes(body.value))
+
+    @cached_property
+    def operations(self) -> int:
+        """Arithmetic of one iteration of all loop nests."""
+        nodes = (n for body in self.bodies for n in scalar_nodes(body.value))
+        return sum(n.op in ELEMENTWISE for n in nodes)
+
+    @cached_property
+    def is_small(self) -> bool:
+        """Whether each of its loop nests takes less time than a launch."""
+        return all(_work(body) <= SMALL_WORK for body in self.bodies)
+
+    @cached_property
+    def bytes_moved(self) -> int:
+        """Bytes it reads and writes: of each buffer what is touched, once."""
+        written: dict[Node, int] = {}
+        read: dict[Node, int] = {}
+        for body in self.bodies:
+            depends = depends_on(body.value)
+            for store in body.stores:
+                atoms = {a for ix in store.index for a in leaves(ix)}
+                written[store.target] = written.get(store.target, 0) + _count(atoms)
+            for node in depends:
+                if node.op is Op.LOAD:
+                    touched = read.get(node.src[0], 0) + _count(depends[node])
+                    read[node.src[0]] = min(touched, prod(node.src[0].shape))
+        both = (*written.items(), *read.items())
+        return sum(n.dtype.itemsize * elements for n, elements in both)
+
+
+def _is_copied(store: Store) -> bool:
+    value = store.value
+    if value.op is Op.CONST:
+        return True
+    if value.op is not Op.LOAD or value.arg.valid != ():
+        return False
+    read = flatten(value.arg.index, value.src[0].shape)
+    written = flatten(store.index, store.target.shape)
+    return read.terms == written.terms  # a part of it may start elsewhere
+
+
+def _count(atoms: set[Atom]) -> int:
+    return prod(a.size for a in atoms)
+
+
+def _work(body: Body) -> int:
+    """Return the operations of a loop nest, as if nothing were hoisted."""
+    nodes = scalar_nodes(body.value)
+    inner = 1 + sum(prod(r.size for r in n.arg[1]) for n in nodes if n.op in LOOPS)
+    operations = 1 + sum(int(COST.get(n.op, 1)) for n in nodes if n.op in ELEMENTWISE)
+    return int(prod(r.size for r in body.ranges if r is not None) * operations * inner)
+
+
+def make_kernel(bodies: tuple[Body, ...], origin: tuple[str, ...]) -> Kernel:
+    """Return the launch of some loop nests; what it writes and reads is taken from them."""
+    targets = dict.fromkeys(s.target for body in bodies for s in body.stores)
+    reads: dict[Node, None] = {}
+    for body in bodies:
+        nodes = scalar_nodes(body.value)
+        reads.update(dict.fromkeys(n.src[0] for n in nodes if n.op is Op.LOAD))
+    return Kernel(bodies, tuple(targets), tuple(reads), origin)
+
+
+def name_of(kernel: Kernel) -> str:
+    """Return what messages call a kernel."""
+    return ", ".join(kernel.origin) or repr(kernel.targets[0])
+
+
+def overwritable(kernel: Kernel) -> tuple[Node, ...]:
+    """Return what a kernel reads only where it writes, outside loops that may read it again.
+
+    Logical indices are compared; whether layouts and blocks allow it, lowering finds out.
+    """
+    if len(kernel.bodies) > 1 or len(kernel.bodies[0].stores) > 1:
+        return ()
+    (store,) = kernel.bodies[0].stores
+    nodes = scalar_nodes(store.value)
+    elsewhere = {n.src[0] for n in nodes if n.op is Op.LOAD and n.arg.index != store.index}
+    for node in nodes:
+        if node.op in LOOPS:
+            elsewhere.update(n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD)
+    width = store.target.dtype.itemsize
+    return tuple(
+        r
+        for r in kernel.reads
+        if r not in elsewhere and r.dtype.itemsize == width and r.shape == store.target.shape
+    )
+
+
+def states_in_place(kernels: Sequence[Kernel]) -> dict[Node, Node]:
+    """Return the state BUFFER of each ASSIGN node whose kernel writes it without a commit."""
+    targets = dict.fromkeys(t for kernel in kernels for t in kernel.targets)
+    return {t: t.src[0] for t in targets if t.op is Op.ASSIGN and t.src[0] not in targets}

@@ -1,0 +1,197 @@
+"""Merge two loop nests into one that stores both results.
+
+    s[i] = sum(a[i, k]; k), c[i, j] = cos(a[i, j])   ->   for i: s[i] = ..; for j: c[i, j] = ..
+    t = sum(a), u = load(t) + 2                      ->   t = sum(a); u = t + 2
+
+Ranges of one become ranges of the other. What the second reads of the first is the value itself;
+it must be the element that is stored in the same iteration. Reductions that are equal but for the
+names of their ranges become one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from scheduler import index as ixs
+from scheduler.index import Atom, Ix
+from scheduler.kernelize.body import Access, Body, Store, scalar_nodes, tuple_of
+from scheduler.kernelize.ranges import Index
+from scheduler.node import Node, make
+from scheduler.ops import Op
+
+Swap = Callable[[Node], Node | None]
+
+
+class _UnfitError(Exception):
+    """The second reads another element of the first's result than the one just computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Two loop nests as one.
+
+    Attributes:
+        body: the result; stores of the first come first.
+        added: reductions of the second that the first does not have.
+        shorter: loops of the nest with fewer loops, where one has fewer; None if both have all.
+    """
+
+    body: Body
+    added: tuple[Node, ...]
+    shorter: frozenset[Atom] | None
+
+
+def merge(first: Body, second: Body) -> Merged | None:
+    """Return both loop nests as one, or None if their loops or accesses do not fit.
+
+    Args:
+        first: does not read what second stores.
+        second: may read what first stores.
+    """
+    mine, other = loops_of(first), loops_of(second)
+    onto_first = len(mine) >= len(other)
+    mapping = _align(first, second, onto_first=onto_first)
+    if mapping is None:
+        return None
+    if not onto_first:
+        first = _moved(first, mapping, lambda _: None)
+        mapping = {}
+    stored = {s.target: s for s in first.stores}
+    known = [n for n in scalar_nodes(first.value) if n.op is Op.ACCUMULATE]
+    added: dict[Node, None] = {}
+
+    def swap(node: Node) -> Node | None:
+        if node.op is Op.LOAD and node.src[0] in stored:
+            store, access = stored[node.src[0]], node.arg
+            if access.valid != () or access.index != store.index:
+                raise _UnfitError
+            return store.value
+        if node.op is Op.ACCUMULATE:
+            same = next((k for k in known if _is_same(node, k)), None)
+            if same is None:
+                added[node] = None
+            return same
+        return None
+
+    try:
+        second = _moved(second, mapping, swap)
+    except _UnfitError:
+        return None
+    body = Body(first.ranges if onto_first else second.ranges, (*first.stores, *second.stores))
+    left = {n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE}
+    shorter = None
+    if len(mine) != len(other):
+        fewer = second if onto_first else first
+        shorter = frozenset(a for s in fewer.stores for ix in s.index for a in ixs.leaves(ix))
+    return Merged(body, tuple(n for n in added if n in left), shorter)
+
+
+def loops_of(body: Body) -> tuple[Atom, ...]:
+    """Return the loops of a body without the axes of size 1."""
+    return tuple(r for r in body.ranges if r is not None)
+
+
+def _align(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Ix] | None:
+    """Return for each loop of the shorter nest the loop of the other one that it becomes."""
+    short, long = (second, first) if onto_first else (first, second)
+    inner, outer = loops_of(short), loops_of(long)
+    pairs = _by_stored_element(first, second, onto_first=onto_first)
+    if pairs is None and [r.size for r in inner] == [r.size for r in outer]:
+        pairs = dict(zip(inner, outer, strict=True))
+    if pairs is None:
+        pairs = _by_shared_load(short, long)
+    if pairs is None or set(pairs) != set(inner):
+        return None
+    unique = len(set(pairs.values())) == len(pairs)
+    fits = unique and all(a.size == b.size and b in outer for a, b in pairs.items())
+    return {a: ixs.of(b) for a, b in pairs.items()} if fits else None
+
+
+def _by_stored_element(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Atom] | None:
+    """Align so that the second reads the element that the first stores; None if it reads none."""
+    stored = {s.target: s.index for s in first.stores}
+    for node in scalar_nodes(second.value):
+        if node.op is Op.LOAD and node.src[0] in stored:
+            written, read = stored[node.src[0]], node.arg.index
+            return _paired(read, written) if onto_first else _paired(written, read)
+    return None
+
+
+def _by_shared_load(short: Body, long: Body) -> dict[Atom, Atom] | None:
+    """Align two nests by a buffer that both read: loops on the same axis are one."""
+    outer = set(loops_of(long))
+    inner = set(loops_of(short))
+    reads: dict[Node, list[Index]] = {}
+    for node in scalar_nodes(long.value):
+        if node.op is Op.LOAD:
+            reads.setdefault(node.src[0], []).append(node.arg.index)
+    for node in scalar_nodes(short.value):
+        for index in reads.get(node.src[0], ()) if node.op is Op.LOAD else ():
+            both = (node.arg.index, index)
+            atoms = [(ixs.as_atom(i), ixs.as_atom(j)) for i, j in zip(*both, strict=True)]
+            pairs = {
+                a: b
+                for a, b in atoms
+                if a is not None and b is not None and a in inner and b in outer
+            }
+            if len(pairs) == len(inner):
+                return pairs
+    return None
+
+
+def _paired(a: Index, b: Index) -> dict[Atom, Atom] | None:
+    """Return the ranges of one index as those of another that names the same element."""
+    pairs: dict[Atom, Atom] = {}
+    for i, j in zip(a, b, strict=True):
+        x, y = ixs.as_atom(i), ixs.as_atom(j)
+        if x is None or y is None:
+            if i != j:
+                return None
+        elif pairs.setdefault(x, y) is not y:
+            return None
+    return pairs
+
+
+def _moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap) -> Body:
+    """Return a body in other ranges, with nodes replaced where `swap` gives another."""
+    value = _rebuild(body.value, mapping, swap)
+    values = value.src if value.op is Op.TUPLE else (value,)
+    stores = tuple(
+        Store(s.target, tuple(ixs.substitute(i, mapping) for i in s.index), v)
+        for s, v in zip(body.stores, values, strict=True)
+    )
+    return Body(body.ranges, stores)
+
+
+def _rebuild(value: Node, mapping: Mapping[Atom, Ix], swap: Swap) -> Node:
+    full: dict[Atom, Ix] = dict(mapping)
+    rebuilt: dict[Node, Node] = {}
+    for node in scalar_nodes(value):
+        arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
+        if node.op is Op.LOAD:
+            for ix in (*arg.index, *(p[0] for p in arg.valid)):
+                for atom in ixs.leaves(ix):
+                    if atom.node is not None and atom not in full:
+                        moved = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
+                        full[atom] = ixs.of(moved)
+            index = tuple(ixs.substitute(i, full) for i in arg.index)
+            arg, src = Access(index, ixs.substitute_predicate(arg.valid, full), arg.fill), node.src
+        elif node.op in (Op.INDEX, Op.PICK):
+            arg = ixs.substitute(arg, full)
+        elif node.op is Op.SELECT:
+            arg = ixs.substitute_predicate(arg, full)
+        made = tuple_of(src) if node.op is Op.TUPLE else make(node.op, node.dtype, src, arg)
+        rebuilt[node] = swap(made) or made
+    return rebuilt[value]
+
+
+def _is_same(node: Node, known: Node) -> bool:
+    """Whether two reductions are equal but for the names of their ranges."""
+    if node is known:
+        return True
+    (op, ranges), (other, theirs) = node.arg, known.arg
+    if op is not other or [r.size for r in ranges] != [r.size for r in theirs]:
+        return False
+    renamed = {a: ixs.of(b) for a, b in zip(ranges, theirs, strict=True)}
+    return _rebuild(node.src[0], renamed, lambda _: None) is known.src[0]

@@ -1,0 +1,241 @@
+"""Branches that differ in their weights only become one with a leading axis over stacked weights.
+
+relu(x @ w0 + b0)                               w = stack(w0, w1), b = stack(b0, b1)
+relu(x @ w1 + b1)     ->     y = relu(expand(x) @ w + b)
+                             y[0], y[1]
+
+Starts at sums of products of one tensor with weights of one shape, then grows upwards as long as
+every member goes on in the same way. For small branches, which cost a launch more than they
+compute. Each sum keeps its order: results stay the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from scheduler.boxes import MOVES, like
+from scheduler.node import Buffer, Node, consumers, make, toposort
+from scheduler.ops import ELEMENTWISE, Op
+from scheduler.rewrite import remake
+
+MAX_MEMBERS = 64
+MAX_OUTPUTS = 16384  # elements of one member's result
+MAX_FLOPS = 4_000_000  # of one member's sum
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    users: dict[Node, list[Node]]
+    outputs: frozenset[Node]
+
+    def only_user(self, node: Node) -> Node | None:
+        """Return the only reader of a node, None if there are others or it is an output."""
+        readers = self.users[node]
+        return readers[0] if len(readers) == 1 and node not in self.outputs else None
+
+
+def batch_branches(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return root -> new root with small parallel branches computed as one."""
+    current = list(roots)
+    # Each round batches one group, of which nothing is left to batch again.
+    while (replaced := _one_group(current)) is not None:
+        current = [replaced[r] for r in current]
+    return dict(zip(roots, current, strict=True))
+
+
+def _one_group(roots: Sequence[Node]) -> dict[Node, Node] | None:
+    order = toposort(roots)
+    graph = _Graph(consumers(order), frozenset(roots))
+    groups: dict[Hashable, list[Node]] = {}
+    for node in order:
+        if (key := _start_key(node, graph)) is not None:
+            groups.setdefault(key, []).append(node)
+    for members in groups.values():
+        if len(members) > 1:
+            paths = _grow(members[:MAX_MEMBERS], graph)
+            if paths is not None:
+                return _replace(order, paths)
+    return None
+
+
+# --- finding ----------------------------------------------------------------------------------
+
+
+def _weight_key(node: Node) -> Hashable | None:
+    """Return what two weights under movement must have in common to be stacked."""
+    moves: list[Hashable] = []
+    while node.op in MOVES:
+        moves.append((node.op, node.arg))
+        node = node.src[0]
+    if node.op is not Op.BUFFER or node.arg.kind != "weight":
+        return None
+    return (tuple(moves), node.shape, node.dtype)
+
+
+def _operand_key(node: Node) -> Hashable:
+    key = _weight_key(node)
+    return node if key is None else key
+
+
+def _is_small(node: Node) -> bool:
+    """Whether a reduction is small enough that its launch is what it costs."""
+    return prod(node.shape) <= MAX_OUTPUTS and 2 * prod(node.src[0].shape) <= MAX_FLOPS
+
+
+def _start_key(node: Node, graph: _Graph) -> Hashable | None:
+    """Return what sums of products of the same data have in common; None for other nodes."""
+    if node.op is not Op.REDUCE or node.src[0].op is not Op.MUL or not _is_small(node):
+        return None
+    product = node.src[0]
+    weights = [_weight_key(s) is not None for s in product.src]
+    if graph.only_user(product) is None or weights[0] is weights[1]:
+        return None
+    return (node.arg, tuple(_operand_key(s) for s in product.src))
+
+
+def _step_key(node: Node, graph: _Graph) -> Hashable | None:
+    """Return how a branch goes on above `node`, None if it ends there."""
+    user = graph.only_user(node)
+    if user is None or user.src.count(node) > 1:
+        return None
+    if user.op is Op.REDUCE:
+        small = user.src[0].op is Op.MUL and _is_small(user)
+        return (user.op, user.arg) if small else None
+    if user.op in MOVES:
+        return (user.op, user.arg)
+    if user.op not in ELEMENTWISE:
+        return None
+    operands = tuple(None if s is node else _operand_key(s) for s in user.src)
+    return (user.op, user.dtype, operands)
+
+
+def _grow(members: list[Node], graph: _Graph) -> list[list[Node]] | None:
+    """Return the path of each member that is batched, from its product upwards.
+
+    Where members go on in different ways, the most frequent way is followed if arithmetic is at
+    stake (a member without bias is left out); a difference in movement ends all branches.
+    """
+    paths = [[m.src[0], m] for m in members]
+    while True:
+        ways: dict[Hashable, list[list[Node]]] = {}
+        for path in paths:
+            ways.setdefault(_step_key(path[-1], graph), []).append(path)
+        if len(ways) > 1 and any(_is_arithmetic(key) for key in ways):
+            paths = max(ways.values(), key=len)
+            if len(paths) == 1:
+                return None
+            continue
+        if len(ways) > 1 or None in ways:
+            break
+        for path in paths:
+            path.append(graph.users[path[-1]][0])
+    end = max(i for i, n in enumerate(paths[0]) if _may_end(n, graph))
+    return [path[: end + 1] for path in paths]
+
+
+def _may_end(node: Node, graph: _Graph) -> bool:
+    """Whether a result may be stored: small, computed, and not the product below a sum."""
+    user = graph.only_user(node)
+    summed = node.op is Op.MUL and user is not None and user.op is Op.REDUCE
+    return node.op not in MOVES and not summed and prod(node.shape) <= MAX_OUTPUTS
+
+
+def _is_arithmetic(key: Hashable) -> bool:
+    return isinstance(key, tuple) and key[0] in ELEMENTWISE
+
+
+# --- building ---------------------------------------------------------------------------------
+
+
+def _replace(order: Sequence[Node], paths: list[list[Node]]) -> dict[Node, Node]:
+    """Return the graph with the ends of the paths taken from one batched path."""
+    ends = {path[-1]: i for i, path in enumerate(paths)}
+    new: dict[Node, Node] = {}
+    batched: Node | None = None
+    for node in order:
+        if node in ends:
+            # What all members share is known by now: it comes before the first end.
+            batched = _batched(paths, new) if batched is None else batched
+            new[node] = _member(node, batched, ends[node])
+        else:
+            src = tuple(new[s] for s in node.src)
+            new[node] = node if src == node.src else remake(node, src)
+    return new
+
+
+def _member(node: Node, batched: Node, index: int) -> Node:
+    rest = tuple((0, s, 1) for s in node.shape)
+    part = like(node, Op.SHRINK, (batched,), ((index, index + 1, 1), *rest))
+    return like(node, Op.RESHAPE, (part,), node.shape)
+
+
+def _batched(paths: list[list[Node]], new: dict[Node, Node]) -> Node:
+    value: Node | None = None
+    below: Node | None = None  # the first member's step before
+    for steps in zip(*paths, strict=True):
+        first = steps[0]
+        src: list[Node] = []
+        for operands in zip(*(s.src for s in steps), strict=True):
+            if value is not None and operands[0] is below:
+                src.append(value)
+            elif _weight_key(operands[0]) is not None and len(set(operands)) > 1:
+                src.append(_stack(operands))
+            else:
+                src.append(_shared(new[operands[0]], len(paths)))
+        value = make(first.op, first.dtype, tuple(src), _lifted(first, len(paths)))
+        names = dict.fromkeys(name for step in steps for name in step.origin)
+        value.origin = value.origin or tuple(names)
+        below = first
+    assert value is not None  # a path has a product and a sum
+    return value
+
+
+def _lifted(node: Node, count: int) -> object:
+    """Return the argument of a node for one more axis in front."""
+    op, arg = node.op, node.arg
+    if op is Op.REDUCE:
+        return (arg[0], tuple(a + 1 for a in arg[1]))
+    if op in (Op.RESHAPE, Op.EXPAND):
+        return (count, *arg)
+    if op is Op.PERMUTE:
+        return (0, *(a + 1 for a in arg))
+    if op is Op.FLIP:
+        return tuple(a + 1 for a in arg)
+    if op is Op.SHRINK:
+        return ((0, count, 1), *arg)
+    if op is Op.PAD:
+        return (((0, 0), *arg[0]), arg[1])
+    if op is Op.WINDOW:
+        return (arg[0] + 1, *arg[1:])
+    return arg
+
+
+def _stack(operands: Sequence[Node]) -> Node:
+    """Return weights stacked on the host, under the movement that they have in common."""
+    chain: list[Node] = []
+    leaves = []
+    for operand in operands:
+        node, chain = operand, []
+        while node.op in MOVES:
+            chain.append(node)
+            node = node.src[0]
+        leaves.append(node)
+    data = np.stack([leaf.arg.data.reshape(leaf.shape) for leaf in leaves])
+    weight = Buffer("weight", "", data.shape, leaves[0].dtype, data)
+    result = like(leaves[0], Op.BUFFER, (), weight)
+    for move in reversed(chain):
+        result = like(move, move.op, (result,), _lifted(move, len(operands)))
+    return result
+
+
+def _shared(node: Node, count: int) -> Node:
+    """Return what all members read, repeated; below an expansion, so that movement merges."""
+    shape = (count, *node.shape)
+    if node.op is Op.EXPAND:
+        node = node.src[0]
+    wide = like(node, Op.RESHAPE, (node,), (1, *node.shape))
+    return like(node, Op.EXPAND, (wide,), shape)

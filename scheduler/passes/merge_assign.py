@@ -1,0 +1,109 @@
+"""Turn a write to a part of a buffer into a write of the whole buffer.
+
+    q[2:5] = y              ->      q = where(inside, pad(y), q)       inside: true on rows 2 to 4
+    q[ids] = y              ->      q = where(hit, take(y, which), q)  hit: a row that ids names
+
+Every element is computed from the same element of the buffer, so the write still works in place.
+A kernel that stores only the part would move less: once kernels can, this pass leaves the list.
+
+Refuses nothing; rows that an index names outside the buffer are not written, and the last of equal
+indices wins, as in numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from scheduler import dtype as dt
+from scheduler.node import Node, const, make, toposort
+from scheduler.ops import Op, Shape
+from scheduler.rewrite import remake
+from scheduler.tensor_math import TensorMath
+
+# Per axis (start, stop, step), or None for the axis that an index picks from.
+Region = tuple[tuple[int, int, int] | None, ...]
+
+
+def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node without writes to parts of buffers."""
+    new: dict[Node, Node] = {}
+    for node in toposort(roots):
+        src = tuple(new[s] for s in node.src)
+        current = node if src == node.src else remake(node, src)
+        if node.op is Op.ASSIGN and node.arg is not None:
+            whole = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
+            whole.origin = whole.origin or node.origin
+            current = whole
+        new[node] = current
+    return new
+
+
+def value_after(assign: Node) -> Node:
+    """Return the value of a buffer after an ASSIGN, without the ASSIGN."""
+    if assign.arg is None:
+        return assign.src[1]
+    return merged(assign.src[0], assign.arg, assign.src[1], assign.src[2:])
+
+
+def merged(old: Node, region: Region, value: Node, index: Sequence[Node] = ()) -> Node:
+    """Return a whole value in which a region was replaced.
+
+    Args:
+        old: value before, any shape.
+        region: where the new values go.
+        value: of the shape of the region.
+        index: rows of the axis whose region is None: one node (m,), or nothing.
+    """
+    x, new = TensorMath.of(old), TensorMath.of(value)
+    inside = TensorMath.of(const(True, dt.bool_)).broadcast_to(new.shape)
+    for axis, part in enumerate(region):
+        if part is None:
+            inside, new = _scattered(new, TensorMath.of(index[0]), axis, x.shape[axis])
+    if new.shape == x.shape and all(part is None or part[2] == 1 for part in region) and not index:
+        return new.node
+    placed = [p or (0, s, 1) for p, s in zip(region, x.shape, strict=True)]
+    return _place(inside, placed, x.shape).where(_place(new, placed, x.shape), x).node
+
+
+def _scattered(
+    value: TensorMath, index: TensorMath, axis: int, size: int
+) -> tuple[TensorMath, TensorMath]:
+    """Return which rows of an axis an index names, and the value that each of them takes."""
+    count = index.shape[0]
+    rows = TensorMath.of(make(Op.IOTA, dt.int32, (), size)).unsqueeze(1)
+    at = index.cast(dt.int32)
+    at = (at < 0).where(at + size, at).unsqueeze(0)
+    turn = TensorMath.of(make(Op.IOTA, dt.int32, (), count)).unsqueeze(0)
+    last = rows.eq(at).where(turn, -1).max(1)  # (size,): which index names this row last
+    lifted = tuple(size if i == axis else 1 for i in range(value.ndim))
+    shape: Shape = tuple(size if i == axis else s for i, s in enumerate(value.shape))
+    hit = (last >= 0).reshape(lifted).broadcast_to(shape)
+    source = value.node
+    if source.op is Op.EXPAND and source.src[0].shape[axis] == 1:  # all rows take the same value
+        narrow = tuple(1 if i == axis else s for i, s in enumerate(value.shape))
+        return hit, TensorMath.of(source.src[0]).broadcast_to(narrow).broadcast_to(shape)
+    return hit, value.gather(last.maximum(0), axis)
+
+
+def _place(x: TensorMath, region: Sequence[tuple[int, int, int]], shape: Shape) -> TensorMath:
+    """Return an array of a shape that holds x at a region and zeros elsewhere."""
+    pairs = []
+    for axis, ((start, _, step), size) in enumerate(zip(region, shape, strict=True)):
+        x = _spread(x, axis, step)
+        pairs.append((start, size - start - x.shape[axis]))
+    return x.pad(pairs)
+
+
+def _spread(x: Any, axis: int, step: int) -> Any:
+    """Put step-1 zeros between the elements of an axis."""
+    n = x.shape[axis]
+    if step == 1 or n <= 1:
+        return x
+    wide = x.unsqueeze(axis + 1)
+    wide = wide.pad([(0, step - 1) if i == axis + 1 else (0, 0) for i in range(wide.ndim)])
+    merged_axis = wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
+    end = (n - 1) * step + 1
+    return merged_axis.shrink(
+        [(0, end if i == axis else s) for i, s in enumerate(merged_axis.shape)]
+    )

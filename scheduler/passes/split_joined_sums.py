@@ -1,0 +1,136 @@
+"""Sum over joined tensors part by part, so that the join is never stored.
+
+sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
+sum(cat(a, b))         ->     sum(a) + sum(b)
+
+where the sum runs over the axis of the join. Applies to sums of products, hence to
+`cat(features, desire) @ w`, where nothing else reads the join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler import dtype as dt
+from scheduler.boxes import like
+from scheduler.node import Node, alu, consumers, toposort
+from scheduler.ops import Op
+from scheduler.rewrite import remake
+
+# A join of more sources stays: each sum is a loop, and one long loop is faster than many short.
+MAX_SOURCES = 4
+
+
+class _Joined:
+    """A join below an operand of a sum.
+
+    Attributes:
+        operand: which factor it is.
+        chain: movement from the operand down to the join.
+        axes: the joined axis in the result of each of them.
+        join: the CAT.
+    """
+
+    def __init__(self, operand: int, chain: list[Node], axes: list[int], join: Node) -> None:
+        self.operand = operand
+        self.chain = chain
+        self.axes = axes
+        self.join = join
+
+    @property
+    def axis(self) -> int:
+        """The joined axis in the operand."""
+        return self.axes[0] if self.axes else int(self.join.arg)
+
+
+def split_joined_sums(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with sums over joins split into sums of parts."""
+    order = toposort(roots)
+    users = consumers(order)
+    outputs = set(roots)
+    new: dict[Node, Node] = {}
+    for node in order:
+        found = _find(node, users, outputs)
+        if found is None:
+            src = tuple(new[s] for s in node.src)
+            new[node] = node if src == node.src else remake(node, src)
+        else:
+            new[node] = _split(node, found, new)
+    return new
+
+
+def _factors(node: Node) -> tuple[Node, ...]:
+    """Return what a sum is a sum of products of."""
+    inner = node.src[0]
+    return inner.src if inner.op is Op.MUL else (inner,)
+
+
+def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Joined | None:
+    if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.dtype is dt.bool_:
+        return None
+    factors = _factors(node)
+    product = node.src[0]
+    if len(factors) == 2 and (factors[0] is factors[1] or not _private(product, users, outputs)):
+        return None
+    for operand, factor in enumerate(factors):
+        chain: list[Node] = []
+        join = factor
+        while join.op in (Op.EXPAND, Op.PERMUTE, Op.RESHAPE):
+            chain.append(join)
+            join = join.src[0]
+        if join.op is not Op.CAT or len(join.src) > MAX_SOURCES:
+            continue
+        axes = _track(chain, join.arg)
+        found = None if axes is None else _Joined(operand, chain, axes, join)
+        alone = all(_private(n, users, outputs) for n in (*chain, join))
+        if found is not None and alone and found.axis in node.arg[1]:
+            return found
+    return None
+
+
+def _private(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> bool:
+    return len(users[node]) == 1 and node not in outputs
+
+
+def _track(chain: list[Node], axis: int) -> list[int] | None:
+    """Return where an axis of the join is in each movement above it, None if it does not stay."""
+    axes: list[int] = []
+    for node in reversed(chain):
+        if node.op is Op.PERMUTE:
+            axis = node.arg.index(axis)
+        elif node.op is Op.RESHAPE:
+            old, shape = node.src[0].shape, node.shape
+            kept = [a for a, s in enumerate(old) if s != 1]
+            moved = [a for a, s in enumerate(shape) if s != 1]
+            if [old[a] for a in kept] != [shape[a] for a in moved] or axis not in kept:
+                return None
+            axis = moved[kept.index(axis)]
+        axes.append(axis)
+    return axes[::-1]
+
+
+def _split(node: Node, found: _Joined, new: dict[Node, Node]) -> Node:
+    total: Node | None = None
+    at = 0
+    for source in found.join.src:
+        size = source.shape[found.join.arg]
+        part = new[source]
+        for move, axis in zip(reversed(found.chain), reversed(found.axes), strict=True):
+            arg = move.arg
+            if move.op is not Op.PERMUTE:
+                arg = (*arg[:axis], size, *arg[axis + 1 :])
+            part = like(move, move.op, (part,), arg)
+        factors = list(_factors(node))
+        if len(factors) == 2:
+            other = new[factors[1 - found.operand]]
+            bounds = [(0, s, 1) for s in other.shape]
+            bounds[found.axis] = (at, at + size, 1)
+            factors[1 - found.operand] = like(other, Op.SHRINK, (other,), tuple(bounds))
+            factors[found.operand] = part
+            part = like(node.src[0], Op.MUL, tuple(factors))
+        one = like(node, Op.REDUCE, (part,), node.arg)
+        total = one if total is None else alu(Op.ADD, total, one)
+        total.origin = total.origin or node.origin
+        at += size
+    assert total is not None  # a join has sources
+    return total

@@ -1,0 +1,99 @@
+"""What the tests of graph passes share: run a pass, and compare values before and after."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler import interp
+from scheduler.node import Buffer, Node, make, toposort
+from scheduler.ops import Op
+from scheduler.pretty import pretty
+from scheduler.tensor import Tensor
+from scheduler.verify import verify
+from tests.scheduler.on_device import Array
+from tests.scheduler.strategies import Draw, Program, same
+
+Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
+
+
+def weight(*shape: int, seed: int = 0) -> Tensor:
+    """Return a weight of random values, different ones for each seed."""
+    data = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return Tensor.of(
+        make(Op.BUFFER, dt.float32, (), Buffer("weight", "", data.shape, dt.float32, data))
+    )
+
+
+def index(*rows: int) -> Tensor:
+    """Return known indices."""
+    data = np.array(rows, np.int32)
+    return Tensor.of(
+        make(Op.BUFFER, dt.int32, (), Buffer("weight", "", data.shape, dt.int32, data))
+    )
+
+
+def values(roots: Sequence[Node], inputs: Mapping[str, Array]) -> list[Array]:
+    """Evaluate nodes; inputs without a given value get random ones, states zeros."""
+    given: dict[Buffer, Array] = {}
+    for node in toposort(roots):
+        if node.op is not Op.BUFFER or node.arg.data is not None:
+            continue
+        buffer = node.arg
+        if buffer.name in inputs:
+            given[buffer] = inputs[buffer.name]
+        elif buffer.kind == "state":
+            given[buffer] = np.zeros(buffer.shape, buffer.dtype.np)
+        else:
+            rng = np.random.default_rng(sum(buffer.name.encode()))
+            given[buffer] = rng.integers(-8, 9, buffer.shape).astype(buffer.dtype.np)
+    return interp.evaluate(roots, given)
+
+
+def check(
+    apply: Pass, roots: Sequence[Node], inputs: Mapping[str, Array] | None = None
+) -> list[Node]:
+    """Run a pass, check that values stay, and return the new roots."""
+    new = apply(roots)
+    now = [new[r] for r in roots]
+    verify(now, "the pass")
+    given = inputs or {}
+    everything = values(toposort(roots), given)
+    floats = [np.abs(v[np.isfinite(v)]) for v in everything if v.dtype.kind == "f"]
+    scale = max((float(f.max()) for f in floats if f.size), default=1.0)
+    for old, found in zip(values(roots, given), values(now, given), strict=True):
+        assert same(found, old, scale)
+    return now
+
+
+def one(apply: Pass, tensor: Tensor) -> Node:
+    """Run a pass on one tensor, check its values, and return the new node."""
+    (found,) = check(apply, [tensor.node])
+    return found
+
+
+def text(node: Node) -> str:
+    """Return a graph as text, without names: interned nodes keep those of their first maker."""
+    return re.sub(r"  # .*", "", pretty([node]))
+
+
+def ops(*roots: Node) -> list[Op]:
+    """Return the ops of a graph, sources first."""
+    return [n.op for n in toposort(roots)]
+
+
+def sliced(program: Program, seed: int) -> list[Node]:
+    """Return the outputs of a program, some of them cut at random, and its state writes."""
+    draw = Draw(seed)
+    roots: list[Node] = []
+    for tensor in program.outputs.values():
+        key: list[slice] = []
+        for size in tensor.shape:
+            start = draw.integer(0, size - 1)
+            stop = draw.integer(start + 1, size)
+            key.append(slice(start, stop, draw.integer(1, 2)) if draw.flag() else slice(None))
+        roots.append(tensor[tuple(key)].node)
+    return [*roots, *(w.node for w in program.writes)]

@@ -1,0 +1,98 @@
+"""What the tests of the requirements R01 to R46 share: schedule a program, look at it, run it.
+
+Everything is read from the artifact that would be written, so these tests know nothing of how the
+compiler keeps kernels to itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.artifact import from_memory
+from runtime.device import choose_device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.emit import emit
+from scheduler.kernel_table import KernelTable, kernel_tables
+from scheduler.schedule import Schedule, schedule
+from scheduler.tensor import Tensor
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Made:
+    """A scheduled program: plan, manifest and data, table of launches."""
+
+    plan: Schedule
+    manifest: dict[str, Any]
+    data: bytes
+    table: KernelTable
+
+    @property
+    def launches(self) -> int:
+        """Launches of one run, copies included."""
+        return len(self.table.launches)
+
+    @property
+    def loops(self) -> list[tuple[int, ...]]:
+        """The sizes of the loops of each reduction."""
+        nests = [nest for launch in self.table.launches for nest in launch.nests]
+        return [loop for nest in nests for loop in nest.reduced]
+
+    @property
+    def source(self) -> str:
+        """The OpenCL C of all programs."""
+        return "\n".join(program["source"] for program in self.manifest["programs"])
+
+    @property
+    def stored(self) -> list[tuple[str, tuple[int, ...]]]:
+        """Type and shape of what lies in the arena."""
+        arena = [b for b in self.manifest["buffers"] if b["kind"] == "arena"]
+        return [(b["dtype"], tuple(b["shape"])) for b in arena]
+
+    def load(self) -> Program:
+        """Return the loaded program; the caller closes it."""
+        device = choose_device(None)
+        return Program(from_memory(self.manifest, self.data), device, shared_cache(device))
+
+
+def make_program(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Made:
+    """Schedule and emit outputs and state writes as one entry "run"."""
+    plan = schedule({n: t.node for n, t in outputs.items()}, [w.node for w in writes])
+    made = emit({"run": plan}, name="requirement", kind="plain")
+    (table,) = kernel_tables(made.manifest, {"run": plan})
+    return Made(plan, made.manifest, made.data, table)
+
+
+def program_of(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Made:
+    """The same for outputs y0, y1, ..."""
+    return make_program({f"y{i}": t for i, t in enumerate(outputs)}, writes)
+
+
+def values_of(made: Made, **inputs: Array) -> list[Array]:
+    """Run a program once and return its outputs, the caller's to keep."""
+    with made.load() as program:
+        return [value.copy() for value in program.run(inputs).values()]
+
+
+def same(got: Array, want: Array, tolerance: float = 1e-5) -> None:
+    """Compare with numpy: shapes and integers exactly, floats to a tolerance."""
+    assert got.shape == want.shape
+    limit = tolerance if got.dtype.kind == "f" else 0.0
+    np.testing.assert_allclose(got, want, rtol=limit, atol=limit)
+
+
+def x(*shape: int, name: str = "x") -> Tensor:
+    """Return an input."""
+    return Tensor.input(name, shape)
+
+
+def floats(*shape: int, seed: int = 0) -> Array:
+    """Return values in [-1, 1)."""
+    return np.random.default_rng(seed).uniform(-1, 1, shape).astype(np.float32)

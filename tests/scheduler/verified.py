@@ -1,0 +1,26 @@
+"""Passes that are verified each time they run: what the whole suite of the compiler uses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduler.node import Node
+from scheduler.schedule import Pass
+from scheduler.verify import verify
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A pass, and the check that what it returns keeps the rules, shapes and types of a graph."""
+
+    name: str
+    apply: Pass
+
+    def __call__(self, roots: Sequence[Node]) -> Mapping[Node, Node]:
+        new = self.apply(roots)
+        verify([new[r] for r in roots], self.name)
+        for root in roots:
+            found, kept = new[root], (new[root].shape, new[root].dtype)
+            assert kept == (root.shape, root.dtype), f"{self.name}: {root!r} became {found!r}"
+        return new
