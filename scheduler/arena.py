@@ -61,6 +61,9 @@ def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node
         for target in kernel.targets:
             if target.op is not Op.BUFFER and target not in elsewhere:
                 first[target] = i
+    for node in first:
+        if node.op is Op.RESULT:  # a custom kernel writes all of its outputs
+            last.setdefault(node, first[node])
     unread = next((n for n in first if n not in last), None)
     if unread is not None:
         raise SchedulerError(f"{unread!r}: is computed and never read")

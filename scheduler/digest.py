@@ -91,7 +91,8 @@ def canonical(value: object) -> str:
     if isinstance(value, np.generic):
         return f"{value.dtype.str}{value.tobytes().hex()}"
     if is_dataclass(value) and not isinstance(value, type):
-        parts = " ".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in fields(value))
+        shown = [f for f in fields(value) if f.repr]  # a custom kernel's reference has no text
+        parts = " ".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in shown)
         return f"{type(value).__name__}({parts})"
     raise SchedulerError(
         f"digest of a graph: an argument of type {type(value).__name__} has no canonical text; "

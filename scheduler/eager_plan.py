@@ -9,7 +9,7 @@ ASSIGN(pending buffer, v)          ->   v is stored and is an output
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -23,7 +23,8 @@ from scheduler.node import UNNAMED, Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.rewrite import remake
-from scheduler.schedule import Schedule, schedule
+from scheduler.schedule import Schedule
+from scheduler.schedule_cache import EntryGraph, schedule_for
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
 # Movements that a buffer's elements can be read through, though the result has other elements.
@@ -52,18 +53,25 @@ class EagerPlan:
         outputs: by output name, the simplified node that it holds; for a pending ASSIGN that node.
         writes: by state name, the ASSIGN node, to a realized buffer or a state of a program.
         buffers: by input or state name, the realized buffer.
-        schedule: of all of it.
+        graph: all of it, as the compiler takes it.
     """
 
     canonical: dict[Node, Node]
     outputs: dict[str, Node] = field(default_factory=dict)
     writes: dict[str, Node] = field(default_factory=dict)
     buffers: dict[str, Buffer] = field(default_factory=dict)
-    schedule: Schedule = field(init=False)
+    graph: EntryGraph = field(init=False)
 
-    def feeds(self) -> dict[str, NDArray[Any]]:
-        """Return the values of the realized buffers that the schedule reads as inputs."""
-        wanted = {b.name for b in self.schedule.inputs}
+    def schedule(self) -> Schedule:
+        """Return the kernels, those made before if the very same nodes were asked for.
+
+        Raises:
+            SchedulerError: the graph cannot be scheduled.
+        """
+        return schedule_for(self.graph)
+
+    def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Return the values of the realized buffers among some inputs."""
         return {
             n: np.ascontiguousarray(b.data).reshape(b.shape)
             for n, b in self.buffers.items()
@@ -91,7 +99,6 @@ def make_plan(roots: Sequence[Node]) -> EagerPlan:
 
     Raises:
         ModelError: buffers of several devices are mixed, or a buffer is assigned twice.
-        SchedulerError: the graph cannot be scheduled.
     """
     plan = EagerPlan(simplify(roots))
     bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
@@ -106,7 +113,7 @@ def make_plan(roots: Sequence[Node]) -> EagerPlan:
     for node in [*compiled.pending, *(b for b in wanted if b.op is not Op.ASSIGN)]:
         name = f"out{len(outputs)}"
         outputs[name], plan.outputs[name] = compiled(node), node
-    plan.schedule = schedule(outputs, [compiled(n) for n in plan.writes.values()])
+    plan.graph = EntryGraph(outputs, [compiled(n) for n in plan.writes.values()])
     return plan
 
 

@@ -21,6 +21,7 @@ from scheduler.ops import ELEMENTWISE, Op, identity
 
 Array = NDArray[Any]
 
+_CUSTOM = frozenset({Op.CUSTOM, Op.RESULT})
 _np_erf = np.frompyfunc(_erf, 1, 1)
 
 
@@ -181,6 +182,11 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
     return _movement(node, src)
 
 
+def _run_custom(node: Node, src: list[Any]) -> Any:
+    """Return the tuple of the outputs of a CUSTOM node, or the one that a RESULT node picks."""
+    return node.arg.evaluate(src) if node.op is Op.CUSTOM else src[0][node.arg]
+
+
 def _is_contraction(node: Node) -> bool:
     return (
         node.op is Op.REDUCE
@@ -199,7 +205,7 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
             by the caller, who also stores what ASSIGN nodes return.
 
     Raises:
-        SchedulerError: a buffer has no value.
+        SchedulerError: a buffer has no value, or a custom kernel no reference.
     """
     given = buffers or {}
     order = toposort(roots)
@@ -212,7 +218,7 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
     for n in order:
         for s in reads[n] if n not in contracted else ():
             uses[s] = uses.get(s, 0) + 1
-    values: dict[Node, Array] = {}
+    values: dict[Node, Any] = {}
     with np.errstate(all="ignore"):
         for node in order:
             if node.op is Op.BUFFER:
@@ -228,7 +234,8 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
                 a, b = (values[s] for s in reads[node])
                 values[node] = _contract(a, b, node.arg[1])
             else:
-                values[node] = _evaluate_node(node, [values[s] for s in node.src])
+                evaluate_one = _run_custom if node.op in _CUSTOM else _evaluate_node
+                values[node] = evaluate_one(node, [values[s] for s in node.src])
             for s in reads[node]:  # free what nobody will read again
                 uses[s] -= 1
                 if uses[s] == 0:

@@ -87,6 +87,8 @@ class Op(Enum):
     )  # (BUFFER, value[, int index]): the buffer holds value after the run; arg: None, or where
     # the value goes, per axis (start, stop, step), or None for the one axis that index picks from;
     # the result is the whole buffer after the write
+    CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
+    RESULT = auto()  # (CUSTOM,); arg: number of the output
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value
@@ -273,6 +275,16 @@ def _region_shape(shape: Shape, region: Any, index: tuple[Node, ...]) -> Shape:
     return tuple(index[0].shape[0] if r is None else -(-(r[1] - r[0]) // r[2]) for r in region)
 
 
+def _custom(_: tuple[Node, ...], __: Any) -> Shape:
+    return ()  # a launch has no value of its own
+
+
+def _result(src: tuple[Node, ...], arg: Any) -> Shape:
+    if src[0].op is not Op.CUSTOM or not 0 <= arg < len(src[0].arg.outputs):
+        raise VerifyError(f"RESULT: {src[0].op.name} has no output {arg}")
+    return tuple(src[0].arg.outputs[arg][0])
+
+
 _SHAPE_RULES = {
     Op.BUFFER: _buffer,
     Op.IOTA: _iota,
@@ -288,4 +300,6 @@ _SHAPE_RULES = {
     Op.REDUCE: _reduce,
     Op.CONTIGUOUS: _same,
     Op.ASSIGN: _assign,
+    Op.CUSTOM: _custom,
+    Op.RESULT: _result,
 }

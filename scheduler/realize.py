@@ -25,11 +25,11 @@ from scheduler.eager_plan import (
     unbound,
     views_of,
 )
-from scheduler.emit import emit
 from scheduler.errors import ModelError
 from scheduler.kernelize.memory_plan import ALIGNMENT
 from scheduler.node import Buffer, Node, make
 from scheduler.ops import Op
+from scheduler.schedule_cache import emitted_for
 
 Array = NDArray[Any]
 
@@ -152,14 +152,14 @@ def execute(
     plan: EagerPlan, inputs: Mapping[str, Array], device: str | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Compile and run a plan; return its outputs and what it left in assigned buffers, by name."""
-    if not plan.schedule.outputs and not plan.writes:
+    if not plan.graph.outputs and not plan.writes:
         return {}, {}
-    made = emit({"run": plan.schedule}, name="tensor", kind="plain")
+    made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
     data = _with_states(made.manifest, made.data, plan.states())
     opened = choose_device(device)
     artifact = from_memory(made.manifest, data)
     with Program(artifact, opened, shared_cache(opened)) as program:
-        results = program.run({**plan.feeds(), **inputs})
+        results = program.run({**plan.feeds({s.name for s in program.inputs}), **inputs})
         outputs = {name: np.array(results[name]) for name in plan.outputs}
         return outputs, {name: program.state(name) for name in plan.writes}
 

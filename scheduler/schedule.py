@@ -18,9 +18,12 @@ from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.canonicalize import canonicalize
+from scheduler.passes.custom_inputs import custom_inputs
 from scheduler.passes.fold_constants import fold_constants
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.narrow import narrow
+from scheduler.passes.one_hot import one_hot
+from scheduler.passes.push_gather import push_gather
 from scheduler.passes.split_cat import split_cat
 from scheduler.passes.split_joined_sums import split_joined_sums
 from scheduler.passes.split_reduce import split_reduce
@@ -32,14 +35,17 @@ Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("merge partial assignments", merge_assign),
     ("canonicalize", canonicalize),
+    ("choices of rows", one_hot),
     ("fold constants", fold_constants),
     ("canonicalize folded", canonicalize),
+    ("push gathers", push_gather),
     ("narrow", narrow),
     ("split joined sums", split_joined_sums),
     ("batch branches", batch_branches),
     ("split reductions", split_reduce),
     ("split joins", split_cat),
     ("canonicalize again", canonicalize),
+    ("bind custom inputs", custom_inputs),
 )
 
 

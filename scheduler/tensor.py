@@ -138,7 +138,7 @@ class Tensor(TensorAssign):
         Raises:
             SchedulerError: a value cannot be compiled.
         """
-        return make_plan([self.node, *(t.node for t in more)]).schedule
+        return make_plan([self.node, *(t.node for t in more)]).schedule()
 
     def kernelize(self, *more: TensorAssign) -> Self:
         """Pin the kernel boundaries of these tensors without running anything; return this tensor.

@@ -18,7 +18,7 @@ _ARITY = (
     | dict.fromkeys((Op.BUFFER, Op.CONST, Op.IOTA), 0)
     | dict.fromkeys((Op.CAST, Op.BITCAST, Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK), 1)
     | dict.fromkeys((Op.FLIP, Op.WINDOW, Op.REDUCE, Op.CONTIGUOUS), 1)
-    | {Op.WHERE: 3, Op.GATHER: 2}
+    | {Op.WHERE: 3, Op.GATHER: 2, Op.RESULT: 1}
 )
 _FLOAT_ONLY = frozenset(
     {Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.DIV}
@@ -56,6 +56,10 @@ def _check_arity(node: Node) -> str:
     want = _ARITY.get(node.op)
     if node.op is Op.CAT:
         return "" if len(node.src) > 1 else "CAT needs at least two sources"
+    if node.op is Op.CUSTOM:
+        want = len(node.src)  # any number
+    if node.op is not Op.RESULT and any(s.op is Op.CUSTOM for s in node.src):
+        return "a launch has no value; RESULT picks one of its outputs"
     if node.op is Op.ASSIGN:
         want = 3 if node.arg is not None and None in node.arg else 2
     if node.op in SCALAR_LEVEL:
@@ -82,7 +86,10 @@ def _check_types(node: Node) -> str:
     if node.op is Op.ASSIGN:
         ok = kinds[0] is kinds[1] is node.dtype and all(k.is_int for k in kinds[2:])
         return "" if ok else f"ASSIGN over {kinds} cannot give {node.dtype}"
-    if node.op in (Op.CAST, Op.BITCAST) or not kinds:
+    if node.op is Op.RESULT:
+        ok = node.dtype is node.src[0].arg.outputs[node.arg][1]
+        return "" if ok else f"output {node.arg} of {node.src[0].arg} is not {node.dtype}"
+    if node.op in (Op.CAST, Op.BITCAST, Op.CUSTOM) or not kinds:
         return ""
     return (
         "" if all(k is node.dtype for k in kinds) else f"sources {kinds} cannot give {node.dtype}"

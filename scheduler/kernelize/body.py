@@ -35,6 +35,19 @@ class Access:
 
 
 @dataclass(frozen=True, slots=True)
+class Row:
+    """The place on an axis that a store writes to; outside of the axis nothing is written.
+
+    Attributes:
+        axis: of the target.
+        value: scalar integer node, negative ones already counted from the end.
+    """
+
+    axis: int
+    value: Node
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """One result of a loop nest.
 
@@ -43,11 +56,13 @@ class Store:
         index: of the element written, in the shape of target and the ranges of the body. Ranges
             that it does not name are loops below it: the element is written once, outside them.
         value: scalar node to store.
+        row: where on an axis, if only run time knows; index is 0 on that axis.
     """
 
     target: Node
     index: Index
     value: Node
+    row: Row | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +79,9 @@ class Body:
 
     @property
     def value(self) -> Node:
-        """Everything that is stored, as one scalar node: a TUPLE if there are several."""
-        return tuple_of([s.value for s in self.stores])
+        """Everything that is stored, then the rows: one scalar node, a TUPLE of several."""
+        rows = [s.row.value for s in self.stores if s.row is not None]
+        return tuple_of([*(s.value for s in self.stores), *rows])
 
 
 def tuple_of(values: Sequence[Node]) -> Node:
@@ -337,11 +353,16 @@ def _row_index(value: Node, size: int) -> Ix:
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known
-    row = value if value.dtype is dt.int32 else make(Op.CAST, dt.int32, (value,))
-    zero, n = const(0, dt.int32), const(size, dt.int32)
-    row = alu(Op.WHERE, alu(Op.LT, row, zero), alu(Op.ADD, row, n), row)
+    row, zero = _counted_from_start(value, size), const(0, dt.int32)
     row = alu(Op.MIN, alu(Op.MAX, row, zero), const(size - 1, dt.int32))
     return ixs.of(ixs.value_atom(row, 0, size - 1))
+
+
+def _counted_from_start(value: Node, size: int) -> Node:
+    """Return an integer index as int32, negative ones counted from the end."""
+    row = value if value.dtype is dt.int32 else make(Op.CAST, dt.int32, (value,))
+    below = alu(Op.LT, row, const(0, dt.int32))
+    return alu(Op.WHERE, below, alu(Op.ADD, row, const(size, dt.int32)), row)
 
 
 def _as_index(value: Node) -> Ix | None:
@@ -375,7 +396,13 @@ def build_body(region: Region, plan: Realized) -> Body:
     Raises:
         LoweringError: the body is not a single value (an internal error).
     """
-    value = _Builder(region, plan).build(region.root, region.index)
+    builder = _Builder(region, plan)
+    value = builder.build(region.root, region.index)
     if value.shape != ():
         raise LoweringError(f"{region.root!r}: the kernel body is not scalar")
-    return Body(region.ranges, (Store(region.target, region.target_index, value),))
+    row = None
+    if region.row is not None:
+        axis, index = region.row
+        at = builder.build(index, (region.index[axis],))
+        row = Row(axis, _counted_from_start(at, region.target.shape[axis]))
+    return Body(region.ranges, (Store(region.target, region.target_index, value, row),))

@@ -35,6 +35,8 @@ def score(graph: FusionGraph, pair: Pair) -> Score | None:
     (side by side, only one of them reduces, bytes in common negated, distance)
     """
     a, b = (graph.groups[i].kernel for i in pair)
+    if a.custom is not None or b.custom is not None:
+        return None
     shared = {*a.reads, *a.targets} & {*b.reads, *b.targets}
     moved = sum(n.dtype.itemsize * prod(n.shape) for n in shared)
     nested = moved > 0 and _loops_fit(a, b)
@@ -73,7 +75,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
 
 def _loops_fit(a: Kernel, b: Kernel) -> bool:
     """Whether both are one loop nest and the loops of one are among those of the other."""
-    if len(a.bodies) != 1 or len(b.bodies) != 1:
+    bodies = (*a.bodies, *b.bodies)
+    if len(bodies) > 2 or any(s.row is not None for body in bodies for s in body.stores):
         return False
     mine, other = (Counter(r.size for r in loops_of(k.bodies[0])) for k in (a, b))
     return mine <= other or other <= mine

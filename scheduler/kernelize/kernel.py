@@ -6,11 +6,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import TYPE_CHECKING
 
 from scheduler.index import Atom, flatten, leaves
 from scheduler.kernelize.body import Body, Store, depends_on, scalar_nodes
 from scheduler.node import Node
 from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
+
+if TYPE_CHECKING:
+    from scheduler.kernelize.custom import CustomLaunch
 
 # A loop nest with less work than this, in operations, takes less time than its launch.
 SMALL_WORK = 100_000
@@ -25,17 +29,20 @@ class Kernel:
         targets: whose storage it writes: stored nodes, or the BUFFER of a state.
         reads: BUFFER and stored nodes it loads, in first-use order.
         origin: ONNX node names it covers.
+        custom: of a custom kernel what it runs; then there are no bodies.
     """
 
     bodies: tuple[Body, ...]
     targets: tuple[Node, ...]
     reads: tuple[Node, ...]
     origin: tuple[str, ...]
+    custom: CustomLaunch | None = None
 
     @cached_property
     def is_copy(self) -> bool:
         """Whether it moves stored values as they are, or fills: no arithmetic, no other order."""
-        return all(_is_copied(store) for body in self.bodies for store in body.stores)
+        stores = (store for body in self.bodies for store in body.stores)
+        return self.custom is None and all(map(_is_copied, stores))
 
     @cached_property
     def reductions(self) -> int:
@@ -50,18 +57,22 @@ class Kernel:
 
     @cached_property
     def is_small(self) -> bool:
-        """Whether each of its loop nests takes less time than a launch."""
-        return all(_work(body) <= SMALL_WORK for body in self.bodies)
+        """Whether each of its loop nests takes less time than a launch; no custom kernel counts."""
+        return self.custom is None and all(_work(body) <= SMALL_WORK for body in self.bodies)
 
     @cached_property
     def bytes_moved(self) -> int:
         """Bytes it reads and writes: of each buffer what is touched, once."""
+        if self.custom is not None:
+            return self.custom.bytes_moved
         written: dict[Node, int] = {}
         read: dict[Node, int] = {}
         for body in self.bodies:
             depends = depends_on(body.value)
             for store in body.stores:
                 atoms = {a for ix in store.index for a in leaves(ix)}
+                if store.row is not None:
+                    atoms |= depends[store.row.value]
                 written[store.target] = written.get(store.target, 0) + _count(atoms)
             for node in depends:
                 if node.op is Op.LOAD:
@@ -73,6 +84,8 @@ class Kernel:
 
 def _is_copied(store: Store) -> bool:
     value = store.value
+    if store.row is not None:
+        return False
     if value.op is Op.CONST:
         return True
     if value.op is not Op.LOAD or value.arg.valid != ():
@@ -114,7 +127,7 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
 
     Logical indices are compared; whether layouts and blocks allow it, lowering finds out.
     """
-    if len(kernel.bodies) > 1 or len(kernel.bodies[0].stores) > 1:
+    if len(kernel.bodies) != 1 or len(kernel.bodies[0].stores) > 1:
         return ()
     (store,) = kernel.bodies[0].stores
     nodes = scalar_nodes(store.value)

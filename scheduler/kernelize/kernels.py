@@ -16,6 +16,7 @@ from math import prod
 
 from scheduler.errors import SchedulerError
 from scheduler.kernelize.body import Access, Body, Store, build_body
+from scheduler.kernelize.custom import attach_epilogues, make_custom_kernel
 from scheduler.kernelize.fallback import Splits
 from scheduler.kernelize.fuse import fuse
 from scheduler.kernelize.kernel import Kernel, make_kernel, name_of, overwritable, states_in_place
@@ -73,11 +74,19 @@ def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Ke
         pins |= more
         plan = realize(sinks, pins)
     stored = frozenset(plan.regions)
-    kernels = []
+    kernels: list[Kernel] = []
+    launched: set[Node] = set()
     for root in [n for n in toposort(sinks) if n in plan.regions]:
+        if root.op is Op.RESULT:
+            if root.src[0] not in launched:
+                launched.add(root.src[0])
+                kernels.append(make_custom_kernel(root.src[0], _origins(root, stored)))
+            continue
         bodies = tuple(build_body(region, plan) for region in plan.regions[root])
         kernels.append(make_kernel(bodies, _origins(root, stored)))
-    kernels, steps = _with_states(_without_unread(kernels, frozenset(sinks)))
+    kernels = _without_unread(kernels, frozenset(sinks))
+    kernels = attach_epilogues(kernels, frozenset(sinks), splits.alone)
+    kernels, steps = _with_states(kernels)
     outputs = frozenset(s for s in sinks if s.op is not Op.ASSIGN)
     sizes = _arena_sizes(kernels, outputs)
     kernels, steps = fuse(kernels, steps, sizes, splits.alone)

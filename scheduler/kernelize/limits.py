@@ -40,6 +40,8 @@ def nodes_to_store(regions: Collection[Node], limits: Limits | None = None) -> s
     limits = limits or device_limits.current()
     found: set[Node] = set()
     for root in regions:
+        if root.op is Op.RESULT:
+            continue  # a custom kernel cannot be split
         fused = [n for n in _fused(root, regions) if n not in regions or n is root]
         found |= _split_buffers(root, fused, regions, limits.max_buffers - 1)
         found |= _split_operations(root, fused, limits.operations)

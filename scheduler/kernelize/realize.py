@@ -27,6 +27,7 @@ from math import prod
 
 from scheduler import index as ixs
 from scheduler.index import Atom
+from scheduler.kernelize.custom import stored_for_custom
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.uses import (
     Realized,
@@ -35,6 +36,7 @@ from scheduler.kernelize.uses import (
     Use,
     open_parts,
     open_region,
+    open_write,
     reduce_index,
 )
 from scheduler.node import Node, consumers, toposort
@@ -166,12 +168,16 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
         pins: nodes to store in any case.
     """
     order = toposort(sinks)
-    forced = {*sinks, *pins} | {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
+    forced = {*sinks, *pins} | stored_for_custom(order)
+    forced |= {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
     carries, cost = _summaries(order, forced)
     uses: dict[Node, dict[tuple[Region, Index], Use]] = {n: {} for n in order}
     walk = _Walk({}, {}, {}, {}, _reduced_elements(order))
     for node in reversed(order):
         needed = list(uses[node].values())
+        if node.op is Op.RESULT:
+            walk.regions[node] = ()  # its launch computes it; what that reads is stored as well
+            continue
         if node in forced or (
             needed and _must_store(node, needed, carries[node], cost[node], walk)
         ):
@@ -179,6 +185,14 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
                 walk.regions[node] = open_parts(node)
                 for part in walk.regions[node]:
                     _merge_use(uses[part.root], Use(part, part.index, 1.0))
+                continue
+            if node.op is Op.ASSIGN and node.arg is not None:
+                part = open_write(node)
+                walk.regions[node] = (part,)
+                _merge_use(uses[part.root], Use(part, part.index, 1.0))
+                if part.row is not None:
+                    axis, row = part.row
+                    _merge_use(uses[row], Use(part, (part.index[axis],), 1.0))
                 continue
             if node in forced or not walk.try_stage(node, needed):
                 region = open_region(node)

@@ -34,14 +34,18 @@ class Region:
     Attributes:
         root: what it computes: a stored node, or one source of a stored join.
         ranges: over the shape of root; None for axes of size 1.
-        target: the stored node: root itself, or the join.
+        target: the stored node: root itself, a join, or an ASSIGN to a part of a buffer.
         at: where root begins in target, per axis.
+        steps: from one element of root to the next in target, per axis.
+        row: an axis, and the integer node (m,) that says where each row of root goes on it.
     """
 
     root: Node
     ranges: tuple[Atom | None, ...]
     target: Node
     at: tuple[int, ...]
+    steps: tuple[int, ...]
+    row: tuple[int, Node] | None = None
 
     @property
     def index(self) -> Index:
@@ -50,8 +54,12 @@ class Region:
 
     @property
     def target_index(self) -> Index:
-        """The element of target that it stores."""
-        return tuple(ixs.add(i, ixs.constant(a)) for i, a in zip(self.index, self.at, strict=True))
+        """The element of target that it stores; 0 on the axis of `row`."""
+        placed = zip(self.index, self.at, self.steps, strict=True)
+        index = [ixs.add(ixs.mul(i, step), ixs.constant(a)) for i, a, step in placed]
+        if self.row is not None:
+            index[self.row[0]] = ixs.ZERO
+        return tuple(index)
 
 
 def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()) -> Region:
@@ -62,8 +70,21 @@ def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()
         target: the stored node, by default root.
         at: where root begins in target, by default at the origin.
     """
-    ranges = tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(root.shape))
-    return Region(root, ranges, target or root, at or (0,) * len(root.shape))
+    rank = len(root.shape)
+    return Region(root, _ranges(root), target or root, at or (0,) * rank, (1,) * rank)
+
+
+def open_write(assign: Node) -> Region:
+    """Return a region over the value of an ASSIGN to a part of a buffer."""
+    parts = [part or (0, 1, 1) for part in assign.arg]
+    row = (assign.arg.index(None), assign.src[2]) if None in assign.arg else None
+    value = assign.src[1]
+    at, steps = tuple(p[0] for p in parts), tuple(p[2] for p in parts)
+    return Region(value, _ranges(value), assign, at, steps, row)
+
+
+def _ranges(root: Node) -> tuple[Atom | None, ...]:
+    return tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(root.shape))
 
 
 def open_parts(join: Node) -> tuple[Region, ...]:

@@ -11,8 +11,10 @@ from scheduler import trace
 from scheduler.errors import LoweringError
 from scheduler.index import Atom
 from scheduler.kernelize.body import Body, scalar_nodes
+from scheduler.kernelize.custom import CustomLaunch
 from scheduler.kernelize.fallback import KernelRefusedError, Refused
 from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
+from scheduler.lower.custom import render_custom
 from scheduler.lower.in_place import exact_schedule, in_place_of, overwrites
 from scheduler.lower.place import (
     Layout,
@@ -49,7 +51,7 @@ class LoweredKernel:
         items: work-items, one per work-group.
         lanes: vector widths used.
         flops: static estimate.
-        kind: "contract", "reduce" or "map"; only a name for people.
+        kind: "contract", "reduce", "map" or "custom"; only a name for people.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
     """
 
@@ -83,7 +85,9 @@ class _Program:
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
         targets = [t for k in kernels for t in k.targets if t not in self.direct]
         self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
-        self.free = {t for t in self.arena if t.op is not Op.ASSIGN}
+        # What a custom kernel reads or writes is row-major: its source says where elements are.
+        custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
+        self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom
 
     def free_after(self, position: int) -> list[Node]:
         """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
@@ -124,6 +128,8 @@ def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[Lo
 
 def _lower(program: _Program, position: int) -> LoweredKernel:
     kernel = program.kernels[position]
+    if kernel.custom is not None:
+        return _lower_custom(program, kernel, kernel.custom)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
     trace.loops(kernel, [nest.schedule for nest in nests])
     reused = None
@@ -141,6 +147,25 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         sum(_flops(nest.body) for nest in nests),
         _kind([nest.body for nest in nests]),
         reused,
+    )
+
+
+def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> LoweredKernel:
+    trace.loops(kernel, [])
+    body = None if launch.epilogue is None else place(launch.epilogue, program.layouts)
+    if body is not None:
+        _check_offsets(body)
+    made = render_custom(launch, kernel.targets, body)
+    flops = launch.spec.flops + (0 if body is None else _flops(body))
+    return LoweredKernel(
+        kernel,
+        kernel.targets,
+        made.text,
+        made.arguments,
+        made.items,
+        made.lanes,
+        flops,
+        "custom",
     )
 
 

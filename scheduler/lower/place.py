@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from math import prod
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix, Predicate
@@ -58,17 +59,15 @@ class PlacedStore:
     Attributes:
         target: whose storage is written.
         index: logical index of the element stored.
-        offset: where it is stored.
+        offset: where it is stored, without the row.
+        row: number of its row's value among those of the body, rows of the axis, and elements from
+            one row to the next; None where the index says all.
     """
 
     target: Node
     index: tuple[Ix, ...]
     offset: Ix
-
-    @property
-    def atoms(self) -> frozenset[Atom]:
-        """The loops that it runs in; loops below them do not repeat it."""
-        return frozenset(ixs.leaves(self.offset))
+    row: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +86,15 @@ class PlacedBody:
 
     @property
     def values(self) -> tuple[Node, ...]:
-        """What each store writes."""
+        """What each store writes, then the rows."""
         return self.value.src if self.value.op is Op.TUPLE else (self.value,)
+
+    def loops_around(self, store: PlacedStore) -> frozenset[Atom]:
+        """Return the loops that a store runs in; loops below them do not repeat it."""
+        atoms = frozenset(ixs.leaves(store.offset))
+        if store.row is None:
+            return atoms
+        return atoms | frozenset(dependencies(self.value)[self.values[store.row[0]]])
 
 
 def is_weight(node: Node) -> bool:
@@ -105,8 +111,15 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
     """
     ranges = tuple(r for r in body.ranges if r is not None)
     value = _rebuild(body.value, {}, layouts)
-    stores = tuple(PlacedStore(s.target, s.index, ixs.ZERO) for s in body.stores)
-    return store_as(PlacedBody(ranges, value, stores), layouts)
+    stores, rows = [], len(body.stores)
+    for s in body.stores:
+        row = None
+        if s.row is not None:
+            shape = s.target.shape
+            row = (rows, shape[s.row.axis], prod(shape[s.row.axis + 1 :]))
+            rows += 1
+        stores.append(PlacedStore(s.target, s.index, ixs.ZERO, row))
+    return store_as(PlacedBody(ranges, value, tuple(stores)), layouts)
 
 
 def store_as(body: PlacedBody, layouts: Mapping[Node, Layout]) -> PlacedBody:
@@ -231,7 +244,7 @@ def _replace_ranges(
 
 def _moved(store: PlacedStore, mapping: Mapping[Atom, Ix]) -> PlacedStore:
     index = tuple(ixs.substitute(i, mapping) for i in store.index)
-    return PlacedStore(store.target, index, ixs.substitute(store.offset, mapping))
+    return replace(store, index=index, offset=ixs.substitute(store.offset, mapping))
 
 
 def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:

@@ -106,7 +106,7 @@ class _Renderer:
             name = "step" if schedule.chunk > 1 else "item"
             instances = self._instances(outer, self._outer_steps(outer, name))
             self._reduce_all(instances, known)
-            above = [s.atoms <= known for s in self.body.stores]
+            above = [self.body.loops_around(s) <= known for s in self.body.stores]
             self._store_all(instances, [i for i, here in enumerate(above) if here])
             if inner:
                 steps = {a.atom: self._open_loop(loops, a.outer) for a in inner}
@@ -334,16 +334,28 @@ class _Renderer:
         self.v.evaluate(value, instance)
         offset = ixs.substitute(self.body.stores[number].offset, instance.mapping)
         lanes = self.lanes if self.v.moves(offset) else 1
+        guard, row = self._row(number, instance)
         code = self.v.in_lanes(value, instance, lanes)
         if lanes == 1 or ixs.coefficient(offset, self.v.lane) == 1:
-            start = self.e.index(self.v.at_lane(offset, 0))
-            self.e.statement(clang.store(pointer, start, code, kind, lanes))
+            start = self.e.index(self.v.at_lane(offset, 0)) + row
+            self.e.statement(guard + clang.store(pointer, start, code, kind, lanes))
             return
         name = self.e.fresh("s")
         self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
         for k in range(lanes):
-            at = self.e.index(self.v.at_lane(offset, k))
-            self.e.statement(clang.store(pointer, at, f"{name}.s{k:x}", kind, 1))
+            at = self.e.index(self.v.at_lane(offset, k)) + row
+            self.e.statement(guard + clang.store(pointer, at, f"{name}.s{k:x}", kind, 1))
+
+    def _row(self, number: int, instance: Instance) -> tuple[str, str]:
+        """Return the condition of a store to a row known at run time, and what it adds."""
+        row = self.body.stores[number].row
+        if row is None:
+            return "", ""
+        which, rows, stride = row
+        node = self.body.values[which]
+        self.v.evaluate(node, instance)
+        code = self.v.value(node, instance).code
+        return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
 def _union(parts: tuple[Instance, ...]) -> Instance:

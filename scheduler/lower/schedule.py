@@ -139,11 +139,12 @@ def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None
     arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
     reduces = [r for n in accumulates(body) for r in n.arg[1]]
     rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
+    rows |= {r for s in body.stores if s.row is not None for r in depends[body.values[s.row[0]]]}
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
     for atom in [*reversed(body.ranges), *reversed(dict.fromkeys(reduces))]:
         is_output = atom in body.ranges
         lanes = _lanes(atom.size)
-        if lanes == 1 or atom in rows:  # a private array holds one row, not one per lane
+        if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
             continue
         score = sum(_load_score(load, atom) for load in loads)
         score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
@@ -160,7 +161,7 @@ def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None
 
 
 def _store_score(store: PlacedStore, atom: Atom) -> float:
-    if atom not in store.atoms:
+    if atom not in set(ixs.leaves(store.offset)):
         return 0.0
     return 1.0 if ixs.coefficient(store.offset, atom) == 1 else -2.0
 
@@ -244,7 +245,7 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     depends = dependencies(body.value)
     mine = frozenset(body.ranges)
     outside = [frozenset(depends[node]) for node in looped(body)]
-    outside += [store.atoms for store in body.stores]
+    outside += [body.loops_around(store) for store in body.stores]
     hoisted = [on for on in outside if on < mine]
     return frozenset().union(*hoisted) if hoisted else None
 

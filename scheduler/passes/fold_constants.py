@@ -43,7 +43,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
         elif node.op in (Op.CONST, Op.IOTA):
             constant[node] = True
         else:
-            constant[node] = node.op not in (Op.ASSIGN, Op.CONTIGUOUS) and all(
+            constant[node] = node.op not in (Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM) and all(
                 constant[s] for s in node.src
             )
             if not _is_free(node) and prod(node.shape) > MAX_GROWTH * max(1024, stored[node]):

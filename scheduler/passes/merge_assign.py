@@ -4,10 +4,10 @@
     q[ids] = y              ->      q = where(hit, take(y, which), q)  hit: a row that ids names
 
 Every element is computed from the same element of the buffer, so the write still works in place.
-A kernel that stores only the part would move less: once kernels can, this pass leaves the list.
 
-Refuses nothing; rows that an index names outside the buffer are not written, and the last of equal
-indices wins, as in numpy.
+Refuses what a kernel can do that stores the part alone: nothing else reads the old buffer, and rows
+that an index names all take the same value (of equal indices the last must win, and kernels have no
+order among rows). Rows outside the buffer are not written, as in numpy.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from scheduler import dtype as dt
-from scheduler.node import Node, const, make, toposort
+from scheduler.node import Node, const, consumers, make, toposort
 from scheduler.ops import Op, Shape
 from scheduler.rewrite import remake
 from scheduler.tensor_math import TensorMath
@@ -28,15 +28,33 @@ Region = tuple[tuple[int, int, int] | None, ...]
 def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node without writes to parts of buffers."""
     new: dict[Node, Node] = {}
-    for node in toposort(roots):
+    order = toposort(roots)
+    users = consumers(order)
+    for node in order:
         src = tuple(new[s] for s in node.src)
         current = node if src == node.src else remake(node, src)
-        if node.op is Op.ASSIGN and node.arg is not None:
+        if node.op is Op.ASSIGN and node.arg is not None and not _stays(node, users):
             whole = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
             whole.origin = whole.origin or node.origin
             current = whole
         new[node] = current
     return new
+
+
+def _stays(assign: Node, users: dict[Node, list[Node]]) -> bool:
+    """Whether a kernel may store the part alone."""
+    target, value = assign.src[0], assign.src[1]
+    if target.op is not Op.BUFFER or len(users[target]) > 1 or target in (value, *assign.src[2:]):
+        return False
+    axis = assign.arg.index(None) if None in assign.arg else None
+    return axis is None or value.shape[axis] == 1 or _is_repeated(value, axis)
+
+
+def _is_repeated(value: Node, axis: int) -> bool:
+    """Whether all rows of an axis are plainly the same value."""
+    while value.op is Op.CAST:
+        value = value.src[0]
+    return value.op is Op.EXPAND and value.src[0].shape[axis] == 1
 
 
 def value_after(assign: Node) -> Node:

@@ -21,7 +21,7 @@ from scheduler.rewrite import remake
 KEEP_SHARE = 0.75
 
 # Never narrowed: storage, and what is nothing to compute.
-FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN})
+FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
 
 
 def narrow(roots: Sequence[Node]) -> dict[Node, Node]:

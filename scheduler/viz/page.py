@@ -211,7 +211,7 @@ def _detail(
         facts.extend(("loops", pretty_loops(loops)) for loops in chosen)
         label = _Labels(kernel)
         text = "\n".join(pretty_body(body, label) for body in kernel.kernel.bodies)
-        body = f"<h3>body</h3><pre>{escape(text)}</pre>"
+        body = f"<h3>body</h3><pre>{escape(text)}</pre>" if text else ""
     rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts)
     return (
         f'<template id="{key}-{launch.number}" data-kernel="{escape(launch.kernel)}">'

@@ -1,14 +1,18 @@
 """Programs of the conformance tables (issue 3): how a row is written, scheduled, run and compared.
 
-A row is a small program written with Tensor, the same written with numpy, and a limit: compute
-kernels, elements moved or bytes of memory. A row that stands for several programs has one entry
-each, named "t64-square" and so on.
+A row is a small program written with Tensor, the same written with numpy, and a limit: kernels,
+elements moved or bytes of memory. A row that stands for several programs has one entry each, named
+"t64-square" and so on.
+
+Each is scheduled twice: on realized buffers, as users write it, where a view of a buffer needs no
+kernel; and on the inputs of a program, where every output has storage of its own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
 from math import prod
 from typing import Any
 
@@ -20,7 +24,9 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler import dtype as dt
+from scheduler import flags
 from scheduler.emit import emit
+from scheduler.pretty import pretty_body
 from scheduler.schedule import Schedule, schedule
 from scheduler.tensor import Tensor
 
@@ -42,6 +48,9 @@ class Row:
         tolerance: relative and absolute, for floating-point outputs.
         large: shapes the limit holds for, where they are too large to run: values are compared on
             `inputs`.
+        float_unsafe: whether floats may cancel as real numbers do.
+        assigned: numbers of the inputs that the program writes to; in a program they are states.
+        owned: what the limit is where outputs have storage of their own, if it is another one.
     """
 
     name: str
@@ -51,6 +60,9 @@ class Row:
     expected: Callable[..., Any]
     tolerance: float = 2e-5
     large: Sequence[Shape] = field(default=())
+    float_unsafe: bool = False
+    assigned: Sequence[int] = ()
+    owned: int | None = None
 
     @property
     def row(self) -> str:
@@ -67,45 +79,72 @@ def values_of(row: Row) -> list[Array]:
     ]
 
 
-def build(row: Row, inputs: Sequence[tuple[Shape, dt.DType]]) -> dict[str, Tensor]:
-    """Return the outputs of a row by name, reading inputs in0, in1, ..."""
-    given = [Tensor.input(f"in{i}", shape, dtype) for i, (shape, dtype) in enumerate(inputs)]
+def build(row: Row, given: Sequence[Tensor]) -> list[Tensor]:
+    """Return the outputs of a row."""
     made = row.ours(*given)
-    return {f"out{i}": t for i, t in enumerate([made] if isinstance(made, Tensor) else made)}
+    return [made] if isinstance(made, Tensor) else list(made)
 
 
-def plan_of(row: Row, *, measured: bool) -> Schedule:
-    """Return the schedule of a row: the one to measure, or the one small enough to run."""
+def inputs_of(row: Row, *, measured: bool) -> list[Tensor]:
+    """Return inputs in0, in1, ... of a program; states for those that are written to."""
     if measured and row.large:
-        inputs = [(shape, dt.float32) for shape in row.large]
+        given = [(shape, dt.float32) for shape in row.large]
     else:
-        inputs = [(v.shape, dt.from_numpy(v.dtype)) for v in values_of(row)]
-    return schedule({name: t.node for name, t in build(row, inputs).items()})
+        given = [(v.shape, dt.from_numpy(v.dtype)) for v in values_of(row)]
+    kinds = [Tensor.state if i in row.assigned else Tensor.input for i in range(len(given))]
+    return [kind(f"in{i}", *g) for i, (kind, g) in enumerate(zip(kinds, given, strict=True))]
 
 
-def check_values(row: Row, plan: Schedule) -> None:
-    """Run a schedule on the device and compare every output with numpy."""
-    given = values_of(row)
+def plan_of(row: Row) -> Schedule:
+    """Return what realizing the outputs of a row would run.
+
+    The inputs are realized buffers; where they would be too large, inputs of a program.
+    """
+    with flags.options(float_unsafe=row.float_unsafe):
+        given = inputs_of(row, measured=True) if row.large else [Tensor(v) for v in values_of(row)]
+        made = build(row, given)
+        return made[0].schedule(*made[1:])
+
+
+def program_of(row: Row, *, measured: bool) -> Schedule:
+    """Return the program of a row: the one to measure, or the one small enough to run."""
+    with flags.options(float_unsafe=row.float_unsafe):
+        made = build(row, inputs_of(row, measured=measured))
+        return schedule({f"out{i}": t.node for i, t in enumerate(made)})
+
+
+def check_realized(row: Row) -> None:
+    """Realize the outputs of a row together and compare them with numpy."""
+    with flags.options(float_unsafe=row.float_unsafe):
+        made = build(row, [Tensor(v) for v in values_of(row)])
+        made[0].realize(*made[1:])
+        compare(row, [t.numpy() for t in made])
+
+
+def check_program(row: Row, plan: Schedule) -> None:
+    """Run the program of a row and compare its outputs with numpy."""
+    assert not row.assigned, "the states of a program start as zeros, not as the values of the row"
     made = emit({"run": plan}, name=row.name, kind="plain")
     device = choose_device(None)
     names = {buffer.name for buffer in plan.inputs}
-    fed = {f"in{i}": v for i, v in enumerate(given) if f"in{i}" in names}
+    fed = {f"in{i}": v for i, v in enumerate(values_of(row)) if f"in{i}" in names}
     fed |= {b.name: np.ascontiguousarray(b.data) for b in plan.inputs if b.data is not None}
     with Program(from_memory(made.manifest, made.data), device, shared_cache(device)) as program:
-        got = {name: value.copy() for name, value in program.run(fed).items()}
-    exact = [v.astype(np.float64) if v.dtype == np.float32 else v for v in given]
-    want = row.expected(*exact)
+        got = program.run(fed)
+        compare(row, [got[f"out{i}"].copy() for i in range(len(got))])
+
+
+def compare(row: Row, got: Sequence[Array]) -> None:
+    """Compare shapes exactly and values to a tolerance; integers and bools exactly."""
+    given = [v.astype(np.float64) if v.dtype == np.float32 else v for v in values_of(row)]
+    want = row.expected(*given)
     wanted = list(want) if isinstance(want, list | tuple) else [want]
     assert len(got) == len(wanted)
-    for i, value in enumerate(wanted):
-        compare(got[f"out{i}"], np.asarray(value), row.tolerance, f"{row.name}, output {i}")
-
-
-def compare(got: Array, want: Array, tolerance: float, where: str) -> None:
-    """Compare shapes exactly and values to a tolerance; integers and bools exactly."""
-    assert got.shape == want.shape, f"{where}: shape {got.shape}, numpy gives {want.shape}"
-    limit = tolerance if want.dtype.kind == "f" else 0.0
-    np.testing.assert_allclose(got, want, rtol=limit, atol=limit, err_msg=where)
+    for i, (ours, value) in enumerate(zip(got, map(np.asarray, wanted), strict=True)):
+        where = f"{row.name}, output {i}"
+        assert ours.shape == value.shape, f"{where}: {ours.shape}, numpy gives {value.shape}"
+        limit = row.tolerance if value.dtype.kind == "f" else 0.0
+        np.testing.assert_allclose(ours, value, rtol=limit, atol=limit, err_msg=where)
 
 
 def memory_of(plan: Schedule) -> int:
@@ -115,25 +154,43 @@ def memory_of(plan: Schedule) -> int:
     return int(made.manifest["arena_size"]) + outputs
 
 
-def check_limit(row: Row, ours: int, above: Mapping[str, tuple[int, int]], what: str) -> None:
-    """Compare a measured number with the limit of a row, or with what is known to miss it."""
-    if row.name not in above:
-        assert ours <= row.limit, f"{row.name}: {ours} {what}, at most {row.limit} wanted"
-        return
-    known, target = above[row.name]
-    assert target == row.limit, f"{row.name}: the target is {row.limit}, listed as {target}"
-    assert known > target, f"{row.name}: at its target of {target}: remove it from ABOVE_TARGET"
-    assert ours == known, f"{row.name}: {ours} {what}, listed as {known}: update ABOVE_TARGET"
+def kernels_as_text(plan: Schedule) -> str:
+    """Return what each launch computes."""
+    return "\n".join(
+        f"launch {i}\n" + "\n".join(pretty_body(body) for body in kernel.bodies)
+        for i, kernel in enumerate(plan.launches)
+    )
 
 
-def check_coverage(rows: Iterable[Row], not_yet: Mapping[str, str], table: Sequence[str]) -> None:
-    """Assert that the rows of a table are either implemented or listed with a reason."""
+def check_limit(row: Row, plan: Schedule, ours: int, what: str, limit: int | None = None) -> None:
+    """Compare a measured number with the limit of a row; if it is above, show the kernels."""
+    wanted = row.limit if limit is None else limit
+    assert ours <= wanted, (
+        f"{row.name}: {ours} {what}, at most {wanted} wanted\n{kernels_as_text(plan)}"
+    )
+
+
+def check_coverage(
+    rows: Iterable[Row], elsewhere: Mapping[str, str], table: Sequence[str]
+) -> None:
+    """Assert that each row of a table is written here, or has a test in another module.
+
+    Args:
+        rows: those written here.
+        elsewhere: id of a row -> the module of tests/scheduler that covers it: it has a function
+            test_<id>_..., or an entry named after the row in its table ROWS.
+        table: ids of all rows.
+    """
     names = [row.name for row in rows]
     assert len(names) == len(set(names)), "a row is written twice"
     done = {name.partition("-")[0] for name in names}
-    assert not done & set(not_yet), f"both implemented and not yet: {sorted(done & set(not_yet))}"
-    assert sorted(done | set(not_yet)) == sorted(table)
-    assert all(not_yet.values()), "a reason is empty"
+    assert not done & set(elsewhere), f"written twice: {sorted(done & set(elsewhere))}"
+    assert sorted(done | set(elsewhere)) == sorted(table)
+    for row, name in elsewhere.items():
+        module = import_module(f"tests.scheduler.{name}")
+        found = {known.partition("-")[0] for known in getattr(module, "ROWS", ())}
+        found |= {known.split("_")[1] for known in vars(module) if known.startswith("test_")}
+        assert row in found, f"{row}: {name} has no test of that name"
 
 
 def np_relu(x: Array) -> Array:

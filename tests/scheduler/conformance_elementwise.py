@@ -20,6 +20,20 @@ def below(limit: int, *shape: int) -> Array:
     return _RNG.integers(0, limit, shape).astype(np.int32)
 
 
+# Times zero they are 0, nan, nan and nan.
+ODD = np.array([1.5, np.inf, -np.inf, np.nan], np.float32)
+
+
+def zero_of(x: Array) -> Array:
+    with np.errstate(invalid="ignore"):
+        return np.asarray(x * 0)
+
+
+def times_padding(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply by a part of a padded value that is all padding."""
+    return a * b.pad([(4, 0)]).shrink([(0, 4)])
+
+
 def doubled(x: Tensor, times: int = 24) -> Tensor:
     for _ in range(times):
         x = x + x
@@ -196,13 +210,9 @@ ELEMENTWISE = [
         lambda a: a.pad([(3, 0)]).shrink([(0, 3)]).contiguous(),
         lambda _: np.zeros(3),
     ),
-    Row(
-        "t168",
-        0,
-        [(4,), (4,)],
-        lambda a, b: a * b.pad([(4, 0)]).shrink([(0, 4)]),
-        lambda a, _: a * 0,
-    ),
+    Row("t168", 0, [(4,), (4,)], times_padding, lambda a, _: 0 * a, float_unsafe=True),
+    # What the switch is for: inf * 0 is nan, so the product cannot be left out without it.
+    Row("t168-safe", 1, [ODD, (4,)], times_padding, lambda a, _: zero_of(a)),
     Row(
         "t170-expand",
         1,
@@ -249,8 +259,10 @@ ELEMENTWISE = [
         lambda x, i: x.gather(i),
         lambda x, i: x[i],
     ),
-    Row("t198-zero", 0, [(4,)], lambda a: a * 0, lambda a: a * 0),
-    Row("t198-sum", 0, [(4,), (4,)], lambda a, b: b + a * 0, lambda _, b: b),
+    Row("t198-zero", 0, [(4,)], lambda a: a * 0, lambda a: a * 0, float_unsafe=True),
+    Row("t198-zero-safe", 1, [ODD], lambda a: a * 0, zero_of),
+    Row("t198-sum", 0, [(4,), (4,)], lambda a, b: b + a * 0, lambda _, b: b, float_unsafe=True),
+    Row("t198-sum-safe", 1, [ODD, (4,)], lambda a, b: b + a * 0, lambda a, b: b + zero_of(a)),
     Row(
         "t202",
         1,

@@ -279,10 +279,6 @@ def test_r22_a_ramp_is_computed_and_not_stored() -> None:
     assert values_of(made, i=np.array([0, 9, 3], np.int32))[0].tolist() == [1, 10, 4]
 
 
-NOT_YET = "one-hot sums are not turned into indexed loads yet"
-
-
-@pytest.mark.xfail(reason=NOT_YET)
 @pytest.mark.parametrize("turned", [False, True])
 def test_r22_a_choice_summed_over_a_ramp_is_an_indexed_load(turned: bool) -> None:
     """sum over r of (r == i ? X[r] : 0) is X[i], and 0 where i is none of them: exact."""
@@ -291,7 +287,6 @@ def test_r22_a_choice_summed_over_a_ramp_is_an_indexed_load(turned: bool) -> Non
     check_one_hot(program_of(hot.where(x(10, 4), 0.0).sum(1)))
 
 
-@pytest.mark.xfail(reason=NOT_YET)
 def test_r22_a_one_hot_product_is_an_indexed_load(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same as a product: infinities of other rows would be NaN, hence only with the switch."""
     monkeypatch.setenv("FLOAT_UNSAFE", "1")

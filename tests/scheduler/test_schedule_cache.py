@@ -465,3 +465,13 @@ def test_results_in_memory_are_within_the_bounds() -> None:
 
 def test_default_limits_are_those_of_the_processor() -> None:
     assert device_limits.current() == TABLE["cpu"]
+
+
+@pytest.mark.opencl
+def test_tensors_of_one_structure_are_compiled_once(log: Log) -> None:
+    values = [RNG.standard_normal((8, 16)).astype(np.float32) for _ in range(2)]
+    log.take()
+    results = [(Tensor(v) @ Tensor.weight(W)).relu().numpy() for v in values]
+    assert log.take() == ["compiled", "taken from memory"]
+    for got, value in zip(results, values, strict=True):
+        np.testing.assert_allclose(got, np.maximum(value @ W, 0), rtol=1e-5, atol=1e-5)

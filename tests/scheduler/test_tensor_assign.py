@@ -242,6 +242,18 @@ def test_i58_columns_named_by_a_tensor() -> None:
     assert a.tolist() == want.tolist()
 
 
+def test_i58_only_the_named_columns_are_written() -> None:
+    a = t(np.zeros((10, 10), np.float32))
+    a[:, Tensor(np.array([3, 7], np.int32))] = 1
+    assert a.schedule().bytes_moved == 4 * (2 + 2 * 10)  # the reference: at most 42 elements
+
+
+def test_a_part_is_written_alone_where_nothing_else_reads_the_old_value() -> None:
+    a, y = t(np.zeros((64, 8), np.float32)), t(np.ones((2, 8), np.float32))
+    a[10:14:2] = y * 2.0
+    assert a.schedule().bytes_moved == 4 * (2 * 8 + 2 * 8)
+
+
 @pytest.mark.opencl
 def test_an_index_outside_writes_nothing() -> None:
     a = t(np.zeros(4, np.float32))

@@ -1,0 +1,192 @@
+"""Custom kernels as launches: what they read and write, and which consumer becomes an epilogue.
+
+    y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
+                                                 its slot stores relu(y + b) at the same place
+
+Works on finished kernels, where indices are exact. The consumer must be one loop nest without
+reductions that reads the first output exactly where it stores its own result, and nobody else may
+need that output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING
+
+from scheduler import device_limits
+from scheduler import index as ixs
+from scheduler.errors import ModelError
+from scheduler.kernelize.body import Body, depends_on, scalar_nodes
+from scheduler.kernelize.kernel import Kernel
+from scheduler.node import Node, make
+from scheduler.ops import LOOPS, Op
+
+if TYPE_CHECKING:
+    from scheduler.custom import CustomKernel
+
+
+@dataclass(frozen=True, eq=False)
+class CustomLaunch:
+    """What makes a Kernel a custom one.
+
+    Attributes:
+        spec: what the user wrote.
+        inputs: whose storage is bound to in0, in1, ...; row-major, a node may come twice.
+        outputs: its RESULT nodes, all of them, whether or not anybody reads them.
+        epilogue: loop nest whose value is stored instead of the first output, from which it loads;
+            None if that is stored as it is.
+    """
+
+    spec: CustomKernel
+    inputs: tuple[Node, ...]
+    outputs: tuple[Node, ...]
+    epilogue: Body | None = None
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes of its arguments; what an epilogue reads is counted once per element."""
+        moved = [*dict.fromkeys(self.inputs), *self.outputs[1:]]
+        total = sum(n.dtype.itemsize * prod(n.shape) for n in moved)
+        if self.epilogue is None:
+            return total + self.outputs[0].dtype.itemsize * prod(self.outputs[0].shape)
+        (store,) = self.epilogue.stores
+        total += store.target.dtype.itemsize * prod(store.target.shape)
+        read: dict[Node, int] = {}
+        for node, atoms in depends_on(self.epilogue.value).items():
+            if node.op is Op.LOAD and node.src[0] is not self.outputs[0]:
+                read[node.src[0]] = read.get(node.src[0], 0) + prod(a.size for a in atoms)
+        both = ((n, min(count, prod(n.shape))) for n, count in read.items())
+        return total + sum(n.dtype.itemsize * count for n, count in both)
+
+
+def storage_of(source: Node) -> Node:
+    """Return the node whose storage is bound for an input: a reshape has that of what is below."""
+    while source.op is Op.RESHAPE:
+        source = source.src[0]
+    return source
+
+
+def stored_for_custom(order: Sequence[Node]) -> set[Node]:
+    """Return what has to be stored because custom kernels read or write it.
+
+    Args:
+        order: nodes of a graph.
+    """
+    launches = [n for n in order if n.op is Op.CUSTOM]
+    inputs = {storage_of(s) for n in launches for s in n.src}
+    return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}
+
+
+def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:
+    """Return the kernel of a CUSTOM node.
+
+    Args:
+        launch: the node; its inputs are stored.
+        origin: names it covers.
+
+    Raises:
+        ModelError: it has more buffers than a kernel may have.
+    """
+    outputs = []
+    for i, (_, kind) in enumerate(launch.arg.outputs):
+        result = make(Op.RESULT, kind, (launch,), i)
+        result.origin = result.origin or launch.origin
+        outputs.append(result)
+    inputs = tuple(storage_of(s) for s in launch.src)
+    reads = tuple(dict.fromkeys(inputs))
+    if not device_limits.current().fits(len(reads), len(outputs)):
+        raise ModelError(
+            f"custom kernel {launch.arg}: expected at most {device_limits.current().max_buffers} "
+            f"buffers, found {len(reads) + len(outputs)}; join some of them"
+        )
+    custom = CustomLaunch(launch.arg, inputs, tuple(outputs))
+    return Kernel((), custom.outputs, reads, origin, custom)
+
+
+def attach_epilogues(
+    kernels: Sequence[Kernel], sinks: Collection[Node], alone: Collection[Node] = ()
+) -> list[Kernel]:
+    """Return the kernels with the consumers of custom kernels computed in their slots.
+
+    Args:
+        kernels: each after those it reads from.
+        sinks: outputs and state writes: they stay stored.
+        alone: stored nodes whose kernels stay as they are.
+    """
+    current = list(kernels)
+    for kernel in kernels:  # an epilogue is no custom kernel, so none gains a slot on the way
+        if kernel.custom is None or not kernel.custom.spec.has_slot:
+            continue
+        raw = kernel.custom.outputs[0]
+        readers = [k for k in current if raw in k.reads]
+        if raw in sinks or raw in alone or len(readers) != 1 or readers[0].targets[0] in alone:
+            continue
+        joined = _joined(kernel, readers[0])
+        if joined is not None and not _waits(readers[0], kernel, current):
+            # At the consumer's place: its operands come before, and so do the launch's inputs.
+            current[current.index(readers[0])] = joined
+            current.remove(kernel)
+    return current
+
+
+def _joined(kernel: Kernel, reader: Kernel) -> Kernel | None:
+    """Return a custom kernel with a reader of its first output as its epilogue, if that fits."""
+    launch = kernel.custom
+    if launch is None or reader.custom is not None or len(reader.bodies) != 1:
+        return None
+    (body,) = reader.bodies
+    operands = tuple(n for n in reader.reads if n is not launch.outputs[0])
+    if not _is_epilogue(body, launch.outputs[0]):
+        return None
+    reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
+    targets = (body.stores[0].target, *launch.outputs[1:])
+    if not device_limits.current().fits(len(launch.inputs) + len(operands), len(targets)):
+        return None
+    origin = tuple(dict.fromkeys((*kernel.origin, *reader.origin)))
+    return Kernel((), targets, reads, origin, replace(launch, epilogue=body))
+
+
+def _is_epilogue(body: Body, raw: Node) -> bool:
+    """Whether a loop nest computes each element from the same element of `raw`, at one place."""
+    if len(body.stores) != 1:
+        return False
+    (store,) = body.stores
+    own = tuple(ixs.ZERO if r is None else ixs.of(r) for r in body.ranges)
+    shape = store.target.shape
+    if store.target.op in (Op.ASSIGN, Op.BUFFER) or store.index != own:
+        return False
+    place = ixs.flatten(store.index, shape)
+    if prod(shape) != prod(raw.shape) or len(body.ranges) != len(shape):
+        return False
+    for node in scalar_nodes(store.value):
+        if node.op in LOOPS or node.op is Op.PICK:
+            return False
+        if node.op is not Op.LOAD:
+            continue
+        if any(a.node is not None for ix in node.arg.index for a in ixs.leaves(ix)):
+            return False  # a row known at run time only
+        if node.src[0] is raw:
+            same = ixs.flatten(node.arg.index, raw.shape) is place
+            if not same or node.arg.valid != ():
+                return False
+    return True
+
+
+def _waits(reader: Kernel, kernel: Kernel, kernels: Sequence[Kernel]) -> bool:
+    """Whether what a reader needs besides the first output comes from the same launch."""
+    producer = {t: k for k in kernels for t in k.targets}
+    raw = kernel.targets[0]
+    stack = [n for n in reader.reads if n is not raw]
+    seen: set[Node] = set()
+    while stack:
+        node = stack.pop()
+        made_by = producer.get(node)
+        if node in seen or made_by is None:
+            continue
+        if made_by is kernel:
+            return True
+        seen.add(node)
+        stack.extend(made_by.reads)
+    return False

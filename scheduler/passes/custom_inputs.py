@@ -1,0 +1,67 @@
+"""What custom kernels read, in a form that can be bound to a parameter: a buffer, or computed once.
+
+custom(iota(4))              ->  custom(weight)             known values: made on the host
+custom(permute(w)), w known  ->  custom(weight)
+custom(permute(x))           ->  custom(contiguous(permute(x)))
+contiguous(custom(x))        ->  custom(x)                  stored already, and nothing to fuse into
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from scheduler import interp
+from scheduler.boxes import like
+from scheduler.node import Buffer, Node
+from scheduler.ops import MOVEMENT, Op
+from scheduler.rewrite import Rewriter, Rule, remake
+
+# Larger known values are computed by a kernel: an artifact holds weights as they are.
+MAX_ELEMENTS = 1 << 20
+_MOVES = MOVEMENT - {Op.CAT}
+
+
+def _bindable(source: Node) -> Node:
+    """Return an input as something that has storage, or gets it without harm to other readers."""
+    top, moved = source, False
+    while top.op in _MOVES:
+        moved = moved or top.op is not Op.RESHAPE
+        top = top.src[0]
+    free = top.op in (Op.CONST, Op.IOTA)
+    if not moved and not free:
+        return source
+    if (free or _is_weight(top)) and prod(source.shape) <= MAX_ELEMENTS:
+        data = np.ascontiguousarray(interp.evaluate([source])[0]).reshape(source.shape)
+        buffer = Buffer("weight", "", source.shape, source.dtype, data)
+        return like(source, Op.BUFFER, (), buffer)
+    return like(source, Op.CONTIGUOUS, (source,))
+
+
+def _is_weight(node: Node) -> bool:
+    return node.op is Op.BUFFER and node.arg.kind == "weight"
+
+
+def _inputs(node: Node) -> Node | None:
+    src = tuple(_bindable(s) for s in node.src)
+    return None if src == node.src else remake(node, src)
+
+
+def _stored_already(node: Node) -> Node | None:
+    result = node.src[0]
+    if result.op is not Op.RESULT or (result.arg == 0 and result.src[0].arg.has_slot):
+        return None  # an epilogue is not computed across a boundary that was asked for
+    return result
+
+
+RULES = (
+    Rule("bind custom inputs", (Op.CUSTOM,), _inputs),
+    Rule("contiguous result", (Op.CONTIGUOUS,), _stored_already),
+)
+
+
+def custom_inputs(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with the inputs of custom kernels made bindable."""
+    return Rewriter(RULES)(roots)

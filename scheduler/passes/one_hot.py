@@ -1,0 +1,352 @@
+"""Sums over a choice of one row are loads of that row.
+
+sum over r of (r == i ? x[r] : 0)       ->   inside ? x[i] : 0        inside: 0 <= i < n
+sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats known to be finite
+any over r of (r == i)                  ->   inside
+
+At most one r matches, because a ramp repeats no value. In a float product the rows that are not
+chosen count as 0 only if none is infinite or NaN: others are left, unless FLOAT_UNSAFE says so.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler import flags
+from scheduler import index as ixs
+from scheduler.boxes import like, spread
+from scheduler.index import Atom, Ix
+from scheduler.kernelize.ranges import Index, source_index
+from scheduler.node import Node, alu, const, make
+from scheduler.ops import Op
+from scheduler.passes.canonicalize import RULES
+from scheduler.passes.push_gather import COMMUTING, Readers, pick, varying_axes
+from scheduler.passes.uniform import value_of
+from scheduler.ramps import (
+    depends,
+    expanded,
+    index_of,
+    is_plain,
+    number,
+    ranges_of,
+    tensor_of,
+    value_at,
+)
+from scheduler.rewrite import Rewriter, Rule, remake
+
+# Of fewer rows than this, a comparison with each costs no more than finding the one.
+MIN_ROWS = 3
+# Steps from a sum down to comparisons.
+MAX_STEPS = 32
+# Weights with more elements than this are not looked through for infinities.
+MAX_FINITE = 1 << 26
+
+_REDUCERS = frozenset({Op.ADD, Op.MAX, Op.MIN})
+_FINITE_OPS = frozenset({Op.NEG, Op.ABS, Op.MIN, Op.MAX, Op.WHERE, Op.SIN, Op.COS, Op.TANH})
+
+
+def one_hot(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with sums over one chosen row as gathers."""
+    readers = Readers.of(roots)
+
+    def apply(node: Node) -> Node | None:
+        return _choice(node, readers)
+
+    return Rewriter((Rule("sum over one row", (Op.REDUCE,), apply),))(roots)
+
+
+def _choice(node: Node, readers: Readers) -> Node | None:
+    """Rewrite the axes of a reduction that choose one row each; the others stay reduced."""
+    op, axes = node.arg
+    source = node.src[0]
+    logical = node.dtype is dt.bool_
+    if op not in _REDUCERS or (op is not Op.ADD and not logical) or not all(source.shape):
+        return None
+    if op is Op.MIN:  # all(r != i)  ->  not any(r == i)
+        if source.op is not Op.NE:
+            return None
+        op, source = Op.MAX, like(source, Op.EQ, source.src)
+    left, value = list(axes), source
+    for axis in axes:
+        found = _without_axis(value, axis, readers) if value.shape[axis] >= MIN_ROWS else None
+        if found is not None:
+            value = found
+            left.remove(axis)
+    if value is source:
+        return None
+    if left:
+        value = like(node, Op.REDUCE, (value,), (op, tuple(left)))
+    if node.dtype.is_float:  # a sum of -0.0 and zeros is 0.0
+        value = alu(Op.ADD, value, number(0.0, value))
+    return alu(Op.NOT, value) if node.arg[0] is Op.MIN else value
+
+
+def _without_axis(value: Node, axis: int, readers: Readers) -> Node | None:
+    """Return the one element along an axis that may differ from 0, or 0; None if none is known."""
+    ranges = ranges_of(value.shape)
+    for gate in _gates(value, index_of(ranges)):
+        rows = _rows(gate, value, ranges, axis)
+        if rows is None:
+            continue
+        chosen = pick(_assumed(gate), axis, rows.at, readers)
+        if rows.inside is None:
+            return chosen
+        inside = expanded(rows.inside, chosen.shape)
+        if value.dtype is dt.bool_:
+            return chosen if value_of(inside) else _simple(alu(Op.AND, inside, chosen))
+        return alu(Op.WHERE, inside, chosen, number(0, chosen))
+    return None
+
+
+# --- comparisons that decide whether a value is 0 ---------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Gate:
+    """A comparison without whose match a value is 0.
+
+    Attributes:
+        node: EQ, or NE.
+        index: where it is needed.
+        path: nodes from the value down to it, and which operand of each leads there.
+        equal: whether it is EQ.
+    """
+
+    node: Node
+    index: Index
+    path: tuple[tuple[Node, int], ...]
+    equal: bool
+
+
+def _gates(value: Node, index: Index) -> Iterator[_Gate]:
+    """Yield the comparisons that a value at an index hangs on, outermost first."""
+    stack = [_Gate(value, index, (), equal=True)]
+    for _ in range(MAX_STEPS):
+        if not stack:
+            return
+        gate = stack.pop()
+        node = gate.node
+        if node.op is (Op.EQ if gate.equal else Op.NE):
+            yield gate
+            continue
+        inner = gate.index
+        if node.op in COMMUTING:
+            inner, _ = source_index(node, gate.index)
+        for operand, equal in reversed(_deciding(node, equal=gate.equal)):
+            path = (*gate.path, (node, operand))
+            stack.append(_Gate(node.src[operand], inner, path, equal))
+
+
+def _deciding(node: Node, *, equal: bool) -> list[tuple[int, bool]]:
+    """Return the operands that can make a node 0 by themselves, each with what they must be.
+
+    Args:
+        node: where 0 is asked for, or, if not `equal`, where true is.
+        equal: whether a match is needed for it to be anything else.
+    """
+    if node.op in COMMUTING:
+        return [(0, equal)]
+    if node.op is Op.NOT and node.dtype is dt.bool_:
+        return [(0, not equal)]
+    if not equal:
+        return [(0, False), (1, False)] if node.op is Op.OR and node.dtype is dt.bool_ else []
+    if node.op is Op.CAST:
+        return [(0, True)]
+    if node.op is Op.AND:
+        return [(0, True), (1, True)]
+    if node.op is Op.MUL:
+        return [(i, True) for i in (0, 1) if _vanishes(node.src[1 - i])]
+    if node.op is Op.WHERE:
+        _, yes, no = node.src
+        if _is_zero(no):
+            return [(0, True), (1, True)]
+        return [(0, False), (2, True)] if _is_zero(yes) else []
+    return []
+
+
+def _is_zero(node: Node) -> bool:
+    value = value_of(node)
+    return value is not None and value == 0 and math.copysign(1.0, value) > 0
+
+
+def _vanishes(node: Node) -> bool:
+    """Whether 0 times a value is 0 (of any sign, which a sum with other zeros does not keep)."""
+    return not node.dtype.is_float or flags.float_unsafe() or _is_finite(node)
+
+
+def _is_finite(node: Node) -> bool:
+    stack, seen = [node], set[Node]()
+    while stack:
+        current = stack.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        if len(seen) > MAX_STEPS:
+            return False
+        if current.op is Op.CONST:
+            if not math.isfinite(current.arg):
+                return False
+        elif current.op is Op.BUFFER:
+            if not _finite_weight(current):
+                return False
+        elif current.op is Op.CAST:
+            if not _finite_cast(current):
+                stack.append(current.src[0])
+                if current.dtype.itemsize < current.src[0].dtype.itemsize:
+                    return False  # it may overflow
+        elif current.op in COMMUTING or current.op in _FINITE_OPS:
+            stack.extend(s for s in current.src if s.dtype.is_float)
+        else:
+            return False
+    return True
+
+
+def _finite_cast(node: Node) -> bool:
+    """Whether a conversion gives finite values whatever it is given."""
+    source = node.src[0].dtype
+    return not source.is_float and (node.dtype is not dt.float16 or source.itemsize == 1)
+
+
+def _finite_weight(node: Node) -> bool:
+    buffer = node.arg
+    if buffer.kind != "weight" or buffer.data is None or buffer.data.size > MAX_FINITE:
+        return False
+    return bool(np.isfinite(buffer.data).all())
+
+
+def _assumed(gate: _Gate) -> Node:
+    """Return the value that hangs on a comparison as it is where that matches."""
+    known = spread(const(gate.equal, dt.bool_), gate.node.shape)
+    for node, operand in reversed(gate.path):
+        src = tuple(known if i == operand else s for i, s in enumerate(node.src))
+        known = _simple(remake(node, src))
+    return known
+
+
+def _simple(node: Node) -> Node:
+    """Apply the rules of canonicalize to one node, and those on logic that it lacks."""
+    if node.op in (Op.AND, Op.OR) and node.dtype is dt.bool_:
+        for known, other in (node.src, node.src[::-1]):
+            value = value_of(known)
+            if value is not None:
+                return other if value is (node.op is Op.AND) else known
+    for rule in RULES:
+        found = rule.apply(node) if node.op in rule.ops else None
+        if found is not None:
+            return found
+    return node
+
+
+# --- which row matches ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The row that matches, of the rank of the value, and whether there is one (None: always)."""
+
+    at: Node
+    inside: Node | None
+
+
+def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows | None:
+    """Solve ramp(r) == other for r, the range of an axis; None if the comparison is no such."""
+    a, b = (value_at(s, gate.index) for s in gate.node.src)
+    if a is not None and b is not None:
+        ramp, other = ixs.add(a, ixs.mul(b, -1)), None
+    elif a is not None:
+        ramp, other = a, gate.node.src[1]
+    elif b is not None:
+        ramp, other = b, gate.node.src[0]
+    else:
+        return None
+    step = ixs.coefficient(ramp, ranges[axis])
+    if not step or not is_plain(ramp, ranges) or not _fits(ramp):
+        return None
+    rest = ixs.add(ramp, ixs.mul(ixs.of(ranges[axis]), -step))
+    size = value.shape[axis]
+    if other is None:
+        solution = ixs.mul(rest, -step)
+        if abs(step) == 1 and solution.lo >= 0 and solution.hi < size:
+            shape = _common(value.shape, ranges, rest, None)
+            return _Rows(tensor_of(solution, ranges, shape, {}), None)
+        wanted = spread(const(0, dt.int32), (1,) * len(ranges))
+    else:
+        if ranges[axis] in depends(other, gate.index):
+            return None
+        wanted = _lifted(other, gate)
+    shape = _common(value.shape, ranges, rest, wanted)
+    return _solved(expanded(_narrow(wanted, shape), shape), ramp, rest, (ranges, axis, size))
+
+
+def _fits(ix: Ix) -> bool:
+    return dt.holds(dt.int32, ix.lo) and dt.holds(dt.int32, ix.hi)
+
+
+def _lifted(node: Node, gate: _Gate) -> Node:
+    """Return an operand of a comparison, moved to where the comparison is used."""
+    for move, _ in reversed(gate.path):
+        if move.op in COMMUTING:
+            node = _simple(like(node, move.op, (node,), move.arg))
+    return node
+
+
+def _common(
+    shape: Sequence[int], ranges: Sequence[Atom], rest: Ix, wanted: Node | None
+) -> tuple[int, ...]:
+    """Return the shape of rows: of the axes along which the rest of a ramp or `wanted` vary."""
+    axes = {a for a, r in enumerate(ranges) if any(t is r for t, _ in rest.terms)}
+    if wanted is not None:
+        axes |= varying_axes(wanted)
+    return tuple(s if a in axes else 1 for a, s in enumerate(shape))
+
+
+def _narrow(node: Node, shape: tuple[int, ...]) -> Node:
+    """Return the first of each axis that has size 1 in a shape, where all are the same."""
+    wanted = tuple(min(a, b) for a, b in zip(node.shape, shape, strict=True))
+    if node.op is Op.EXPAND and all(
+        s in (1, t) for s, t in zip(node.src[0].shape, wanted, strict=True)
+    ):
+        return expanded(node.src[0], wanted)
+    bounds = tuple((0, s, 1) for s in wanted)
+    return node if node.shape == wanted else like(node, Op.SHRINK, (node,), bounds)
+
+
+def _solved(wanted: Node, ramp: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:
+    """Return r with ramp(r) == wanted, and where there is one.
+
+    Args:
+        wanted: any number type, shape of the result.
+        ramp: step * r + rest, bounded by what fits into int32.
+        rest: what does not depend on r.
+        along: all ranges, which of them is r, and how many rows there are.
+    """
+    ranges, axis, size = along
+    step = ixs.coefficient(ramp, ranges[axis])
+    assert step  # the caller found one
+    found = _clipped(_cast(wanted, dt.int32), ramp.lo, ramp.hi)
+    inside = alu(Op.EQ, _cast(found, wanted.dtype), wanted)
+    if rest.terms or rest.const:
+        found = alu(Op.SUB, found, tensor_of(rest, ranges, wanted.shape, {}))
+    if step == -1:
+        found = alu(Op.NEG, found)
+    elif step != 1:
+        quotient = alu(Op.IDIV, found, number(step, found))
+        whole = alu(Op.EQ, alu(Op.MUL, quotient, number(step, found)), found)
+        found, inside = quotient, alu(Op.AND, inside, whole)
+    if rest.terms:
+        bounded = _clipped(found, 0, size - 1)
+        found, inside = bounded, alu(Op.AND, inside, alu(Op.EQ, bounded, found))
+    return _Rows(found, inside)
+
+
+def _cast(node: Node, dtype: dt.DType) -> Node:
+    return node if node.dtype is dtype else make(Op.CAST, dtype, (node,))
+
+
+def _clipped(node: Node, low: int, high: int) -> Node:
+    return alu(Op.MIN, alu(Op.MAX, node, number(low, node)), number(high, node))

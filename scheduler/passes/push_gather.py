@@ -1,0 +1,270 @@
+"""Read rows of what is stored, not of what is computed from it: gathers move towards the leaves.
+
+gather(exp(x) * y, i)                ->   exp(gather(x, i)) * gather(y, i)
+gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
+
+No element is computed that was not computed before, and nothing is stored for the gather.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from scheduler import dtype as dt
+from scheduler.boxes import like
+from scheduler.node import Node, alu, consumers, make, toposort
+from scheduler.ops import ELEMENTWISE, Op, Shape
+from scheduler.ramps import depends, expanded, index_of, iota, number, ranges_of
+from scheduler.rewrite import Rewriter, Rule, remake
+
+# Movement that commutes with arithmetic; padding does not: its fill is no result.
+COMMUTING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.WINDOW})
+# Read where they are, at any index.
+_FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST})
+# More operands than this are not followed: each of them would be gathered by itself.
+MAX_LEAVES = 8
+MAX_VISITS = 64
+
+
+@dataclass(frozen=True)
+class Readers:
+    """Who reads the nodes of a graph; nodes made by a pass are unknown here.
+
+    Attributes:
+        users: of each node.
+        roots: what is stored in any case.
+    """
+
+    users: Mapping[Node, Sequence[Node]]
+    roots: Collection[Node]
+
+    @classmethod
+    def of(cls, roots: Sequence[Node]) -> Readers:
+        """Return the readers of a graph."""
+        return cls(consumers(toposort(roots)), frozenset(roots))
+
+    def is_private(self, node: Node) -> bool:
+        """Whether at most one node reads it."""
+        return node not in self.roots and len(self.users.get(node, ())) < 2
+
+
+def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with gathers moved below arithmetic where that pays."""
+    readers = Readers.of(roots)
+
+    def apply(node: Node) -> Node | None:
+        return _push(node, readers)
+
+    return Rewriter((Rule("gather below arithmetic", (Op.GATHER,), apply),))(roots)
+
+
+def _push(node: Node, readers: Readers) -> Node | None:
+    """Push one gather, seen as picking along an axis of data that is the same for all rows."""
+    data, index = node.src
+    axis, count = node.arg, len(index.shape)
+    if not all(node.shape) or not all(data.shape) or not _is_followed(data, axis, node, readers):
+        return None
+    before, after = data.shape[:axis], data.shape[axis + 1 :]
+    wide = (*before, *(1,) * count, data.shape[axis], *after)
+    rows = make(
+        Op.RESHAPE,
+        index.dtype,
+        (index,),
+        (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))),
+    )
+    result = pick(_moved(data, Op.RESHAPE, wide), axis + count, rows, readers)
+    return like(node, Op.RESHAPE, (result,), node.shape)
+
+
+def _is_followed(data: Node, axis: int, node: Node, readers: Readers) -> bool:
+    _, core = _peel(data)
+    return core.op in ELEMENTWISE and _pays(data, axis, node.shape, readers)
+
+
+# --- picking along an axis --------------------------------------------------------------------
+
+
+def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node:
+    """Return the elements of a tensor at a row along one axis, which may differ elsewhere.
+
+    Args:
+        node: shape S.
+        axis: the axis that rows are counted along; it has size 1 in the result.
+        rows: integers, of the rank of S with size 1 at `axis`; its other axes are those of S, or 1
+            on one of the two sides. As for GATHER, negative ones count from the end, but only if
+            rows and S vary along different axes.
+        readers: of the nodes below, for the decision where to read.
+    """
+    shape = tuple(max(a, b) for a, b in zip(_without(node.shape, axis), rows.shape, strict=True))
+    done: dict[Node, Node] = {}
+    stack = [node]
+    while stack:
+        current = stack[-1]
+        if current in done:
+            stack.pop()
+            continue
+        if not _varies(current, axis):
+            done[stack.pop()] = expanded(_first(current, axis), shape)
+            continue
+        parts = _parts(current) if _pays(current, axis, shape, readers) else None
+        missing = [p for p in parts or () if p not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        if parts is None:
+            done[current] = expanded(_gather(current, axis, rows), shape)
+        else:
+            _, core = _peel(current)
+            done[current] = remake(core, tuple(done[p] for p in parts))
+    return done[node]
+
+
+def _without(shape: Shape, axis: int) -> Shape:
+    return (*shape[:axis], 1, *shape[axis + 1 :])
+
+
+def _moved(node: Node, op: Op, arg: Shape) -> Node:
+    """Return a reshape or an expand, merged with one of its kind below."""
+    if node.op is op:
+        node = node.src[0]
+    return node if node.shape == arg else like(node, op, (node,), arg)
+
+
+def _first(node: Node, axis: int) -> Node:
+    """Return the first row along an axis: any of them, where they are all the same."""
+    if node.shape[axis] == 1:
+        return node
+    if node.op is Op.EXPAND and node.src[0].shape[axis] == 1:
+        return _moved(node.src[0], Op.EXPAND, _without(node.shape, axis))
+    bounds = tuple((0, 1 if a == axis else s, 1) for a, s in enumerate(node.shape))
+    return like(node, Op.SHRINK, (node,), bounds)
+
+
+def varying_axes(node: Node) -> frozenset[int]:
+    """Return the axes along which values may differ."""
+    ranges = ranges_of(node.shape)
+    moving = depends(node, index_of(ranges))
+    return frozenset(a for a, r in enumerate(ranges) if r in moving)
+
+
+def _varies(node: Node, axis: int) -> bool:
+    return axis in varying_axes(node)
+
+
+def _peel(node: Node) -> tuple[list[Node], Node]:
+    """Return the movement on top of a node, outermost first, and what is below it."""
+    chain: list[Node] = []
+    while node.op in COMMUTING:
+        chain.append(node)
+        node = node.src[0]
+    return chain, node
+
+
+def _parts(node: Node) -> list[Node] | None:
+    """Return the operands of an arithmetic node below movement, each moved the same way."""
+    chain, core = _peel(node)
+    if core.op not in ELEMENTWISE:
+        return None
+    parts = list(core.src)
+    for move in reversed(chain):
+        parts = [
+            _moved(p, move.op, move.arg)
+            if move.op in (Op.RESHAPE, Op.EXPAND)
+            else like(p, move.op, (p,), move.arg)
+            for p in parts
+        ]
+    return parts
+
+
+def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
+    """Whether operands are better gathered than the result of arithmetic on them.
+
+    Not if that is needed elsewhere too, if more elements are picked than there are, or if operands
+    would have to be stored in its place, unless they are stored anyway.
+    """
+    _, core = _peel(node)
+    if core.op not in ELEMENTWISE or prod(shape) > prod(core.shape):
+        return False
+    leaves, seen = set[Node](), set[Node]()
+    stack = [node]
+    while stack:
+        current = stack.pop()
+        chain, core = _peel(current)
+        if core in seen or not _varies(current, axis):
+            continue
+        seen.add(core)
+        parts = _parts(current)
+        if parts is None:
+            leaves.add(core)
+            if core.op not in _FREE and all(readers.is_private(n) for n in (core, *chain)):
+                return False
+        elif not all(readers.is_private(n) for n in (core, *chain)):
+            return False
+        stack.extend(parts or ())
+        if len(leaves) > MAX_LEAVES or len(seen) > MAX_VISITS:
+            return False
+    computed = sum(leaf.op not in _FREE for leaf in leaves)
+    # What depends on weights only is computed once, before any gather.
+    return computed < 2 and (computed > 0 or any(_is_given(leaf) for leaf in leaves))
+
+
+def _is_given(leaf: Node) -> bool:
+    return leaf.op is Op.BUFFER and leaf.arg.kind != "weight"
+
+
+def _gather(node: Node, axis: int, rows: Node) -> Node:
+    """Return the gather that picks rows: along the axis, or along all that rows depend on as one.
+
+    data[b, r, c], rows[b]    ->    gather(data as [b * R + r, c], b * R + rows[b])
+    """
+    moving = varying_axes(node)
+    for a in range(len(node.shape)):
+        node = node if a in moving or a == axis else _first(node, a)
+    picked = [a for a, s in enumerate(node.shape) if s > 1 and (rows.shape[a] > 1 or a == axis)]
+    free = [a for a, s in enumerate(node.shape) if s > 1 and a not in picked]
+    order = [*picked, *free, *(a for a, s in enumerate(node.shape) if s == 1)]
+    data = _permuted(node, order)
+    total = prod(node.shape[a] for a in picked)
+    data = _moved(data, Op.RESHAPE, (total, *(node.shape[a] for a in free)))
+    at = _flat_rows(node, axis, rows, picked)
+    listed = [a for a, s in enumerate(at.shape) if s > 1]
+    index = _moved(at, Op.RESHAPE, tuple(at.shape[a] for a in listed))
+    found = like(node, Op.GATHER, (data, index), 0)
+    # Its axes are those listed, then the free ones: bring them in order, and add those of size 1.
+    now = [*listed, *free]
+    found = _permuted(found, [now.index(a) for a in sorted(now)])
+    shape = tuple(
+        at.shape[a] if a in listed else node.shape[a] if a in free else 1
+        for a in range(len(node.shape))
+    )
+    return _moved(found, Op.RESHAPE, shape)
+
+
+def _permuted(node: Node, order: list[int]) -> Node:
+    if order == list(range(len(order))):
+        return node
+    return like(node, Op.PERMUTE, (node,), tuple(order))
+
+
+def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
+    """Return the row-major position of a row among the picked axes."""
+    if picked == [axis]:
+        return rows
+    at = rows if rows.dtype is dt.int32 else make(Op.CAST, dt.int32, (rows,))
+    stride, total = 1, None
+    for a in reversed(picked):
+        size = node.shape[a]
+        if a == axis:
+            part = at
+        else:
+            line = tuple(size if i == a else 1 for i in range(len(node.shape)))
+            part = expanded(make(Op.RESHAPE, dt.int32, (iota(size),), line), at.shape)
+        if stride > 1:
+            part = alu(Op.MUL, part, number(stride, part))
+        total = part if total is None else alu(Op.ADD, total, part)
+        stride *= size
+    assert total is not None  # the axis is one of those picked
+    return total
