@@ -8,7 +8,7 @@ Also which axes of a tensor its values depend on, found through movement and ari
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import prod
 
 import numpy as np
@@ -148,29 +148,39 @@ def is_plain(ix: Ix, ranges: Sequence[Atom]) -> bool:
     return all(any(atom is r for r in ranges) for atom, _ in ix.terms)
 
 
-def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape, given: Mapping[Atom, Node]) -> Node:
+def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
     """Return the tensor (int32) of the values of a plain expression.
 
     Args:
-        ix: a sum of multiples of ranges, all values in int32.
-        ranges: one for each axis; None of those in ix stands for an axis of size 1 in shape,
-            unless it is given.
-        shape: of the result.
-        given: tensors to take in place of ranges, of shape `shape`.
+        ix: a sum of multiples of ranges and a constant, all values in int32.
+        ranges: one for each axis.
+        shape: of the result; axes whose range is not in ix may have any size.
     """
-    total: Node | None = None
-    for atom, factor in ix.terms:
-        part = given.get(atom)
-        if part is None:
-            axis = next(a for a, r in enumerate(ranges) if r is atom)
-            line = (1,) * axis + (shape[axis],) + (1,) * (len(shape) - axis - 1)
-            part = expanded(make(Op.RESHAPE, dt.int32, (iota(shape[axis]),), line), shape)
-        if factor != 1:
-            part = alu(Op.MUL, part, number(factor, part))
-        total = part if total is None else alu(Op.ADD, total, part)
-    if total is None:
+    if not ix.terms:
         return spread(const(ix.const, dt.int32), shape)
-    return alu(Op.ADD, total, number(ix.const, total)) if ix.const else total
+    total: Node | None = None
+    single = len(ix.terms) == 1 and ix.lo >= 0
+    for atom, factor in ix.terms:
+        axis = next(a for a, r in enumerate(ranges) if r is atom)
+        start = ix.lo if single else 0
+        part = _progression(start, abs(factor), shape[axis], down=factor < 0 and single)
+        line = (1,) * axis + (shape[axis],) + (1,) * (len(shape) - axis - 1)
+        part = expanded(make(Op.RESHAPE, dt.int32, (part,), line), shape)
+        if factor < 0 and not single:
+            part = alu(Op.NEG, part)
+        total = part if total is None else alu(Op.ADD, total, part)
+    assert total is not None  # there are terms
+    return total if single or not ix.const else alu(Op.ADD, total, number(ix.const, total))
+
+
+def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
+    """Return start, start + step, ... as a slice of a ramp, or that backwards: no arithmetic."""
+    stop = start + (count - 1) * step + 1
+    bounds = ((start, stop, step),)
+    line = iota(stop)
+    if bounds != ((0, stop, 1),):
+        line = make(Op.SHRINK, dt.int32, (line,), bounds)
+    return make(Op.FLIP, dt.int32, (line,), (0,)) if down else line
 
 
 def iota(size: int) -> Node:

@@ -108,20 +108,19 @@ class LoadInfo:
 
 
 def loads_of(body: PlacedBody) -> list[LoadInfo]:
-    """Return the loads of a body with their multiplicity per output element."""
-    times: dict[Node, int] = {body.value: 1}
+    """Return the loads of a body with their multiplicity per output element.
+
+    A load is repeated by the inner loops that it depends on; out of the others it is hoisted.
+    """
     depends = dependencies(body.value)
+    mine = set(body.ranges)
     result = []
     for node in reversed(scalar_nodes(body.value)):
-        own = times.get(node, 1)
-        if node.op in LOOPS:
-            own *= prod(r.size for r in node.arg[1])
-        for s in node.src:
-            times[s] = max(times.get(s, 0), own)
         if node.op is Op.LOAD:
+            times = prod(r.size for r in depends[node] if r not in mine)
             behind = {a.node for ix in node.arg.index for a in ixs.leaves(ix)} - {None}
             gathered = frozenset(r for n, on in depends.items() if n in behind for r in on)
-            result.append(LoadInfo(node, is_weight(node.src[0]), own, _masks(node), gathered))
+            result.append(LoadInfo(node, is_weight(node.src[0]), times, _masks(node), gathered))
     return result
 
 

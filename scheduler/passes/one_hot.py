@@ -94,6 +94,8 @@ def _without_axis(value: Node, axis: int, readers: Readers) -> Node | None:
         if rows is None:
             continue
         chosen = pick(_assumed(gate), axis, rows.at, readers)
+        if chosen is None:
+            continue
         if rows.inside is None:
             return chosen
         inside = expanded(rows.inside, chosen.shape)
@@ -273,7 +275,7 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
         solution = ixs.mul(rest, -step)
         if abs(step) == 1 and solution.lo >= 0 and solution.hi < size:
             shape = _common(value.shape, ranges, rest, None)
-            return _Rows(tensor_of(solution, ranges, shape, {}), None)
+            return _Rows(tensor_of(solution, ranges, shape), None)
         wanted = spread(const(0, dt.int32), (1,) * len(ranges))
     else:
         if ranges[axis] in depends(other, gate.index):
@@ -331,7 +333,7 @@ def _solved(wanted: Node, ramp: Ix, rest: Ix, along: tuple[Sequence[Atom], int, 
     found = _clipped(_cast(wanted, dt.int32), ramp.lo, ramp.hi)
     inside = alu(Op.EQ, _cast(found, wanted.dtype), wanted)
     if rest.terms or rest.const:
-        found = alu(Op.SUB, found, tensor_of(rest, ranges, wanted.shape, {}))
+        found = alu(Op.SUB, found, tensor_of(rest, ranges, wanted.shape))
     if step == -1:
         found = alu(Op.NEG, found)
     elif step != 1:

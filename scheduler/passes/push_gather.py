@@ -15,14 +15,16 @@ from math import prod
 from scheduler import dtype as dt
 from scheduler.boxes import like
 from scheduler.node import Node, alu, consumers, make, toposort
-from scheduler.ops import ELEMENTWISE, Op, Shape
+from scheduler.ops import COST, ELEMENTWISE, Op, Shape
 from scheduler.ramps import depends, expanded, index_of, iota, number, ranges_of
 from scheduler.rewrite import Rewriter, Rule, remake
 
 # Movement that commutes with arithmetic; padding does not: its fill is no result.
 COMMUTING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.WINDOW})
 # Read where they are, at any index.
-_FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST})
+_FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
+# Arithmetic up to this cost is done again for the elements picked, though others need it too.
+CHEAP = 4
 # More operands than this are not followed: each of them would be gathered by itself.
 MAX_LEAVES = 8
 MAX_VISITS = 64
@@ -75,7 +77,7 @@ def _push(node: Node, readers: Readers) -> Node | None:
         (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))),
     )
     result = pick(_moved(data, Op.RESHAPE, wide), axis + count, rows, readers)
-    return like(node, Op.RESHAPE, (result,), node.shape)
+    return None if result is None else like(node, Op.RESHAPE, (result,), node.shape)
 
 
 def _is_followed(data: Node, axis: int, node: Node, readers: Readers) -> bool:
@@ -86,8 +88,11 @@ def _is_followed(data: Node, axis: int, node: Node, readers: Readers) -> bool:
 # --- picking along an axis --------------------------------------------------------------------
 
 
-def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node:
+def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node | None:
     """Return the elements of a tensor at a row along one axis, which may differ elsewhere.
+
+    None if that would store what a sum over the tensor keeps inside its kernel: a reduction made
+    for each element once. It costs more than summing it up.
 
     Args:
         node: shape S.
@@ -114,6 +119,8 @@ def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node:
             stack.extend(missing)
             continue
         stack.pop()
+        if parts is None and _is_reduced_inside(current, axis, readers):
+            return None
         if parts is None:
             done[current] = expanded(_gather(current, axis, rows), shape)
         else:
@@ -182,8 +189,8 @@ def _parts(node: Node) -> list[Node] | None:
 def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     """Whether operands are better gathered than the result of arithmetic on them.
 
-    Not if that is needed elsewhere too, if more elements are picked than there are, or if operands
-    would have to be stored in its place, unless they are stored anyway.
+    Not if it is expensive and needed elsewhere too, if more elements are picked than there are, or
+    if operands would have to be stored in its place, unless they are stored anyway.
     """
     _, core = _peel(node)
     if core.op not in ELEMENTWISE or prod(shape) > prod(core.shape):
@@ -201,7 +208,7 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
             leaves.add(core)
             if core.op not in _FREE and all(readers.is_private(n) for n in (core, *chain)):
                 return False
-        elif not all(readers.is_private(n) for n in (core, *chain)):
+        elif core in readers.roots or not (_is_cheap(core) or readers.is_private(core)):
             return False
         stack.extend(parts or ())
         if len(leaves) > MAX_LEAVES or len(seen) > MAX_VISITS:
@@ -209,6 +216,28 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     computed = sum(leaf.op not in _FREE for leaf in leaves)
     # What depends on weights only is computed once, before any gather.
     return computed < 2 and (computed > 0 or any(_is_given(leaf) for leaf in leaves))
+
+
+def _is_cheap(node: Node) -> bool:
+    return COST.get(node.op, 1) <= CHEAP
+
+
+def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
+    """Whether a tensor holds a reduction that is made for each of its elements, and only there."""
+    size, seen = prod(node.shape), set[Node]()
+    stack = [node]
+    while stack and len(seen) < MAX_VISITS:
+        current = stack.pop()
+        _, core = _peel(current)
+        if core in seen or core in readers.roots or not _varies(current, axis):
+            continue
+        seen.add(core)
+        if core.op is Op.REDUCE:
+            if prod(current.shape[a] for a in varying_axes(current)) == size:
+                return True
+        else:
+            stack.extend(_parts(current) or ())
+    return False
 
 
 def _is_given(leaf: Node) -> bool:
@@ -253,18 +282,14 @@ def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
     """Return the row-major position of a row among the picked axes."""
     if picked == [axis]:
         return rows
+    # Movement of one ramp, not sums of several: those would be folded into a list of weights.
+    sizes = tuple(node.shape[a] for a in picked)
+    first = make(Op.RESHAPE, dt.int32, (iota(prod(sizes)),), sizes)
+    first = _first(first, picked.index(axis))
+    ones = tuple(1 if a == axis or a not in picked else s for a, s in enumerate(node.shape))
+    base = expanded(_moved(first, Op.RESHAPE, ones), rows.shape)
     at = rows if rows.dtype is dt.int32 else make(Op.CAST, dt.int32, (rows,))
-    stride, total = 1, None
-    for a in reversed(picked):
-        size = node.shape[a]
-        if a == axis:
-            part = at
-        else:
-            line = tuple(size if i == a else 1 for i in range(len(node.shape)))
-            part = expanded(make(Op.RESHAPE, dt.int32, (iota(size),), line), at.shape)
-        if stride > 1:
-            part = alu(Op.MUL, part, number(stride, part))
-        total = part if total is None else alu(Op.ADD, total, part)
-        stride *= size
-    assert total is not None  # the axis is one of those picked
-    return total
+    stride = prod(sizes[picked.index(axis) + 1 :])
+    if stride > 1:
+        at = alu(Op.MUL, at, number(stride, at))
+    return alu(Op.ADD, base, at)

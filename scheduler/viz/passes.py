@@ -44,9 +44,10 @@ def make_stages(stages: Sequence[tuple[str, Sequence[Node]]]) -> list[Stage]:
 
 
 def passes_section(stages: Sequence[tuple[str, Sequence[Node]]]) -> str:
-    """Return the table of counts and the folded listings."""
+    """Return the table of counts, of the passes that changed something, and the folded listings."""
     made = make_stages(stages)
-    return f'<div class="wide">{_counts_table(made)}</div>{"".join(map(_listing, made))}'
+    shown = [stage for i, stage in enumerate(made) if i == 0 or stage.new or stage.gone]
+    return f'<div class="wide">{_counts_table(shown)}</div>{"".join(map(_listing, made))}'
 
 
 def _counts_table(stages: Sequence[Stage]) -> str:

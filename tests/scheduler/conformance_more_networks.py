@@ -1,7 +1,8 @@
 """More programs of networks: convolutions, products, attention, normalisation between them.
 
-A limit is one launch per contraction or row-wise chain whose input has to be complete, everything
-else fused to one of its neighbours, and equal layers beside each other in one launch.
+Sizes are small. At them a row of a product is cheap, so a chain of a few products is one launch
+where each row depends on one row before; otherwise a limit is a launch per contraction, all else
+fused to a neighbour of it, and equal layers beside each other are one launch.
 """
 
 from __future__ import annotations
@@ -113,8 +114,9 @@ def np_classifier(x: Array, w: Array, head: Array, b: Array) -> Array:
     return np.asarray(np_relu(np_conv(x, w, 1)).mean((2, 3)) @ head + b)
 
 
-def normalised_conv(x: Tensor, w: Tensor, *statistics: Tensor) -> Tensor:
-    return x.conv2d(w, padding=1).batchnorm(*statistics).silu()
+def normalised_conv(x: Tensor, w: Tensor, *rest: Tensor) -> Tensor:
+    scale, bias, mean, variance = rest
+    return x.conv2d(w, padding=1).batchnorm(scale, bias, mean, variance).silu()
 
 
 def instance_norm(x: Tensor, w: Tensor) -> Tensor:
@@ -149,7 +151,13 @@ CONV = [
         lambda x, w: x.conv2d(w, padding=1, groups=4).clip(0.0, 0.5) + x,
         lambda x, w: np.clip(np_grouped(x, w, 4, 1), 0, 0.5) + x,
     ),
-    Row("conv-separable", 2, [IMAGE, (4, 1, 3, 3), (4,), (6, 4, 1, 1), (6,)], separable, np_separable),
+    Row(
+        "conv-separable",
+        2,
+        [IMAGE, (4, 1, 3, 3), (4,), (6, 4, 1, 1), (6,)],
+        separable,
+        np_separable,
+    ),
     Row(
         "conv-stride",
         1,
@@ -157,8 +165,20 @@ CONV = [
         lambda x, w: x.conv2d(w, stride=2).tanh(),
         lambda x, w: np.tanh(np_conv(x, w)[:, :, ::2, ::2]),
     ),
-    Row("conv-bottleneck", 3, [IMAGE, (2, 4, 1, 1), (2, 2, 3, 3), (4, 2, 1, 1)], bottleneck, np_bottleneck),
-    Row("conv-downsampled", 2, [IMAGE, (6, 4, 3, 3), (6, 6, 3, 3), (6, 4, 1, 1)], downsampled, np_downsampled),
+    Row(
+        "conv-bottleneck",
+        3,
+        [IMAGE, (2, 4, 1, 1), (2, 2, 3, 3), (4, 2, 1, 1)],
+        bottleneck,
+        np_bottleneck,
+    ),
+    Row(
+        "conv-downsampled",
+        2,
+        [IMAGE, (6, 4, 3, 3), (6, 6, 3, 3), (6, 4, 1, 1)],
+        downsampled,
+        np_downsampled,
+    ),
     Row("conv-branches", 1, [IMAGE, (3, 4, 1, 1), (5, 4, 3, 3)], branches, np_branches),
     Row(
         "conv-after-branches",
@@ -174,10 +194,10 @@ CONV = [
         normalised_conv,
         lambda x, w, *s: np_silu(np_batchnorm(np_conv(x, w, 1), *s)),
     ),
-    Row("conv-instance-norm", 2, [IMAGE, KERNEL], instance_norm, np_instance_norm, 1e-4),
+    Row("conv-instance-norm", 1, [IMAGE, KERNEL], instance_norm, np_instance_norm, 1e-4),
     Row(
         "conv-max-pool",
-        2,
+        1,
         [IMAGE, KERNEL],
         lambda x, w: x.conv2d(w, padding=1).relu().max_pool2d(2),
         lambda x, w: np_pooled(np_relu(np_conv(x, w, 1)), 2).max((4, 5)),
@@ -189,8 +209,8 @@ CONV = [
         lambda x: x.max_pool2d(2) + x.avg_pool2d(2),
         lambda x: np_pooled(x, 2).max((4, 5)) + np_pooled(x, 2).mean((4, 5)),
     ),
-    Row("conv-mean-linear", 3, [IMAGE, KERNEL, (4, 5), (5,)], classifier, np_classifier),
-    Row("squeeze-excite", 4, [IMAGE, (4, 2), (2, 4)], squeeze_excite, np_squeeze_excite),
+    Row("conv-mean-linear", 2, [IMAGE, KERNEL, (4, 5), (5,)], classifier, np_classifier),
+    Row("squeeze-excite", 3, [IMAGE, (4, 2), (2, 4)], squeeze_excite, np_squeeze_excite),
     Row(
         "upsampled-conv",
         1,
@@ -284,21 +304,45 @@ PRODUCTS = [
         lambda x, w, b: (x @ w + b).relu() + x,
         lambda x, w, b: np_relu(x @ w + b) + x,
     ),
-    Row("products-added", 1, [SQUARE] * 4, lambda a, b, c, d: a @ b + c @ d, lambda a, b, c, d: a @ b + c @ d),
-    Row("products-beside", 1, [SQUARE] * 3, lambda a, b, c: [a @ b, a @ c], lambda a, b, c: [a @ b, a @ c]),
-    Row("product-of-transposed", 1, [SQUARE] * 2, lambda a, b: (a.T @ b.T).T.exp(), lambda a, b: np.exp(b @ a)),
-    Row("products-chained", 2, [SQUARE] * 3, lambda a, b, c: (a @ b).T @ c, lambda a, b, c: (a @ b).T @ c),
+    Row(
+        "products-added",
+        1,
+        [SQUARE] * 4,
+        lambda a, b, c, d: a @ b + c @ d,
+        lambda a, b, c, d: a @ b + c @ d,
+    ),
+    Row(
+        "products-beside",
+        1,
+        [SQUARE] * 3,
+        lambda a, b, c: [a @ b, a @ c],
+        lambda a, b, c: [a @ b, a @ c],
+    ),
+    Row(
+        "product-of-transposed",
+        1,
+        [SQUARE] * 2,
+        lambda a, b: (a.T @ b.T).T.exp(),
+        lambda a, b: np.exp(b @ a),
+    ),
+    Row(
+        "products-chained",
+        2,
+        [SQUARE] * 3,
+        lambda a, b, c: (a @ b).T @ c,
+        lambda a, b, c: (a @ b).T @ c,
+    ),
     Row("gated-layer", 2, [TOKEN, SQUARE, SQUARE, SQUARE], gated, np_gated),
     Row(
         "linear-softmax",
-        2,
+        1,
         [TOKEN, SQUARE],
         lambda x, w: (x @ w).softmax(),
         lambda x, w: np_softmax(x @ w),
     ),
     Row(
         "linear-layernorm-linear",
-        3,
+        1,
         [TOKEN, SQUARE, SQUARE],
         lambda x, v, w: (x @ v).layernorm() @ w,
         lambda x, v, w: np_layernorm(x @ v) @ w,
@@ -313,25 +357,35 @@ PRODUCTS = [
     ),
     Row(
         "bilinear",
-        2,
+        1,
         [TOKEN, SQUARE, TOKEN],
         lambda x, w, y: ((x @ w) * y).sum(1),
         lambda x, w, y: ((x @ w) * y).sum(1),
     ),
     Row(
         "attention-mask",
-        3,  # scores; softmax; product: a row of scores is read by every column of the result
+        1,
         [QKV, QKV, QKV, (TOKENS, TOKENS)],
         attention,
         lambda q, k, v, m: np_softmax(q @ k.transpose(0, 2, 1) / np.sqrt(q.shape[-1]) + m) @ v,
     ),
-    Row("attention-heads", 5, [TOKEN, *[SQUARE] * 4], self_attention, np_self_attention, 1e-4),
+    Row("attention-heads", 3, [TOKEN, *[SQUARE] * 4], self_attention, np_self_attention, 1e-4),
     Row(
         "attention-cached",
-        4,
+        1,
         [(HEADS, 1, 8)] * 3 + [QKV] * 2,
         cached_attention,
         np_cached_attention,
     ),
-    Row("block", 9, [TOKEN, *[SQUARE] * 6], block, np_block, 2e-4),
+    Row("block", 6, [TOKEN, *[SQUARE] * 6], block, np_block, 2e-4),
+    # The same at a size at which a peer takes 14.
+    Row(
+        "block-wide",
+        8,
+        [TOKEN, *[SQUARE] * 6],
+        block,
+        np_block,
+        2e-4,
+        large=[(64, 128), *[(128, 128)] * 4, (128, 512), (512, 128)],
+    ),
 ]
