@@ -193,6 +193,11 @@ def number(value: float | int, like: Node) -> Node:
     return spread(const(value, like.dtype), like.shape)
 
 
+def as_type(node: Node, dtype: DType) -> Node:
+    """Return a tensor converted to a type."""
+    return node if node.dtype is dtype else make(Op.CAST, dtype, (node,))
+
+
 def expanded(node: Node, shape: Shape) -> Node:
     """Return a tensor with axes of size 1 repeated to a shape of the same rank."""
     return node if node.shape == shape else make(Op.EXPAND, node.dtype, (node,), shape)

@@ -42,11 +42,15 @@ def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedul
     return choose_schedule(body, None, lanes if looped(body) else 1)
 
 
-def overwrites(body: PlacedBody, source: Node) -> bool:
-    """Whether each load of `source` is outside loops and at the offset of the only store."""
-    if len(body.stores) > 1:
-        return False
-    offset = body.stores[0].offset
+def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
+    """Whether each load of a source is outside loops, and at the offset that a store overwrites.
+
+    Args:
+        body: placed and merged.
+        source: what is read.
+        target: of the store that takes its bytes.
+    """
+    (offset,) = [s.offset for s in body.stores if s.target is target]
     loads = {n for n in scalar_nodes(body.value) if n.op is Op.LOAD and n.src[0] is source}
     repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
     return loads.isdisjoint(repeated) and all(n.arg.offset is offset for n in loads)
@@ -60,6 +64,7 @@ def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]
         schedule: its loops.
         candidates: intermediates with as many elements of as many bytes that nobody reads later.
     """
-    if not is_exact(schedule):
+    if not is_exact(schedule) or len(body.stores) > 1:
         return None
-    return next((c for c in candidates if overwrites(body, c)), None)
+    target = body.stores[0].target
+    return next((c for c in candidates if overwrites(body, c, target)), None)

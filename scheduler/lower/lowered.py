@@ -183,10 +183,11 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector)
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
-    updated = [node for node in outputs if node in kernel.reads]
+    reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
+    updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
     schedule = (exact_schedule if updated else choose_schedule)(placed, vector, lanes)
-    for node in updated:
-        if not overwrites(placed, node):
+    for target, node in updated:
+        if not overwrites(placed, node, target):
             raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
     return Nest(placed, schedule, outputs)
 

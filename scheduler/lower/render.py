@@ -118,6 +118,8 @@ class _Renderer:
 
     def _store_all(self, instances: list[Instance], numbers: list[int]) -> None:
         for instance in instances:
+            for number in numbers:  # one may overwrite what another one still has to read
+                self.v.evaluate(self.body.values[number], instance)
             for number in numbers:
                 self._store(number, instance)
 

@@ -22,12 +22,13 @@ from scheduler import index as ixs
 from scheduler.boxes import like, spread
 from scheduler.index import Atom, Ix
 from scheduler.kernelize.ranges import Index, source_index
-from scheduler.node import Node, alu, const, make
+from scheduler.node import Node, alu, const
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import RULES
 from scheduler.passes.push_gather import COMMUTING, Readers, pick, varying_axes
 from scheduler.passes.uniform import value_of
 from scheduler.ramps import (
+    as_type,
     depends,
     expanded,
     index_of,
@@ -93,7 +94,7 @@ def _without_axis(value: Node, axis: int, readers: Readers) -> Node | None:
         rows = _rows(gate, value, ranges, axis)
         if rows is None:
             continue
-        chosen = pick(_assumed(gate), axis, rows.at, readers)
+        chosen = pick(_assumed(gate), axis, rows.at, readers, in_range=True)
         if chosen is None:
             continue
         if rows.inside is None:
@@ -237,7 +238,7 @@ def _simple(node: Node) -> Node:
             value = value_of(known)
             if value is not None:
                 return other if value is (node.op is Op.AND) else known
-    for rule in RULES:
+    for rule in reversed(RULES):  # x * 1 is x, before that is found to be the same in each row
         found = rule.apply(node) if node.op in rule.ops else None
         if found is not None:
             return found
@@ -330,8 +331,8 @@ def _solved(wanted: Node, ramp: Ix, rest: Ix, along: tuple[Sequence[Atom], int, 
     ranges, axis, size = along
     step = ixs.coefficient(ramp, ranges[axis])
     assert step  # the caller found one
-    found = _clipped(_cast(wanted, dt.int32), ramp.lo, ramp.hi)
-    inside = alu(Op.EQ, _cast(found, wanted.dtype), wanted)
+    found = _clipped(as_type(wanted, dt.int32), ramp.lo, ramp.hi)
+    inside = alu(Op.EQ, as_type(found, wanted.dtype), wanted)
     if rest.terms or rest.const:
         found = alu(Op.SUB, found, tensor_of(rest, ranges, wanted.shape))
     if step == -1:
@@ -344,10 +345,6 @@ def _solved(wanted: Node, ramp: Ix, rest: Ix, along: tuple[Sequence[Atom], int, 
         bounded = _clipped(found, 0, size - 1)
         found, inside = bounded, alu(Op.AND, inside, alu(Op.EQ, bounded, found))
     return _Rows(found, inside)
-
-
-def _cast(node: Node, dtype: dt.DType) -> Node:
-    return node if node.dtype is dtype else make(Op.CAST, dtype, (node,))
 
 
 def _clipped(node: Node, low: int, high: int) -> Node:

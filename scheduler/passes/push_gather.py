@@ -14,9 +14,21 @@ from math import prod
 
 from scheduler import dtype as dt
 from scheduler.boxes import like
+from scheduler.index import add, coefficient, mul, of
 from scheduler.node import Node, alu, consumers, make, toposort
 from scheduler.ops import COST, ELEMENTWISE, Op, Shape
-from scheduler.ramps import depends, expanded, index_of, iota, number, ranges_of
+from scheduler.ramps import (
+    as_type,
+    depends,
+    expanded,
+    index_of,
+    iota,
+    is_plain,
+    number,
+    ranges_of,
+    tensor_of,
+    value_at,
+)
 from scheduler.rewrite import Rewriter, Rule, remake
 
 # Movement that commutes with arithmetic; padding does not: its fill is no result.
@@ -66,7 +78,7 @@ def _push(node: Node, readers: Readers) -> Node | None:
     """Push one gather, seen as picking along an axis of data that is the same for all rows."""
     data, index = node.src
     axis, count = node.arg, len(index.shape)
-    if not all(node.shape) or not all(data.shape) or not _is_followed(data, axis, node, readers):
+    if not all(node.shape) or not all(data.shape) or not _is_followed(node, readers):
         return None
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     wide = (*before, *(1,) * count, data.shape[axis], *after)
@@ -80,7 +92,10 @@ def _push(node: Node, readers: Readers) -> Node | None:
     return None if result is None else like(node, Op.RESHAPE, (result,), node.shape)
 
 
-def _is_followed(data: Node, axis: int, node: Node, readers: Readers) -> bool:
+def _is_followed(node: Node, readers: Readers) -> bool:
+    data, axis = node.src[0], node.arg
+    if data.shape[axis] > 1 and not _varies(data, axis):
+        return True  # any row will do
     _, core = _peel(data)
     return core.op in ELEMENTWISE and _pays(data, axis, node.shape, readers)
 
@@ -88,7 +103,9 @@ def _is_followed(data: Node, axis: int, node: Node, readers: Readers) -> bool:
 # --- picking along an axis --------------------------------------------------------------------
 
 
-def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node | None:
+def pick(
+    node: Node, axis: int, rows: Node, readers: Readers, *, in_range: bool = False
+) -> Node | None:
     """Return the elements of a tensor at a row along one axis, which may differ elsewhere.
 
     None if that would store what a sum over the tensor keeps inside its kernel: a reduction made
@@ -101,6 +118,7 @@ def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node | None:
             on one of the two sides. As for GATHER, negative ones count from the end, but only if
             rows and S vary along different axes.
         readers: of the nodes below, for the decision where to read.
+        in_range: rows are known to be from 0 to S[axis] - 1.
     """
     shape = tuple(max(a, b) for a, b in zip(_without(node.shape, axis), rows.shape, strict=True))
     done: dict[Node, Node] = {}
@@ -112,6 +130,10 @@ def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node | None:
             continue
         if not _varies(current, axis):
             done[stack.pop()] = expanded(_first(current, axis), shape)
+            continue
+        ramp = _ramp(current, axis, rows, shape) if in_range else None
+        if ramp is not None:
+            done[stack.pop()] = ramp
             continue
         parts = _parts(current) if _pays(current, axis, shape, readers) else None
         missing = [p for p in parts or () if p not in done]
@@ -127,6 +149,22 @@ def pick(node: Node, axis: int, rows: Node, readers: Readers) -> Node | None:
             _, core = _peel(current)
             done[current] = remake(core, tuple(done[p] for p in parts))
     return done[node]
+
+
+def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
+    """Return what a ramp is at rows: computed from them, not read."""
+    ranges = ranges_of(node.shape)
+    ix = value_at(node, index_of(ranges))
+    step = None if ix is None else coefficient(ix, ranges[axis])
+    if ix is None or step is None or not is_plain(ix, ranges):
+        return None
+    rest = add(ix, mul(of(ranges[axis]), -step))
+    at = expanded(as_type(rows, dt.int32), shape)
+    if step != 1:
+        at = alu(Op.MUL, at, number(step, at))
+    if rest.terms or rest.const:
+        at = alu(Op.ADD, at, tensor_of(rest, ranges, shape))
+    return as_type(at, node.dtype)
 
 
 def _without(shape: Shape, axis: int) -> Shape:
@@ -288,7 +326,7 @@ def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
     first = _first(first, picked.index(axis))
     ones = tuple(1 if a == axis or a not in picked else s for a, s in enumerate(node.shape))
     base = expanded(_moved(first, Op.RESHAPE, ones), rows.shape)
-    at = rows if rows.dtype is dt.int32 else make(Op.CAST, dt.int32, (rows,))
+    at = as_type(rows, dt.int32)
     stride = prod(sizes[picked.index(axis) + 1 :])
     if stride > 1:
         at = alu(Op.MUL, at, number(stride, at))
