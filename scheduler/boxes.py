@@ -9,6 +9,7 @@ A box is one (start, stop) for each axis. Movement operations carry boxes toward
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -21,6 +22,7 @@ Box = tuple[tuple[int, int], ...]
 MOVES = MOVEMENT - {Op.CAT}
 
 
+@lru_cache(maxsize=4096)
 def whole(shape: Shape) -> Box:
     """Return the box of everything."""
     return tuple((0, size) for size in shape)
@@ -33,7 +35,7 @@ def sizes(box: Box) -> Shape:
 
 def hull(a: Box | None, b: Box) -> Box:
     """Return the smallest box that holds both."""
-    if a is None:
+    if a is None or a == b:
         return b
     return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
 
@@ -68,7 +70,9 @@ def source_box(node: Node, box: Box) -> Box | None:
     """
     op, arg, shape = node.op, node.arg, node.src[0].shape
     if op is Op.RESHAPE:
-        return tuple(part for group in _groups(node, box) for part in group.source)
+        if box == whole(node.shape):
+            return whole(shape)
+        return tuple(part for group in _groups(node.shape, shape, box) for part in group.source)
     if op is Op.PERMUTE:
         return tuple(box[arg.index(i)] for i in range(len(shape)))
     if op is Op.EXPAND:
@@ -109,7 +113,8 @@ def rebuild(node: Node, box: Box, source: Node) -> Node:
     """
     op, arg, shape = node.op, node.arg, sizes(box)
     if op is Op.RESHAPE:
-        covered = tuple(part for group in _groups(node, box) for part in group.result)
+        groups = _groups(node.shape, node.src[0].shape, box)
+        covered = tuple(part for group in groups for part in group.result)
         return cut(like(node, op, (source,), sizes(covered)), covered, box)
     if op is Op.EXPAND:
         return like(node, op, (source,), shape) if source.shape != shape else source
@@ -150,18 +155,36 @@ class _Group:
         self.source = _box_of(low, high, source)
 
 
-def _groups(node: Node, box: Box) -> list[_Group]:
-    """Return the groups of a RESHAPE; within one a box has to be a run of flat offsets."""
-    shape, target = node.shape, node.src[0].shape
-    found: list[_Group] = []
+@lru_cache(maxsize=4096)
+def reshape_groups(shape: Shape, target: Shape) -> tuple[tuple[slice, slice], ...]:
+    """Return which axes of two shapes of one size merge or split into which: the least groups.
+
+    (6, 4) and (2, 3, 4)     ->     (0:1, 0:2), (1:2, 2:3)
+    """
+    found: list[tuple[slice, slice]] = []
     i = j = 0
     while i < len(shape) or j < len(target):
-        i0, j0 = i, j
-        i, j = min(i + 1, len(shape)), min(j + 1, len(target))
-        while (a := prod(shape[i0:i])) != (b := prod(target[j0:j])):
-            i, j = (i + 1, j) if a < b else (i, j + 1)
-        found.append(_Group(box[i0:i], shape[i0:i], target[j0:j]))
-    return found
+        i0, j0, a, b = i, j, 1, 1
+        if i < len(shape):
+            a, i = shape[i], i + 1
+        if j < len(target):
+            b, j = target[j], j + 1
+        while a != b:
+            if (a < b or j == len(target)) and i < len(shape):
+                a, i = a * shape[i], i + 1
+            else:
+                b, j = b * target[j], j + 1
+        found.append((slice(i0, i), slice(j0, j)))
+    return tuple(found)
+
+
+@lru_cache(maxsize=4096)
+def _groups(shape: Shape, target: Shape, box: Box) -> tuple[_Group, ...]:
+    """Return the groups of a RESHAPE; within one a box has to be a run of flat offsets."""
+    return tuple(
+        _Group(box[mine], shape[mine], target[other])
+        for mine, other in reshape_groups(shape, target)
+    )
 
 
 def _flat(index: Shape, shape: Shape) -> int:

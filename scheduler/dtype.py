@@ -10,9 +10,9 @@ import numpy as np
 from scheduler.errors import ModelError
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class DType:
-    """An element type.
+    """An element type; there is one object of each, compared by identity.
 
     Attributes:
         name: numpy's name of it, also used in artifacts.

@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from typing import TYPE_CHECKING
+
+from scheduler.interned import Interned
 
 if TYPE_CHECKING:
     from scheduler.node import Node
 
 _serial = count()
 # Weak: expressions of a finished compilation go away with its kernels.
-_atoms: WeakValueDictionary[tuple[Any, ...], Atom] = WeakValueDictionary()
-_exprs: WeakValueDictionary[tuple[int, tuple[tuple[Atom, int], ...]], Ix] = WeakValueDictionary()
+_atoms: Interned[Atom] = Interned()
+_exprs: Interned[Ix] = Interned()
 
 
 class Atom:
@@ -102,14 +103,16 @@ class Ix:
     Attributes:
         const, terms: the normal form; terms are (atom, coefficient), sorted by the atoms' age.
         lo, hi: inclusive bounds.
+        depth: deepest nesting of division and remainder.
     """
 
-    __slots__ = ("__weakref__", "const", "hi", "lo", "terms")
+    __slots__ = ("__weakref__", "const", "depth", "hi", "lo", "terms")
 
     const: int
     terms: tuple[tuple[Atom, int], ...]
     lo: int
     hi: int
+    depth: int
 
     def __repr__(self) -> str:
         parts = [f"{a!r}" if c == 1 else f"{c}*{a!r}" for a, c in self.terms]
@@ -120,11 +123,6 @@ class Ix:
         """Whether the expression has no term."""
         return not self.terms
 
-    @property
-    def depth(self) -> int:
-        """Deepest nesting of division and remainder."""
-        return max((a.depth for a, _ in self.terms), default=0)
-
 
 def _make(const_: int, terms: tuple[tuple[Atom, int], ...]) -> Ix:
     key = (const_, terms)
@@ -133,8 +131,13 @@ def _make(const_: int, terms: tuple[tuple[Atom, int], ...]) -> Ix:
         return found
     ix = Ix()
     ix.const, ix.terms = const_, terms
-    ix.lo = const_ + sum(c * (a.lo if c > 0 else a.hi) for a, c in terms)
-    ix.hi = const_ + sum(c * (a.hi if c > 0 else a.lo) for a, c in terms)
+    low = high = const_
+    depth = 0
+    for atom, c in terms:
+        depth = max(depth, atom.depth)
+        low += c * (atom.lo if c > 0 else atom.hi)
+        high += c * (atom.hi if c > 0 else atom.lo)
+    ix.lo, ix.hi, ix.depth = low, high, depth
     _exprs[key] = ix
     return ix
 
@@ -164,6 +167,11 @@ def add(a: Ix, b: Ix) -> Ix:
     return _normal(a.const + b.const, merged)
 
 
+def shift(a: Ix, k: int) -> Ix:
+    """Return a + k."""
+    return _make(a.const + k, a.terms) if k else a
+
+
 def mul(a: Ix, k: int) -> Ix:
     """Return a * k."""
     if k == 0:
@@ -172,7 +180,7 @@ def mul(a: Ix, k: int) -> Ix:
 
 
 def _normal(const_: int, merged: dict[Atom, int]) -> Ix:
-    """Sort terms, drop zeros, and put x//n*n + x%n back together."""
+    """Put x//n*n + x%n back together, drop zeros and sort terms."""
     again = True
     while again:
         again = False
@@ -190,14 +198,23 @@ def _normal(const_: int, merged: dict[Atom, int]) -> Ix:
                     merged[t] = merged.get(t, 0) + k * c
                 again = True
                 break
-    kept = [(a, c) for a, c in merged.items() if c]
-    return _make(const_, tuple(sorted(kept, key=lambda t: t[0].serial)))
+    return _sorted(const_, merged)
+
+
+def _sorted(const_: int, merged: dict[Atom, int]) -> Ix:
+    kept = [t for t in merged.items() if t[1]]
+    kept.sort(key=_age)
+    return _make(const_, tuple(kept))
+
+
+def _age(term: tuple[Atom, int]) -> int:
+    return term[0].serial
 
 
 def _split(a: Ix, n: int) -> tuple[Ix, Ix]:
     """Return (q, r) with a = n*q + r, where r keeps only what n does not divide."""
-    whole = tuple((t, c // n) for t, c in a.terms if c % n == 0)
-    rest = tuple((t, c) for t, c in a.terms if c % n)
+    whole = tuple([(t, c // n) for t, c in a.terms if c % n == 0])
+    rest = tuple([(t, c) for t, c in a.terms if c % n])
     return _make(a.const // n, whole), _make(a.const % n, rest)
 
 
@@ -207,7 +224,7 @@ def floordiv(a: Ix, n: int) -> Ix:
         return a
     quotient, rest = _split(a, n)
     if rest.lo // n == rest.hi // n:
-        return add(quotient, constant(rest.lo // n))
+        return shift(quotient, rest.lo // n)
     g = gcd(n, *(c for _, c in rest.terms))
     if g > 1:  # floor((g*x + c)/(g*m)) = floor((x + c//g)/m)
         inner = _make(rest.const // g, tuple((t, c // g) for t, c in rest.terms))
@@ -225,7 +242,7 @@ def mod(a: Ix, n: int) -> Ix:
         return ZERO
     rest = _split(a, n)[1]
     if rest.lo // n == rest.hi // n:
-        return add(rest, constant(-n * (rest.lo // n)))
+        return shift(rest, -n * (rest.lo // n))
     g = gcd(n, *(c for _, c in rest.terms))
     if g > 1:  # (g*x + c) mod (g*m) = g*((x + c//g) mod m) + c%g
         inner = _make(rest.const // g, tuple((t, c // g) for t, c in rest.terms))
@@ -299,6 +316,19 @@ def as_atom(a: Ix) -> Atom | None:
 
 def flatten(index: Sequence[Ix], shape: Sequence[int]) -> Ix:
     """Return the row-major offset of an index into a shape."""
+    const_, stride = 0, 1
+    merged: dict[Atom, int] = {}
+    for ix, size in zip(reversed(index), reversed(shape), strict=True):
+        const_ += ix.const * stride
+        for atom, c in ix.terms:
+            if atom.kind == "mod":  # it may meet its quotient
+                return _flatten_by_axis(index, shape)
+            merged[atom] = merged.get(atom, 0) + c * stride
+        stride *= size
+    return _sorted(const_, merged)
+
+
+def _flatten_by_axis(index: Sequence[Ix], shape: Sequence[int]) -> Ix:
     offset, stride = ZERO, 1
     for ix, size in zip(reversed(index), reversed(shape), strict=True):
         offset = add(offset, mul(ix, stride))

@@ -6,12 +6,12 @@ common-subexpression table, and a graph is compared by comparing its roots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from itertools import count
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,16 @@ from numpy.typing import NDArray
 from scheduler import dtype as dt
 from scheduler.dtype import DType
 from scheduler.errors import VerifyError
+from scheduler.interned import Interned
 from scheduler.ops import COMPARE, Op, Shape, infer_shape
 
 _serials = count()
 # Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
 UNNAMED = "%"
+# Most passes change nothing, and all want the order of the same roots: that of a long graph is
+# kept, without its root, for the last few of them.
+LONG_ORDER = 256
+RECENT_ORDERS = 4
 
 
 class Buffer:
@@ -66,7 +71,8 @@ class Buffer:
         self.kind, self.data, self.serial = "input", data, next(_serials)
 
 
-_interned: WeakValueDictionary[tuple[Any, ...], Node] = WeakValueDictionary()
+_interned: Interned[Node] = Interned()
+_orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
 _origin: ContextVar[tuple[str, ...]] = ContextVar("origin", default=())
 
 
@@ -87,9 +93,10 @@ class Node:
         op, dtype, src, arg: what it is; together its identity.
         shape: derived from the sources when the node is made.
         origin: ONNX node names that gave rise to it; not part of the identity (first maker wins).
+        settled: the rules of which none applies to it: what `rewrite` need not try again.
     """
 
-    __slots__ = ("__weakref__", "arg", "dtype", "op", "origin", "shape", "src")
+    __slots__ = ("__weakref__", "arg", "dtype", "op", "origin", "settled", "shape", "src")
 
     op: Op
     dtype: DType
@@ -97,6 +104,7 @@ class Node:
     arg: Any
     shape: Shape
     origin: tuple[str, ...]
+    settled: object
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
@@ -116,7 +124,7 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
     node = Node()
     node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
     node.shape = infer_shape(op, src, arg)
-    node.origin = _origin.get()
+    node.origin, node.settled = _origin.get(), None
     _interned[key] = node
     return node
 
@@ -146,28 +154,45 @@ def alu(op: Op, *src: Node) -> Node:
 
 def toposort(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
-    order: list[Node] = []
-    state: dict[Node, bool] = {}  # False: sources pushed, True: emitted
     stack = list(roots)[::-1]
+    order: list[Node] = []
+    first = stack[-1] if stack else None
+    if first is not None and first in _orders:
+        order = [*_orders[first], first]
+    done = set(order)
     while stack:
-        node = stack[-1]
-        done = state.get(node)
-        if done is None:
-            state[node] = False
-            stack.extend(s for s in reversed(node.src) if s not in state)
+        node = stack.pop()
+        if node in done:
+            continue
+        missing = [s for s in node.src if s not in done]
+        if missing:
+            stack.append(node)
+            stack += missing[::-1]
         else:
-            stack.pop()
-            if not done:
-                state[node] = True
-                order.append(node)
+            done.add(node)
+            order.append(node)
+            if node is first and len(order) >= LONG_ORDER:
+                _remember(order)
     return order
+
+
+def _remember(order: Sequence[Node]) -> None:
+    """Keep the order of what is below the last node for as long as that node exists."""
+    if len(_orders) >= RECENT_ORDERS:
+        _orders.clear()
+    _orders[order[-1]] = tuple(order[:-1])
 
 
 def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
     """Return for each node the nodes that read it, in the given order, each once."""
     users: dict[Node, list[Node]] = {}
     for node in order:
-        users.setdefault(node, [])
-        for s in dict.fromkeys(node.src):
-            users.setdefault(s, []).append(node)
+        if node not in users:
+            users[node] = []
+        for s in node.src:
+            readers = users.get(s)
+            if readers is None:
+                users[s] = [node]
+            elif not readers or readers[-1] is not node:
+                readers.append(node)
     return users

@@ -25,9 +25,17 @@ class Rule:
 
 @dataclass(slots=True)
 class Rewriter:
-    """A list of rules; counts how often each fired (`hits`)."""
+    """A list of rules; counts how often each fired (`hits`).
+
+    Attributes:
+        rules: the first that applies to a node is applied, until none does.
+        pure: the rules look at nothing but the graph below a node, so that a node to which none
+            applied need not be tried again: in the next pass, or in the next graph.
+        hits: how often each rule fired.
+    """
 
     rules: Sequence[Rule]
+    pure: bool = False
     hits: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
@@ -40,11 +48,16 @@ class Rewriter:
         for rule in self.rules:
             for op in rule.ops:
                 table.setdefault(op, []).append(rule)
-        new: dict[Node, Node] = {}
-        for node in toposort(roots):
-            src = tuple(new[s] for s in node.src)
-            current = node if src == node.src else remake(node, src)
-            new[node] = self._fixpoint(current, table)
+        order = toposort(roots)
+        new = unchanged(order)
+        known = self.rules if self.pure else _NOT_KNOWN
+        changed = False
+        for node in order:
+            current = with_sources(node, new) if changed else node
+            if current.op in table and current.settled is not known:
+                current = self._fixpoint(current, table)
+            if current is not node:
+                new[node], changed = current, True
         return new
 
     def _fixpoint(self, node: Node, table: Mapping[Op, list[Rule]]) -> Node:
@@ -58,8 +71,24 @@ class Rewriter:
                     node = result
                     break
             else:
+                if self.pure:
+                    node.settled = self.rules
                 return node
         raise SchedulerError(f"{node!r}: rewrite rules do not come to an end ({self.hits})")
+
+
+_NOT_KNOWN = object()
+
+
+def unchanged(order: Sequence[Node]) -> dict[Node, Node]:
+    """Return what a pass returns that leaves each node as it is."""
+    return dict(zip(order, order, strict=True))
+
+
+def with_sources(node: Node, new: Mapping[Node, Node]) -> Node:
+    """Return the node over the new form of its sources."""
+    src = tuple(map(new.__getitem__, node.src))
+    return node if src == node.src else remake(node, src)
 
 
 def remake(node: Node, src: tuple[Node, ...]) -> Node:

@@ -14,6 +14,7 @@ from collections import Counter
 from math import prod
 
 from scheduler import device_limits
+from scheduler.device_limits import Limits
 from scheduler.kernelize.body import Body, depends_on, scalar_nodes
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
@@ -59,7 +60,8 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     bodies: tuple[Body, ...] | None = None
     limits = device_limits.current()
     few = a.operations + b.operations <= limits.operations
-    if few and _loops_fit(a, b) and not _must_load(a, b):
+    fits = few and _loops_fit(a, b) and not _must_load(a, b)
+    if fits and not _reads_too_much(graph, first, second, limits):
         merged = merge(a.bodies[0], b.bodies[0])
         if merged is not None and _pays(merged, a, b):
             whole = merged.body
@@ -71,6 +73,16 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         return None
     kernel = make_kernel(bodies, origin)
     return kernel if limits.fits(len(kernel.reads), len(kernel.targets)) else None
+
+
+def _reads_too_much(graph: FusionGraph, first: int, second: int, limits: Limits) -> bool:
+    """Whether one nest of two kernels certainly has too many buffers: not worth building then."""
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    local = {t for t in (*a.targets, *b.targets) if graph.is_local(t, first, second)}
+    if not local <= {*a.targets} & {*b.reads}:
+        return False  # what nobody reads goes, with what it alone reads
+    reads, targets = {*a.reads, *b.reads} - {*a.targets}, {*a.targets, *b.targets} - local
+    return not limits.fits(len(reads), len(targets))
 
 
 def _loops_fit(a: Kernel, b: Kernel) -> bool:

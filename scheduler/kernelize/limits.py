@@ -9,7 +9,7 @@ kernel is cut that only its code generation refuses (`kernelize.fallback`) is de
 
 from __future__ import annotations
 
-from collections.abc import Collection, Container, Mapping, Sequence
+from collections.abc import Collection, Container, Sequence
 from math import prod
 
 from scheduler import device_limits
@@ -51,26 +51,40 @@ def nodes_to_store(regions: Collection[Node], limits: Limits | None = None) -> s
 def _fused(root: Node, stored: Container[Node]) -> list[Node]:
     """Return what a kernel computes and reads, sources first."""
     order: list[Node] = []
-    seen: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False)]
+    done: set[Node] = set()
+    stack = [root]
     while stack:
-        node, ready = stack.pop()
-        if ready:
+        node = stack.pop()
+        if node in done:
+            continue
+        inside = node is root or node not in stored
+        missing = [s for s in node.src if s not in done] if inside else []
+        if missing:
+            stack.append(node)
+            stack += missing[::-1]
+        else:
+            done.add(node)
             order.append(node)
-            continue
-        if node in seen:
-            continue
-        seen.add(node)
-        stack.append((node, True))
-        if node is root or node not in stored:
-            stack.extend((s, False) for s in reversed(node.src))
     return order
+
+
+def _reads_few(fused: Sequence[Node], regions: Container[Node], most: int) -> bool:
+    """Whether a kernel certainly reads no more than `most` buffers: each view counts as one."""
+    read: set[Node] = set()
+    for node in fused:
+        if node.op is Op.BUFFER or _is_view_of_weight(node):
+            read.add(node)
+        else:
+            read.update([s for s in node.src if s in regions])
+    return len(read) <= most
 
 
 def _split_buffers(
     root: Node, fused: Sequence[Node], regions: Container[Node], most: int
 ) -> set[Node]:
     """Return nodes of one kernel to store so that no value of it reads more than `most` buffers."""
+    if _reads_few(fused, regions, most):
+        return set()
     reads: dict[Node, frozenset[Node]] = {}
     cut: set[Node] = set()
     for node in fused:
@@ -121,24 +135,19 @@ def _split_operations(root: Node, fused: Sequence[Node], most: int) -> set[Node]
             change[position] += 1
             change[last[node]] -= 1
     cut: set[Node] = set()
-    done, live, best, fewest = 0, 0, -1, 0
+    alive: list[Node] = []
+    start, done, live, best, fewest = 0, 0, 0, -1, 0
     for position, weight in enumerate(weights):
         if done + weight > most and best >= 0:
-            cut |= _live_at(best, fused, last, fewest)
-            done, best = sum(weights[best + 1 : position]), -1
+            # What a value after the last cut needs was alive there, or was computed since.
+            alive = [n for n in (*alive, *fused[start : best + 1]) if last.get(n, -1) > best]
+            cut.update(alive if fewest <= MAX_LIVE else [fused[best]])
+            start, done, best = best + 1, sum(weights[best + 1 : position]), -1
         done += weight
         live += change[position]
         if weight and 2 * done >= most and (best < 0 or live <= fewest):
             best, fewest = position, live
     return cut - {root}
-
-
-def _live_at(
-    position: int, fused: Sequence[Node], last: Mapping[Node, int], count: int
-) -> set[Node]:
-    if count > MAX_LIVE:
-        return {fused[position]}
-    return {n for i, n in enumerate(fused[: position + 1]) if last.get(n, i) > position}
 
 
 def _last_uses(fused: Sequence[Node]) -> dict[Node, int]:

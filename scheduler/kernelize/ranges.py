@@ -9,7 +9,10 @@ There is no view algebra: composing two movements is substituting one index into
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from scheduler import index as ixs
+from scheduler.boxes import reshape_groups
 from scheduler.index import Ix, Predicate
 from scheduler.node import Node
 from scheduler.ops import Op
@@ -31,12 +34,11 @@ def source_index(node: Node, index: Index) -> tuple[Index, Predicate]:
         return tuple(ixs.ZERO if s == 1 else i for i, s in zip(index, shape, strict=True)), ()
     if op is Op.SHRINK:
         return tuple(
-            ixs.add(ixs.mul(i, st), ixs.constant(a))
-            for i, (a, _, st) in zip(index, arg, strict=True)
+            ixs.shift(ixs.mul(i, st), a) for i, (a, _, st) in zip(index, arg, strict=True)
         ), ()
     if op is Op.FLIP:
         return tuple(
-            ixs.add(ixs.constant(s - 1), ixs.mul(i, -1)) if axis in arg else i
+            ixs.shift(ixs.mul(i, -1), s - 1) if axis in arg else i
             for axis, (i, s) in enumerate(zip(index, shape, strict=True))
         ), ()
     if op is Op.WINDOW:
@@ -50,7 +52,7 @@ def _pad(node: Node, index: Index) -> tuple[Index, Predicate]:
     result: list[Ix] = []
     predicate: Predicate = ()
     for i, (before, _), size in zip(index, node.arg[0], node.src[0].shape, strict=True):
-        moved = ixs.add(i, ixs.constant(-before))
+        moved = ixs.shift(i, -before)
         predicate = ixs.conjoin(predicate, moved, 0, size - 1)
         result.append(moved)
     return tuple(result), predicate
@@ -59,30 +61,33 @@ def _pad(node: Node, index: Index) -> tuple[Index, Predicate]:
 def _reshape(index: Index, shape: tuple[int, ...], target: tuple[int, ...]) -> Index:
     """Re-index group by group: only axes that really merge or split meet division."""
     result: list[Ix] = []
-    i = j = 0
-    while i < len(shape) or j < len(target):
-        i0, j0, a, b = i, j, 1, 1
-        if i < len(shape):
-            a, i = shape[i], i + 1
-        if j < len(target):
-            b, j = target[j], j + 1
-        while a != b:
-            if a < b and i < len(shape):
-                a, i = a * shape[i], i + 1
-            elif j < len(target):
-                b, j = b * target[j], j + 1
-            else:
-                a, i = a * shape[i], i + 1
-        offset = ixs.flatten(index[i0:i], shape[i0:i])
-        result.extend(ixs.unflatten(offset, target[j0:j]))
+    for mine, other in reshape_groups(shape, target):
+        axes, sizes = index[mine], target[other]
+        moving = [i for i in axes if i is not ixs.ZERO]
+        long = [s for s in sizes if s != 1]
+        if not moving:
+            result += [ixs.ZERO] * len(sizes)
+        elif _is_one_axis(moving, long, axes, shape[mine]):
+            result += [ixs.ZERO if s == 1 else moving[0] for s in sizes]
+        else:
+            result += ixs.unflatten(ixs.flatten(axes, shape[mine]), sizes)
     return tuple(result)
+
+
+def _is_one_axis(
+    moving: Sequence[Ix], long: Sequence[int], axes: Index, shape: tuple[int, ...]
+) -> bool:
+    """Whether a group is one axis on either side, but for axes of size 1, and stays inside it."""
+    if len(moving) != 1 or len(long) != 1 or moving[0].lo < 0 or moving[0].hi >= long[0]:
+        return False
+    return shape[axes.index(moving[0])] == long[0]
 
 
 def cat_sources(node: Node, index: Index) -> list[tuple[Node, Index, Predicate]]:
     """Return for each source of a CAT its index and where along the axis it is the one read."""
     axis, at, result = node.arg, 0, []
     for src in node.src:
-        moved = ixs.add(index[axis], ixs.constant(-at))
+        moved = ixs.shift(index[axis], -at)
         inside = ixs.conjoin((), moved, 0, src.shape[axis] - 1)
         result.append((src, (*index[:axis], moved, *index[axis + 1 :]), inside))
         at += src.shape[axis]

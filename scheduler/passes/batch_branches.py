@@ -11,7 +11,7 @@ compute. Each sum keeps its order: results stay the same.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -20,11 +20,14 @@ import numpy as np
 from scheduler.boxes import MOVES, like
 from scheduler.node import Buffer, Node, consumers, make, toposort
 from scheduler.ops import ELEMENTWISE, Op
-from scheduler.rewrite import remake
+from scheduler.rewrite import with_sources
 
 MAX_MEMBERS = 64
 MAX_OUTPUTS = 16384  # elements of one member's result
 MAX_FLOPS = 4_000_000  # of one member's sum
+
+# Of each member what is batched, from its product upwards.
+_Paths = list[list[Node]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,25 +44,42 @@ class _Graph:
 def batch_branches(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return root -> new root with small parallel branches computed as one."""
     current = list(roots)
-    # Each round batches one group, of which nothing is left to batch again.
-    while (replaced := _one_group(current)) is not None:
+    # What was batched may make a batch of its own possible, and groups may have to wait for others.
+    while (replaced := _one_round(current)) is not None:
         current = [replaced[r] for r in current]
     return dict(zip(roots, current, strict=True))
 
 
-def _one_group(roots: Sequence[Node]) -> dict[Node, Node] | None:
+def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
+    """Batch all groups that have nothing to do with one taken before; None if there are none."""
     order = toposort(roots)
+    candidates = [n for n in order if n.op is Op.REDUCE and n.src[0].op is Op.MUL and _is_small(n)]
+    if len(candidates) < 2:
+        return None
     graph = _Graph(consumers(order), frozenset(roots))
     groups: dict[Hashable, list[Node]] = {}
-    for node in order:
+    for node in candidates:
         if (key := _start_key(node, graph)) is not None:
             groups.setdefault(key, []).append(node)
+    found: list[_Paths] = []
+    taken: set[Node] = set()
     for members in groups.values():
         if len(members) > 1:
             paths = _grow(members[:MAX_MEMBERS], graph)
-            if paths is not None:
-                return _replace(order, paths)
-    return None
+            if paths is not None and _is_apart(paths, taken, graph):
+                found.append(paths)
+                taken.update(node for path in paths for node in path)
+    return _replace(order, found) if found else None
+
+
+def _is_apart(paths: _Paths, taken: Collection[Node], graph: _Graph) -> bool:
+    """Whether neither the paths nor their readers are part of another group.
+
+    A path ends where it has several readers, and a batch reads for all its members at once.
+    """
+    nodes = [node for path in paths for node in path]
+    readers = (user for node in nodes for user in graph.users[node])
+    return not any(node in taken for node in (*nodes, *readers))
 
 
 # --- finding ----------------------------------------------------------------------------------
@@ -87,9 +107,7 @@ def _is_small(node: Node) -> bool:
 
 
 def _start_key(node: Node, graph: _Graph) -> Hashable | None:
-    """Return what sums of products of the same data have in common; None for other nodes."""
-    if node.op is not Op.REDUCE or node.src[0].op is not Op.MUL or not _is_small(node):
-        return None
+    """Return what sums of products of the same data have in common; None for other sums."""
     product = node.src[0]
     weights = [_weight_key(s) is not None for s in product.src]
     if graph.only_user(product) is None or weights[0] is weights[1]:
@@ -113,7 +131,7 @@ def _step_key(node: Node, graph: _Graph) -> Hashable | None:
     return (user.op, user.dtype, operands)
 
 
-def _grow(members: list[Node], graph: _Graph) -> list[list[Node]] | None:
+def _grow(members: list[Node], graph: _Graph) -> _Paths | None:
     """Return the path of each member that is batched, from its product upwards.
 
     Where members go on in different ways, the most frequent way is followed if arithmetic is at
@@ -151,19 +169,20 @@ def _is_arithmetic(key: Hashable) -> bool:
 # --- building ---------------------------------------------------------------------------------
 
 
-def _replace(order: Sequence[Node], paths: list[list[Node]]) -> dict[Node, Node]:
-    """Return the graph with the ends of the paths taken from one batched path."""
-    ends = {path[-1]: i for i, path in enumerate(paths)}
+def _replace(order: Sequence[Node], groups: Sequence[_Paths]) -> dict[Node, Node]:
+    """Return the graph with the ends of each group's paths taken from one batched path."""
+    ends = {path[-1]: (g, i) for g, paths in enumerate(groups) for i, path in enumerate(paths)}
     new: dict[Node, Node] = {}
-    batched: Node | None = None
+    batched: dict[int, Node] = {}
     for node in order:
         if node in ends:
+            group, member = ends[node]
             # What all members share is known by now: it comes before the first end.
-            batched = _batched(paths, new) if batched is None else batched
-            new[node] = _member(node, batched, ends[node])
+            if group not in batched:
+                batched[group] = _batched(groups[group], new)
+            new[node] = _member(node, batched[group], member)
         else:
-            src = tuple(new[s] for s in node.src)
-            new[node] = node if src == node.src else remake(node, src)
+            new[node] = with_sources(node, new)
     return new
 
 
@@ -173,7 +192,7 @@ def _member(node: Node, batched: Node, index: int) -> Node:
     return like(node, Op.RESHAPE, (part,), node.shape)
 
 
-def _batched(paths: list[list[Node]], new: dict[Node, Node]) -> Node:
+def _batched(paths: _Paths, new: dict[Node, Node]) -> Node:
     value: Node | None = None
     below: Node | None = None  # the first member's step before
     for steps in zip(*paths, strict=True):

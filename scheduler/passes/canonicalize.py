@@ -187,8 +187,10 @@ RULES = (
     Rule("double contiguous", (Op.CONTIGUOUS,), _double_contiguous),
 )
 
+_SAFE = (*RULES, *uniform.SUM_RULES)
+_UNSAFE = (*_SAFE, *cancel.FLOAT_RULES)
+
 
 def canonicalize(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with all rules applied that are switched on."""
-    unsafe = cancel.FLOAT_RULES if flags.float_unsafe() else ()
-    return Rewriter((*RULES, *uniform.SUM_RULES, *unsafe))(roots)
+    return Rewriter(_UNSAFE if flags.float_unsafe() else _SAFE, pure=True)(roots)

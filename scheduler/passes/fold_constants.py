@@ -9,7 +9,7 @@ a state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from math import prod
 
 import numpy as np
@@ -17,10 +17,11 @@ import numpy as np
 from scheduler import interp
 from scheduler.node import Buffer, Node, consumers, make, toposort
 from scheduler.ops import MOVEMENT, Op
-from scheduler.rewrite import remake
+from scheduler.rewrite import unchanged, with_sources
 
 # A folded value may be this much larger than what it is made of.
 MAX_GROWTH = 4
+_NEVER = frozenset({Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def _is_free(node: Node) -> bool:
@@ -33,27 +34,12 @@ def _is_free(node: Node) -> bool:
 def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with weight-only subgraphs replaced by weights."""
     order = toposort(roots)
-    constant: dict[Node, bool] = {}
-    stored: dict[Node, int] = {}  # elements of the largest weight or ramp below a node
-    for node in order:
-        own = prod(node.shape) if node.op in (Op.BUFFER, Op.IOTA) else 0
-        stored[node] = max([own, *(stored[s] for s in node.src)])
-        if node.op is Op.BUFFER:
-            constant[node] = node.arg.kind == "weight"
-        elif node.op in (Op.CONST, Op.IOTA):
-            constant[node] = True
-        else:
-            constant[node] = node.op not in (Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM) and all(
-                constant[s] for s in node.src
-            )
-            if not _is_free(node) and prod(node.shape) > MAX_GROWTH * max(1024, stored[node]):
-                constant[node] = False
-    users = consumers(order)
-    wanted = [
-        n
-        for n in order
-        if constant[n] and not _is_free(n) and _is_boundary(n, users, constant, set(roots))
-    ]
+    constant = _constants(order)
+    candidates = [n for n in order if n in constant and not _is_free(n)]
+    if not candidates:
+        return unchanged(order)
+    users, outputs = consumers(order), frozenset(roots)
+    wanted = [n for n in candidates if _is_boundary(n, users, constant, outputs)]
     values = dict(zip(wanted, interp.evaluate(wanted), strict=True))
     new: dict[Node, Node] = {}
     for node in order:
@@ -65,13 +51,36 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
             folded.origin = node.origin
             new[node] = folded
         else:
-            src = tuple(new[s] for s in node.src)
-            new[node] = node if src == node.src else remake(node, src)
+            new[node] = with_sources(node, new)
     return new
 
 
+def _constants(order: Sequence[Node]) -> dict[Node, int]:
+    """Return the nodes that may be folded, or be part of what is.
+
+    With each the elements of the largest weight or ramp below it.
+    """
+    found: dict[Node, int] = {}
+    for node in order:
+        if node.op is Op.BUFFER:
+            if node.arg.kind == "weight":
+                found[node] = prod(node.shape)
+        elif node.op is Op.CONST:
+            found[node] = 0
+        elif node.op is Op.IOTA:
+            found[node] = prod(node.shape)
+        elif node.op not in _NEVER and all(map(found.__contains__, node.src)):
+            stored = max((found[s] for s in node.src), default=0)
+            if _is_free(node) or prod(node.shape) <= MAX_GROWTH * max(1024, stored):
+                found[node] = stored
+    return found
+
+
 def _is_boundary(
-    node: Node, users: dict[Node, list[Node]], constant: dict[Node, bool], roots: set[Node]
+    node: Node,
+    users: Mapping[Node, list[Node]],
+    constant: Container[Node],
+    roots: Container[Node],
 ) -> bool:
     """Whether a constant node is read by something that is not folded into a larger constant."""
     if node in roots:
@@ -83,7 +92,7 @@ def _is_boundary(
         if user in seen:
             continue
         seen.add(user)
-        if not constant[user] or user in roots:
+        if user not in constant or user in roots:
             return True
         if _is_free(user):
             stack.extend(users[user])

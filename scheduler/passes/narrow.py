@@ -9,6 +9,7 @@ where that leaves out a quarter or more, the node is made anew for the box alone
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from math import prod
 
 from scheduler.boxes import MOVES, Box, cut, hull, rebuild, sizes, source_box, spread, whole
@@ -27,9 +28,12 @@ FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT
 def narrow(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return root -> new root, with what nobody reads left out; the roots keep their shapes."""
     order = toposort(roots)
-    if not all(all(n.shape) for n in order):
+    if any(0 in n.shape for n in order):
         return {r: r for r in roots}  # a part of nothing is no box; such graphs are trivial
-    need = _needed(order, roots)
+    reads = _needed(order, roots)
+    if not reads.parts:
+        return {r: r for r in roots}
+    need = reads.boxes
     new: dict[Node, Node] = {}
     for node in order:
         if node in need:
@@ -37,31 +41,54 @@ def narrow(roots: Sequence[Node]) -> dict[Node, Node]:
     return {r: _view(r, whole(r.shape), need, new) for r in roots}
 
 
-def _needed(order: Sequence[Node], roots: Sequence[Node]) -> dict[Node, Box]:
+@dataclass(slots=True)
+class _Reads:
+    """What is read of a graph.
+
+    Attributes:
+        boxes: of each node that computes something.
+        moved: movements of which everything is read: what else is read of them adds nothing.
+        parts: whether anything is not read.
+    """
+
+    boxes: dict[Node, Box] = field(default_factory=dict)
+    moved: set[Node] = field(default_factory=set)
+    parts: bool = False
+
+
+def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
     """Return for each node that computes something which box of it is read."""
-    need: dict[Node, Box] = {}
+    reads = _Reads()
     for root in roots:
-        _ask(root, whole(root.shape), need)
+        _ask(root, whole(root.shape), reads)
     for node in reversed(order):
-        box = need.get(node)
+        box = reads.boxes.get(node)
         if box is None:
             continue  # movement, or what nobody reads
-        kept = prod(sizes(box)) > KEEP_SHARE * prod(node.shape)
-        box = need[node] = whole(node.shape) if kept or node.op in FIXED else box
+        full = whole(node.shape)
+        if box != full:
+            kept = prod(sizes(box)) > KEEP_SHARE * prod(node.shape)
+            box = reads.boxes[node] = full if kept or node.op in FIXED else box
+            reads.parts = reads.parts or box != full
         for source, part in zip(node.src, _source_boxes(node, box), strict=True):
             if part is not None:
-                _ask(source, part, need)
-    return need
+                _ask(source, part, reads)
+    return reads
 
 
-def _ask(node: Node, box: Box, need: dict[Node, Box]) -> None:
+def _ask(node: Node, box: Box, reads: _Reads) -> None:
     """Note that a box is read of what lies below the movement on top of it."""
     while node.op in MOVES:
+        if node in reads.moved:
+            return
+        if box == whole(node.shape):
+            reads.moved.add(node)
         below = source_box(node, box)
         if below is None:
+            reads.parts = True
             return
         node, box = node.src[0], below
-    need[node] = hull(need.get(node), box)
+    reads.boxes[node] = hull(reads.boxes.get(node), box)
 
 
 def _source_boxes(node: Node, box: Box) -> list[Box | None]:
@@ -93,6 +120,8 @@ def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
 def _part(node: Node, need: dict[Node, Box], new: dict[Node, Node]) -> Node:
     """Return the box of a node that is needed."""
     box = need[node]
+    if box == whole(node.shape) and all(new.get(s) is s for s in node.src):
+        return node  # all of it, of sources that stay as they were and are no movement
     src = tuple(
         _view(source, part, need, new)
         for source, part in zip(node.src, _source_boxes(node, box), strict=True)

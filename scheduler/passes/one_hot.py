@@ -22,7 +22,7 @@ from scheduler import index as ixs
 from scheduler.boxes import like, spread
 from scheduler.index import Atom, Ix
 from scheduler.kernelize.ranges import Index, source_index
-from scheduler.node import Node, alu, const
+from scheduler.node import Node, alu, const, consumers, toposort
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import RULES
 from scheduler.passes.push_gather import COMMUTING, Readers, pick, varying_axes
@@ -52,8 +52,11 @@ _FINITE_OPS = frozenset({Op.NEG, Op.ABS, Op.MIN, Op.MAX, Op.WHERE, Op.SIN, Op.CO
 
 
 def one_hot(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with sums over one chosen row as gathers."""
-    readers = Readers.of(roots)
+    """Return root -> new root with sums over one chosen row as gathers."""
+    order = toposort(roots)
+    if not any(n.op in (Op.EQ, Op.NE) for n in order):
+        return {r: r for r in roots}
+    readers = Readers(consumers(order), frozenset(roots))
 
     def apply(node: Node) -> Node | None:
         return _choice(node, readers)

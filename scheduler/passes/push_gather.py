@@ -14,7 +14,7 @@ from math import prod
 
 from scheduler import dtype as dt
 from scheduler.boxes import like
-from scheduler.index import add, coefficient, mul, of
+from scheduler.index import Ix, add, coefficient, mul, of
 from scheduler.node import Node, alu, consumers, make, toposort
 from scheduler.ops import COST, ELEMENTWISE, Op, Shape
 from scheduler.ramps import (
@@ -54,19 +54,17 @@ class Readers:
     users: Mapping[Node, Sequence[Node]]
     roots: Collection[Node]
 
-    @classmethod
-    def of(cls, roots: Sequence[Node]) -> Readers:
-        """Return the readers of a graph."""
-        return cls(consumers(toposort(roots)), frozenset(roots))
-
     def is_private(self, node: Node) -> bool:
         """Whether at most one node reads it."""
         return node not in self.roots and len(self.users.get(node, ())) < 2
 
 
 def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with gathers moved below arithmetic where that pays."""
-    readers = Readers.of(roots)
+    """Return root -> new root with gathers moved below arithmetic where that pays."""
+    order = toposort(roots)
+    if not any(n.op is Op.GATHER for n in order):
+        return {r: r for r in roots}
+    readers = Readers(consumers(order), frozenset(roots))
 
     def apply(node: Node) -> Node | None:
         return _push(node, readers)
@@ -156,7 +154,7 @@ def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
     ranges = ranges_of(node.shape)
     ix = value_at(node, index_of(ranges))
     step = None if ix is None else coefficient(ix, ranges[axis])
-    if ix is None or step is None or not is_plain(ix, ranges):
+    if ix is None or step is None or not is_plain(ix, ranges) or _may_be_minus_0(node, ix):
         return None
     rest = add(ix, mul(of(ranges[axis]), -step))
     at = expanded(as_type(rows, dt.int32), shape)
@@ -165,6 +163,13 @@ def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
     if rest.terms or rest.const:
         at = alu(Op.ADD, at, tensor_of(rest, ranges, shape))
     return as_type(at, node.dtype)
+
+
+def _may_be_minus_0(node: Node, ix: Ix) -> bool:
+    """Whether zeros of a ramp may be -0.0: as integers they would lose their sign."""
+    _, core = _peel(node)
+    converted = core.op is Op.CAST and not core.src[0].dtype.is_float
+    return node.dtype.is_float and ix.lo <= 0 <= ix.hi and not converted
 
 
 def _without(shape: Shape, axis: int) -> Shape:

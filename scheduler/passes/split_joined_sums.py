@@ -15,7 +15,7 @@ from scheduler import dtype as dt
 from scheduler.boxes import like
 from scheduler.node import Node, alu, consumers, toposort
 from scheduler.ops import Op
-from scheduler.rewrite import remake
+from scheduler.rewrite import unchanged, with_sources
 
 # A join of more sources stays: each sum is a loop, and one long loop is faster than many short.
 MAX_SOURCES = 4
@@ -46,16 +46,14 @@ class _Joined:
 def split_joined_sums(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with sums over joins split into sums of parts."""
     order = toposort(roots)
+    if not any(n.op is Op.CAT for n in order):
+        return unchanged(order)
     users = consumers(order)
     outputs = set(roots)
     new: dict[Node, Node] = {}
     for node in order:
         found = _find(node, users, outputs)
-        if found is None:
-            src = tuple(new[s] for s in node.src)
-            new[node] = node if src == node.src else remake(node, src)
-        else:
-            new[node] = _split(node, found, new)
+        new[node] = with_sources(node, new) if found is None else _split(node, found, new)
     return new
 
 
