@@ -94,9 +94,20 @@ class Node:
         shape: derived from the sources when the node is made.
         origin: ONNX node names that gave rise to it; not part of the identity (first maker wins).
         settled: the rules of which none applies to it: what `rewrite` need not try again.
+        verified: whether `verify` found that it keeps the rules.
     """
 
-    __slots__ = ("__weakref__", "arg", "dtype", "op", "origin", "settled", "shape", "src")
+    __slots__ = (
+        "__weakref__",
+        "arg",
+        "dtype",
+        "op",
+        "origin",
+        "settled",
+        "shape",
+        "src",
+        "verified",
+    )
 
     op: Op
     dtype: DType
@@ -105,6 +116,7 @@ class Node:
     shape: Shape
     origin: tuple[str, ...]
     settled: object
+    verified: bool
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
@@ -124,7 +136,7 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
     node = Node()
     node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
     node.shape = infer_shape(op, src, arg)
-    node.origin, node.settled = _origin.get(), None
+    node.origin, node.settled, node.verified = _origin.get(), None, False
     _interned[key] = node
     return node
 

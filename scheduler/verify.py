@@ -40,16 +40,22 @@ def verify(roots: Sequence[Node], after: str = "") -> None:
     """
     states: dict[Node, Node] = {}
     for node in toposort(roots):
-        for rule in _RULES:
-            problem = rule(node)
-            if problem:
-                where = f"after {after}: " if after else ""
-                origin = f" of {', '.join(node.origin)}" if node.origin else ""
-                raise VerifyError(f"{where}{node!r}{origin}: {problem}")
+        if not node.verified:  # nodes do not change: once is enough, however many passes follow
+            _check(node, after)
+            node.verified = True
         if node.op is Op.ASSIGN:
             other = states.setdefault(node.src[0], node)
             if other is not node:
                 raise VerifyError(f"{node.src[0].arg}: assigned twice in one run")
+
+
+def _check(node: Node, after: str) -> None:
+    for rule in _RULES:
+        problem = rule(node)
+        if problem:
+            where = f"after {after}: " if after else ""
+            origin = f" of {', '.join(node.origin)}" if node.origin else ""
+            raise VerifyError(f"{where}{node!r}{origin}: {problem}")
 
 
 def _check_arity(node: Node) -> str:

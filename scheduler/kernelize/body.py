@@ -275,9 +275,16 @@ class _Builder:
 
     def _ranges_of(self, value: Node) -> frozenset[Atom]:
         """Return the ranges a scalar value depends on, or reduces over."""
-        for node in scalar_nodes(value):
-            if node in self.ranges:
+        stack = [value]
+        while stack:
+            node = stack[-1]
+            missing = [s for s in scalar_sources(node) if s not in self.ranges]
+            if missing and node not in self.ranges:
+                stack += missing
                 continue
+            stack.pop()
+            if node in self.ranges:
+                continue  # known since an earlier reduction: what is below it is not walked again
             found: set[Atom] = set()
             for atom in _atoms_of(node):
                 found |= {atom} if atom.node is None else self.ranges[atom.node]

@@ -61,13 +61,16 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     limits = device_limits.current()
     few = a.operations + b.operations <= limits.operations
     fits = few and _loops_fit(a, b) and not _must_load(a, b)
-    if fits and not _reads_too_much(graph, first, second, limits):
+    if fits and (a, b) not in graph.unfit and not _reads_too_much(graph, first, second, limits):
         merged = merge(a.bodies[0], b.bodies[0])
-        if merged is not None and _pays(merged, a, b):
+        if merged is None or not _pays(merged, a, b):
+            graph.unfit.add((a, b))  # other pairs of the same groups ask again
+        else:
             whole = merged.body
             stores = [s for s in whole.stores if not graph.is_local(s.target, first, second)]
             bodies = (Body(whole.ranges, tuple(stores)),)
-    if bodies is None and _fits_beside(a, b):
+    bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
+    if bodies is None and bindable and _fits_beside(a, b):
         bodies = (*a.bodies, *b.bodies)
     if bodies is None:
         return None

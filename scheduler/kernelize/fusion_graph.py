@@ -35,6 +35,7 @@ class FusionGraph:
     Attributes:
         groups: by number; a group that was merged into another is gone.
         sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
+        unfit: pairs of kernels that cannot be one loop nest, or should not; known to all copies.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class FusionGraph:
         both = enumerate(zip(kernels, steps, strict=True))
         self.groups = {i: Group(k, s, i) for i, (k, s) in both}
         self.sizes = sizes
+        self.unfit: set[tuple[Kernel, Kernel]] = set()
         self._merged: dict[int, int] = {}
         self._producer = {t: i for i, s in enumerate(steps) for t in s.writes}
         self._readers: dict[Node, frozenset[int]] = {}
@@ -55,7 +57,7 @@ class FusionGraph:
     def copy(self) -> FusionGraph:
         """Return a graph that can change without changing this one."""
         other = FusionGraph.__new__(FusionGraph)
-        other.groups, other.sizes = dict(self.groups), self.sizes
+        other.groups, other.sizes, other.unfit = dict(self.groups), self.sizes, self.unfit
         other._merged, other._producer = dict(self._merged), dict(self._producer)
         other._readers, other._ancestors = dict(self._readers), list(self._ancestors)
         other._peak = self._peak

@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from scheduler.index import Atom, flatten, leaves
-from scheduler.kernelize.body import Body, Store, depends_on, scalar_nodes
+from scheduler.kernelize.body import Body, Store, depends_on, scalar_nodes, scalar_sources
 from scheduler.node import Node
 from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
 
@@ -132,9 +132,11 @@ def overwritable(kernel: Kernel) -> tuple[Node, ...]:
     (store,) = kernel.bodies[0].stores
     nodes = scalar_nodes(store.value)
     elsewhere = {n.src[0] for n in nodes if n.op is Op.LOAD and n.arg.index != store.index}
-    for node in nodes:
-        if node.op in LOOPS:
-            elsewhere.update(n.src[0] for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD)
+    inside: set[Node] = set()
+    for node in reversed(nodes):
+        if node.op in LOOPS or node in inside:
+            inside.update(scalar_sources(node))
+    elsewhere |= {n.src[0] for n in inside if n.op is Op.LOAD}
     width = store.target.dtype.itemsize
     return tuple(
         r

@@ -66,6 +66,8 @@ STAGE_ELEMENTS = 1024
 MAX_NESTED_WORK = 1 << 20
 
 _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
+# Read where they are; of a movement what is below it is stored.
+_NEVER_STORED = _LEAVES | (MOVEMENT - {Op.CAT})
 # Ends of a value's elementwise paths are told apart up to this many.
 MAX_ENDS = 16
 _UNKNOWN = "?"  # name of ranges that stand for an index known at run time
@@ -179,7 +181,9 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
             walk.regions[node] = ()  # its launch computes it; what that reads is stored as well
             continue
         if node in forced or (
-            needed and _must_store(node, needed, carries[node], cost[node], walk)
+            needed
+            and node.op not in _NEVER_STORED
+            and _must_store(node, needed, carries[node], cost[node], walk)
         ):
             if node.op is Op.CAT and _in_parts(node, carries, cost):
                 walk.regions[node] = open_parts(node)
@@ -227,10 +231,6 @@ def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
 
 
 def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk: _Walk) -> bool:
-    if node.op in _LEAVES:
-        return False
-    if node.op in MOVEMENT and node.op is not Op.CAT:
-        return False
     if _widens(node):
         return False
     if len(needed) > MAX_USES:
@@ -285,11 +285,12 @@ def _needed_apart(order: list[Node], forced: set[Node]) -> set[Node]:
     users = consumers(order)
     reached: dict[Node, frozenset[Node]] = {}
     for node in reversed(order):
-        ends: set[Node] = set()
-        for user in users[node]:
-            passes = _is_one_to_one(user) and user not in forced
-            ends |= reached[user] if passes else {user}
-        reached[node] = frozenset(ends) if len(ends) <= MAX_ENDS else frozenset({node})
+        found = [
+            reached[u] if _is_one_to_one(u) and u not in forced else frozenset({u})
+            for u in users[node]
+        ]
+        ends = found[0] if len(found) == 1 else frozenset[Node]().union(*found)
+        reached[node] = ends if len(ends) <= MAX_ENDS else frozenset({node})
     return {
         node
         for node in order
@@ -302,6 +303,8 @@ def _needed_apart(order: list[Node], forced: set[Node]) -> set[Node]:
 def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
     """Return what evaluating `node` at a use needs of its sources."""
     index, times = use.index, use.times
+    if node.op in ELEMENTWISE:
+        return [(s, Use(use.root, index, times, use.reduced)) for s in node.src]
 
     def need(inner: Index, ratio: float) -> Use:
         return Use(use.root, inner, times * ratio, use.reduced)

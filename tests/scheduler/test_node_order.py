@@ -1,4 +1,4 @@
-"""The topological order of a graph: sources first, the same each time, however often it is asked."""
+"""The topological order of a graph: sources first, the same however often it is asked for."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
     manifest, trace = traced(two_products())
     text = page(manifest, [trace])
     for name in (INPUT, *(name for name, _ in PASSES)):
-        assert re.search(f"(<summary>|<div class=\"same\">){name} <span>", text), name
+        assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
     assert f"<th>{INPUT}</th>" in text
     assert "<th>split joins</th>" not in text, "a pass that changes nothing has no column"
     assert text.count('<g class="k ') == 2
