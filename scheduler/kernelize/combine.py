@@ -28,6 +28,8 @@ Score = tuple[bool, bool, int, int]
 
 # Loop nests of one launch.
 MAX_BODIES = 16
+# Elements computed again for the reductions of rows, per element of the rows.
+MAX_AGAIN = 4
 
 
 def score(graph: FusionGraph, pair: Pair) -> Score | None:
@@ -60,17 +62,17 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     bodies: tuple[Body, ...] | None = None
     limits = device_limits.current()
     few = a.operations + b.operations <= limits.operations
-    fits = few and _loops_fit(a, b) and not _must_load(a, b)
+    fits = few and _loops_fit(a, b) and not _is_pinned(a, b)
     if fits and (a, b) not in graph.unfit and not _reads_too_much(graph, first, second, limits):
         merged = merge(a.bodies[0], b.bodies[0])
-        if merged is None or not _pays(merged, a, b):
+        if merged is None or not _pays(merged, a, b) or not _keeps_old_values(graph, merged):
             graph.unfit.add((a, b))  # other pairs of the same groups ask again
         else:
             whole = merged.body
             stores = [s for s in whole.stores if not graph.is_local(s.target, first, second)]
             bodies = (Body(whole.ranges, tuple(stores)),)
     bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
-    if bodies is None and bindable and _fits_beside(a, b):
+    if bodies is None and bindable and not graph.overwrites(first, second) and _fits_beside(a, b):
         bodies = (*a.bodies, *b.bodies)
     if bodies is None:
         return None
@@ -97,11 +99,23 @@ def _loops_fit(a: Kernel, b: Kernel) -> bool:
     return mine <= other or other <= mine
 
 
-def _must_load(a: Kernel, b: Kernel) -> bool:
-    """Whether one nest would store what must be loaded: a pin, or the old value of a state."""
-    pinned = any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
-    states = {t.src[0] for t in (*a.targets, *b.targets) if t.op is Op.ASSIGN}
-    return pinned or not states.isdisjoint((*a.reads, *b.reads))
+def _is_pinned(a: Kernel, b: Kernel) -> bool:
+    """Whether the second reads across a boundary that the user asked for."""
+    return any(t.op is Op.CONTIGUOUS and t in b.reads for t in a.targets)
+
+
+def _keeps_old_values(graph: FusionGraph, merged: Merged) -> bool:
+    """Whether every element of a state is read before it is overwritten, in the same iteration."""
+    body = merged.body
+    nodes = scalar_nodes(body.value)
+    repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
+    for store in body.stores:
+        state = graph.state_of(store.target)
+        loads = [n for n in nodes if n.op is Op.LOAD and n.src[0] is state]
+        here = all(n.arg.index == store.index and n.arg.valid == () for n in loads)
+        if loads and (merged.shorter is not None or not here or not repeated.isdisjoint(loads)):
+            return False
+    return True
 
 
 def _fits_beside(a: Kernel, b: Kernel) -> bool:
@@ -121,7 +135,12 @@ def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
     if merged.shorter is not None:
         rows = prod(r.size for r in merged.shorter)
         alike = all(on[n] & mine == merged.shorter for n in loops)
+        reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
+        if merged.again and reduced > MAX_AGAIN * size:
+            return False
         return alike and (rows >= MIN_ROWS or size <= SMALL_KERNEL)
+    if merged.again:
+        return False
     if len(hoisted) > 1 or (hoisted and any(on[n] & mine == mine for n in loops)):
         return False
     reads_it = bool({*a.targets} & {*b.reads})

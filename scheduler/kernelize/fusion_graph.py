@@ -46,6 +46,7 @@ class FusionGraph:
         self.sizes = sizes
         self.unfit: set[tuple[Kernel, Kernel]] = set()
         self._merged: dict[int, int] = {}
+        self._committed = frozenset(t for k in kernels for t in k.targets if t.op is Op.BUFFER)
         self._producer = {t: i for i, s in enumerate(steps) for t in s.writes}
         self._readers: dict[Node, frozenset[int]] = {}
         for i, kernel in enumerate(kernels):
@@ -58,6 +59,7 @@ class FusionGraph:
         """Return a graph that can change without changing this one."""
         other = FusionGraph.__new__(FusionGraph)
         other.groups, other.sizes, other.unfit = dict(self.groups), self.sizes, self.unfit
+        other._committed = self._committed
         other._merged, other._producer = dict(self._merged), dict(self._producer)
         other._readers, other._ancestors = dict(self._readers), list(self._ancestors)
         other._peak = self._peak
@@ -89,11 +91,21 @@ class FusionGraph:
     def ordered(self, i: int, j: int) -> tuple[int, int] | None:
         """Return two groups, the one that runs first first; None if they cannot be one."""
         first, second = (j, i) if self._ancestors[i] >> j & 1 else (i, j)
-        if first in self.groups[second].step.after:
-            return None  # the second overwrites what the first reads
         if any(self._ancestors[p] >> first & 1 for p in self._before(second) if p != first):
             return None
         return first, second
+
+    def overwrites(self, first: int, second: int) -> bool:
+        """Whether the second overwrites what the first reads."""
+        return first in self.groups[second].step.after
+
+    def state_of(self, target: Node) -> Node | None:
+        """Return the state BUFFER that a store to a target changes; None if it changes none."""
+        if target.op is Op.BUFFER:
+            return target
+        if target.op is not Op.ASSIGN or target.src[0] in self._committed:
+            return None
+        return target.src[0]
 
     def is_local(self, target: Node, first: int, second: int) -> bool:
         """Whether nobody but two groups needs a stored value."""

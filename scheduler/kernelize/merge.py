@@ -2,10 +2,11 @@
 
     s[i] = sum(a[i, k]; k), c[i, j] = cos(a[i, j])   ->   for i: s[i] = ..; for j: c[i, j] = ..
     t = sum(a), u = load(t) + 2                      ->   t = sum(a); u = t + 2
+    p[i, j] = a * b, s[i] = sum(load(p)[i, k]; k)    ->   for i: s[i] = sum(a * b); for j: p = ..
 
-Ranges of one become ranges of the other. What the second reads of the first is the value itself;
-it must be the element that is stored in the same iteration. Reductions that are equal but for the
-names of their ranges become one.
+Ranges of one become ranges of the other. Where the second reads the element that the first stores
+in the same iteration, it takes the value itself; where it reads another element that is cheap to
+compute, it computes that. Reductions that are equal but for the names of their ranges become one.
 """
 
 from __future__ import annotations
@@ -18,9 +19,11 @@ from scheduler.index import Atom, Ix
 from scheduler.kernelize.body import Access, Body, Store, scalar_nodes, tuple_of
 from scheduler.kernelize.ranges import Index
 from scheduler.node import Node, make
-from scheduler.ops import Op
+from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
 
 Swap = Callable[[Node], Node | None]
+# What is computed again instead of stored and read costs at most this, in adds.
+MAX_COST_AGAIN = 8
 
 
 class _UnfitError(Exception):
@@ -35,11 +38,13 @@ class Merged:
         body: the result; stores of the first come first.
         added: reductions of the second that the first does not have.
         shorter: loops of the nest with fewer loops, where one has fewer; None if both have all.
+        again: whether the second computes elements of the first that other iterations store.
     """
 
     body: Body
     added: tuple[Node, ...]
     shorter: frozenset[Atom] | None
+    again: bool
 
 
 def merge(first: Body, second: Body) -> Merged | None:
@@ -60,13 +65,16 @@ def merge(first: Body, second: Body) -> Merged | None:
     stored = {s.target: s for s in first.stores}
     known = [n for n in scalar_nodes(first.value) if n.op is Op.ACCUMULATE]
     added: dict[Node, None] = {}
+    again = False
 
     def swap(node: Node) -> Node | None:
+        nonlocal again
         if node.op is Op.LOAD and node.src[0] in stored:
             store, access = stored[node.src[0]], node.arg
-            if access.valid != () or access.index != store.index:
-                raise _UnfitError
-            return store.value
+            if access.valid == () and access.index == store.index:
+                return store.value
+            again = True
+            return _computed_at(store, access)
         if node.op is Op.ACCUMULATE:
             same = next((k for k in known if _is_same(node, k)), None)
             if same is None:
@@ -84,7 +92,27 @@ def merge(first: Body, second: Body) -> Merged | None:
     if len(mine) != len(other):
         fewer = second if onto_first else first
         shorter = frozenset(a for s in fewer.stores for ix in s.index for a in ixs.leaves(ix))
-    return Merged(body, tuple(n for n in added if n in left), shorter)
+    return Merged(body, tuple(n for n in added if n in left), shorter, again)
+
+
+def _computed_at(store: Store, access: Access) -> Node:
+    """Return another element of what a store writes, from what that is computed from.
+
+    Raises:
+        _UnfitError: it is masked, expensive, or not computed element by element.
+    """
+    nodes = scalar_nodes(store.value)
+    cost = sum(COST.get(n.op, 1) for n in nodes if n.op in ELEMENTWISE)
+    if access.valid != () or cost > MAX_COST_AGAIN or any(n.op in LOOPS for n in nodes):
+        raise _UnfitError
+    mapping: dict[Atom, Ix] = {}
+    for written, read in zip(store.index, access.index, strict=True):
+        atom = ixs.as_atom(written)
+        if atom is not None:
+            mapping[atom] = read
+        elif written != read:
+            raise _UnfitError
+    return _rebuild(store.value, mapping, lambda _: None)
 
 
 def loops_of(body: Body) -> tuple[Atom, ...]:
@@ -96,7 +124,7 @@ def _align(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Ix] | N
     """Return for each loop of the shorter nest the loop of the other one that it becomes."""
     short, long = (second, first) if onto_first else (first, second)
     inner, outer = loops_of(short), loops_of(long)
-    pairs = _by_stored_element(first, second, onto_first=onto_first)
+    pairs = _by_stored_element(first, second, set(inner), onto_first=onto_first)
     if pairs is None and [r.size for r in inner] == [r.size for r in outer]:
         pairs = dict(zip(inner, outer, strict=True))
     if pairs is None:
@@ -108,13 +136,18 @@ def _align(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Ix] | N
     return {a: ixs.of(b) for a, b in pairs.items()} if fits else None
 
 
-def _by_stored_element(first: Body, second: Body, *, onto_first: bool) -> dict[Atom, Atom] | None:
+def _by_stored_element(
+    first: Body, second: Body, inner: set[Atom], *, onto_first: bool
+) -> dict[Atom, Atom] | None:
     """Align so that the second reads the element that the first stores; None if it reads none."""
     stored = {s.target: s.index for s in first.stores}
     for node in scalar_nodes(second.value):
         if node.op is Op.LOAD and node.src[0] in stored:
             written, read = stored[node.src[0]], node.arg.index
-            return _paired(read, written) if onto_first else _paired(written, read)
+            here, there = (read, written) if onto_first else (written, read)
+            pairs = _paired(here, there, inner)
+            if pairs is not None and set(pairs) == inner:
+                return pairs
     return None
 
 
@@ -140,15 +173,14 @@ def _by_shared_load(short: Body, long: Body) -> dict[Atom, Atom] | None:
     return None
 
 
-def _paired(a: Index, b: Index) -> dict[Atom, Atom] | None:
-    """Return the ranges of one index as those of another that names the same element."""
+def _paired(a: Index, b: Index, inner: set[Atom]) -> dict[Atom, Atom] | None:
+    """Return some ranges of one index as those that stand in the same places of another."""
     pairs: dict[Atom, Atom] = {}
     for i, j in zip(a, b, strict=True):
         x, y = ixs.as_atom(i), ixs.as_atom(j)
-        if x is None or y is None:
-            if i != j:
-                return None
-        elif pairs.setdefault(x, y) is not y:
+        if x is None or x not in inner:
+            continue
+        if y is None or pairs.setdefault(x, y) is not y:
             return None
     return pairs
 

@@ -27,14 +27,10 @@ ROWS = [*ALONE, *OF_ROWS, *SEVERAL, *CONV, *PRODUCTS, *JOINS, *GATHERS, *WRITES]
 # Programs that take more than what is within reach, and why; each ends when it is solved.
 _OPEN = {
     "pad-sum-pad-max": "each padded sum is read once, but a place with a remainder in it is stored",
-    "value-and-sum": "a stored value and a sum of it do not share a loop nest",
     "sum-under-two-views": "two outputs hold separate parts of one sum: it is stored, then cut",
     "join-beside-parts": "an output that is a part of a join too is stored, then copied",
-    "assign-from-each-other": "a value read at the place that is written needs no launch before it",
-    "assign-and-read": "as value-and-sum, of an assigned value",
-    "assign-swapped": "two assignments that read each other at the same place are one loop nest",
-    "momentum": "an assigned value read at the same place is loaded again by a later launch",
-    "running-statistics": "as momentum: epilogues that are assigned leave the loop nest",
+    "assign-and-read": "elements of an assigned value are not computed again",
+    "running-statistics": "epilogues that are assigned leave the loop nest",
 }
 _REALIZED_OPEN = {**_OPEN, "value-and-its-views": "a part of a result is copied, not a view of it"}
 _PROGRAM_OPEN = {**_OPEN, "group-norm": "a reshape of the result hides that rows are whole groups"}

@@ -212,6 +212,51 @@ def test_values_of_fused_programs() -> None:
         np.testing.assert_allclose(program.state("s"), expected[-1], rtol=1e-6)
 
 
+@pytest.mark.opencl
+@pytest.mark.parametrize("size", [1, 5, 16, 33, 64])
+def test_states_that_read_each_other_are_one_nest_and_right_over_frames(size: int) -> None:
+    a, b = Tensor.state("a", (size,)), Tensor.state("b", (size,))
+    given = x(size)
+    writes = [a.assign(b * 2.0 + given), b.assign(a * 3.0 - given)]
+    outputs = {"sum": a + b}
+    (kernel,) = plan(*outputs.values(), writes=(writes[0], writes[1])).launches
+    assert stores(kernel) == [3]
+    held = np.zeros((2, size), np.float32)
+    rng = np.random.default_rng(size)
+    with load(outputs, writes) as program:
+        for _ in range(3):
+            value = rng.integers(-4, 5, size).astype(np.float32)
+            got = program.run({"x": value})["sum"]
+            assert np.array_equal(got, held[0] + held[1])
+            held = np.stack([held[1] * 2 + value, held[0] * 3 - value])
+            assert np.array_equal(program.state("a"), held[0])
+            assert np.array_equal(program.state("b"), held[1])
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("columns", [4, 24, 40])
+def test_a_stored_value_and_the_sums_of_its_rows_are_one_nest(columns: int) -> None:
+    a, b = x(32, columns), x(32, columns, name="b")
+    product = a * b
+    outputs = {"p": product, "s": product.sum(1), "m": (product + 1.0).max(1)}
+    (kernel,) = plan(*outputs.values()).launches
+    assert len(kernel.bodies) == 1
+    rng = np.random.default_rng(2)
+    given = {n: rng.standard_normal((32, columns)).astype(np.float32) for n in ("x", "b")}
+    want = given["x"] * given["b"]
+    with load(outputs) as program:
+        got = program.run(given)
+        np.testing.assert_allclose(got["p"], want, rtol=1e-6)
+        np.testing.assert_allclose(got["s"], want.sum(1), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(got["m"], want.max(1) + 1, rtol=1e-6)
+
+
+def test_an_expensive_value_is_not_computed_again() -> None:
+    value = (x(64, 64).exp() + 1.0).tanh().sin()
+    counts = [stores(k) for k in plan(value, value.sum(1)).launches]
+    assert counts == [[1], [1]]
+
+
 def test_kernels_read_only_what_was_written_before() -> None:
     a = x(16, 16)
     outputs = [a.sum(i % 2) + a.exp().sum() for i in range(4)]

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -43,6 +44,7 @@ X, Y, V, A, B, I = (GIVEN[n] for n in "xyvabi")  # noqa: E741  # the names of th
 WEIGHT = ints(N, N)
 
 
+@cache
 def given(name: str) -> Tensor:
     return Tensor.input(name, GIVEN[name].shape, dt.int32 if name == "i" else dt.float32)
 
@@ -60,6 +62,7 @@ class Program:
         return schedule(named, [w.node for w in self.writes])
 
 
+@cache
 def states() -> tuple[Tensor, Tensor]:
     return Tensor.state("s", (N, N)), Tensor.state("t", (N, N))
 
@@ -313,7 +316,7 @@ def test_every_launch_leaves_what_numpy_says(
 # --- indices known at run time, of values that are not loaded ------------------------------------
 
 CHOSEN: dict[str, tuple[Callable[[], Tensor], Array]] = {
-    "steps": (lambda: Tensor.arange(5).float() * 2.0, np.arange(5, dtype=F32) * 2),
+    "steps": (lambda: Tensor.arange(5), np.arange(5, dtype=np.int32)),
     "padded": (lambda: Tensor.full((3,), 2.0).pad([(1, 1)], 7.0), np.array([7, 2, 2, 2, 7], F32)),
 }
 
@@ -330,9 +333,9 @@ def test_rows_of_a_computed_table_are_chosen_by_an_input(
     chosen: tuple[Callable[[], Tensor], Array], form: str
 ) -> None:
     value, want = chosen[0]().gather(given("i"), 0), chosen[1][I]
-    outputs = {"alone": [value], "summed": [value.sum()], "two results": [value + 1.0, value * 2.0]}
+    outputs = {"alone": [value], "summed": [value.sum()], "two results": [value + 1, value * 2]}
     theirs = {"alone": [want], "summed": [want.sum()], "two results": [want + 1, want * 2]}
-    check(Program(outputs[form], lambda _: ([np.asarray(w) for w in theirs[form]], {})))
+    check(Program(outputs[form], lambda _: ([np.asarray(w, want.dtype) for w in theirs[form]], {})))
 
 
 # --- what a launch takes -------------------------------------------------------------------------
@@ -411,7 +414,7 @@ def test_a_run_that_fails_leaves_every_tensor_what_it_was() -> None:
     before = a + 1.0
     a.assign(a * 2.0)
     (b,) = custom_kernel(BROKEN, a * 1.0)
-    with pytest.raises(Exception, match="build|compile"):
+    with pytest.raises(Exception, match="broken"):
         b.realize(a, before)
     np.testing.assert_array_equal(before.numpy(), six() + 1)
     np.testing.assert_array_equal(a.numpy(), six() * 2)
@@ -427,7 +430,7 @@ def test_a_view_writes_through_after_a_run_that_failed() -> None:
     a = Tensor(six())
     a.assign(a * 2.0)
     (b,) = custom_kernel(BROKEN, a * 1.0)
-    with pytest.raises(Exception, match="build|compile"):
+    with pytest.raises(Exception, match="broken"):
         b.realize(a)
     a.realize()
     a[1:3].assign(Tensor(np.array([100.0, 200.0], F32)))
