@@ -39,8 +39,9 @@ def ints(*shape: int) -> Array:
 
 
 GIVEN: Env = {"x": ints(N, N), "y": ints(N, N), "v": ints(N), "a": ints(33, 33), "b": ints(33, 33)}
+GIVEN["w"] = ints(1)
 GIVEN["i"] = np.array([3, 0, 2, 2, 1], np.int32)
-X, Y, V, A, B, I = (GIVEN[n] for n in "xyvabi")  # noqa: E741  # the names of the inputs
+X, Y, V, W, A, B, I = (GIVEN[n] for n in "xyvwabi")  # noqa: E741  # the names of the inputs
 WEIGHT = ints(N, N)
 
 
@@ -173,6 +174,34 @@ def part_shifts_itself() -> Program:
     return Program([push], want, [push])
 
 
+def part_is_summed_with_the_rest() -> Program:
+    """What is not written keeps its old value, also where a sum runs over it."""
+    return part_of_a_state(
+        lambda _, p: [p.sum(0), p.sum(1), p.flip(0).max(0)],
+        lambda _, new: [new.sum(0), new.sum(1), new.max(0)],
+    )
+
+
+def head_of_a_state_is_summed_with_the_rest() -> Program:
+    s, x = states()[0], given("x")
+    push = s[0:10].assign(x[0:10] * 2.0)
+    after = np.concatenate([X[:10] * 2, 0 * X[10:]])
+    return Program([push.sum(0)], lambda _: ([after.sum(0)], {"s": after}), [push])
+
+
+def state_of_rows_is_read_by_every_column() -> Program:
+    """The row is stored outside the loop over columns, which still reads the old one."""
+    x, y, v, w = given("x"), given("y"), given("v").reshape(N, 1), given("w")
+    state = Tensor.state("r", (N, 1))
+    push = state.assign(v * 2.0)
+    column = V.reshape(N, 1)
+
+    def want(old: Env) -> tuple[list[Array], Env]:
+        return [Y * column + W, X + old["r"] + W], {"r": column * 2}
+
+    return Program([y * v + w, x + state + w], want, [push])
+
+
 def one_value_everywhere() -> Program:
     """An output three times, turned round, and the new value of two states."""
     (s, t), x, y = states(), given("x"), given("y")
@@ -275,6 +304,20 @@ PROGRAMS = [
     part_beside_the_old_state_as_output,
     part_feeds_another_state,
     part_shifts_itself,
+    part_is_summed_with_the_rest,
+    pytest.param(
+        head_of_a_state_is_summed_with_the_rest,
+        marks=pytest.mark.xfail(
+            strict=True, reason="merge._computed_at computes rows that the store leaves alone"
+        ),
+    ),
+    pytest.param(
+        state_of_rows_is_read_by_every_column,
+        marks=pytest.mark.xfail(
+            strict=True,
+            reason="combine._keeps_old_values lets a row be stored before inner loops read it",
+        ),
+    ),
     one_value_everywhere,
     states_exchange,
     join_whose_parts_are_read,
