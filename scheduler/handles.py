@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Protocol
 from weakref import WeakValueDictionary
 
-from scheduler.node import Node
+from scheduler.node import Buffer, Node
 from scheduler.rewrite import remake
 
 
@@ -22,6 +22,8 @@ class Handle(Protocol):
 
 
 _live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+# The newest ASSIGN of each realized buffer, until it has run or no tensor holds it.
+newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
 
 
 def register(handle: Handle) -> None:

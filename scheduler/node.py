@@ -128,8 +128,15 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
     Raises:
         VerifyError: shapes or types of the sources do not fit the op.
     """
-    # -0.0 == 0.0 == 0 == False and nan != nan: constants are told apart by their text.
-    key = (op, dtype, src, repr(arg) if op is Op.CONST else arg)
+    # -0.0 == 0.0 == 0 == False and nan != nan: constants and fills are told apart by their text.
+    told: Any = arg
+    if op is Op.CONST:
+        told = repr(arg)
+    elif op is Op.PAD:
+        told = (arg[0], repr(arg[1]))
+    elif op is Op.LOAD:
+        told = (arg, repr(arg.fill))
+    key = (op, dtype, src, told)
     found = _interned.get(key)
     if found is not None:
         return found

@@ -67,8 +67,12 @@ def realize(roots: Sequence[Node], device: str | None = None) -> None:
             replaced[root] = handles.rebuild(plan.canonical[root], dict(old))
     handles.substitute(replaced)
     for name, assign in plan.writes.items():
-        value_cache.forget(assign.src[0].arg)
-        assign.src[0].arg.update(states[name])
+        buffer = assign.src[0].arg
+        value_cache.forget(buffer)
+        buffer.update(states[name])
+        # What has run is no version any more, though a caught error may keep its node alive.
+        if plan.canonical.get(handles.newest.get(buffer, assign), assign) is assign:
+            handles.newest.pop(buffer, None)
 
 
 def _keep(node: Node, values: Array) -> Node:

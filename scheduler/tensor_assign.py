@@ -11,7 +11,6 @@ States of a program are written through the handle that `assign` returns, as eve
 from __future__ import annotations
 
 from typing import Any, Self
-from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,8 +25,6 @@ from scheduler.tensor_nn import TensorNeural
 from scheduler.tensor_shape import full_key
 
 _INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SHRINK})
-# The newest ASSIGN of each realized buffer, while a tensor holds it.
-_newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
 
 
 class TensorAssign(TensorNeural):
@@ -44,7 +41,8 @@ class TensorAssign(TensorNeural):
         Returns:
             For a state a tensor whose value is the whole new content, while this one stays the old
             content. Otherwise this tensor, which is the new value from now on; so is the tensor
-            it is a view of. What has no buffer yet just takes the value.
+            it is a view of, unless that was assigned after the view was taken (the view keeps the
+            old values then). What has no buffer yet just takes the value.
 
         Raises:
             ModelError: shape or type differ, or several elements of a view are one of the buffer.
@@ -171,7 +169,7 @@ def _target(node: Node) -> Node | None:
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg
     if not isinstance(buffer, Buffer) or not (buffer.is_realized or buffer.kind == "state"):
         return None
-    if buffer.is_realized and _newest.get(buffer, node) is not node:
+    if buffer.is_realized and handles.newest.get(buffer, node) is not node:
         return None  # these are old values, and stay old
     if Op.EXPAND in views:
         raise ModelError(f"assign: a view of {buffer} repeats elements; call contiguous() first")
@@ -207,7 +205,7 @@ def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...])
     target = inner.src[0] if inner.op is Op.ASSIGN else inner
     new = make(Op.ASSIGN, target.dtype, (target, *sources), region)
     if target.arg.is_realized:
-        _newest[target.arg] = new
+        handles.newest[target.arg] = new
     return new
 
 

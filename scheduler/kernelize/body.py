@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError
-from scheduler.index import Atom, Ix, Predicate, leaves
+from scheduler.index import Atom, Ix, Predicate
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.uses import Realized, Region, reduce_index
 from scheduler.node import Node, alu, const, make
@@ -134,13 +134,9 @@ def _walk(value: Node, *, into_reductions: bool) -> list[Node]:
 
 
 def scalar_sources(node: Node) -> tuple[Node, ...]:
-    """Return the scalar nodes a scalar node needs: its operands, or what its index comes from."""
-    if node.op is not Op.LOAD:
-        return node.src
-    access: Access = node.arg
-    found = [a.node for ix in access.index for a in leaves(ix) if a.node is not None]
-    found += [a.node for ix, _, _ in access.valid for a in leaves(ix) if a.node is not None]
-    return tuple(dict.fromkeys(found))
+    """Return the scalar nodes a scalar node needs: its operands, and what its index comes from."""
+    own = () if node.op is Op.LOAD else node.src
+    return tuple(dict.fromkeys((*own, *(a.node for a in atoms_of(node) if a.node is not None))))
 
 
 def depends_on(value: Node) -> dict[Node, set[Atom]]:
@@ -148,7 +144,7 @@ def depends_on(value: Node) -> dict[Node, set[Atom]]:
     found: dict[Node, set[Atom]] = {}
     for node in scalar_nodes(value):
         atoms: set[Atom] = set()
-        for atom in _atoms_of(node):
+        for atom in atoms_of(node):
             atoms |= {atom} if atom.node is None else found[atom.node]
         for s in node.src if node.op is not Op.LOAD else ():
             atoms |= found[s]
@@ -286,7 +282,7 @@ class _Builder:
             if node in self.ranges:
                 continue  # known since an earlier reduction: what is below it is not walked again
             found: set[Atom] = set()
-            for atom in _atoms_of(node):
+            for atom in atoms_of(node):
                 found |= {atom} if atom.node is None else self.ranges[atom.node]
             for s in node.src if node.op is not Op.LOAD else ():
                 found |= self.ranges[s]
@@ -294,7 +290,7 @@ class _Builder:
         return self.ranges[value]
 
 
-def _atoms_of(node: Node) -> list[Atom]:
+def atoms_of(node: Node) -> list[Atom]:
     """Return the index leaves of one unplaced scalar node."""
     if node.op is Op.LOAD:
         found = [*node.arg.index, *(p[0] for p in node.arg.valid)]

@@ -15,6 +15,7 @@ from math import prod
 
 from scheduler import device_limits
 from scheduler.device_limits import Limits
+from scheduler.index import leaves
 from scheduler.kernelize.body import Body, depends_on, scalar_nodes
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
@@ -77,7 +78,24 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     if bodies is None:
         return None
     kernel = make_kernel(bodies, origin)
-    return kernel if limits.fits(len(kernel.reads), len(kernel.targets)) else None
+    return kernel if limits.fits(_arguments(kernel), len(kernel.targets)) else None
+
+
+def _arguments(kernel: Kernel) -> int:
+    """Return how many buffers are bound for reading, at most.
+
+    A weight counts once for each way in which a loop nest reads it: each may be packed in an order
+    of its own.
+    """
+    views = 0
+    for body in kernel.bodies:
+        loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
+        views += sum(_is_weight(n.src[0]) for n in loads)
+    return views + sum(not _is_weight(r) for r in kernel.reads)
+
+
+def _is_weight(node: Node) -> bool:
+    return node.op is Op.BUFFER and node.arg.kind == "weight"
 
 
 def _reads_too_much(graph: FusionGraph, first: int, second: int, limits: Limits) -> bool:
@@ -107,13 +125,16 @@ def _is_pinned(a: Kernel, b: Kernel) -> bool:
 def _keeps_old_values(graph: FusionGraph, merged: Merged) -> bool:
     """Whether every element of a state is read before it is overwritten, in the same iteration."""
     body = merged.body
+    mine = set(loops_of(body))
     nodes = scalar_nodes(body.value)
     repeated = {n for loop in nodes if loop.op in LOOPS for n in scalar_nodes(loop.src[0])}
     for store in body.stores:
         state = graph.state_of(store.target)
         loads = [n for n in nodes if n.op is Op.LOAD and n.src[0] is state]
         here = all(n.arg.index == store.index and n.arg.valid == () for n in loads)
-        if loads and (merged.shorter is not None or not here or not repeated.isdisjoint(loads)):
+        # A store outside the inner loops comes before what those loops read.
+        inside = mine == {a for ix in store.index for a in leaves(ix)}
+        if loads and not (here and inside and repeated.isdisjoint(loads)):
             return False
     return True
 
@@ -132,6 +153,9 @@ def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
     mine = frozenset(loops_of(body))
     size = prod(r.size for r in mine)
     hoisted = {on[n] & mine for n in loops} - {mine}
+    outside = {frozenset(a for ix in s.index for a in leaves(ix)) for s in body.stores} - {mine}
+    if len(hoisted | outside) > 1:
+        return False  # no order of the loops has all of these outside the others
     if merged.shorter is not None:
         rows = prod(r.size for r in merged.shorter)
         alike = all(on[n] & mine == merged.shorter for n in loops)
@@ -141,7 +165,7 @@ def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
         return alike and (rows >= MIN_ROWS or size <= SMALL_KERNEL)
     if merged.again:
         return False
-    if len(hoisted) > 1 or (hoisted and any(on[n] & mine == mine for n in loops)):
+    if hoisted and any(on[n] & mine == mine for n in loops):
         return False
     reads_it = bool({*a.targets} & {*b.reads})
     apart = merged.added and len(loops) > len(merged.added)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix
-from scheduler.kernelize.body import Access, Body, Store, scalar_nodes, tuple_of
+from scheduler.kernelize.body import Access, Body, Store, atoms_of, scalar_nodes, tuple_of
 from scheduler.kernelize.ranges import Index
 from scheduler.node import Node, make
 from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
@@ -106,9 +106,9 @@ def _computed_at(store: Store, access: Access) -> Node:
     if access.valid != () or cost > MAX_COST_AGAIN or any(n.op in LOOPS for n in nodes):
         raise _UnfitError
     mapping: dict[Atom, Ix] = {}
-    for written, read in zip(store.index, access.index, strict=True):
+    for written, read, size in zip(store.index, access.index, store.target.shape, strict=True):
         atom = ixs.as_atom(written)
-        if atom is not None:
+        if atom is not None and atom.size == size:  # of a part, the rest is not computed here
             mapping[atom] = read
         elif written != read:
             raise _UnfitError
@@ -201,12 +201,11 @@ def _rebuild(value: Node, mapping: Mapping[Atom, Ix], swap: Swap) -> Node:
     rebuilt: dict[Node, Node] = {}
     for node in scalar_nodes(value):
         arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
+        for atom in atoms_of(node):
+            if atom.node is not None and atom not in full:
+                moved = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
+                full[atom] = ixs.of(moved)
         if node.op is Op.LOAD:
-            for ix in (*arg.index, *(p[0] for p in arg.valid)):
-                for atom in ixs.leaves(ix):
-                    if atom.node is not None and atom not in full:
-                        moved = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
-                        full[atom] = ixs.of(moved)
             index = tuple(ixs.substitute(i, full) for i in arg.index)
             arg, src = Access(index, ixs.substitute_predicate(arg.valid, full), arg.fill), node.src
         elif node.op in (Op.INDEX, Op.PICK):

@@ -13,7 +13,7 @@ from math import prod
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.body import Body, scalar_nodes
+from scheduler.kernelize.body import Body, atoms_of, scalar_nodes
 from scheduler.node import Node, make
 from scheduler.ops import LOOPS, Op
 
@@ -283,12 +283,11 @@ def _rebuild(
     rebuilt: dict[Node, Node] = {}
     for node in scalar_nodes(value):
         arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
+        for atom in atoms_of(node):
+            if atom.node is not None and atom not in full:
+                renewed = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
+                full[atom] = ixs.of(renewed)
         if node.op is Op.LOAD:
-            for ix in (*arg.index, *(p[0] for p in arg.valid)):
-                for atom in ixs.leaves(ix):
-                    if atom.node is not None and atom not in full:
-                        renewed = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
-                        full[atom] = ixs.of(renewed)
             index = tuple(ixs.substitute(i, full) for i in arg.index)
             valid = ixs.substitute_predicate(arg.valid, full)
             if isinstance(arg, Place):

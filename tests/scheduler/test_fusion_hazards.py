@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -305,19 +304,6 @@ PROGRAMS = [
     part_feeds_another_state,
     part_shifts_itself,
     part_is_summed_with_the_rest,
-    pytest.param(
-        head_of_a_state_is_summed_with_the_rest,
-        marks=pytest.mark.xfail(
-            strict=True, reason="merge._computed_at computes rows that the store leaves alone"
-        ),
-    ),
-    pytest.param(
-        state_of_rows_is_read_by_every_column,
-        marks=pytest.mark.xfail(
-            strict=True,
-            reason="combine._keeps_old_values lets a row be stored before inner loops read it",
-        ),
-    ),
     one_value_everywhere,
     states_exchange,
     join_whose_parts_are_read,
@@ -356,6 +342,16 @@ def test_every_launch_leaves_what_numpy_says(
     check(build())
 
 
+@pytest.mark.opencl
+def test_what_a_write_leaves_alone_is_summed_as_it_was() -> None:
+    check(head_of_a_state_is_summed_with_the_rest())
+
+
+@pytest.mark.opencl
+def test_a_row_of_a_state_is_read_before_it_is_stored() -> None:
+    check(state_of_rows_is_read_by_every_column())
+
+
 # --- indices known at run time, of values that are not loaded ------------------------------------
 
 CHOSEN: dict[str, tuple[Callable[[], Tensor], Array]] = {
@@ -365,11 +361,6 @@ CHOSEN: dict[str, tuple[Callable[[], Tensor], Array]] = {
 
 
 @pytest.mark.opencl
-@pytest.mark.xfail(
-    strict=True,
-    raises=KeyError,
-    reason="body.scalar_sources follows run-time indices of LOAD, not those of INDEX and SELECT",
-)
 @pytest.mark.parametrize("chosen", CHOSEN.values(), ids=CHOSEN)
 @pytest.mark.parametrize("form", ["alone", "summed", "two results"])
 def test_rows_of_a_computed_table_are_chosen_by_an_input(
@@ -384,10 +375,6 @@ def test_rows_of_a_computed_table_are_chosen_by_an_input(
 # --- what a launch takes -------------------------------------------------------------------------
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="combine counts a weight once, but each way to read it is packed into a buffer",
-)
 @pytest.mark.parametrize("limit", [4, 5, 6])
 def test_a_weight_read_in_several_orders_is_several_buffers(
     limit: int, monkeypatch: pytest.MonkeyPatch
@@ -399,11 +386,6 @@ def test_a_weight_read_in_several_orders_is_several_buffers(
     assert max(arguments) <= limit
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="combine._pays compares the rows of reductions, not those of stores: a row's maximum "
-    "is computed again for every block of columns, and work-items store the same elements",
-)
 def test_loops_that_leave_out_different_ranges_are_not_one_nest() -> None:
     x, v = Tensor.input("x", (256, 256)), Tensor.input("v", (256,))
     program = Program([x * 2.0 + v, (x * v).max(1), v * 3.0], lambda _: ([], {}))
@@ -440,109 +422,3 @@ def test_bytes_do_not_depend_on_the_seed_of_hashes() -> None:
     ]
     assert runs[0] == runs[1]
     assert len(runs[0].split()) == 12
-
-
-# --- tensors that are run piece by piece ---------------------------------------------------------
-
-BROKEN = CustomKernel("broken", "this is no C;", [((6,), dt.float32)], 6)
-
-
-def six() -> Array:
-    return np.arange(6, dtype=F32)
-
-
-@pytest.mark.opencl
-def test_a_run_that_fails_leaves_every_tensor_what_it_was() -> None:
-    a = Tensor(six())
-    before = a + 1.0
-    a.assign(a * 2.0)
-    (b,) = custom_kernel(BROKEN, a * 1.0)
-    with pytest.raises(Exception, match="broken"):
-        b.realize(a, before)
-    np.testing.assert_array_equal(before.numpy(), six() + 1)
-    np.testing.assert_array_equal(a.numpy(), six() * 2)
-
-
-@pytest.mark.opencl
-@pytest.mark.xfail(
-    strict=True,
-    reason="tensor_assign._newest keeps an ASSIGN that has run as long as its node lives, and a "
-    "traceback keeps it: views of the buffer are then taken for old values",
-)
-def test_a_view_writes_through_after_a_run_that_failed() -> None:
-    a = Tensor(six())
-    a.assign(a * 2.0)
-    (b,) = custom_kernel(BROKEN, a * 1.0)
-    with pytest.raises(Exception, match="broken"):
-        b.realize(a)
-    a.realize()
-    a[1:3].assign(Tensor(np.array([100.0, 200.0], F32)))
-    np.testing.assert_array_equal(a.numpy(), [0, 100, 200, 6, 8, 10])
-
-
-@pytest.mark.opencl
-@pytest.mark.xfail(strict=True, reason="node.make tells constants by their text, fills by ==")
-def test_a_fill_of_minus_zero_is_not_a_fill_of_zero() -> None:
-    a = Tensor(np.ones(1, F32))
-    fills = [a.pad([(0, 1)], 0.0), a.pad([(0, 1)], -0.0)]
-    assert [bool(np.signbit(f.numpy()[1])) for f in fills] == [False, True]
-
-
-@pytest.mark.opencl
-def test_versions_of_a_buffer_are_told_apart_whatever_runs_first() -> None:
-    a, now = Tensor(np.arange(16, dtype=F32)), np.arange(16, dtype=F32)
-    pairs = []
-    for i in range(6):
-        if i % 2:
-            pairs.append((a[::-1] * 2.0, now[::-1] * 2))
-        else:
-            pairs.append((a[2:9] + 1.0, now[2:9] + 1))
-        if i % 3 == 0:
-            now = now.copy()
-            a[i : i + 4], now[i : i + 4] = a[i + 4 : i + 8], now[i + 4 : i + 8]
-        elif i % 3 == 1:
-            a.assign(a.flip(0) + 1.0)
-            now = now[::-1] + 1
-        else:
-            a.realize()
-    pairs[3][0].kernelize()
-    pairs[1][0].realize(pairs[4][0])
-    for tensor, want in [*pairs, (a, now)]:
-        np.testing.assert_array_equal(tensor.numpy(), want)
-
-
-@pytest.mark.opencl
-def test_two_buffers_exchange_their_values() -> None:
-    a, b = Tensor(six()), Tensor(-six())
-    old = a[::-1] * 1.0
-    a.assign(b.flip(0))
-    b.assign(old)
-    b.realize()
-    np.testing.assert_array_equal(a.numpy(), -six()[::-1])
-    np.testing.assert_array_equal(b.numpy(), six()[::-1])
-
-
-@pytest.mark.opencl
-def test_threads_run_tensors_that_share_a_graph() -> None:
-    shared = Tensor(np.ones((16, 16), F32)) + 1.0
-    wrong: list[object] = []
-
-    def work(k: int) -> None:
-        try:
-            for j in range(4):
-                t = Tensor(np.full((16, 16), k, F32))
-                u = shared.sum(1) + t * float(j)
-                v = u.T + t
-                t.assign(t + 1.0)
-                v.realize(u)
-                wrong.extend((k, j) for _ in range(bool((v.numpy() != 32 + k * j + k).any())))
-                wrong.extend((k, j) for _ in range(bool((t.numpy() != k + 1).any())))
-        except Exception as error:  # noqa: BLE001  # shown by the assertion below
-            wrong.append(error)
-
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
