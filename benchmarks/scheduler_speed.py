@@ -30,7 +30,7 @@ CALIBRATION_STEPS = 20_000
 def weights(*shape: int) -> Tensor:
     """Return random weights, another buffer each time."""
     rng = np.random.default_rng(0)
-    return Tensor(rng.standard_normal(shape).astype(np.float32) * np.float32(0.05))
+    return Tensor.weight(rng.standard_normal(shape).astype(np.float32) * np.float32(0.05))
 
 
 def residual(blocks: int) -> Tensor:
