@@ -57,7 +57,7 @@ def with_copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 
 
 @pytest.mark.opencl
-@settings(max_examples=30)
+@settings(max_examples=16)
 @given(graphs(8))
 def test_r35_copies_by_hand_change_no_value(graph: Graph) -> None:
     tensors = with_copies([*graph.tensors.values(), *graph.assigns])

@@ -346,7 +346,7 @@ def stored_chains(draw: st.DrawFn) -> strategies.Program:
 
 
 @pytest.mark.opencl
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(stored_chains())
 def test_chains_of_stored_values_in_place_give_what_the_interpreter_gives(
     program: strategies.Program,

@@ -46,7 +46,7 @@ def check(outputs: Mapping[str, Tensor], inputs: Mapping[str, Array], scale: flo
             assert same(got[name], value, magnitude), name
 
 
-@settings(max_examples=70)
+@settings(max_examples=40)
 @given(programs())
 def test_random_programs_give_what_the_interpreter_gives(program: Program) -> None:
     """States are carried over two runs; integers agree exactly, floats to 1e-5 of the largest."""
