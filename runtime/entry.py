@@ -1,4 +1,4 @@
-"""One entry point bound to a device: kernels with their arguments set, host arrays for outputs."""
+"""Entry points bound to a device: kernels with their arguments set, host arrays for outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,9 @@ from numpy.typing import NDArray
 
 from runtime.errors import ArtifactError, InputError, first_line
 from runtime.manifest import BufferSpec, EntrySpec, KernelSpec, Manifest
+from runtime.memory import DeviceMemory
 from runtime.opencl import cl
+from runtime.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +25,12 @@ class TensorSpec:
 
 @dataclass(frozen=True, slots=True)
 class InputSlot:
-    """An input and the buffer it is written to."""
+    """An input, the buffer it is written to, and its memory where the host has access."""
 
     name: str
     spec: TensorSpec
     buffer: cl.Buffer
+    view: NDArray[Any] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,30 +40,37 @@ class OutputSlot:
     name: str
     spec: TensorSpec
     buffer: cl.Buffer
+    view: NDArray[Any] | None
     array: NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Launch:
-    """A kernel with its arguments set once, and its index space."""
+class Step:
+    """What the executor enqueues: a kernel with its arguments set once, and its index space."""
 
     name: str
     kernel: cl.Kernel
     global_size: tuple[int, int, int]
     local_size: tuple[int, int, int]
-    origin: tuple[str, ...]
-    flops: int
-    bytes_moved: int
 
 
 @dataclass(frozen=True, slots=True)
 class BoundEntry:
-    """What `Program.run` walks through; nothing in it changes after loading."""
+    """What `Program.run` walks through; nothing in it changes after loading.
+
+    Attributes:
+        name: of the entry.
+        inputs, outputs: with their buffers.
+        launches: kernels of the manifest, in order.
+        steps: what runs them: one for each, or one for many where they are replayed.
+        results: what `Program.run` returns.
+    """
 
     name: str
     inputs: tuple[InputSlot, ...]
     outputs: tuple[OutputSlot, ...]
-    launches: tuple[Launch, ...]
+    launches: tuple[KernelSpec, ...]
+    steps: tuple[Step, ...]
     results: dict[str, NDArray[Any]]
 
     def check_inputs(self, inputs: Mapping[str, NDArray[Any]]) -> None:
@@ -85,6 +95,36 @@ class BoundEntry:
                 f"entry {self.name!r}: unknown input {extra}; it takes: {', '.join(known)}"
             )
 
+    def write(
+        self, inputs: Mapping[str, NDArray[Any]], queue: cl.CommandQueue, pending: list[cl.Event]
+    ) -> None:
+        """Write checked inputs, or enqueue that; `pending` must outlive the commands.
+
+        Raises:
+            pyopencl.Error: the device refuses.
+        """
+        for slot in self.inputs:
+            if slot.view is not None:
+                np.copyto(slot.view, inputs[slot.name])
+            else:
+                copied = cl.enqueue_copy(queue, slot.buffer, inputs[slot.name], is_blocking=False)
+                pending.append(copied)
+
+    def read(self, queue: cl.CommandQueue, pending: list[cl.Event]) -> None:
+        """Wait for the queue and read the outputs.
+
+        Raises:
+            pyopencl.Error: the device failed.
+        """
+        for out in self.outputs:
+            if out.view is None:
+                copied = cl.enqueue_copy(queue, out.array, out.buffer, is_blocking=False)
+                pending.append(copied)
+        queue.finish()
+        for out in self.outputs:
+            if out.view is not None:
+                np.copyto(out.array, out.view)
+
     def _mismatch(self, spec: TensorSpec, array: object) -> str:
         where = f"entry {self.name!r}, input {spec.name!r}"
         wanted = f"expected {spec.dtype}{list(spec.shape)}"
@@ -97,78 +137,125 @@ class BoundEntry:
         return f"{where}: {wanted}, found {array.dtype}{list(array.shape)}"
 
 
-def bind_entry(
-    entry: EntrySpec,
-    manifest: Manifest,
-    launches: Sequence[Launch],
-    buffers: Sequence[cl.Buffer],
-) -> BoundEntry:
-    """Gather the launches of `entry` and make the arrays of its outputs.
+class Binder:
+    """Turns the launches of entries into steps; kernels launched by themselves are shared."""
+
+    def __init__(
+        self,
+        manifest: Manifest,
+        programs: Sequence[cl.Program | None],
+        memory: DeviceMemory,
+        replay: Replay | None,
+    ) -> None:
+        """Keep what steps are made of.
+
+        Args:
+            manifest: the whole.
+            programs: for each program of the manifest, the device's; None if no step needs it.
+            memory: of the program.
+            replay: runs the kernels that have a function; None launches each by itself.
+        """
+        self._manifest = manifest
+        self._programs = programs
+        self._memory = memory
+        self._replay = replay
+        self._launches: dict[int, Step] = {}
+
+    def bind(self, entry: EntrySpec) -> BoundEntry:
+        """Make the steps of an entry and the arrays of its outputs.
+
+        Raises:
+            ArtifactError: a program has no such kernel, or the kernel takes other arguments.
+        """
+        specs, buffer, view = self._manifest.buffers, self._memory.buffer, self._memory.view
+        outputs = tuple(
+            OutputSlot(
+                specs[index].name,
+                _tensor_spec(specs[index]),
+                buffer(index),
+                view(index),
+                np.zeros(specs[index].shape, specs[index].dtype),
+            )
+            for index in entry.outputs
+        )
+        return BoundEntry(
+            name=entry.name,
+            inputs=tuple(
+                InputSlot(specs[index].name, _tensor_spec(specs[index]), buffer(index), view(index))
+                for index in entry.inputs
+            ),
+            outputs=outputs,
+            launches=tuple(self._manifest.kernels[index] for index in entry.launches),
+            steps=self._steps(entry, len(entry.launches)),
+            results={slot.name: slot.array for slot in outputs},
+        )
+
+    def single_steps(self, entry: EntrySpec) -> tuple[Step, ...]:
+        """Return steps of one launch each, of the same code as those of `bind`.
+
+        Raises:
+            ArtifactError: as `bind`.
+        """
+        return self._steps(entry, 1)
+
+    def _steps(self, entry: EntrySpec, most: int) -> tuple[Step, ...]:
+        """Return steps in order; a step replays at most `most` launches."""
+        steps, at = [], 0
+        while at < len(entry.launches):
+            count = self._replayed(entry.launches[at : at + most])
+            if count and self._replay is not None:
+                names = [self._manifest.kernels[i].name for i in entry.launches[at : at + count]]
+                name = names[0] if count == 1 else f"{names[0]} .. {names[-1]}"
+                kernel = self._replay.kernel(entry, at, count)
+                steps.append(Step(name, kernel, (self._replay.workers, 1, 1), (1, 1, 1)))
+            else:
+                steps.append(self._launch(entry.launches[at]))
+            at += max(1, count)
+        return tuple(steps)
+
+    def _replayed(self, launches: Sequence[int]) -> int:
+        """Return how many launches from the first on are replayed."""
+        if self._replay is None:
+            return 0
+        kernels = self._manifest.kernels
+        alone = (n for n, index in enumerate(launches) if kernels[index].function < 0)
+        return next(alone, len(launches))
+
+    def _launch(self, index: int) -> Step:
+        """Return the step that launches a kernel of the manifest by itself."""
+        if index not in self._launches:
+            spec = self._manifest.kernels[index]
+            where = f"kernel {spec.name!r}"
+            program = self._programs[spec.program]
+            assert program is not None  # programs_needed
+            try:
+                kernel = cl.Kernel(program, spec.name)
+                if kernel.num_args != len(spec.args):
+                    raise ArtifactError(
+                        f"{where}: its source takes {kernel.num_args} arguments, the manifest "
+                        f"gives {len(spec.args)}"
+                    )
+                for position, argument in enumerate(spec.args):
+                    kernel.set_arg(position, self._memory.argument(argument))
+            except cl.Error as error:
+                raise ArtifactError(f"{where}: cannot be bound: {first_line(error)}") from error
+            self._launches[index] = Step(spec.name, kernel, spec.global_size, spec.local_size)
+        return self._launches[index]
+
+
+def programs_needed(manifest: Manifest, *, replayed: bool) -> frozenset[int]:
+    """Return which programs the entries need.
 
     Args:
-        entry: one of the manifest's.
         manifest: the whole.
-        launches: for each kernel of the manifest, as `bind_launches` returns them.
-        buffers: for each buffer of the manifest, the device's.
+        replayed: whether kernels that have a function are replayed.
     """
-    specs = manifest.buffers
-    outputs = tuple(
-        OutputSlot(
-            specs[index].name,
-            _tensor_spec(specs[index]),
-            buffers[index],
-            np.zeros(specs[index].shape, specs[index].dtype),
-        )
-        for index in entry.outputs
-    )
-    return BoundEntry(
-        name=entry.name,
-        inputs=tuple(
-            InputSlot(specs[index].name, _tensor_spec(specs[index]), buffers[index])
-            for index in entry.inputs
-        ),
-        outputs=outputs,
-        launches=tuple(launches[index] for index in entry.launches),
-        results={slot.name: slot.array for slot in outputs},
-    )
-
-
-def bind_launches(
-    manifest: Manifest, programs: Sequence[cl.Program], buffers: Sequence[cl.Buffer]
-) -> list[Launch]:
-    """Create each kernel of the manifest with its arguments set; entries share them.
-
-    Raises:
-        ArtifactError: a program has no such kernel, or the kernel takes other arguments.
-    """
-    return [_bind_launch(spec, programs, buffers) for spec in manifest.kernels]
+    used = [manifest.kernels[index] for entry in manifest.entries for index in entry.launches]
+    alone = {k.program for k in used if k.function < 0 or not replayed}
+    if replayed and manifest.replay is not None and any(k.function >= 0 for k in used):
+        alone.add(manifest.replay.program)
+    return frozenset(alone)
 
 
 def _tensor_spec(spec: BufferSpec) -> TensorSpec:
     return TensorSpec(spec.name, spec.shape, np.dtype(spec.dtype))
-
-
-def _bind_launch(
-    spec: KernelSpec, programs: Sequence[cl.Program], buffers: Sequence[cl.Buffer]
-) -> Launch:
-    where = f"kernel {spec.name!r}"
-    try:
-        kernel = cl.Kernel(programs[spec.program], spec.name)
-        if kernel.num_args != len(spec.args):
-            raise ArtifactError(
-                f"{where}: its source takes {kernel.num_args} arguments, the manifest gives "
-                f"{len(spec.args)}"
-            )
-        for position, index in enumerate(spec.args):
-            kernel.set_arg(position, buffers[index])
-    except cl.Error as error:
-        raise ArtifactError(f"{where}: cannot be bound: {first_line(error)}") from error
-    return Launch(
-        name=spec.name,
-        kernel=kernel,
-        global_size=spec.global_size,
-        local_size=spec.local_size,
-        origin=spec.origin,
-        flops=spec.flops,
-        bytes_moved=spec.bytes_moved,
-    )

@@ -1,7 +1,8 @@
-"""Checks that cost time, switched on by `RUNTIME_CHECK=1`; used by the executor only.
+"""What the environment asks of the executor: checks that cost time, and launches one by one.
 
-With it, each run poisons the arena first (a kernel that reads what nothing wrote then yields NaN)
-and every floating point output must be finite afterwards.
+With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
+yields NaN), every floating point output must be finite afterwards and the counters of
+replay zero. With `RUNTIME_REPLAY=0` kernels are launched one by one on every device.
 """
 
 import os
@@ -17,6 +18,11 @@ from runtime.errors import RuntimeFault
 def checks_enabled() -> bool:
     """Whether `RUNTIME_CHECK` asks for checks; read once per program, when it is loaded."""
     return os.environ.get("RUNTIME_CHECK", "0") not in ("", "0")
+
+
+def replay_enabled() -> bool:
+    """Whether launches may be replayed as one; read once per program, when it is loaded."""
+    return os.environ.get("RUNTIME_REPLAY", "1") != "0"
 
 
 def check_finite(outputs: Mapping[str, NDArray[Any]], entry: str) -> None:

@@ -8,7 +8,7 @@ arena. The format is described in docs/formats/artifact.md. Imports numpy only f
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
 
@@ -16,6 +16,8 @@ import numpy as np
 
 from runtime.errors import ArtifactError
 from runtime.fields import Fields
+from runtime.image_spec import ImageSpec, parse_image
+from runtime.replay_spec import ReplaySpec, check_table, parse_function, parse_replay
 
 MAGIC: Final = "modeld-artifact"
 FORMAT: Final = 1  # layout of the file and keys of the manifest
@@ -23,7 +25,7 @@ ABI: Final = 1  # what the runtime promises to kernels: argument order, buffers,
 ALIGNMENT: Final = 256  # bytes; CL_DEVICE_MEM_BASE_ADDR_ALIGN is at most this on known devices
 
 KINDS: Final = ("plain", "driving")
-BUFFER_KINDS: Final = ("input", "output", "weight", "state", "arena")
+BUFFER_KINDS: Final = ("input", "output", "weight", "state", "arena", "image")
 DTYPES: Final = (
     "bool",
     "int8",
@@ -76,6 +78,7 @@ class BufferSpec:
     offset: int
     size: int
     reset: int  # state only: offset of the reset value in the data, -1 for zeros
+    image: ImageSpec | None = None  # of kind image, and of weights that are one
 
     @property
     def payload_bytes(self) -> int:
@@ -104,6 +107,7 @@ class KernelSpec:
     origin: tuple[str, ...]
     flops: int
     bytes_moved: int
+    function: int  # number in the replay program, -1: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +134,7 @@ class Manifest:
     programs: tuple[ProgramSpec, ...]
     kernels: tuple[KernelSpec, ...]
     entries: tuple[EntrySpec, ...]
+    replay: ReplaySpec | None
     self_test: dict[str, Any]
     data_size: int
     raw: dict[str, Any]
@@ -180,8 +185,9 @@ def parse_manifest(raw: object) -> Manifest:
         _parse_program(Fields(item, f"programs[{index}]"))
         for index, item in enumerate(top.items("programs"))
     )
+    replay = parse_replay(top.value, len(programs))
     kernels = tuple(
-        _parse_kernel(Fields(item, f"kernels[{index}]"), buffers, len(programs))
+        _parse_kernel(Fields(item, f"kernels[{index}]"), buffers, len(programs), replay)
         for index, item in enumerate(top.items("kernels"))
     )
     target = Fields(top.get("target", dict), "target")
@@ -199,6 +205,7 @@ def parse_manifest(raw: object) -> Manifest:
         programs=programs,
         kernels=kernels,
         entries=_parse_entries(top.get("entries", dict), buffers, len(kernels)),
+        replay=replay,
         self_test=top.get("self_test", dict),
         data_size=data_size,
         raw=top.value,
@@ -232,13 +239,14 @@ def _parse_buffer(fields: Fields, arena_size: int, data_size: int) -> BufferSpec
         size=size,
         reset=reset,
     )
+    spec = replace(spec, image=parse_image(fields, kind, spec.dtype, size))
     where = f"{fields.where} ({kind} {spec.name[:80]!r})"
     if spec.payload_bytes > size:
         raise ArtifactError(
             f"{where}: shape {list(spec.shape)} of {spec.dtype} needs {spec.payload_bytes} bytes, "
             f"size is {size}"
         )
-    if kind in ("input", "output", "state") and offset != 0:
+    if kind in ("input", "output", "state", "image") and offset != 0:
         raise ArtifactError(f"{where}: offset {offset}, expected 0")
     limit, name = (arena_size, "arena") if kind == "arena" else (data_size, "data")
     start = reset if kind == "state" else offset
@@ -263,7 +271,10 @@ def _parse_program(fields: Fields) -> ProgramSpec:
 
 
 def _parse_kernel(
-    fields: Fields, buffers: tuple[BufferSpec, ...], program_count: int
+    fields: Fields,
+    buffers: tuple[BufferSpec, ...],
+    program_count: int,
+    replay: ReplaySpec | None,
 ) -> KernelSpec:
     name = fields.text("name")
     if not _IDENTIFIER.fullmatch(name):
@@ -271,15 +282,20 @@ def _parse_kernel(
     origin = fields.items("origin")
     if any(type(item) is not str for item in origin):
         raise ArtifactError(f"{fields.where}.origin: expected a list of str")
+    args = fields.numbers("args", 0, len(buffers) - 1, 1024)
+    size = _parse_size(fields, "global", 2**40)
     spec = KernelSpec(
         name=name,
         program=fields.number("program", 0, program_count - 1),
-        args=fields.numbers("args", 0, len(buffers) - 1, 1024),
-        global_size=_parse_size(fields, "global", 2**40),
+        args=args,
+        global_size=size,
         local_size=_parse_size(fields, "local", 2**16),
         origin=tuple(origin),
         flops=fields.number("flops", 0, 2**62),
         bytes_moved=fields.number("bytes", 0, 2**62),
+        function=parse_function(
+            fields, replay, size, [buffers[index].image is not None for index in args]
+        ),
     )
     for extent, group in zip(spec.global_size, spec.local_size, strict=True):
         if extent % group:
@@ -360,9 +376,13 @@ def _check_data_ranges(manifest: Manifest) -> None:
 
 def _check_totals(manifest: Manifest) -> None:
     total = manifest.arena_size + manifest.data_size
-    total += sum(b.size for b in manifest.buffers if b.kind in ("input", "output", "state"))
+    total += sum(
+        b.size for b in manifest.buffers if b.kind in ("input", "output", "state", "image")
+    )
     if total > MAX_BYTES:
         raise ArtifactError(f"it needs {total} bytes of device memory, at most {MAX_BYTES} allowed")
+    launches = (manifest.kernels[index] for entry in manifest.entries for index in entry.launches)
+    check_table(len(kernel.args) for kernel in launches if kernel.function >= 0)
 
 
 def with_digests(

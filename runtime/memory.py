@@ -1,20 +1,36 @@
-"""The device memory of one program: a buffer for each entry of the manifest's buffer table.
+"""The device memory of one program: a place for each entry of the manifest's buffer table.
 
-Weights are the mapped file itself where the device shares the host's memory, a copy elsewhere;
-arena buffers are windows of one allocation, as the compiler's memory plan laid them out.
+On a CPU there are two pieces: the data, which is the mapped file itself, and one for everything
+else; what a launch is given are windows of them. Elsewhere, or where a piece would be larger than
+the device allows, each buffer is an allocation of its own, and arena buffers are windows of one.
+
+    memory: arena | input x | output y | state s | ...        data: weights, reset values
 """
 
+import mmap
+from typing import Any
+
 import numpy as np
+from numpy.typing import NDArray
 
 from runtime.artifact import Artifact
 from runtime.device import Device
 from runtime.errors import ArtifactError, RuntimeFault, first_line
-from runtime.manifest import BufferSpec
+from runtime.images import check_images, make_image, poison_image
+from runtime.manifest import ALIGNMENT, BufferSpec
 from runtime.opencl import cl
+
+IN_DATA = 1  # in a place: the offset is one into the data; offsets are multiples of ALIGNMENT
 
 
 class DeviceMemory:
-    """Allocates on construction; `buffers[i]` belongs to `manifest.buffers[i]`."""
+    """Allocates on construction; `buffer(i)` belongs to `manifest.buffers[i]`.
+
+    Attributes:
+        memory, data: the two pieces, None where each buffer is on its own.
+        places: for each buffer its offset in its piece, plus IN_DATA if that is the data; empty
+            where there are no pieces.
+    """
 
     def __init__(self, artifact: Artifact, device: Device, queue: cl.CommandQueue) -> None:
         self._specs = artifact.manifest.buffers
@@ -23,25 +39,107 @@ class DeviceMemory:
         self._device = device
         self._queue = queue
         _check_sizes(artifact, device)
+        self.memory: cl.Buffer | None = None
+        self.data: cl.Buffer | None = None
+        self.places: list[int] = []
+        self._host: NDArray[np.uint8] | None = None
         self._arena: cl.Buffer | None = None
-        self.buffers: list[cl.Buffer] = []
+        self._images: dict[int, cl.Image] = {}
+        self._buffers: list[cl.Buffer | None] = [None] * len(self._specs)
+        if device.info.kind == "cpu":
+            self._allocate_pieces()
+        self._allocate_images()
+        if self.memory is None:
+            self._allocate_apart()
+
+    def _allocate_pieces(self) -> None:
+        places, size = [], _aligned(self._arena_size)
+        for spec in self._specs:
+            if spec.image is not None:
+                places.append(0)  # a piece of its own, see _allocate_images
+            elif spec.kind == "weight":
+                places.append(spec.offset + IN_DATA)
+            elif spec.kind == "arena":
+                places.append(spec.offset)
+            else:
+                places.append(size)
+                size += _aligned(spec.size)
+        size = max(size, ALIGNMENT)
+        if max(size, len(self._blob)) > self._device.info.max_alloc_bytes:
+            return
+        context, flags = self._device.context, cl.mem_flags
+        # USE_HOST_PTR on a CPU makes the page cache the weights' only copy.
+        host = self._data(0, len(self._blob)) if len(self._blob) else np.zeros(1, np.uint8)
+        try:
+            self.memory = self._allocate_memory(size)
+            how = flags.READ_ONLY | flags.USE_HOST_PTR
+            self.data = cl.Buffer(context, how, hostbuf=host)
+            self._fill(self.memory, size, 0)  # the padding behind an input must not be random
+            if self._arena_size:
+                self._arena = self.memory.get_sub_region(0, self._arena_size)
+        except cl.Error as error:
+            raise RuntimeFault(
+                f"{self._device.info.name}: cannot allocate {size} bytes for arena, inputs, "
+                f"outputs and states: {first_line(error)}"
+            ) from error
+        self.places = places
+
+    def _allocate_memory(self, size: int) -> cl.Buffer:
+        """Return the piece that is written; on PoCL's CPU devices it is host memory of ours."""
+        flags = cl.mem_flags.READ_WRITE
+        if not self._device.info.is_pocl:
+            return cl.Buffer(self._device.context, flags, size)
+        room = np.zeros(size + mmap.PAGESIZE, np.uint8)
+        start = -room.ctypes.data % mmap.PAGESIZE
+        self._host = room[start : start + size]
+        how = flags | cl.mem_flags.USE_HOST_PTR
+        return cl.Buffer(self._device.context, how, hostbuf=self._host)
+
+    def view(self, index: int) -> NDArray[Any] | None:
+        """Return the memory of an input or output as an array, None where the host has no access.
+
+        PoCL runs kernels on the host: a buffer over host memory is that memory, so what would be a
+        command for its workers is a copy by the caller. To be touched between runs only.
+        """
+        spec = self._specs[index]
+        if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
+            return None
+        start = self.places[index]
+        return self._host[start : start + spec.size].view(spec.dtype).reshape(spec.shape)
+
+    def _allocate_apart(self) -> None:
         spec: BufferSpec | None = None
         try:
             if self._arena_size:
                 flags = cl.mem_flags.READ_WRITE
-                self._arena = cl.Buffer(device.context, flags, self._arena_size)
-            for spec in self._specs:
-                self.buffers.append(self._allocate(spec))
+                self._arena = cl.Buffer(self._device.context, flags, self._arena_size)
+            for index, spec in enumerate(self._specs):
+                if spec.image is None:
+                    self._buffers[index] = self._allocate(spec)
         except cl.Error as error:
             where = f"buffer {spec.name!r} of {spec.size} bytes" if spec else "the arena"
             raise RuntimeFault(
-                f"{device.info.name}: cannot allocate {where}: {first_line(error)}"
+                f"{self._device.info.name}: cannot allocate {where}: {first_line(error)}"
             ) from error
+
+    def _allocate_images(self) -> None:
+        named = [(s.name, s.image) for s in self._specs if s.image is not None]
+        check_images(named, self._device)
+        for index, spec in enumerate(self._specs):
+            if spec.image is None:
+                continue
+            data = self._data(spec.offset, spec.size) if spec.kind == "weight" else None
+            try:
+                self._images[index] = make_image(self._device, spec.image, spec.dtype, data)
+            except cl.Error as error:
+                raise RuntimeFault(
+                    f"{self._device.info.name}: cannot allocate image {spec.name!r} of "
+                    f"{spec.image.width}x{spec.image.height}: {first_line(error)}"
+                ) from error
 
     def _allocate(self, spec: BufferSpec) -> cl.Buffer:
         context, flags = self._device.context, cl.mem_flags
         if spec.kind == "weight":
-            # USE_HOST_PTR on a CPU makes the page cache the weights' only copy.
             how = flags.USE_HOST_PTR if self._device.info.kind == "cpu" else flags.COPY_HOST_PTR
             host = self._data(spec.offset, spec.size)
             return cl.Buffer(context, flags.READ_ONLY | how, hostbuf=host)
@@ -49,8 +147,32 @@ class DeviceMemory:
             assert self._arena is not None
             return self._arena.get_sub_region(spec.offset, spec.size)
         buffer = cl.Buffer(context, flags.READ_WRITE, spec.size)
-        self._fill(buffer, spec.size, 0)  # the padding behind an input must not be random
+        self._fill(buffer, spec.size, 0)
         return buffer
+
+    def argument(self, index: int) -> cl.Buffer | cl.Image:
+        """Return what a kernel is given for an entry of the buffer table: an image, or a buffer.
+
+        Raises:
+            pyopencl.Error: as `buffer`.
+        """
+        image = self._images.get(index)
+        return self.buffer(index) if image is None else image
+
+    def buffer(self, index: int) -> cl.Buffer:
+        """Return the buffer of an entry of the buffer table; windows are made on first use.
+
+        Raises:
+            pyopencl.Error: the device refuses the window.
+        """
+        found = self._buffers[index]
+        if found is None:
+            piece = self.data if self.places[index] & IN_DATA else self.memory
+            assert piece is not None
+            offset = self.places[index] & -ALIGNMENT
+            found = piece.get_sub_region(offset, self._specs[index].size)
+            self._buffers[index] = found
+        return found
 
     def _data(self, offset: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         return np.frombuffer(self._blob, np.uint8, size, offset)
@@ -62,29 +184,39 @@ class DeviceMemory:
 
     def reset(self) -> None:
         """Set every state buffer to its reset value; returns when the device has done so."""
-        for spec, buffer in zip(self._specs, self.buffers, strict=True):
+        for index, spec in enumerate(self._specs):
             if spec.kind != "state":
                 continue
             if spec.reset < 0:
-                self._fill(buffer, spec.size, 0)
+                self._fill(self.buffer(index), spec.size, 0)
             else:
-                cl.enqueue_copy(self._queue, buffer, self._data(spec.reset, spec.size))
+                host = self._data(spec.reset, spec.size)
+                cl.enqueue_copy(self._queue, self.buffer(index), host)
         self._queue.finish()
 
     def poison(self) -> None:
         """Fill the arena with 0xFF (NaN as float), so that a read before any write shows."""
         if self._arena is not None:
             self._fill(self._arena, self._arena_size, 0xFF)
+        for index, memory in self._images.items():
+            spec = self._specs[index]
+            if spec.kind == "image" and spec.image is not None:
+                poison_image(self._queue, memory, spec.image)
 
     def release(self) -> None:
         """Give the memory back now and let go of the mapped file."""
-        for buffer in self.buffers:
-            buffer.release()
-        self.buffers.clear()
-        if self._arena is not None:
-            self._arena.release()
-            self._arena = None
+        windows = [buffer for buffer in self._buffers if buffer is not None]
+        for buffer in (*windows, *self._images.values(), self._arena, self.memory, self.data):
+            if buffer is not None:
+                buffer.release()
+        self._buffers.clear()
+        self._images.clear()
+        self._arena = self.memory = self.data = self._host = None
         self._blob = memoryview(b"")
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
 
 
 def _check_sizes(artifact: Artifact, device: Device) -> None:

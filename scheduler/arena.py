@@ -6,10 +6,11 @@ What the artifact says, what `inspect` prints and what the memory timeline draws
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from scheduler.errors import SchedulerError
+from scheduler.image_pool import image_nodes
 from scheduler.kernelize.kernel import Kernel, states_in_place
 from scheduler.kernelize.memory_plan import Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower.lowered import LoweredKernel
@@ -28,6 +29,7 @@ class Arena:
         size: bytes of the arena.
         live: most bytes alive during one launch; what `size` exceeds it by is lost in gaps.
         unplanned: bytes if every intermediate had its own.
+        images: lives of the intermediates that are images: those are not in the arena.
     """
 
     lives: dict[Node, Lifetime]
@@ -36,6 +38,7 @@ class Arena:
     size: int
     live: int
     unplanned: int
+    images: dict[Node, Lifetime] = field(default_factory=dict)
 
 
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
@@ -80,7 +83,9 @@ def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> A
     Raises:
         SchedulerError: as `lifetimes`.
     """
-    lives = lifetimes([k.kernel for k in kernels], outputs)
+    every = lifetimes([k.kernel for k in kernels], outputs)
+    pictures = image_nodes(kernels)
+    lives = {node: life for node, life in every.items() if node not in pictures}
     storage: dict[Node, Node] = {}
     ends: dict[Node, int] = {}
     for kernel in kernels:
@@ -99,4 +104,5 @@ def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> A
         plan.arena_size,
         live_bytes(owners),
         sum(aligned(life.size) for life in lives.values()),
+        {node: every[node] for node in pictures},
     )

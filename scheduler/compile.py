@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from runtime.artifact import write_artifact
 from runtime.device import choose_device
 from runtime.executor import build_binaries
+from scheduler import device_spec, tuned_table
+from scheduler.device_checks import check_limits
+from scheduler.device_spec import DeviceSpec, spec_of
 from scheduler.driving import driving_metadata, make_states, prepare_graph, run_graph
 from scheduler.emit import Emitted
 from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
+from scheduler.passes.precision import FP32
 from scheduler.schedule_cache import EntryGraph, emitted_for
+from scheduler.tuned_table import TunedTable
 from scheduler.warp import Camera
 
 Progress = Callable[[str, int, int], None]
+# Returns the table of measured loops to use for entries; may measure them first.
+Tables = Callable[[Mapping[str, EntryGraph]], TunedTable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +66,6 @@ class CompiledModel:
         programs = [{**p, "binary": b} for p, b in zip(old, binaries, strict=True)]
         target = {
             **self.manifest["target"],
-            "name": chosen.info.kind,
             "device": chosen.info.name,
             "driver": chosen.info.driver,
         }
@@ -75,8 +81,20 @@ class CompiledModel:
         return write_artifact(path, self.manifest, self.data)
 
 
-def compile_plain(source: str | Path | OnnxModel) -> CompiledModel:
+def compile_plain(
+    source: str | Path | OnnxModel,
+    *,
+    precision: str = FP32,
+    target: DeviceSpec | None = None,
+    tables: Tables | None = None,
+) -> CompiledModel:
     """Compile one ONNX model without driving conventions; entry "run".
+
+    Args:
+        source: ONNX file, or one that was read.
+        precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
+        target: device to compile for, see `scheduler.targets`; None for the one in force.
+        tables: measured loops; None for the table in force, see `scheduler.tuned_table`.
 
     Raises:
         ModelError: the file is unreadable, invalid or uses unsupported operators.
@@ -86,13 +104,22 @@ def compile_plain(source: str | Path | OnnxModel) -> CompiledModel:
     graph = EntryGraph(
         {n: t.node for n, t in imported.outputs.items()},
         inputs=[t.node for t in imported.inputs.values()],
+        precision=precision,
     )
-    emitted = emitted_for({"run": graph}, name=Path(model.name).stem or "model", kind="plain")
+    with device_spec.using(target or device_spec.current()):
+        name = Path(model.name).stem or "model"
+        emitted = _emitted({"run": graph}, name, "plain", tables)
     return _finish(emitted, {"model": model}, {})
 
 
 def compile_driving(
-    vision: str | Path | OnnxModel, policy: str | Path | OnnxModel, cameras: Sequence[Camera]
+    vision: str | Path | OnnxModel,
+    policy: str | Path | OnnxModel,
+    cameras: Sequence[Camera],
+    *,
+    precision: str = FP32,
+    target: DeviceSpec | None = None,
+    tables: Tables | None = None,
 ) -> CompiledModel:
     """Compile vision and policy to one driving program with entries for each camera size.
 
@@ -100,6 +127,9 @@ def compile_driving(
         vision: ONNX file of the 2025 split interface.
         policy: its second half.
         cameras: frame layouts; entries are "run:WxH" and "prepare:WxH".
+        precision: as for `compile_plain`.
+        target: same.
+        tables: same.
 
     Raises:
         ModelError: a model is unusable, or does not have the interface.
@@ -116,15 +146,25 @@ def compile_driving(
         entries[f"run:{size}"] = run_graph(models["vision"], models["policy"], camera, states)
     for size, camera in sizes.items():
         entries[f"prepare:{size}"] = prepare_graph(camera, states)
-    emitted = emitted_for(entries, name="driving", kind="driving")
+    entries = {name: replace(graph, precision=precision) for name, graph in entries.items()}
+    with device_spec.using(target or device_spec.current()):
+        emitted = _emitted(entries, "driving", "driving", tables)
     imported = [import_model(m) for m in models.values()]
     return _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
+
+
+def _emitted(
+    entries: Mapping[str, EntryGraph], name: str, kind: str, tables: Tables | None
+) -> Emitted:
+    with tuned_table.using(tuned_table.current() if tables is None else tables(entries)):
+        return emitted_for(entries, name=name, kind=kind)
 
 
 def _finish(
     emitted: Emitted, models: dict[str, OnnxModel], metadata: dict[str, Any]
 ) -> CompiledModel:
-    emitted.manifest["metadata"] = metadata
+    check_limits(emitted.manifest, spec_of(emitted.manifest["target"]["name"]))
+    emitted.manifest["metadata"].update(metadata)  # beside what `emit` said
     for role, model in models.items():
         props = model.metadata_props
         emitted.manifest["models"].append(

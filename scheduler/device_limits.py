@@ -1,21 +1,13 @@
-"""What one kernel may need on a kind of device: a table of data, and which row is in force.
+"""What one kernel may need on a kind of device: a table of data.
 
-    with using(TABLE["webgpu"]):
-        schedule(...)                  # no kernel has more than 8 buffers
-
-A row is in force for a context, so nothing between the caller and the passes has to hand it on.
-`MAX_KERNEL_BUFFERS` in the environment wins over the row's number of buffers.
+Which row is in force is part of the device in force, see `device_spec`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from scheduler import flags
 from scheduler.errors import SchedulerError
 
 # The result and the three sources of WHERE: what a single operation may need.
@@ -95,9 +87,6 @@ _ROWS: Final = (
     ),
 )
 TABLE: Final[dict[str, Limits]] = {row.target: row for row in _ROWS}
-DEFAULT: Final = TABLE["cpu"]
-
-_active: ContextVar[Limits] = ContextVar("limits", default=DEFAULT)
 
 
 def limits_of(target: str) -> Limits:
@@ -109,28 +98,3 @@ def limits_of(target: str) -> Limits:
     if target not in TABLE:
         raise SchedulerError(f"target {target!r}: expected one of {', '.join(TABLE)}")
     return TABLE[target]
-
-
-def current() -> Limits:
-    """Return the limits in force: those of the context, with the environment's buffers.
-
-    Raises:
-        SchedulerError: `MAX_KERNEL_BUFFERS` is no number, or too small.
-    """
-    limits = _active.get()
-    asked = flags.max_kernel_buffers()
-    if asked is None:
-        return limits
-    # Who asks for more than the row guarantees knows the device; the bytes must not say no.
-    space = max(limits.parameter_bytes, asked * limits.pointer_bytes)
-    return replace(limits, buffers=asked, parameter_bytes=space)
-
-
-@contextmanager
-def using(limits: Limits) -> Iterator[None]:
-    """Schedule within these limits inside the block."""
-    token = _active.set(limits)
-    try:
-        yield
-    finally:
-        _active.reset(token)

@@ -7,7 +7,7 @@ identity.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any
@@ -16,8 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.manifest import ABI, FORMAT
+from scheduler import device_spec
+from scheduler.arena import Arena
+from scheduler.emit_replay import LEAST_LAUNCHES, Function, can_replay, replay_source
+from scheduler.image_pool import image_nodes, share_images
 from scheduler.kernelize.kernel import states_in_place
 from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
+from scheduler.lower.images import Image, image_prelude, texel_bytes
 from scheduler.lower.lowered import LoweredKernel
 from scheduler.lower.pack import PackedWeight
 from scheduler.lower.prelude import prelude
@@ -40,13 +45,24 @@ class Emitted:
 
 
 @dataclass(slots=True)
+class _Text:
+    """A kernel function: from its parameters on, what it needs, and the nodes it computes."""
+
+    text: str
+    lanes: tuple[int, ...]
+    group: int
+    origins: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class _Writer:
     buffers: list[dict[str, Any]] = field(default_factory=list)
     kernels: list[dict[str, Any]] = field(default_factory=list)
     data: bytearray = field(default_factory=bytearray)
     arena_size: int = 0
     arena_unplanned: int = 0
-    texts: dict[str, tuple[str, tuple[int, ...], list[str]]] = field(default_factory=dict)
+    texts: dict[str, _Text] = field(default_factory=dict)
+    functions: dict[str, int] = field(default_factory=dict)
     _by_buffer: dict[Buffer, int] = field(default_factory=dict)
     _by_digest: dict[bytes, int] = field(default_factory=dict)
 
@@ -63,15 +79,18 @@ class _Writer:
                 self._by_buffer[buffer] = self.add(entry)
         return self._by_buffer[buffer]
 
-    def weight(self, data: NDArray[Any], name: str) -> int:
+    def weight(self, data: NDArray[Any], name: str, image: Image | None = None) -> int:
         """Return the index of a weight, appending its bytes once per content."""
         raw = np.ascontiguousarray(data).tobytes()
-        digest = hashlib.sha256(f"{data.dtype}{data.shape}".encode() + raw).digest()
+        form = f"{data.dtype}{data.shape}" + (f"{image}" if image is not None else "")
+        digest = hashlib.sha256(form.encode() + raw).digest()
         if digest not in self._by_digest:
             self.data.extend(b"\0" * (-len(self.data) % ALIGNMENT))
             entry = _entry(name, "weight", data.dtype.name, data.shape, len(self.data), len(raw))
             self.data.extend(raw)
             entry["name"] = name or f"w{len(self._by_digest)}"
+            if image is not None:
+                entry["image"] = [image.width, image.height]
             self._by_digest[digest] = self.add(entry)
         return self._by_digest[digest]
 
@@ -83,10 +102,16 @@ class _Writer:
     def kernel_name(self, kernel: LoweredKernel) -> str:
         """Return the name of a kernel's text; equal texts are one function."""
         digest = hashlib.sha256(kernel.text.encode()).hexdigest()[:12]
-        name = f"{kernel.kind}_{digest}"
-        known = self.texts.setdefault(name, (kernel.text, kernel.lanes, []))
-        known[2].extend(o for o in kernel.kernel.origin if o not in known[2])
+        name = f"{kernel.kind}_{digest}" + (f"_{kernel.group}" if kernel.group > 1 else "")
+        known = self.texts.setdefault(name, _Text(kernel.text, kernel.lanes, kernel.group))
+        known.origins.extend(o for o in kernel.kernel.origin if o not in known.origins)
         return name
+
+    def _function_of(self, name: str, kernel: LoweredKernel) -> int:
+        """Return the number of a kernel's function in the replay program, -1 if it has none."""
+        if not can_replay(kernel):
+            return -1
+        return self.functions.setdefault(name, len(self.functions))
 
     def entry(self, schedule: Schedule) -> dict[str, Any]:
         """Add one entry point and return its manifest form."""
@@ -96,17 +121,20 @@ class _Writer:
             arguments = [place[node] for node in kernel.storage]
             for argument in kernel.arguments:
                 if isinstance(argument, PackedWeight):
-                    arguments.append(self.weight(argument.data, ""))
+                    image = kernel.images.get(argument)
+                    arguments.append(self.weight(argument.data, "", image))
                 else:
                     arguments.append(place[argument])
             launches.append(len(self.kernels))
+            name = self.kernel_name(kernel)
             self.kernels.append(
                 {
-                    "name": self.kernel_name(kernel),
+                    "name": name,
                     "program": 0,
+                    "function": self._function_of(name, kernel),
                     "args": arguments,
-                    "global": [kernel.items, 1, 1],
-                    "local": [1, 1, 1],
+                    "global": [-(-kernel.items // kernel.group) * kernel.group, 1, 1],
+                    "local": [kernel.group, 1, 1],
                     "origin": list(kernel.kernel.origin),
                     "flops": kernel.flops,
                     "bytes": kernel.kernel.bytes_moved,
@@ -141,7 +169,20 @@ class _Writer:
                 place[node] = self.add(entry)
             else:  # the same buffer, not another one at its place: OpenCL leaves that undefined
                 place[node] = place[owner]
+        self._place_images(schedule, arena, place)
         return place
+
+    def _place_images(self, schedule: Schedule, arena: Arena, place: dict[Node, int]) -> None:
+        """Give intermediates that are images one each, or that of another one of their size."""
+        images = image_nodes(schedule.lowered)
+        for node, owner in share_images(images, arena.images).items():
+            if owner is node:
+                life, image = arena.images[node], images[node]
+                size = image.width * image.height * texel_bytes(node.dtype)
+                entry = _entry(f"t{life.first}", "image", node.dtype.name, node.shape, 0, size)
+                place[node] = self.add({**entry, "image": [image.width, image.height]})
+            else:
+                place[node] = place[owner]
 
     def programs(self, options: str) -> list[dict[str, Any]]:
         """Group kernels into programs, fill in their program numbers, return the programs."""
@@ -153,17 +194,41 @@ class _Writer:
         for start in range(0, len(names), KERNELS_PER_PROGRAM):
             group = names[start : start + KERNELS_PER_PROGRAM]
             known = {name: self.texts[name] for name in group}
-            bodies = "".join(_function(n, text, origins) for n, (text, _, origins) in known.items())
-            lanes = [1, *(n for _, widths, _ in known.values() for n in widths)]
-            source = prelude(bodies, lanes) + bodies
+            bodies = "".join(_function(name, text) for name, text in known.items())
+            lanes = [1, *(n for text in known.values() for n in text.lanes)]
+            source = prelude(bodies, lanes) + image_prelude(bodies) + bodies
             result.append({"source": source, "options": options, "binary": b""})
         return result
 
+    def replay(
+        self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Append the replay program, where it saves launches; return what the manifest says."""
+        most = max(
+            (
+                sum(self.kernels[i]["function"] >= 0 for i in e["launches"])
+                for e in entries.values()
+            ),
+            default=0,
+        )
+        if most < LEAST_LAUNCHES:
+            for kernel in self.kernels:
+                kernel["function"] = -1
+            return {}
+        functions = []
+        for name in self.functions:
+            known = self.texts[name]
+            functions.append(Function(name, known.text, known.lanes, tuple(known.origins)))
+        options = programs[0]["options"]
+        programs.append({"source": replay_source(functions), "options": options, "binary": b""})
+        listed = [{"name": f.name, "args": len(f.types)} for f in functions]
+        return {"program": len(programs) - 1, "functions": listed}
 
-def _function(name: str, text: str, origins: Sequence[str]) -> str:
-    shown = ", ".join(o.replace("*/", "* /") for o in origins) or "-"
-    attribute = "__attribute__((reqd_work_group_size(1, 1, 1)))"
-    return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{text}"
+
+def _function(name: str, kernel: _Text) -> str:
+    shown = ", ".join(o.replace("*/", "* /") for o in kernel.origins) or "-"
+    attribute = f"__attribute__((reqd_work_group_size({kernel.group}, 1, 1)))"
+    return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{kernel.text}"
 
 
 def _entry(
@@ -177,6 +242,12 @@ def _entry(
         "offset": offset,
         "size": size,
     }
+
+
+def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
+    """Return what half storage did, by entry; nothing where none was asked for."""
+    reports = {e: s.precision.plain() for e, s in entries.items() if s.precision is not None}
+    return {"precision": reports} if reports else {}
 
 
 def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:
@@ -194,6 +265,8 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     writer = _Writer()
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
     programs = writer.programs(options)
+    replay = writer.replay(table, programs)
+    target = next((s.spec.target for s in entries.values()), device_spec.DEFAULT.target)
     manifest: dict[str, Any] = {
         "magic": "modeld-artifact",
         "format": FORMAT,
@@ -201,13 +274,14 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
         "name": name,
         "kind": kind,
         "models": [],
-        "metadata": {},
-        "target": {"name": "cpu", "device": "", "driver": "", "options": options},
+        "metadata": _precision_of(entries),
+        "target": {"name": target, "device": "", "driver": "", "options": options},
         "buffers": writer.buffers,
         "arena_size": aligned(writer.arena_size) if writer.arena_size else 0,
         "programs": programs,
         "kernels": writer.kernels,
         "entries": table,
+        "replay": replay,
         "self_test": {},
     }
     return Emitted(manifest, bytes(writer.data), writer.arena_unplanned)

@@ -3,6 +3,7 @@
 SchedulerError
 ├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model
 ├── LoweringError          a kernel cannot be generated
+├── DeviceLimitError       an artifact needs more than its target has
 └── ModelError             the user's model cannot be used
     └── UnsupportedOpError every operator we cannot translate, all at once
 """
@@ -30,3 +31,11 @@ class ModelError(SchedulerError):
 
 class UnsupportedOpError(ModelError):
     """The model uses operators without a translator; lists each with its node name."""
+
+
+class DeviceLimitError(SchedulerError):
+    """What was compiled does not fit the target; `limit` names which of its limits is broken."""
+
+    def __init__(self, limit: str, message: str) -> None:
+        super().__init__(message)
+        self.limit = limit

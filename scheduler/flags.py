@@ -22,6 +22,7 @@ VIZ = "VIZ"
 FLOAT_UNSAFE = "FLOAT_UNSAFE"
 SCHEDULE_CACHE = "SCHEDULE_CACHE"
 MAX_KERNEL_BUFFERS = "MAX_KERNEL_BUFFERS"
+TUNED = "TUNED"
 
 # Where VIZ=1 writes its pages.
 VIZ_DIRECTORY = Path("build")
@@ -55,6 +56,7 @@ FLAGS = (
     Flag(FLOAT_UNSAFE, "0 or 1", "0", "fold x * 0, x - x, a / a and (a * b) / b for floats too"),
     Flag(SCHEDULE_CACHE, "0 or 1", "1", "keep what was compiled, see schedule_cache"),
     Flag(MAX_KERNEL_BUFFERS, "4 or more", "", "buffers per kernel, see device_limits"),
+    Flag(TUNED, "0 or 1", "1", "take loops from tables of measured ones, see tuned_table"),
 )
 
 
@@ -85,6 +87,11 @@ def viz(name: str) -> Path | None:
 def schedule_cache() -> bool:
     """Return whether compiled graphs are kept and taken again."""
     return os.environ.get(SCHEDULE_CACHE, "").strip() != "0"
+
+
+def tuned() -> bool:
+    """Return whether tables of measured loops are used."""
+    return os.environ.get(TUNED, "").strip() != "0"
 
 
 def max_kernel_buffers() -> int | None:

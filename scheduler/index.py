@@ -10,7 +10,7 @@ identity.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from math import gcd
 from typing import TYPE_CHECKING
@@ -304,6 +304,11 @@ def coefficient(a: Ix, atom: Atom) -> int | None:
         elif t.inner is not None and any(leaf is atom for leaf in leaves(t.inner)):
             return None
     return result
+
+
+def only(a: Ix, atoms: Collection[Atom]) -> Ix:
+    """Return the terms of some atoms, without the constant."""
+    return _make(0, tuple(t for t in a.terms if t[0] in atoms))
 
 
 def as_atom(a: Ix) -> Atom | None:

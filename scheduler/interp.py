@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import erf as _erf
+from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,12 @@ def erf(x: Array) -> Array:
     return np.asarray(_np_erf(x.astype(np.float64)), dtype=np.float64).astype(x.dtype)
 
 
+def gelu(x: Array) -> Array:
+    """Return x (1 + erf(x / sqrt 2)) / 2 of any float dtype, computed in float64."""
+    wide = x.astype(np.float64)
+    return np.asarray(wide * 0.5 * (1.0 + erf(wide * sqrt(0.5)))).astype(x.dtype)
+
+
 _ALU: dict[Op, Callable[..., Any]] = {
     Op.NEG: np.negative,
     Op.ABS: np.abs,
@@ -52,6 +59,7 @@ _ALU: dict[Op, Callable[..., Any]] = {
     Op.COS: np.cos,
     Op.TANH: np.tanh,
     Op.ERF: erf,
+    Op.GELU: gelu,
     Op.FLOOR: np.floor,
     Op.CEIL: np.ceil,
     Op.ROUND: np.rint,

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from scheduler.kernelize.body import scalar_nodes
 from scheduler.kernelize.memory_plan import aligned
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.ops import Op
 
 if TYPE_CHECKING:

@@ -171,6 +171,11 @@ def alu(op: Op, *src: Node) -> Node:
     return make(op, dt.bool_ if op in COMPARE else values[0].dtype, src)
 
 
+def is_weight(node: Node) -> bool:
+    """Whether a node is a constant buffer."""
+    return node.op is Op.BUFFER and node.arg.kind == "weight"
+
+
 def toposort(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
     stack = list(roots)[::-1]

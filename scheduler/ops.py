@@ -40,6 +40,7 @@ class Op(Enum):
     COS = auto()
     TANH = auto()
     ERF = auto()
+    GELU = auto()  # x * (1 + erf(x / sqrt 2)) / 2; found by `passes.strength_reduce`
     FLOOR = auto()
     CEIL = auto()
     ROUND = auto()  # half to even
@@ -100,8 +101,8 @@ class Op(Enum):
 
 
 UNARY = frozenset(
-    {Op.NEG, Op.ABS, Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.FLOOR}
-    | {Op.CEIL, Op.ROUND, Op.TRUNC, Op.NOT}
+    {Op.NEG, Op.ABS, Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU}
+    | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.NOT}
 )
 COMPARE = frozenset({Op.LT, Op.EQ, Op.NE})
 BINARY = frozenset(
@@ -117,7 +118,9 @@ SCALAR_LEVEL = frozenset({Op.LOAD, Op.INDEX, Op.ACCUMULATE, Op.SELECT, Op.STAGE,
 LOOPS = frozenset({Op.ACCUMULATE, Op.STAGE})  # scalar ops that run a loop; arg[1] are its ranges
 REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 
-# Approximate cost of one evaluation in units of one add: for the realize decision only.
+# What a launch costs, in vector adds: about 10 us on PoCL (2026-11).
+LAUNCH_COST = 100_000
+# Approximate cost of one evaluation in units of one add: for decisions about kernels only.
 COST = {
     Op.EXP: 10,
     Op.LOG: 12,
@@ -125,6 +128,7 @@ COST = {
     Op.COS: 16,
     Op.TANH: 16,
     Op.ERF: 16,
+    Op.GELU: 16,
     Op.POW: 24,
     Op.DIV: 4,
     Op.RECIP: 4,

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 from scheduler import handles, value_cache
 from scheduler.eager_plan import base_of, is_pending, needs_kernel, simplify
-from scheduler.kernelize.limits import nodes_to_store
-from scheduler.kernelize.realize import realize
+from scheduler.kernelize.kernels import storage_plan
 from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.passes.merge_assign import merge_assign
@@ -55,12 +54,8 @@ def _stored_nodes(wanted: Sequence[Node]) -> set[Node]:
     """Return what the compiler would store to compute some values, those included."""
     whole = merge_assign(wanted)
     sinks = list(dict.fromkeys(whole[w] for w in wanted))
-    pins: set[Node] = set()
-    plan = realize(sinks)
-    while more := nodes_to_store(plan.regions) - pins:
-        pins |= more
-        plan = realize(sinks, pins)
-    return {old for old, new in whole.items() if new in plan.regions}
+    stored = storage_plan(sinks).regions
+    return {old for old, new in whole.items() if new in stored}
 
 
 def _with_boundaries(

@@ -16,7 +16,8 @@ from enum import Enum
 from typing import Any
 
 from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.body import Access, Body, scalar_nodes
+from scheduler.kernelize.body import Access, Body
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower.schedule import Schedule as Loops
 from scheduler.lower.schedule import Tile
 from scheduler.node import Buffer, Node, toposort

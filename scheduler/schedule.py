@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from scheduler import flags, trace
+from scheduler import device_spec, flags, trace
 from scheduler.arena import Arena, plan_arena
 from scheduler.debug_log import environment_observers
+from scheduler.device_spec import DeviceSpec
 from scheduler.errors import ModelError
 from scheduler.kernelize.fallback import Splits, with_splits
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.kernels import make_kernels
+from scheduler.kernelize.kernels import make_kernels, storage_plan
 from scheduler.lower.lowered import LoweredKernel, lower_kernels
 from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
@@ -23,27 +24,34 @@ from scheduler.passes.fold_constants import fold_constants
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.narrow import narrow
 from scheduler.passes.one_hot import one_hot
+from scheduler.passes.precision import FP32, PrecisionReport, check_precision, store_halves
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.split_cat import split_cat
 from scheduler.passes.split_joined_sums import split_joined_sums
 from scheduler.passes.split_reduce import split_reduce
+from scheduler.passes.strength_reduce import strength_reduce
+from scheduler.passes.winograd import winograd
 from scheduler.verify import verify
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
 
+# Not run where weights are halves.
+WINOGRAD = "fast convolutions"
 PASSES: tuple[tuple[str, Pass], ...] = (
     ("merge partial assignments", merge_assign),
     ("canonicalize", canonicalize),
     ("choices of rows", one_hot),
     ("fold constants", fold_constants),
     ("canonicalize folded", canonicalize),
+    ("reduce strength", strength_reduce),
     ("push gathers", push_gather),
     ("narrow", narrow),
     ("split joined sums", split_joined_sums),
     ("batch branches", batch_branches),
     ("split reductions", split_reduce),
     ("split joins", split_cat),
+    (WINOGRAD, winograd),
     ("canonicalize again", canonicalize),
     ("bind custom inputs", custom_inputs),
 )
@@ -58,12 +66,16 @@ class Schedule:
         launches: all kernels in running order.
         inputs: input buffers a caller gives, in order, whether or not a kernel reads them.
         remake: returns other launches, for kernels whose code cannot be generated.
+        precision: what half storage did; None where nothing was asked for.
+        spec: the device in force when it was made; kernels are for it.
     """
 
     outputs: dict[str, Node]
     launches: list[Kernel]
     inputs: tuple[Buffer, ...]
     remake: Callable[[Splits], list[Kernel]]
+    precision: PrecisionReport | None = None
+    spec: DeviceSpec = field(default_factory=device_spec.current)
 
     @property
     def kernels(self) -> list[Kernel]:
@@ -90,7 +102,8 @@ class Schedule:
                 self.launches[:] = self.remake(splits)
             return lower_kernels(self.launches, list(self.outputs.values()))
 
-        return with_splits(make)
+        with device_spec.using(self.spec):
+            return with_splits(make)
 
     @property
     def bytes_moved(self) -> int:
@@ -112,8 +125,13 @@ class Schedule:
         return self.arena().unplanned
 
 
-def run_passes(roots: Sequence[Node]) -> list[Node]:
+def run_passes(roots: Sequence[Node], precision: str = FP32) -> list[Node]:
     """Return the roots after all graph passes.
+
+    Args:
+        roots: of the graph.
+        precision: as for `schedule`. With halves, Winograd's convolutions are left out: their
+            weights are floats, 16 for 9.
 
     Raises:
         VerifyError: a pass broke the graph: checked after each under DEBUG >= 1 and in tests,
@@ -123,6 +141,8 @@ def run_passes(roots: Sequence[Node]) -> list[Node]:
     check = flags.debug() >= flags.Level.SUMMARY
     trace.after_pass(trace.INPUT, current)
     for name, apply in PASSES:
+        if name == WINOGRAD and precision != FP32:
+            continue
         new = apply(current)
         current = [new[r] for r in current]
         if check:
@@ -147,14 +167,14 @@ def kernelize(
 
 
 def _sinks(
-    outputs: Mapping[str, Node], states: Sequence[Node]
+    outputs: Mapping[str, Node], states: Sequence[Node], precision: str = FP32
 ) -> tuple[dict[str, Node], list[Node]]:
     """Return the stored node of each output, and all nodes to compute, after the passes."""
     for name, node in outputs.items():
         if not all(node.shape):
             raise ModelError(f'output "{name}": shape {node.shape} has no elements to compute')
     verify([*outputs.values(), *states])
-    roots = run_passes([*outputs.values(), *states])
+    roots = run_passes([*outputs.values(), *states], precision)
     sinks: list[Node] = []
     for node in roots[: len(outputs)]:
         # An output needs storage of its own: not a buffer's, not a state's, not another output's.
@@ -162,6 +182,17 @@ def _sinks(
         sinks.append(_own_storage(node, sinks) if shared else node)
     named = dict(zip(outputs, sinks, strict=True))
     return named, [*sinks, *roots[len(outputs) :]]
+
+
+def _with_halves(
+    named: Mapping[str, Node], roots: Sequence[Node]
+) -> tuple[dict[str, Node], list[Node], frozenset[Node], PrecisionReport]:
+    """Return outputs and roots with half storage, what has to be stored for it, and a report."""
+    halved = store_halves(roots, storage_plan(roots).regions)
+    verify(halved.roots, "half storage")
+    trace.after_pass("half storage", halved.roots)
+    outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
+    return outputs, halved.roots, halved.pins, halved.report
 
 
 def _own_storage(node: Node, taken: Sequence[Node]) -> Node:
@@ -176,6 +207,7 @@ def schedule(
     states: Sequence[Node] = (),
     inputs: Sequence[Node] | None = None,
     observer: trace.Observer | None = None,
+    precision: str = FP32,
 ) -> Schedule:
     """Compile a graph to kernels.
 
@@ -184,10 +216,12 @@ def schedule(
         states: ASSIGN nodes to perform; those reachable from outputs are performed anyway.
         inputs: input BUFFER nodes in calling order; by default those the graph reads.
         observer: watches, beside those of the context and those that DEBUG and VIZ ask for.
+        precision: "fp32", or "fp16": what is stored between kernels, and weights, are halves.
 
     Raises:
         SchedulerError: the graph cannot be scheduled or lowered.
     """
+    check_precision(precision)
     reachable = [n for n in toposort(outputs.values()) if n.op is Op.ASSIGN]
     writes = list(dict.fromkeys([*states, *reachable]))
     if inputs is None:
@@ -199,13 +233,16 @@ def schedule(
         raise ModelError(f"two inputs have the same name: {', '.join(repeated)}; rename one")
     watching = [observer] if observer is not None else []
     with trace.observing(*watching, *environment_observers()):
-        named, roots = _sinks(outputs, writes)
+        named, roots = _sinks(outputs, writes, precision)
+        pins, report = frozenset[Node](), None
+        if precision != FP32:
+            named, roots, pins, report = _with_halves(named, roots)
 
         def remake(splits: Splits) -> list[Kernel]:
-            return make_kernels(roots, splits)
+            return make_kernels(roots, replace(splits, pins=splits.pins | pins))
 
         buffers = tuple(n.arg for n in inputs)
-        plan = Schedule(named, make_kernels(roots), buffers, remake)
+        plan = Schedule(named, remake(Splits()), buffers, remake, report)
         if trace.is_watched():
             _ = plan.lowered  # the loops are chosen now, while somebody looks
             trace.scheduled(plan)

@@ -1,6 +1,6 @@
 """What was compiled before is not compiled again: kept in memory, and artifacts also on disk.
 
-    key = graph (structure, weights, ONNX names) + options + limits + flags     in memory
+    key = graph (structure, weights, ONNX names), precision, options, device, flags     in memory
           + source text of the compiler + versions                             on disk
 
 A changed compiler has another source text, so it never meets its old results. Whoever watches the
@@ -17,7 +17,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -27,13 +27,14 @@ import numpy as np
 from runtime.cache_dir import cache_dir
 from runtime.manifest import ABI, FORMAT
 from runtime.plainpickle import PlainPickleError, decode, encode
-from scheduler import device_limits, flags, trace
+from scheduler import device_spec, flags, trace, tuned_table
 from scheduler.digest import canonical, graph_digest
 from scheduler.emit import Emitted, emit
 from scheduler.entry_store import EntryStore
 from scheduler.errors import SchedulerError
 from scheduler.node import Node, toposort
 from scheduler.ops import Op
+from scheduler.passes.precision import FP32
 from scheduler.schedule import Schedule, schedule
 
 logger = logging.getLogger(__name__)
@@ -58,11 +59,13 @@ class EntryGraph:
         outputs: nodes by name.
         states: ASSIGN nodes to perform.
         inputs: input BUFFER nodes in calling order; None for those the graph reads.
+        precision: "fp32" or "fp16", as for `schedule`.
     """
 
     outputs: Mapping[str, Node]
     states: Sequence[Node] = ()
     inputs: Sequence[Node] | None = None
+    precision: str = FP32
 
     def roots(self) -> list[tuple[str, Node]]:
         """Return everything that defines the entry, each with what it is."""
@@ -78,7 +81,7 @@ class EntryGraph:
         Raises:
             SchedulerError: as `scheduler.schedule.schedule`.
         """
-        return schedule(self.outputs, self.states, self.inputs)
+        return schedule(self.outputs, self.states, self.inputs, precision=self.precision)
 
 
 class Lru(Generic[T]):
@@ -245,15 +248,15 @@ def _request(entries: Mapping[str, EntryGraph], options: tuple[str, ...]) -> str
         for entry, graph in entries.items()
         for what, node in graph.roots()
     }
-    names = tuple((e, g.inputs is None, len(g.outputs)) for e, g in entries.items())
-    limits = device_limits.current()
+    names = tuple((e, g.inputs is None, len(g.outputs), g.precision) for e, g in entries.items())
+    spec = device_spec.current()
     try:
         graph = graph_digest(roots)
     except SchedulerError as error:
         logger.warning("schedules are not cached: %s", error)
         return None
-    row = tuple(getattr(limits, f.name) for f in fields(limits) if f.name != "source")
-    text = canonical((graph, names, options, row, _flags_in_force()))
+    tuned = tuned_table.current().digest
+    text = canonical((graph, names, options, spec.key(), tuned, _flags_in_force()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.tensor_math import TensorMath
+from scheduler.tensor_transposed import Axis, transposed_convolution
 
 Pair = int | Sequence[int]
 
@@ -145,7 +146,7 @@ class TensorNeural(TensorMath):
         dilation: Pair = 1,
         groups: int = 1,
     ) -> Self:
-        """Transpose of conv2d: zeros are put between inputs and the flipped kernel convolves them.
+        """Transpose of conv2d: each input is spread over the outputs its kernel reaches.
 
         Args:
             weight: (C_in, C_out/groups, *kernel).
@@ -159,25 +160,27 @@ class TensorNeural(TensorMath):
         Returns:
             (N, C_out, *out) with
             out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
+
+        Raises:
+            ModelError: channels and groups do not fit, or nothing is left of an axis.
         """
         spatial = self.ndim - 2
+        if self.shape[1] != weight.shape[0] or weight.shape[0] % groups:
+            raise ModelError(
+                f"conv_transpose: input {self.shape} and weight {weight.shape} do not fit "
+                f"groups={groups}"
+            )
         steps, spread = as_tuple(stride, spatial), as_tuple(dilation, spatial)
         extra = as_tuple(output_padding, spatial)
-        x = self
-        for i, step in enumerate(steps):
-            x = _spread_axis(x, 2 + i, step)
-        kernel = weight.shape[2:]
-        pairs = [
-            (d * (k - 1) - b, d * (k - 1) - e + o)
-            for (b, e), k, d, o in zip(
-                pad_pairs(padding, spatial), kernel, spread, extra, strict=True
-            )
-        ]
-        x = x.pad(((0, 0), (0, 0), *pairs))
-        w = weight.reshape((groups, weight.shape[0] // groups, *weight.shape[1:])).transpose(1, 2)
-        w = w.reshape((weight.shape[1] * groups, weight.shape[0] // groups, *kernel))
-        w = w.flip(tuple(range(2, 2 + spatial)))
-        return x.conv2d(w, bias, dilation=spread, groups=groups)
+        axes = []
+        for i, (before, after) in enumerate(pad_pairs(padding, spatial)):
+            size, kernel = self.shape[2 + i], weight.shape[2 + i]
+            out = (size - 1) * steps[i] - before - after + spread[i] * (kernel - 1) + 1 + extra[i]
+            if out < 1:
+                raise ModelError(f"conv_transpose: padding {before}, {after} leaves nothing")
+            axes.append(Axis(size, kernel, steps[i], spread[i], before, out))
+        y = transposed_convolution(self, weight, axes, groups)
+        return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
 
     def windows(
         self, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
@@ -233,14 +236,3 @@ def pad_pairs(padding: Any, count: int) -> tuple[tuple[int, int], ...]:
     if isinstance(padding, int):
         return ((padding, padding),) * count
     return tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in padding)
-
-
-def _spread_axis(x: Any, axis: int, step: int) -> Any:
-    """Put step-1 zeros between the elements of an axis: size n becomes (n-1)*step + 1."""
-    if step == 1:
-        return x
-    wide = x.unsqueeze(axis + 1)
-    wide = wide.pad([(0, step - 1) if i == axis + 1 else (0, 0) for i in range(wide.ndim)])
-    merged = wide.reshape((*x.shape[:axis], x.shape[axis] * step, *x.shape[axis + 1 :]))
-    end = (x.shape[axis] - 1) * step + 1
-    return merged.shrink([(0, end if i == axis else s) for i, s in enumerate(merged.shape)])

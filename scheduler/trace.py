@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from scheduler.kernelize.kernel import Kernel
+    from scheduler.lower.render import Nest
     from scheduler.lower.schedule import Schedule as Loops
     from scheduler.node import Node
     from scheduler.schedule import Schedule
@@ -35,6 +36,9 @@ class Observer:
 
     def loops(self, kernel: Kernel, loops: Sequence[Loops]) -> None:
         """The loops of a kernel were chosen, one choice for each of its nests."""
+
+    def nests(self, kernel: Kernel, nests: Sequence[Nest]) -> None:
+        """The loop nests of a kernel are about to be rendered."""
 
     def scheduled(self, plan: Schedule) -> None:
         """A schedule is complete."""
@@ -87,9 +91,15 @@ _active: ContextVar[tuple[Observer, ...]] = ContextVar("observers", default=())
 
 
 @contextmanager
-def observing(*observers: Observer) -> Iterator[None]:
-    """Let observers watch what is compiled inside the block, beside those that already do."""
-    token = _active.set((*_active.get(), *observers))
+def observing(*observers: Observer, alone: bool = False) -> Iterator[None]:
+    """Let observers watch what is compiled inside the block.
+
+    Args:
+        observers: who.
+        alone: the others, who already watch, are not told of it; else these come beside them.
+    """
+    others = () if alone else _active.get()
+    token = _active.set((*others, *observers))
     try:
         yield
     finally:
@@ -116,6 +126,12 @@ def loops(kernel: Kernel, chosen: Sequence[Loops]) -> None:
     """Tell the observers; called by the lowering."""
     for observer in _active.get():
         observer.loops(kernel, chosen)
+
+
+def nests(kernel: Kernel, chosen: Sequence[Nest]) -> None:
+    """Tell the observers; called by the lowering."""
+    for observer in _active.get():
+        observer.nests(kernel, chosen)
 
 
 def scheduled(plan: Schedule) -> None:

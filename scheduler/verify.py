@@ -22,7 +22,7 @@ _ARITY = (
 )
 _FLOAT_ONLY = frozenset(
     {Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.DIV}
-    | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.POW}
+    | {Op.GELU, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.POW}
 )
 _INT_ONLY = frozenset({Op.IDIV, Op.MOD, Op.SHL, Op.SHR})
 _NOT_BOOL = frozenset({Op.NEG, Op.SUB})

@@ -1,9 +1,13 @@
-"""``modeld bench``: time an artifact, kernel by kernel.
+"""``modeld bench``: time an artifact, kernel by kernel; a model in other runtimes; bus and daemon.
 
 Example::
 
     modeld bench driving.pkl --iters 200
     modeld bench policy.pkl --profile --json --trace policy.json
+    modeld bench driving.pkl --roofline
+    modeld bench --against onnxruntime,openvino vision.onnx
+    modeld bench --daemon 300 --model driving.pkl
+    modeld bench --bus --json
 
 Frames are random NV12, warp matrices the identity, other inputs normal noise. ``median_ms`` is
 one whole run as the daemon does it: inputs written, kernels launched, outputs read.
@@ -13,6 +17,7 @@ kernel cache filled and empty, from the file to ready for the first frame.
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import subprocess
@@ -37,6 +42,13 @@ if TYPE_CHECKING:
 
     from runtime import KernelTime, Program, TensorSpec
 
+# Option -> module that does it; imported only then, because each needs something else.
+MODES = {
+    "roofline": "tools.bench_roofline",
+    "against": "tools.bench_against",
+    "bus": "tools.bench_bus",
+    "daemon": "tools.bench_daemon",
+}
 WARM_UP_RUNS = 5
 SHOWN_KERNELS = 15  # without --profile
 LOAD_TIMEOUT_S = 600
@@ -50,7 +62,9 @@ with load_program(sys.argv[1], sys.argv[2] or None) as program:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("artifact", type=Path, help="made by modeld compile")
+    parser.add_argument(
+        "path", nargs="*", type=Path, metavar="FILE", help="artifact; with --against ONNX"
+    )
     parser.add_argument("--iters", type=int, default=100, metavar="N", help="timed runs (100)")
     parser.add_argument("--entry", help="entry point (the artifact's first)")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
@@ -60,6 +74,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--no-load", action="store_true", help="skip the two load times (a cold load compiles)"
     )
     parser.add_argument("--seed", type=int, default=0, help="of the random inputs (0)")
+    modes = parser.add_argument_group("measure something else").add_mutually_exclusive_group()
+    modes.add_argument(
+        "--roofline", action="store_true", help="each kernel beside what the device can do"
+    )
+    modes.add_argument(
+        "--against",
+        metavar="PEER[,PEER]",
+        help="MODEL.onnx in onnxruntime, openvino, tinygrad; two files: the driving program",
+    )
+    modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")
+    modes.add_argument(
+        "--daemon", type=float, metavar="SECONDS", help="the daemon process on a live bus"
+    )
+    options = parser.add_argument_group("of these")
+    options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")
+    options.add_argument("--blocks", type=int, default=8, help="--against: blocks of 20 runs (8)")
+    options.add_argument("--model", type=Path, help="--daemon: driving artifact")
+    options.add_argument(
+        "--camera", metavar="WxH", help="--daemon, --against: frame size (the artifact's first)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -68,10 +102,23 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: the arguments cannot work. RuntimeFault: the artifact or device is not right.
     """
-    if args.iters < 1:
-        raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
-    check_outputs({"--trace": args.trace}, [args.artifact])
-    with runtime.load_program(args.artifact, args.device) as program:
+    mode = next((name for name in MODES if getattr(args, name) not in (None, False)), None)
+    if mode in (None, "roofline"):
+        if len(args.path) != 1:
+            raise UsageError(f"bench: expected one artifact, found {len(args.path)} files")
+        if args.iters < 1:
+            raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
+    if mode is None:
+        return _run_artifact(args)
+    module = importlib.import_module(MODES[mode])
+    code: int = module.run(args)
+    return code
+
+
+def _run_artifact(args: argparse.Namespace) -> int:
+    path = args.path[0]
+    check_outputs({"--trace": args.trace}, [path])
+    with runtime.load_program(path, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = make_inputs(program.entry_inputs(entry), args.seed)
         result = measure(program, inputs, entry, args.iters)
@@ -83,8 +130,8 @@ def run(args: argparse.Namespace) -> int:
             write_trace(args.trace, spans, program.stats.device)
     result["load_warm_ms"] = result["load_cold_ms"] = None
     if not args.no_load:
-        result["load_warm_ms"] = measure_load(args.artifact, args.device, cold=False)
-        result["load_cold_ms"] = measure_load(args.artifact, args.device, cold=True)
+        result["load_warm_ms"] = measure_load(path, args.device, cold=False)
+        result["load_cold_ms"] = measure_load(path, args.device, cold=True)
     if args.json:
         if args.profile:
             result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]

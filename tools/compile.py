@@ -11,19 +11,33 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from cereal.frames import nv12_format
-from scheduler import flags
-from scheduler.compile import CompiledModel, compile_driving, compile_plain
+from runtime.device import choose_device
+from scheduler import device_spec, flags
+from scheduler.compile import CompiledModel, Tables, compile_driving, compile_plain
+from scheduler.device_spec import spec_of
+from scheduler.passes.precision import FP32, PRECISIONS
+from scheduler.schedule_cache import EntryGraph
+from scheduler.targets import AUTO, TARGETS, target_for
 from scheduler.trace import Recorder, observing
+from scheduler.tuned_table import TunedTable, table_for
+from scheduler.tuning.tune import Tuned, tune
 from scheduler.viz import write_page
 from scheduler.warp import Camera
 from tools.errors import UsageError
+from tools.lib.describe_precision import describe_precision
+from tools.lib.describe_tuning import describe_tuning
 from tools.lib.outputs import check_outputs
+from tools.lib.target_report import TargetReport, describe_target, target_report
 
 # The road cameras of comma devices: full resolution, and the binned sensor of 2025.
 DEFAULT_CAMERAS = ("1928x1208", "1344x760")
+# A day: more is a typing error.
+MAX_TUNE_S = 86_400
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -49,6 +63,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.html",
         help="write a page with the passes, the kernel graph and the memory (also: VIZ=1)",
     )
+    parser.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        default=FP32,
+        help="fp16: weights and what is stored between kernels are halves, arithmetic is float32 "
+        f"(default: {FP32})",
+    )
+    parser.add_argument(
+        "--target",
+        choices=TARGETS,
+        default=AUTO,
+        help="kind of device to compile for; auto: that of --device, cpu where there is none; "
+        f"adreno also prints what the model costs on an Adreno 630 (default: {AUTO})",
+    )
+    parser.add_argument(
+        "--tune",
+        type=float,
+        metavar="SECONDS",
+        help="measure other loops than the heuristics choose, for at most this long, and keep what "
+        "is faster for this device; say what it gave, kernel by kernel",
+    )
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
     parser.add_argument(
         "--no-binary", action="store_true", help="leave device binaries out: no device is needed"
@@ -73,7 +108,33 @@ def parse_camera(text: str) -> Camera:
     )
 
 
-def _compile(args: argparse.Namespace) -> CompiledModel:
+def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
+    """Return where measured loops come from: a search, or the tables of the device.
+
+    Args:
+        args: of the command.
+        found: gets what a search gave.
+    """
+    if args.tune is None:
+        if args.no_binary:
+            return None
+        info = choose_device(args.device).info
+        return lambda _: table_for(device_spec.current().target, info.name, info.driver)
+    device = choose_device(args.device)
+
+    def search(entries: Mapping[str, EntryGraph]) -> TunedTable:
+        found.append(
+            tune(entries.values(), device, args.tune, lambda *n: _progress("kernels tuned", *n))
+        )
+        return found[-1].table
+
+    return search
+
+
+def _compile(args: argparse.Namespace, found: list[Tuned]) -> CompiledModel:
+    if args.tune is not None and not 0 < args.tune <= MAX_TUNE_S:
+        raise UsageError(f"--tune {args.tune:g}: expected more than 0, at most {MAX_TUNE_S} s")
+    target, tables = target_for(args.target, args.device), _tables(args, found)
     if args.plain or len(args.model) == 1:
         if len(args.model) != 1:
             raise UsageError(f"--plain compiles exactly one model, found {len(args.model)}")
@@ -81,25 +142,37 @@ def _compile(args: argparse.Namespace) -> CompiledModel:
             raise UsageError(
                 "--camera needs a vision and a policy model; a plain model has no camera"
             )
-        return compile_plain(Path(args.model[0]))
+        model = Path(args.model[0])
+        return compile_plain(model, precision=args.precision, target=target, tables=tables)
     if len(args.model) != 2:
         raise UsageError(f"expected VISION.onnx and POLICY.onnx, found {len(args.model)} files")
     cameras = [parse_camera(text) for text in args.camera or DEFAULT_CAMERAS]
-    return compile_driving(Path(args.model[0]), Path(args.model[1]), cameras)
+    models = Path(args.model[0]), Path(args.model[1])
+    return compile_driving(*models, cameras, precision=args.precision, target=target, tables=tables)
 
 
-def _compile_and_draw(args: argparse.Namespace) -> tuple[CompiledModel, Path | None]:
+def _compile_and_draw(
+    args: argparse.Namespace, found: list[Tuned]
+) -> tuple[CompiledModel, Path | None]:
     """Compile; write the page that --viz or VIZ asks for (the option wins), and say where it is."""
     recorder = Recorder()
     wanted: Path | None = args.viz
     if wanted is None and flags.viz("") is None:
-        return _compile(args), None
+        return _compile(args, found), None
     with observing(recorder):
-        compiled = _compile(args)
+        compiled = _compile(args, found)
     path = wanted or flags.viz(compiled.manifest["name"])
     if path is not None:
         write_page(path, compiled.manifest, recorder.traces)
     return compiled, path
+
+
+def _target_costs(manifest: Mapping[str, Any]) -> list[TargetReport]:
+    """Return what each entry point costs on a target that is not at hand and has images."""
+    spec = spec_of(manifest["target"]["name"])
+    if spec.images is None:
+        return []
+    return [target_report(manifest, entry, spec) for entry in manifest["entries"]]
 
 
 def _progress(what: str, done: int, total: int) -> None:
@@ -112,7 +185,8 @@ def run(args: argparse.Namespace) -> int:
     """Compile and write; returns the exit code."""
     check_outputs({"-o": Path(args.output), "--viz": args.viz}, map(Path, args.model))
     started = time.perf_counter()
-    compiled, drawn = _compile_and_draw(args)
+    tuned: list[Tuned] = []
+    compiled, drawn = _compile_and_draw(args, tuned)
     scheduled_s = time.perf_counter() - started
     if not args.no_binary:
         compiled = compiled.build(args.device, _progress)
@@ -132,8 +206,16 @@ def run(args: argparse.Namespace) -> int:
         "schedule_s": round(scheduled_s, 2),
         "total_s": round(time.perf_counter() - started, 2),
     }
+    precision = manifest["metadata"].get("precision", {})
+    if precision:
+        report["precision"] = precision
     if drawn is not None:
         report["viz"] = str(drawn)
+    if tuned:
+        report["tune"] = tuned[-1].plain()
+    costs = _target_costs(manifest)
+    if costs:
+        report["target"] = [cost.plain() for cost in costs]
     if args.json:
         print(json.dumps(report))
         return 0
@@ -143,6 +225,12 @@ def run(args: argparse.Namespace) -> int:
     print(f"({compiled.arena_unplanned / 2**20:.1f} MiB without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {launches} launches")
+    for line in describe_precision(precision):
+        print(f"  {line}")
+    for search in tuned:
+        print(describe_tuning(search))
+    for cost in costs:
+        print("\n".join(describe_target(cost, spec_of(manifest["target"]["name"]))))
     if drawn is not None:
         print(f"  page: {drawn}")
     return 0

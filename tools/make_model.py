@@ -3,6 +3,7 @@
 Example::
 
     modeld make-model models --seed 0
+    modeld make-model models --benchmarks
     modeld compile models/vision.onnx models/policy.onnx -o driving.pkl --camera 1928x1208
 """
 
@@ -21,16 +22,26 @@ if TYPE_CHECKING:
 
     from tools.example_models import ExampleModel
 
-# Known without importing onnx, so that --help and its errors stay instant; a test compares it with
-# example_models.BUILDERS.
+# Known without importing onnx, so that --help and its errors stay instant; a test compares them
+# with example_models.BUILDERS.
 MODELS = ("vision", "policy")
+BENCHMARKS = ("vision_large", "resnet18", "efficientnet_b2_elu", "mobilenetv3_large", "unet")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("directory", metavar="DIR", type=Path, help="where the files go; made")
-    parser.add_argument(
-        "--model", choices=(*MODELS, "all"), default="all", help="which one (default: all)"
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--model",
+        choices=(*MODELS, *BENCHMARKS, "all"),
+        default="all",
+        help=f"which one (default: {' and '.join(MODELS)})",
+    )
+    which.add_argument(
+        "--benchmarks",
+        action="store_true",
+        help=f"also the networks of the benchmarks: {', '.join(BENCHMARKS)}",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights; equal seeds give equal bytes"
@@ -45,7 +56,9 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.seed < 0:
         raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
-    names = MODELS if args.model == "all" else (args.model,)
+    names: tuple[str, ...] = MODELS if args.model == "all" else (args.model,)
+    if args.benchmarks:
+        names = (*MODELS, *BENCHMARKS)
     written = write_models(args.directory, names, args.seed)
     rows = [_row(path, model) for path, model in written]
     if args.json:
@@ -66,7 +79,7 @@ def write_models(
 
     Args:
         directory: made with its parents where missing.
-        names: which models, of `MODELS`.
+        names: which models, of `MODELS` and `BENCHMARKS`.
         seed: of all weights.
 
     Returns:

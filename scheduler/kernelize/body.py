@@ -10,19 +10,18 @@ come later.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from weakref import WeakKeyDictionary
 
 from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix, Predicate
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
+from scheduler.kernelize.scalar import atoms_of, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
 from scheduler.node import Node, alu, const, make
-from scheduler.ops import ELEMENTWISE, LOOPS, Op
+from scheduler.ops import ELEMENTWISE, Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,72 +83,7 @@ class Body:
         return tuple_of([*(s.value for s in self.stores), *rows])
 
 
-def tuple_of(values: Sequence[Node]) -> Node:
-    """Return several scalar values as one node; a single one as it is."""
-    if len(values) == 1:
-        return values[0]
-    widest = max(values, key=lambda v: v.dtype.itemsize)
-    return make(Op.TUPLE, widest.dtype, tuple(values))
-
-
 _Key = tuple[Node, Index, Predicate]
-
-
-# Per value what it is made of, without itself: a walk over a body is asked for many times.
-_orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
-
-
-def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
-    """Return the scalar nodes of a body, sources first, with those that run-time indices need.
-
-    Args:
-        value: what to start from.
-        into_reductions: follow what reductions and stages loop over; otherwise they are leaves.
-    """
-    if not into_reductions:
-        return _walk(value, into_reductions=False)
-    below = _orders.get(value)
-    if below is None:
-        below = tuple(_walk(value, into_reductions=True)[:-1])
-        _orders[value] = below
-    return [*below, value]
-
-
-def _walk(value: Node, *, into_reductions: bool) -> list[Node]:
-    order: list[Node] = []
-    done: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(value, False)]
-    while stack:
-        node, ready = stack.pop()
-        if node in done:
-            continue
-        if ready:
-            done.add(node)
-            order.append(node)
-            continue
-        stack.append((node, True))
-        if into_reductions or node.op not in LOOPS:
-            stack.extend((s, False) for s in scalar_sources(node) if s not in done)
-    return order
-
-
-def scalar_sources(node: Node) -> tuple[Node, ...]:
-    """Return the scalar nodes a scalar node needs: its operands, and what its index comes from."""
-    own = () if node.op is Op.LOAD else node.src
-    return tuple(dict.fromkeys((*own, *(a.node for a in atoms_of(node) if a.node is not None))))
-
-
-def depends_on(value: Node) -> dict[Node, set[Atom]]:
-    """Return per scalar node the loops outside of it that its value depends on."""
-    found: dict[Node, set[Atom]] = {}
-    for node in scalar_nodes(value):
-        atoms: set[Atom] = set()
-        for atom in atoms_of(node):
-            atoms |= {atom} if atom.node is None else found[atom.node]
-        for s in node.src if node.op is not Op.LOAD else ():
-            atoms |= found[s]
-        found[node] = atoms - set(node.arg[1]) if node.op in LOOPS else atoms
-    return found
 
 
 class _Builder:
@@ -290,17 +224,6 @@ class _Builder:
         return self.ranges[value]
 
 
-def atoms_of(node: Node) -> list[Atom]:
-    """Return the index leaves of one unplaced scalar node."""
-    if node.op is Op.LOAD:
-        found = [*node.arg.index, *(p[0] for p in node.arg.valid)]
-    elif node.op in (Op.INDEX, Op.PICK):
-        found = [node.arg]
-    else:
-        found = [p[0] for p in node.arg] if node.op is Op.SELECT else []
-    return [a for ix in found for a in ixs.leaves(ix)]
-
-
 def _both(a: Predicate, b: Predicate) -> Predicate:
     for ix, low, high in b:
         a = ixs.conjoin(a, ix, low, high)
@@ -363,7 +286,13 @@ def _row_index(value: Node, size: int) -> Ix:
 
 def _counted_from_start(value: Node, size: int) -> Node:
     """Return an integer index as int32, negative ones counted from the end."""
-    row = value if value.dtype is dt.int32 else make(Op.CAST, dt.int32, (value,))
+    row = value
+    if row.dtype is not dt.int32:
+        if not dt.holds(dt.int32, int(dt.max_value(row.dtype))):  # what is outside must stay so
+            row = alu(Op.MIN, row, const(size, row.dtype))
+            if not row.dtype.is_unsigned:
+                row = alu(Op.MAX, row, const(-size - 1, row.dtype))
+        row = make(Op.CAST, dt.int32, (row,))
     below = alu(Op.LT, row, const(0, dt.int32))
     return alu(Op.WHERE, below, alu(Op.ADD, row, const(size, dt.int32)), row)
 

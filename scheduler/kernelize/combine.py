@@ -13,15 +13,16 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from scheduler import device_limits
+from scheduler import device_spec
 from scheduler.device_limits import Limits
 from scheduler.index import leaves
-from scheduler.kernelize.body import Body, depends_on, scalar_nodes
+from scheduler.kernelize.body import Body
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
 from scheduler.kernelize.merge import Merged, loops_of, merge
-from scheduler.kernelize.realize import MIN_ROWS, SMALL_KERNEL
-from scheduler.node import Node
+from scheduler.kernelize.realize import SMALL_KERNEL
+from scheduler.kernelize.scalar import depends_on, scalar_nodes
+from scheduler.node import Node, is_weight
 from scheduler.ops import LOOPS, Op
 
 Pair = tuple[int, int]
@@ -59,11 +60,12 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         second: may wait for first, but for nobody who does.
     """
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    limits = device_spec.limits()
+    if a.operations + b.operations > limits.operations:
+        return None
     origin = tuple(dict.fromkeys((*a.origin, *b.origin)))
     bodies: tuple[Body, ...] | None = None
-    limits = device_limits.current()
-    few = a.operations + b.operations <= limits.operations
-    fits = few and _loops_fit(a, b) and not _is_pinned(a, b)
+    fits = _loops_fit(a, b) and not _is_pinned(a, b)
     if fits and (a, b) not in graph.unfit and not _reads_too_much(graph, first, second, limits):
         merged = merge(a.bodies[0], b.bodies[0])
         if merged is None or not _pays(merged, a, b) or not _keeps_old_values(graph, merged):
@@ -90,12 +92,8 @@ def _arguments(kernel: Kernel) -> int:
     views = 0
     for body in kernel.bodies:
         loads = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
-        views += sum(_is_weight(n.src[0]) for n in loads)
-    return views + sum(not _is_weight(r) for r in kernel.reads)
-
-
-def _is_weight(node: Node) -> bool:
-    return node.op is Op.BUFFER and node.arg.kind == "weight"
+        views += sum(is_weight(n.src[0]) for n in loads)
+    return views + sum(not is_weight(r) for r in kernel.reads)
 
 
 def _reads_too_much(graph: FusionGraph, first: int, second: int, limits: Limits) -> bool:
@@ -162,7 +160,7 @@ def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
         reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
         if merged.again and reduced > MAX_AGAIN * size:
             return False
-        return alike and (rows >= MIN_ROWS or size <= SMALL_KERNEL)
+        return alike and (rows >= device_spec.current().hoist_rows or size <= SMALL_KERNEL)
     if merged.again:
         return False
     if hoisted and any(on[n] & mine == mine for n in loops):

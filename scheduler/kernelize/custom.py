@@ -15,16 +15,17 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from scheduler import device_limits
+from scheduler import device_spec
 from scheduler import index as ixs
 from scheduler.errors import ModelError
-from scheduler.kernelize.body import Body, depends_on, scalar_nodes
+from scheduler.kernelize.body import Body
 from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.scalar import depends_on, scalar_nodes
 from scheduler.node import Node, make
 from scheduler.ops import LOOPS, Op
 
 if TYPE_CHECKING:
-    from scheduler.custom import CustomKernel
+    from scheduler.custom_spec import CustomKernel
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,9 +97,9 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:
         outputs.append(result)
     inputs = tuple(storage_of(s) for s in launch.src)
     reads = tuple(dict.fromkeys(inputs))
-    if not device_limits.current().fits(len(reads), len(outputs)):
+    if not device_spec.limits().fits(len(reads), len(outputs)):
         raise ModelError(
-            f"custom kernel {launch.arg}: expected at most {device_limits.current().max_buffers} "
+            f"custom kernel {launch.arg}: expected at most {device_spec.limits().max_buffers} "
             f"buffers, found {len(reads) + len(outputs)}; join some of them"
         )
     custom = CustomLaunch(launch.arg, inputs, tuple(outputs))
@@ -138,18 +139,24 @@ def _joined(kernel: Kernel, reader: Kernel) -> Kernel | None:
         return None
     (body,) = reader.bodies
     operands = tuple(n for n in reader.reads if n is not launch.outputs[0])
-    if not _is_epilogue(body, launch.outputs[0]):
+    if not _is_epilogue(body, launch.outputs[0], launch.spec.lanes):
         return None
     reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
     targets = (body.stores[0].target, *launch.outputs[1:])
-    if not device_limits.current().fits(len(launch.inputs) + len(operands), len(targets)):
+    if not device_spec.limits().fits(len(launch.inputs) + len(operands), len(targets)):
         return None
     origin = tuple(dict.fromkeys((*kernel.origin, *reader.origin)))
     return Kernel((), targets, reads, origin, replace(launch, epilogue=body))
 
 
-def _is_epilogue(body: Body, raw: Node) -> bool:
-    """Whether a loop nest computes each element from the same element of `raw`, at one place."""
+def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
+    """Whether a loop nest computes each element from the same element of `raw`, at one place.
+
+    Args:
+        body: the loop nest.
+        raw: what the custom kernel computes.
+        lanes: elements of a row that it computes at once.
+    """
     if len(body.stores) != 1:
         return False
     (store,) = body.stores
@@ -159,6 +166,8 @@ def _is_epilogue(body: Body, raw: Node) -> bool:
         return False
     place = ixs.flatten(store.index, shape)
     if prod(shape) != prod(raw.shape) or len(body.ranges) != len(shape):
+        return False
+    if lanes > 1 and shape[-1] % lanes:
         return False
     for node in scalar_nodes(store.value):
         if node.op in LOOPS or node.op is Op.PICK:

@@ -9,15 +9,16 @@ from math import prod
 from typing import TYPE_CHECKING
 
 from scheduler.index import Atom, flatten, leaves
-from scheduler.kernelize.body import Body, Store, depends_on, scalar_nodes, scalar_sources
+from scheduler.kernelize.body import Body, Store
+from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
 from scheduler.node import Node
-from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
+from scheduler.ops import COST, ELEMENTWISE, LAUNCH_COST, LOOPS, Op
 
 if TYPE_CHECKING:
     from scheduler.kernelize.custom import CustomLaunch
 
 # A loop nest with less work than this, in operations, takes less time than its launch.
-SMALL_WORK = 100_000
+SMALL_WORK = LAUNCH_COST
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ the old one:
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from math import prod
 
 from scheduler.errors import SchedulerError
@@ -24,7 +24,7 @@ from scheduler.kernelize.limits import nodes_to_store
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
 from scheduler.kernelize.realize import realize
-from scheduler.kernelize.uses import open_region
+from scheduler.kernelize.uses import Realized, open_region
 from scheduler.node import Node, make, toposort
 from scheduler.ops import Op
 
@@ -56,6 +56,21 @@ def _origins(root: Node, stored: frozenset[Node]) -> tuple[str, ...]:
     return tuple(reversed(names))
 
 
+def storage_plan(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
+    """Return what is stored so that kernels are cheap, and within the limits of the target.
+
+    Args:
+        sinks: outputs and ASSIGN nodes.
+        pins: what is stored in any case.
+    """
+    stored = set(pins)
+    plan = realize(sinks, stored)
+    while more := nodes_to_store(plan.regions) - stored:
+        stored |= more
+        plan = realize(sinks, stored)
+    return plan
+
+
 def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Kernel]:
     """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
 
@@ -68,11 +83,7 @@ def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Ke
             cycle.
     """
     splits = splits or Splits()
-    pins = set(splits.pins)
-    plan = realize(sinks, pins)
-    while more := nodes_to_store(plan.regions) - pins:
-        pins |= more
-        plan = realize(sinks, pins)
+    plan = storage_plan(sinks, splits.pins)
     stored = frozenset(plan.regions)
     kernels: list[Kernel] = []
     launched: set[Node] = set()

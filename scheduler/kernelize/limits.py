@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Sequence
 from math import prod
 
-from scheduler import device_limits
+from scheduler import device_spec
 from scheduler.device_limits import Limits
-from scheduler.node import Node, consumers
+from scheduler.node import Node, consumers, is_weight
 from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
 
 # A reduction is a loop of its own: it takes as long to compile as so many operations.
@@ -32,12 +32,12 @@ def nodes_to_store(regions: Collection[Node], limits: Limits | None = None) -> s
 
     Args:
         regions: stored nodes, in order.
-        limits: by default those in force, see `device_limits.current`.
+        limits: by default those in force, see `device_spec.limits`.
 
     Raises:
         SchedulerError: `MAX_KERNEL_BUFFERS` makes no sense.
     """
-    limits = limits or device_limits.current()
+    limits = limits or device_spec.limits()
     found: set[Node] = set()
     for root in regions:
         if root.op is Op.RESULT:
@@ -174,7 +174,7 @@ def _is_view_of_weight(node: Node) -> bool:
     if node.op not in MOVEMENT or node.op is Op.CAT:
         return False
     below = _under_movement(node)
-    return below.op is Op.BUFFER and below.arg.kind == "weight"
+    return is_weight(below.src[0] if below.op is Op.CAST else below)  # a half is widened first
 
 
 def _under_movement(node: Node) -> Node:

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix
-from scheduler.kernelize.body import Access, Body, Store, atoms_of, scalar_nodes, tuple_of
+from scheduler.kernelize.body import Access, Body, Store
 from scheduler.kernelize.ranges import Index
-from scheduler.node import Node, make
+from scheduler.kernelize.scalar import rebuild, scalar_nodes
+from scheduler.node import Node
 from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
 
 Swap = Callable[[Node], Node | None]
@@ -60,7 +61,7 @@ def merge(first: Body, second: Body) -> Merged | None:
     if mapping is None:
         return None
     if not onto_first:
-        first = _moved(first, mapping, lambda _: None)
+        first = _moved(first, mapping)
         mapping = {}
     stored = {s.target: s for s in first.stores}
     known = [n for n in scalar_nodes(first.value) if n.op is Op.ACCUMULATE]
@@ -112,7 +113,7 @@ def _computed_at(store: Store, access: Access) -> Node:
             mapping[atom] = read
         elif written != read:
             raise _UnfitError
-    return _rebuild(store.value, mapping, lambda _: None)
+    return rebuild(store.value, mapping, _access)
 
 
 def loops_of(body: Body) -> tuple[Atom, ...]:
@@ -185,9 +186,9 @@ def _paired(a: Index, b: Index, inner: set[Atom]) -> dict[Atom, Atom] | None:
     return pairs
 
 
-def _moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap) -> Body:
+def _moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap = lambda _: None) -> Body:
     """Return a body in other ranges, with nodes replaced where `swap` gives another."""
-    value = _rebuild(body.value, mapping, swap)
+    value = rebuild(body.value, mapping, _access, swap)
     values = value.src if value.op is Op.TUPLE else (value,)
     stores = tuple(
         Store(s.target, tuple(ixs.substitute(i, mapping) for i in s.index), v)
@@ -196,25 +197,11 @@ def _moved(body: Body, mapping: Mapping[Atom, Ix], swap: Swap) -> Body:
     return Body(body.ranges, stores)
 
 
-def _rebuild(value: Node, mapping: Mapping[Atom, Ix], swap: Swap) -> Node:
-    full: dict[Atom, Ix] = dict(mapping)
-    rebuilt: dict[Node, Node] = {}
-    for node in scalar_nodes(value):
-        arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
-        for atom in atoms_of(node):
-            if atom.node is not None and atom not in full:
-                moved = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
-                full[atom] = ixs.of(moved)
-        if node.op is Op.LOAD:
-            index = tuple(ixs.substitute(i, full) for i in arg.index)
-            arg, src = Access(index, ixs.substitute_predicate(arg.valid, full), arg.fill), node.src
-        elif node.op in (Op.INDEX, Op.PICK):
-            arg = ixs.substitute(arg, full)
-        elif node.op is Op.SELECT:
-            arg = ixs.substitute_predicate(arg, full)
-        made = tuple_of(src) if node.op is Op.TUPLE else make(node.op, node.dtype, src, arg)
-        rebuilt[node] = swap(made) or made
-    return rebuilt[value]
+def _access(load: Node, mapping: Mapping[Atom, Ix]) -> Access:
+    """Return the argument of a LOAD in other ranges."""
+    access: Access = load.arg
+    index = tuple(ixs.substitute(i, mapping) for i in access.index)
+    return Access(index, ixs.substitute_predicate(access.valid, mapping), access.fill)
 
 
 def _is_same(node: Node, known: Node) -> bool:
@@ -225,4 +212,4 @@ def _is_same(node: Node, known: Node) -> bool:
     if op is not other or [r.size for r in ranges] != [r.size for r in theirs]:
         return False
     renamed = {a: ixs.of(b) for a, b in zip(ranges, theirs, strict=True)}
-    return _rebuild(node.src[0], renamed, lambda _: None) is known.src[0]
+    return rebuild(node.src[0], renamed, _access) is known.src[0]

@@ -25,6 +25,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
+from scheduler import device_spec
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.custom import stored_for_custom
@@ -40,12 +41,13 @@ from scheduler.kernelize.uses import (
     reduce_index,
 )
 from scheduler.node import Node, consumers, toposort
-from scheduler.ops import COST, ELEMENTWISE, MOVEMENT, Op
+from scheduler.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
 
-# What storing a value costs, in vector adds: a launch (about 10 us on PoCL, 2026-11), and per
-# element the store and the loads. Repeated work below this is recomputed.
-LAUNCH_COST = 100_000
+# What storing an element and loading it costs, in vector adds. Repeated work below this and a
+# launch is recomputed.
 MEMORY_COST = 32
+# The same for an operand of a contraction, which is computed one element at a time, not in lanes.
+OPERAND_MEMORY_COST = 20
 # Lanes share what does not move along the innermost axis.
 LANES = 16
 # A contraction's register tile reads each of its inputs once for this many outputs.
@@ -56,12 +58,11 @@ MAX_INDEX_DEPTH = 12
 # A value needed at more different places than this is stored, or indices would multiply forever.
 MAX_USES = 64
 
-# A hoisted reduction leaves the loops outside it to share between work-items: at least this many,
-# unless the whole kernel is small.
-MIN_ROWS = 16
+# A hoisted reduction leaves the loops outside it to share between work-items: as many as the device
+# wants (`DeviceSpec.hoist_rows`), unless the whole kernel is small.
 SMALL_KERNEL = 4096
-# Elements of a private array; 4 KiB of floats stay in the first-level cache.
-STAGE_ELEMENTS = 1024
+# Elements read by a reduction that fewer rows than that may share: its cores wait meanwhile.
+MAX_SERIAL_WORK = 16384
 # Elements read by a reduction inside another one: it has no register tile of its own.
 MAX_NESTED_WORK = 1 << 20
 
@@ -113,13 +114,22 @@ class _Walk:
         mine = {r for r in use.root.ranges if r is not None}
         if not loops <= mine:
             return self.reduced[node] <= MAX_NESTED_WORK
-        return self._hoists(use.root, loops, mine)
+        return self._hoists(use.root, loops, mine, self.reduced[node])
 
-    def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom]) -> bool:
-        """Whether a kernel may run something in its outer loops only; remembers which they are."""
+    def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
+        """Whether a kernel may run something in its outer loops only; remembers which they are.
+
+        Args:
+            root: of the kernel.
+            loops: what it runs in.
+            mine: all loops of the kernel.
+            work: elements it reads.
+        """
         if loops == mine:
             return True
-        few = prod(a.size for a in loops) < MIN_ROWS and prod(root.root.shape) > SMALL_KERNEL
+        rows = device_spec.current().hoist_rows
+        large = prod(root.root.shape) > SMALL_KERNEL or work > MAX_SERIAL_WORK
+        few = prod(a.size for a in loops) < rows and large
         if few or self.hoisted.get(root, loops) != loops:
             return False
         self.hoisted[root] = loops
@@ -147,11 +157,12 @@ class _Walk:
             else:
                 axes.append(axis)
         array = prod(node.shape[a] for a in axes)
-        small = array <= STAGE_ELEMENTS and self.reduced[node] <= MAX_NESTED_WORK
+        most = device_spec.current().private_elements
+        small = array <= most and self.reduced[node] <= MAX_NESTED_WORK
         rows = prod(a.size for a in row)
         if not axes or not small or rows * array > prod(node.shape):
             return False
-        if not self._hoists(root, frozenset(row), mine):
+        if not self._hoists(root, frozenset(row), mine, self.reduced[node]):
             return False
         ranges = tuple(ixs.new_range(node.shape[a], f"s{a}") for a in axes)
         step = dict(zip(axes, ranges, strict=True))
@@ -241,7 +252,8 @@ def _must_store(node: Node, needed: list[Use], carries: bool, cost: float, walk:
         return len(needed) > 1 or not walk.stays_inside(node, needed[0])
     evaluations = sum(max(1.0, u.times / TILE_REUSE) if u.reduced else u.times for u in needed)
     size = prod(node.shape)
-    return size * (evaluations - 1) * cost > LAUNCH_COST + size * MEMORY_COST
+    memory = OPERAND_MEMORY_COST if any(u.reduced for u in needed) else MEMORY_COST
+    return size * (evaluations - 1) * cost > LAUNCH_COST + size * memory
 
 
 def _widens(node: Node) -> bool:

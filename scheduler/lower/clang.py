@@ -33,18 +33,19 @@ _INFIX = {
 # Arithmetic on bools is logic, as numpy has it; true is 1 or -1, so signs would not do.
 _LOGIC = {Op.ADD: "|", Op.MUL: "&", Op.MAX: "|", Op.MIN: "&"}
 _CALL = {
-    Op.SQRT: "sqrt",
+    Op.SQRT: "m_sqrt",
     Op.EXP: "m_exp",
-    Op.LOG: "log",
-    Op.SIN: "sin",
-    Op.COS: "cos",
+    Op.LOG: "m_log",
+    Op.SIN: "m_sin",
+    Op.COS: "m_cos",
     Op.TANH: "m_tanh",
     Op.ERF: "m_erf",
-    Op.FLOOR: "floor",
-    Op.CEIL: "ceil",
-    Op.ROUND: "rint",
-    Op.TRUNC: "trunc",
-    Op.POW: "pow",
+    Op.GELU: "m_gelu",
+    Op.FLOOR: "m_floor",
+    Op.CEIL: "m_ceil",
+    Op.ROUND: "m_rint",
+    Op.TRUNC: "m_trunc",
+    Op.POW: "m_pow",
 }
 
 
@@ -135,6 +136,8 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
         return _divide(op, src[0], src[1], kind, lanes, known=known)
     if op in _INFIX:
         return f"({src[0]} {_INFIX[op]} {src[1]})"
+    if op is Op.GELU and kind is dt.float64:
+        return f"({src[0]} * 0.5 * (erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
         name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
         return f"{name}({', '.join(src)})"
@@ -211,8 +214,7 @@ def _conversion(node: Node, code: str, lanes: int) -> str:
 def load(pointer: str, offset: str, dtype: DType, lanes: int) -> str:
     """Return a load of consecutive elements into a register."""
     if dtype is dt.float16:
-        suffix = str(lanes) if lanes > 1 else ""
-        return f"vload_half{suffix}(0, {pointer} + ({offset}))"
+        return f"M_LOAD_HALF_{lanes}({pointer} + ({offset}))"
     vector = f"M_LOAD({dtype.cl}, {lanes}, {pointer} + ({offset}))"
     raw = f"{pointer}[{offset}]" if lanes == 1 else vector
     if dtype is not dt.bool_:
@@ -238,9 +240,8 @@ def store_private(array: str, offset: str, code: str, dtype: DType, lanes: int) 
 
 def store(pointer: str, offset: str, code: str, dtype: DType, lanes: int) -> str:
     """Return the statement that stores consecutive elements."""
-    suffix = str(lanes) if lanes > 1 else ""
     if dtype is dt.float16:
-        return f"vstore_half{suffix}_rte({code}, 0, {pointer} + ({offset}));"
+        return f"M_STORE_HALF_{lanes}({code}, {pointer} + ({offset}));"
     if dtype is dt.bool_:
         code = f"(uchar)({code} != 0)" if lanes == 1 else f"M_CONVERT(uchar{lanes}, -{code})"
     if lanes == 1:

@@ -18,13 +18,13 @@ from typing import TYPE_CHECKING
 
 from scheduler import index as ixs
 from scheduler.errors import LoweringError, ModelError
-from scheduler.kernelize.body import scalar_nodes
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter, Val
 from scheduler.lower.pack import PackedWeight
 from scheduler.lower.place import PlacedBody, merge_ranges
 from scheduler.lower.render import Rendered
-from scheduler.lower.values import Argument, Instance, Values
+from scheduler.lower.values import Instance, Values
 from scheduler.node import Node
 from scheduler.ops import Op
 
@@ -36,8 +36,9 @@ _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
 _APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
 _IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names of functions, macros and variables in the text that is put around and into the source.
-_RESERVED = re.compile(r"[mM]_\w+|epilogue_\w+")
+# Names of functions, macros and variables in the text that is put around and into the source; only
+# m_fma is for sources too: vectors of full width come with it, see docs/passes/custom-kernels.md.
+_RESERVED = re.compile(r"(?!m_fma$)[mM]_\w+|epilogue_\w+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _SLOT = "EPILOGUE"
@@ -174,13 +175,9 @@ def _split(code: str, bare: str, start: int, end: int) -> list[str]:
 class _Operands(Values):
     """Values of an epilogue: weights are read as they are, parameters follow the kernel's own."""
 
-    def __init__(self, emitter: Emitter, value: Node, first: int) -> None:
-        super().__init__(emitter, value, [], 1, _no_loops)
-        self._first = first
-
-    def argument(self, source: Argument) -> str:
-        """Return the parameter name of a buffer, adding it on first use."""
-        return self.arguments.setdefault(source, f"in{self._first + len(self.arguments)}")
+    def __init__(self, emitter: Emitter, value: Node, first: int, lanes: int) -> None:
+        super().__init__(emitter, value, [], lanes, _no_loops)
+        self.pointers.first = first
 
     def _pack(self, _: Node) -> PackedWeight | None:
         return None
@@ -215,32 +212,48 @@ def render_custom(
     parameters = [f"__global {t.dtype.cl}* out{i}" for i, t in enumerate(targets)]
     parameters += [f"const __global {a.dtype.cl}* in{i}" for i, a in enumerate(arguments)]
     whole = f'({", ".join(parameters)})\n{{\n#line 1 {title}\n{body}\n#line 1 "generated"\n}}\n'
-    return Rendered(whole, tuple(arguments), launch.spec.items, (1,))
+    return Rendered(whole, tuple(arguments), launch.spec.items, (1, launch.spec.lanes))
 
 
 def _block(
     launch: CustomLaunch, slot: Slot, epilogue: PlacedBody | None
 ) -> tuple[str, list[str], list[Node]]:
     """Return what a slot stands for: what it is given, statements, the buffers they read."""
-    raw = launch.outputs[0]
-    kind = clang.ctype(raw.dtype, 1)
+    raw, lanes = launch.outputs[0], launch.spec.lanes
+    kind = clang.ctype(raw.dtype, lanes)
     value = f"({slot.value}) != 0" if raw.dtype.name == "bool" else f"({slot.value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
-        stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, 1)
+        stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
         return given, [f"  {stored}"], []
     body, _ = merge_ranges(epilogue, None)
     emitter = Emitter()
-    operands = _Operands(emitter, body.value, len(launch.inputs))
-    at = ixs.new_range(prod(raw.shape), "at")
-    emitter.name_atom(at, "epilogue_at", 0)
-    index = ixs.unflatten(ixs.of(at), [r.size for r in body.ranges])
-    instance = Instance(dict(zip(body.ranges, index, strict=True)), {})
+    operands = _Operands(emitter, body.value, len(launch.inputs), lanes)
+    instance = _instance(body, prod(raw.shape), operands)
     for node in scalar_nodes(body.value):
         if node.op is Op.LOAD and node.src[0] is raw:
-            emitter.remember(operands.key(node, instance), Val("epilogue_value", False, 0))
+            known = Val("epilogue_value", lanes > 1, 0)
+            emitter.remember(operands.key(node, instance), known)
     operands.evaluate(body.value, instance)
-    code = operands.in_lanes(body.value, instance, 1)
-    emitter.statement(clang.store("out0", "epilogue_at", code, body.value.dtype, 1))
-    read = [a for a in operands.arguments if isinstance(a, Node)]
+    code = operands.in_lanes(body.value, instance, lanes)
+    emitter.statement(clang.store("out0", "epilogue_at", code, body.value.dtype, lanes))
+    read = [a for a in operands.pointers.arguments if isinstance(a, Node)]
     return given, emitter.text(1).split("\n"), read
+
+
+def _instance(body: PlacedBody, size: int, operands: _Operands) -> Instance:
+    """Return the ranges of an epilogue at the element, or the first of the lanes, it is given."""
+    emitter, lanes = operands.e, operands.lanes
+    if lanes == 1:
+        at = ixs.new_range(size, "at")
+        emitter.name_atom(at, "epilogue_at", 0)
+        index = ixs.unflatten(ixs.of(at), [r.size for r in body.ranges])
+        return Instance(dict(zip(body.ranges, index, strict=True)), {})
+    *outer, last = body.ranges  # lanes divide the last one, see attach_epilogues
+    row = ixs.new_range(size // last.size, "row")
+    column = ixs.new_range(last.size // lanes, "column")
+    emitter.name_atom(row, f"(epilogue_at / {last.size})", 0)
+    emitter.name_atom(column, f"(epilogue_at % {last.size} / {lanes})", 0)
+    index = ixs.unflatten(ixs.of(row), [r.size for r in outer])
+    inner = ixs.add(ixs.mul(ixs.of(column), lanes), ixs.of(operands.lane))
+    return Instance(dict(zip(body.ranges, (*index, inner), strict=True)), {})

@@ -104,6 +104,10 @@ class Emitter:
         """Return how an atom is written."""
         return self._names[atom]
 
+    def knows(self, ix: Ix) -> bool:
+        """Whether every variable of an index is in scope."""
+        return all(atom in self._depths for atom in ixs.leaves(ix))
+
     def depth_of(self, ix: Ix) -> int:
         """Return the depth of the deepest variable in an index."""
         return max((self._depths[a] for a in ixs.leaves(ix)), default=0)

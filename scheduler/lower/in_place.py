@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from scheduler.index import Atom
-from scheduler.kernelize.body import scalar_nodes
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.lower.loops import choose_schedule
 from scheduler.lower.place import PlacedBody, looped
-from scheduler.lower.schedule import Schedule, choose_schedule
+from scheduler.lower.schedule import Schedule
 from scheduler.node import Node
 from scheduler.ops import Op
 

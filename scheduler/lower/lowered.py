@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from math import prod
 
+from scheduler import device_spec, trace
 from scheduler import index as ixs
-from scheduler import trace
 from scheduler.errors import LoweringError
 from scheduler.index import Atom
-from scheduler.kernelize.body import Body, scalar_nodes
+from scheduler.kernelize.body import Body
 from scheduler.kernelize.custom import CustomLaunch
 from scheduler.kernelize.fallback import KernelRefusedError, Refused
 from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.lower import simt
 from scheduler.lower.custom import render_custom
+from scheduler.lower.images import Image, ImagePlan, image_arguments
 from scheduler.lower.in_place import exact_schedule, in_place_of, overwrites
 from scheduler.lower.place import (
     Layout,
@@ -28,11 +31,13 @@ from scheduler.lower.place import (
     split_ranges,
     store_as,
 )
+from scheduler.lower.pointers import Argument
+from scheduler.lower.products import group_factors
 from scheduler.lower.render import Nest, render
-from scheduler.lower.schedule import choose_schedule, choose_vector
-from scheduler.lower.values import Argument
-from scheduler.node import Node
+from scheduler.lower.vector import choose_vector
+from scheduler.node import Node, is_weight
 from scheduler.ops import COST, ELEMENTWISE, Op
+from scheduler.tuned_table import tuned_schedule
 
 # Kernels index with int.
 MAX_OFFSET = 2**31 - 1
@@ -48,11 +53,13 @@ class LoweredKernel:
             state's BUFFER where an ASSIGN is done in place.
         text: "(parameters) { body }" without a name.
         arguments: bound after the storage, in parameter order.
-        items: work-items, one per work-group.
+        items: work-items that have something to do.
         lanes: vector widths used.
         flops: static estimate.
         kind: "contract", "reduce", "map" or "custom"; only a name for people.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
+        group: work-items of a work-group; the launch is rounded up to whole ones.
+        images: those of storage and arguments that are images.
     """
 
     kernel: Kernel
@@ -64,6 +71,8 @@ class LoweredKernel:
     flops: int
     kind: str
     in_place_of: Node | None = None
+    group: int = 1
+    images: Mapping[Argument, Image] = field(default_factory=dict)
 
 
 class _Program:
@@ -75,11 +84,15 @@ class _Program:
         direct: state BUFFER of each ASSIGN node that is written in place.
         arena: stored nodes that are neither outputs nor written to a state.
         free: those of them whose layout is up to the kernel that writes them.
+        plain: those that cannot be images.
         last_read: position of the last kernel that reads a node.
+        images: which of them are images; None where the device reads buffers only.
     """
 
-    def __init__(self, kernels: Sequence[Kernel], outputs: Sequence[Node]) -> None:
-        self.kernels, self.outputs = kernels, frozenset(outputs)
+    def __init__(
+        self, kernels: Sequence[Kernel], outputs: Sequence[Node], images: ImagePlan | None
+    ) -> None:
+        self.kernels, self.outputs, self.images = kernels, frozenset(outputs), images
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
@@ -88,6 +101,8 @@ class _Program:
         # What a custom kernel reads or writes is row-major: its source says where elements are.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
         self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom
+        # What an epilogue of a custom kernel reads is a buffer, in any order.
+        self.plain = {n for k in kernels if k.custom for n in k.reads}
 
     def free_after(self, position: int) -> list[Node]:
         """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
@@ -95,11 +110,14 @@ class _Program:
         target = kernel.targets[0]
         if target not in self.arena or len(kernel.targets) > 1 or len(kernel.bodies) > 1:
             return []
+        images = frozenset(self.images.tensors) if self.images is not None else frozenset[Node]()
+        if target in images:
+            return []
         shape, width = target.shape, target.dtype.itemsize
         return [
             r
             for r in kernel.reads
-            if r in self.arena and self.last_read[r] == position
+            if r in self.arena - images and self.last_read[r] == position
             if prod(r.shape) == prod(shape) and r.dtype.itemsize == width
         ]
 
@@ -114,16 +132,23 @@ def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[Lo
     Raises:
         KernelRefusedError: a kernel has no rendering; the message names its origin.
     """
-    program = _Program(kernels, outputs)
-    lowered = []
-    for position, kernel in enumerate(kernels):
-        try:
-            lowered.append(_lower(program, position))
-        except LoweringError as error:
-            stored = frozenset(t for k in kernels for t in k.targets)
-            refused = Refused(kernel.targets, stored, name_of(kernel), str(error))
-            raise KernelRefusedError(refused) from error
-    return lowered
+    images = ImagePlan() if device_spec.current().images is not None else None
+    while True:
+        program = _Program(kernels, outputs, images)
+        lowered = [_lower_or_refuse(program, position) for position in range(len(kernels))]
+        images = None if images is None else images.again()
+        if images is None:
+            return lowered
+
+
+def _lower_or_refuse(program: _Program, position: int) -> LoweredKernel:
+    try:
+        return _lower(program, position)
+    except LoweringError as error:
+        kernel = program.kernels[position]
+        stored = frozenset(t for k in program.kernels for t in k.targets)
+        refused = Refused(kernel.targets, stored, name_of(kernel), str(error))
+        raise KernelRefusedError(refused) from error
 
 
 def _lower(program: _Program, position: int) -> LoweredKernel:
@@ -132,21 +157,26 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         return _lower_custom(program, kernel, kernel.custom)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
     trace.loops(kernel, [nest.schedule for nest in nests])
+    trace.nests(kernel, nests)
     reused = None
     if len(nests) == 1:
         free = program.free_after(position)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
     rendered = render(nests)
+    storage = tuple(dict.fromkeys(node for nest in nests for node in nest.outputs))
+    images = program.images
     return LoweredKernel(
         kernel,
-        tuple(dict.fromkeys(node for nest in nests for node in nest.outputs)),
+        storage,
         rendered.text,
         rendered.arguments,
         rendered.items,
         rendered.lanes,
-        sum(_flops(nest.body) for nest in nests),
+        sum(flops_of(nest.body) for nest in nests),
         _kind([nest.body for nest in nests]),
         reused,
+        simt.group_of(rendered.items),
+        {} if images is None else image_arguments(images, (*storage, *rendered.arguments)),
     )
 
 
@@ -156,7 +186,7 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
     if body is not None:
         _check_offsets(body)
     made = render_custom(launch, kernel.targets, body)
-    flops = launch.spec.flops + (0 if body is None else _flops(body))
+    flops = launch.spec.flops + (0 if body is None else flops_of(body))
     return LoweredKernel(
         kernel,
         kernel.targets,
@@ -179,17 +209,31 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     for store in placed.stores:
         if store.target in free:
             program.layouts[store.target] = _layout(store, vector)
+            if program.images is not None and store.target not in program.plain:
+                program.images.offer(store, program.layouts[store.target])
     placed = store_as(placed, program.layouts)
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector)
+    placed = group_factors(placed, vector)
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
     updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
-    schedule = (exact_schedule if updated else choose_schedule)(placed, vector, lanes)
+    schedule = (exact_schedule if updated else tuned_schedule)(placed, vector, lanes)
+    if schedule.local is not None and len(kernel.bodies) > 1:
+        schedule = simt.choose_schedule(placed, vector, lanes, apart=True)
     for target, node in updated:
         if not overwrites(placed, node, target):
             raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
-    return Nest(placed, schedule, outputs)
+    return Nest(placed, schedule, outputs, program.images, _spare_buffers(kernel))
+
+
+def _spare_buffers(kernel: Kernel) -> int:
+    """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
+    loads = [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
+    # Each view of a weight may be packed in an order of its own: another argument.
+    read = {n if is_weight(n.src[0]) else n.src[0] for n in loads}
+    free = device_spec.limits().max_buffers - len(read) - len(kernel.targets)
+    return max(0, free // len(kernel.bodies))
 
 
 def _check_offsets(body: PlacedBody) -> None:
@@ -209,7 +253,7 @@ def _layout(store: PlacedStore, vector: Atom | None) -> Layout:
     return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
 
 
-def _flops(body: PlacedBody) -> int:
+def flops_of(body: PlacedBody) -> int:
     """Return arithmetic operations of one run, everything hoisted; a multiply-add counts two."""
     total = 0
     depends = dependencies(body.value)

@@ -25,24 +25,43 @@ MAX_GROWTH = 4
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """How one range is cut: value = min(outer*block, size-block) + unroll*lanes + lane."""
+    """How one range is cut: value = min(outer*block, size-block) + unroll*lanes + lane.
+
+    A single block may be larger than the range: then min(unroll*lanes, size-lanes) + lane. So may
+    a single vector: lanes beyond the range repeat its last element.
+
+    Attributes:
+        atom: the range.
+        outer, unroll, lanes: its parts.
+        apart: its unrolled steps are packed beside the outer ones, so that what other axes walk
+            between them lies together.
+    """
 
     atom: Atom
     outer: int
     unroll: int
     lanes: int
+    apart: bool = False
 
     @property
     def block(self) -> int:
         """Elements per outer step."""
         return self.unroll * self.lanes
 
+    def starts(self) -> NDArray[np.int64]:
+        """Return where each vector starts, over (outer, unroll).
+
+        The last block overlaps the one before; where there is one block only, its last vectors do.
+        """
+        size, inside = self.atom.size, np.arange(self.unroll) * self.lanes
+        if self.outer == 1:
+            return np.minimum(inside, max(0, size - self.lanes))[None]
+        base = np.minimum(np.arange(self.outer) * self.block, size - self.block)
+        return np.asarray(base[:, None] + inside, np.int64)
+
     def values(self) -> NDArray[np.int64]:
         """Return the range's value over (outer, unroll, lane)."""
-        size = self.atom.size
-        base = np.minimum(np.arange(self.outer) * self.block, size - self.block)
-        inside = np.arange(self.unroll * self.lanes).reshape(self.unroll, self.lanes)
-        return np.asarray(base[:, None, None] + inside, dtype=np.int64)
+        return np.asarray(self.starts()[:, :, None] + np.arange(self.lanes), np.int64)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -76,14 +95,15 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     if not {axis.atom for axis in axes}.issuperset(leaves):
         return None
     used = [axis for axis in axes if axis.atom in leaves]
-    sizes = [a.outer for a in used] + [a.unroll for a in used] + [a.lanes for a in used]
+    order = _order(used)
+    at = {part: i for i, part in enumerate(order)}
+    sizes = [(used[i].outer, used[i].unroll, used[i].lanes)[part] for i, part in order]
     if prod(sizes) > MAX_GROWTH * max(64, buffer.data.size):
         return None
-    n = len(used)
     grids: dict[Atom, NDArray[np.int64]] = {}
     for i, axis in enumerate(used):
-        shape = [1] * (3 * n)
-        shape[i], shape[n + i], shape[2 * n + i] = axis.outer, axis.unroll, axis.lanes
+        places = [at[i, part] for part in range(3)]
+        shape = [s if p in places else 1 for p, s in enumerate(sizes)]
         grids[axis.atom] = axis.values().reshape(shape)
     index = tuple(np.broadcast_to(_evaluate(ix, grids), sizes) for ix in place.index)
     inside = np.ones(sizes, bool)
@@ -92,9 +112,23 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
         inside &= (value >= low) & (value <= high)
     clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(index, buffer.shape, strict=True))
     data = np.where(inside, buffer.data[clipped], buffer.data.dtype.type(place.fill))
-    steps = [prod(sizes[i + 1 :]) for i in range(3 * n)]
-    strides = {a.atom: (steps[i], steps[n + i], steps[2 * n + i]) for i, a in enumerate(used)}
+    steps = [prod(sizes[p + 1 :]) for p in range(len(sizes))]
+    strides = {
+        a.atom: (steps[at[i, 0]], steps[at[i, 1]], steps[at[i, 2]]) for i, a in enumerate(used)
+    }
     return PackedWeight(load.src[0], np.ascontiguousarray(data).reshape(-1), strides)
+
+
+def _order(axes: list[Axis]) -> list[tuple[int, int]]:
+    """Return (axis, 0 for its outer steps, 1 for its unrolled ones, 2 for its lanes), outer first.
+
+    The parts of an axis are in this order, so that its values fill their places as they are.
+    """
+    order: list[tuple[int, int]] = []
+    for i, axis in enumerate(axes):
+        order += [(i, 0), (i, 1)] if axis.apart else [(i, 0)]
+    order += [(i, 1) for i, axis in enumerate(axes) if not axis.apart]
+    return order + [(i, 2) for i in range(len(axes))]
 
 
 def _evaluate(ix: Ix, grids: dict[Atom, NDArray[np.int64]]) -> NDArray[np.int64]:

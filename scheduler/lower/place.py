@@ -13,8 +13,9 @@ from math import prod
 
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.body import Body, atoms_of, scalar_nodes
-from scheduler.node import Node, make
+from scheduler.kernelize.body import Access, Body
+from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
+from scheduler.node import Node, is_weight, make
 from scheduler.ops import LOOPS, Op
 
 # Splitting stops here: more loops than this cost more than the divisions they replace.
@@ -97,11 +98,6 @@ class PlacedBody:
         return atoms | frozenset(dependencies(self.value)[self.values[store.row[0]]])
 
 
-def is_weight(node: Node) -> bool:
-    """Whether a node is a constant buffer."""
-    return node.op is Op.BUFFER and node.arg.kind == "weight"
-
-
 def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
     """Return the body with offsets into storage.
 
@@ -110,7 +106,16 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
         layouts: of stored nodes it reads or writes; those without one are row-major.
     """
     ranges = tuple(r for r in body.ranges if r is not None)
-    value = _rebuild(body.value, {}, layouts)
+
+    def put(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
+        access: Access = load.arg
+        index = tuple(ixs.substitute(i, mapping) for i in access.index)
+        valid = ixs.substitute_predicate(access.valid, mapping)
+        shape = load.src[0].shape
+        layout = layouts.get(load.src[0]) or row_major(len(shape))
+        return Place(index, valid, access.fill, layout.offset(index, shape))
+
+    value = rebuild(body.value, {}, put)
     stores, rows = [], len(body.stores)
     for s in body.stores:
         row = None
@@ -147,27 +152,9 @@ def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
     return found, weights
 
 
-def expressions_of(node: Node) -> list[Ix]:
-    """Return the index expressions of one placed scalar node."""
-    if node.op is Op.LOAD:
-        return [node.arg.offset, *node.arg.index, *(p[0] for p in node.arg.valid)]
-    if node.op in (Op.INDEX, Op.PICK):
-        return [node.arg]
-    return [p[0] for p in node.arg] if node.op is Op.SELECT else []
-
-
 def dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
     """Return per scalar node the ranges its value depends on, oldest first."""
-    found: dict[Node, set[Atom]] = {}
-    for node in scalar_nodes(value):
-        leaves = {a for ix in expressions_of(node) for a in ixs.leaves(ix)}
-        atoms = {a for a in leaves if a.node is None}
-        atoms |= {a for leaf in leaves if leaf.node is not None for a in found[leaf.node]}
-        for s in node.src if node.op is not Op.LOAD else ():
-            atoms |= found[s]
-        if node.op in LOOPS:
-            atoms -= set(node.arg[1])
-        found[node] = atoms
+    found = depends_on(value)
     return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
 
 
@@ -238,7 +225,7 @@ def _divisors_of(r: Atom, exprs: list[Ix]) -> set[int]:
 def _replace_ranges(
     body: PlacedBody, mapping: Mapping[Atom, Ix], ranges: tuple[Atom, ...]
 ) -> PlacedBody:
-    value = _rebuild(body.value, mapping, {})
+    value = rebuild(body.value, mapping, place_again)
     return PlacedBody(ranges, value, tuple(_moved(s, mapping) for s in body.stores))
 
 
@@ -264,45 +251,22 @@ def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]
     whole = ixs.of(fused)
     mapping = {outer: ixs.floordiv(whole, inner.size), inner: ixs.mod(whole, inner.size)}
 
-    def swap(group: tuple[Atom, ...]) -> tuple[Atom, ...]:
+    def renamed(group: tuple[Atom, ...]) -> tuple[Atom, ...]:
         return tuple(fused if r is outer else r for r in group if r is not inner)
 
-    value = _rebuild(body.value, mapping, {}, swap_ranges=(outer, inner, fused))
+    def swap(node: Node) -> Node | None:
+        if node.op is not Op.ACCUMULATE:
+            return None
+        return make(node.op, node.dtype, node.src, (node.arg[0], renamed(node.arg[1])))
+
+    value = rebuild(body.value, mapping, place_again, swap)
     stores = tuple(_moved(s, mapping) for s in body.stores)
-    return PlacedBody(swap(body.ranges), value, stores), fused
+    return PlacedBody(renamed(body.ranges), value, stores), fused
 
 
-def _rebuild(
-    value: Node,
-    mapping: Mapping[Atom, Ix],
-    layouts: Mapping[Node, Layout],
-    swap_ranges: tuple[Atom, Atom, Atom] | None = None,
-) -> Node:
-    """Return the scalar graph with ranges replaced everywhere; run-time index values follow."""
-    full: dict[Atom, Ix] = dict(mapping)
-    rebuilt: dict[Node, Node] = {}
-    for node in scalar_nodes(value):
-        arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
-        for atom in atoms_of(node):
-            if atom.node is not None and atom not in full:
-                renewed = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
-                full[atom] = ixs.of(renewed)
-        if node.op is Op.LOAD:
-            index = tuple(ixs.substitute(i, full) for i in arg.index)
-            valid = ixs.substitute_predicate(arg.valid, full)
-            if isinstance(arg, Place):
-                offset = ixs.substitute(arg.offset, full)
-            else:
-                shape = node.src[0].shape
-                layout = layouts.get(node.src[0]) or row_major(len(shape))
-                offset = layout.offset(index, shape)
-            arg, src = Place(index, valid, arg.fill, offset), node.src
-        elif node.op in (Op.INDEX, Op.PICK):
-            arg = ixs.substitute(arg, full)
-        elif node.op is Op.SELECT:
-            arg = ixs.substitute_predicate(arg, full)
-        elif node.op is Op.ACCUMULATE and swap_ranges is not None:
-            outer, inner, fused = swap_ranges
-            arg = (arg[0], tuple(fused if r is outer else r for r in arg[1] if r is not inner))
-        rebuilt[node] = make(node.op, node.dtype, src, arg)
-    return rebuilt[value]
+def place_again(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
+    """Return the argument of a placed LOAD in other ranges."""
+    place: Place = load.arg
+    index = tuple(ixs.substitute(i, mapping) for i in place.index)
+    valid = ixs.substitute_predicate(place.valid, mapping)
+    return Place(index, valid, place.fill, ixs.substitute(place.offset, mapping))

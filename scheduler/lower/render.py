@@ -10,21 +10,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from scheduler import device_spec
 from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.index import Atom, Ix
 from scheduler.lower import clang
-from scheduler.lower.emitter import Emitter, Val
+from scheduler.lower.emitter import Emitter
+from scheduler.lower.images import ImagePlan
+from scheduler.lower.local_tiles import emit_tile
+from scheduler.lower.nested import Loops, union
 from scheduler.lower.pack import Axis, PackedWeight
 from scheduler.lower.place import PlacedBody, looped
+from scheduler.lower.pointers import Argument
+from scheduler.lower.rolled import is_worth_rolling, roll
 from scheduler.lower.schedule import Schedule
-from scheduler.lower.values import Argument, Instance, Values
+from scheduler.lower.simt import guard_of
+from scheduler.lower.values import Instance, Values
 from scheduler.node import Node
-from scheduler.ops import Op, identity
+from scheduler.ops import Op
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +42,15 @@ class Nest:
         body: placed and merged.
         schedule: its loops.
         outputs: nodes whose storage its stores write, in their order.
+        images: what is an image; None where the device reads buffers only.
+        spare_buffers: arguments that may be added to those the body reads.
     """
 
     body: PlacedBody
     schedule: Schedule
     outputs: tuple[Node, ...]
+    images: ImagePlan | None = None
+    spare_buffers: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +76,29 @@ class _Renderer:
         self.pointers = [outputs[node] for node in nest.outputs]
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
-        self.reduces = {
-            r: self._reduce_axis(node, r)
-            for node, order in self.schedule.reduce_order.items()
-            for r in order
-        }
-        # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
-        whole = [a for a in self.reduces.values() if a.atom.size == a.outer * a.block]
+        vector = self.schedule.vector
+        self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
         self.e = Emitter()
+        self.loops = Loops(self.e, self.schedule)
+        # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
+        reduces = self.loops.reduces.values()
+        whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
+        if device_spec.current().is_simt:  # neighbouring work-items read neighbouring weights
+            axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
-        self.v.arguments = inputs
+        self.v.pointers.arguments, self.v.images = inputs, nest.images
+        self.v.pointers.spare_buffers, self.v.ahead = nest.spare_buffers, self.schedule.ahead
+        self.v.narrow = vector if self._useful < self.lanes else None
+        self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
+        self.loops.v = self.v
 
-    def _reduce_axis(self, node: Node, atom: Atom) -> Axis:
-        if atom is self.schedule.across.get(node):
-            return Axis(atom, atom.size // self.lanes, 1, self.lanes)
-        unroll = self.schedule.reduce_unroll.get(atom, 1)
-        return Axis(atom, atom.size // unroll, unroll, 1)
+    def _vectors(self) -> int:
+        """Return the vectors of the register tile."""
+        return prod(a.unroll for a in self.outputs if a.atom is self.schedule.vector)
+
+    def _run_here(self, node: Node, instance: Instance) -> None:
+        self.loops.run(node, [instance])
 
     def render(self, first: str, level: int) -> str:
         """Return the statements of the nest.
@@ -91,7 +108,12 @@ class _Renderer:
             level: of indentation.
         """
         schedule = self.schedule
+        if schedule.local is not None:
+            numbers = list(range(len(self.body.stores)))
+            emit_tile(self.e, self.v, schedule.local, lambda i: self._store_all([i], numbers))
+            return self.e.text(level)
         self.e.statement(f"const int item = {first};")
+        part = self._part() if schedule.parts > 1 else None
         outer = self.outputs[: len(self.outputs) - schedule.inner]
         inner = self.outputs[len(outer) :]
         known = {a.atom for a in outer}
@@ -103,96 +125,71 @@ class _Renderer:
                 self.e.statement(f"const int end = {last};")
                 header = f"for (int step = item * {schedule.chunk}; step < end; step++)"
                 loops.enter_context(self.e.loop(header))
-            name = "step" if schedule.chunk > 1 else "item"
+            name = "step" if schedule.chunk > 1 or part is not None else "item"
             instances = self._instances(outer, self._outer_steps(outer, name))
             self._reduce_all(instances, known)
             above = [self.body.loops_around(s) <= known for s in self.body.stores]
             self._store_all(instances, [i for i, here in enumerate(above) if here])
             if inner:
-                steps = {a.atom: self._open_loop(loops, a.outer) for a in inner}
+                steps = {inner[0].atom: self._open_part(loops, inner[0].outer, part)}
+                steps |= {a.atom: self.loops.open(loops, a.outer) for a in inner[1:]}
                 below = self._instances(inner, steps)
                 instances = [o.extended(i) for o in instances for i in below]
                 self._reduce_all(instances, {a.atom for a in self.outputs})
             self._store_all(instances, [i for i, here in enumerate(above) if not here])
         return self.e.text(level)
 
+    def _part(self) -> Ix:
+        """Emit which part of which step the work-item does."""
+        parts = self.schedule.parts
+        self.e.statement(f"const int step = item / {parts};")
+        self.e.statement(f"const int part = item % {parts};")
+        atom = ixs.new_range(parts, "part")
+        self.e.name_atom(atom, "part", self.e.depth)
+        return ixs.of(atom)
+
+    def _open_part(self, loops: ExitStack, count: int, part: Ix | None) -> Ix:
+        """Open the outermost loop inside a step, of a part only where there are parts."""
+        if part is None:
+            return self.loops.open(loops, count)
+        share = count // self.schedule.parts
+        return ixs.add(ixs.mul(part, share), self.loops.open(loops, share))
+
     def _store_all(self, instances: list[Instance], numbers: list[int]) -> None:
-        for instance in instances:
-            for number in numbers:  # one may overwrite what another one still has to read
-                self.v.evaluate(self.body.values[number], instance)
-            for number in numbers:
-                self._store(number, instance)
+        values = [self.body.values[n] for n in numbers]
+        axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # of the loops open
+        with ExitStack() as loops:
+            if is_worth_rolling(values, axes, instances):
+                instances = [roll(self.loops, loops, values, axes, instances)]
+            for instance in instances:
+                for value in values:  # one may overwrite what another one still has to read
+                    self.v.evaluate(value, instance)
+                for number in numbers:
+                    self._store(number, instance)
 
     def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
         """Emit the reductions that depend on known ranges only and are not emitted yet."""
         for node in looped(self.body):
             if known.issuperset(self.v.depends(node)):
-                self._run(node, instances)
-
-    def _run(self, node: Node, instances: list[Instance]) -> None:
-        """Emit a reduction or the filling of a private array, where it is not known yet."""
-        targets = {self.v.key(node, i): i for i in instances}
-        targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
-        if targets and node.op is Op.STAGE:
-            for key, instance in targets.items():
-                self._fill(node, key, instance)
-        elif targets:
-            self._reduce(node, targets)
-
-    def _run_here(self, node: Node, instance: Instance) -> None:
-        self._run(node, [instance])
-
-    def _fill(self, node: Node, key: tuple[object, ...], instance: Instance) -> None:
-        """Emit a private array and the loops that fill it."""
-        order = self.schedule.reduce_order[node]
-        across = self.schedule.across.get(node)
-        name, kind = self.e.fresh("row"), clang.register(node.dtype).cl
-        size = prod(r.size for r in order)
-        self.e.statement(f"{kind} {name}[{size}];")
-        depth = self.e.depth
-        lanes = self.lanes if across is not None else 1
-        with ExitStack() as loops:
-            steps = [self._open_loop(loops, self.reduces[r].outer) for r in order]
-            cuts = [list(self._cut(self.reduces[r], s)) for r, s in zip(order, steps, strict=True)]
-            for coordinates in product(*cuts):
-                self._put(node, name, instance.extended(_union(coordinates)), lanes)
-        done = across.size // self.lanes * self.lanes if across is not None else 0
-        if across is not None and done < across.size:
-            with ExitStack() as loops:
-                rest = {r: self._open_loop(loops, self.reduces[r].outer) for r in order[:-1]}
-                at = ixs.add(self._open_loop(loops, across.size - done), ixs.constant(done))
-                cuts = [list(self._cut(self.reduces[r], rest[r])) for r in order[:-1]]
-                cuts.append([Instance({across: at}, {})])
-                for coordinates in product(*cuts):
-                    self._put(node, name, instance.extended(_union(coordinates)), 1)
-        self.e.remember(key, Val(name, vector=False, depth=depth))
-
-    def _put(self, node: Node, name: str, instance: Instance, lanes: int) -> None:
-        """Store one element, or lanes of them, of a private array."""
-        self.v.evaluate(node.src[0], instance)
-        code = self.v.in_lanes(node.src[0], instance, lanes)
-        ranges = node.arg[1]
-        offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
-        if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:  # lanes over an outer axis
-            vector = self.e.fresh("s")
-            self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {vector} = {code};")
-            sign = "-" if node.dtype is dt.bool_ else ""
-            for k in range(lanes):
-                at = self.e.index(self.v.at_lane(offset, k))
-                self.e.statement(f"{name}[{at}] = {sign}{vector}.s{k:x};")
-            return
-        start = self.e.index(ixs.substitute(offset, {self.v.lane: ixs.ZERO}))
-        self.e.statement(clang.store_private(name, start, code, node.dtype, lanes))
+                self.loops.run(node, instances)
 
     def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
-        """Decompose the linear step number into the outer step of each range, innermost fastest."""
+        """Decompose the linear step number into the outer step of each range, innermost fastest.
+
+        Blocks of the blocked range count slowest of all.
+        """
         whole = ixs.new_range(max(1, self.schedule.steps), name)
         self.e.name_atom(whole, name, self.e.depth)
         rest = ixs.of(whole)
+        blocked, per_block = self.schedule.blocked or (None, 0)
         steps: dict[Atom, Ix] = {}
         for axis in reversed(axes):
-            steps[axis.atom] = self._variable(ixs.mod(rest, axis.outer))
-            rest = ixs.floordiv(rest, axis.outer)
+            count = per_block if axis.atom is blocked else axis.outer
+            steps[axis.atom] = self._variable(ixs.mod(rest, count))
+            rest = ixs.floordiv(rest, count)
+        if blocked is not None:
+            base = ixs.mul(self._variable(rest), per_block)
+            steps[blocked] = self._variable(ixs.add(base, steps[blocked]))
         return steps
 
     def _variable(self, ix: Ix) -> Ix:
@@ -206,147 +203,38 @@ class _Renderer:
 
     def _instances(self, axes: list[Axis], steps: dict[Atom, Ix]) -> list[Instance]:
         """Return the coordinates of the register tile over some ranges."""
-        cuts = [list(self._cut(axis, steps[axis.atom])) for axis in axes]
-        return [_union(combination) for combination in product(*cuts)]
-
-    def _cut(self, axis: Axis, step: Ix) -> Iterator[Instance]:
-        """Yield the unrolled coordinates of one range at an outer step."""
-        base = (
-            self._clamped(axis, step) if axis.atom.size % axis.block else ixs.mul(step, axis.block)
-        )
-        for u in range(axis.unroll):
-            value = ixs.add(base, ixs.constant(u * axis.lanes))
-            if axis.lanes > 1:
-                value = ixs.add(value, ixs.of(self.v.lane))
-            yield Instance({axis.atom: value}, {axis.atom: (step, u)})
-
-    def _clamped(self, axis: Axis, step: Ix) -> Ix:
-        """Start of a block; the last overlaps the one before: min(step*block, size - block)."""
-        last = axis.atom.size - axis.block
-        if step.is_const:
-            return ixs.constant(min(step.const * axis.block, last))
-        atom, name = ixs.new_range(last + 1, "b"), self.e.fresh("b")
-        start = self.e.index(ixs.mul(step, axis.block))
-        self.e.statement(f"const int {name} = {start} < {last} ? {start} : {last};")
-        self.e.name_atom(atom, name, self.e.depth)
-        return ixs.of(atom)
-
-    def _open_loop(self, stack: ExitStack, count: int) -> Ix:
-        if count == 1:
-            return ixs.ZERO
-        name = self.e.fresh("i")
-        step = ixs.new_range(count, name)
-        stack.enter_context(self.e.loop(f"for (int {name} = 0; {name} < {count}; {name}++)"))
-        self.e.name_atom(step, name, self.e.depth)
-        return ixs.of(step)
-
-    def _reduce(self, node: Node, targets: dict[tuple[object, ...], Instance]) -> None:
-        """Emit accumulators, loops over the reduced ranges, and the results of one reduction."""
-        across = self.schedule.across.get(node)
-        moving = any(
-            self.v.moves(i.mapping[a]) for i in targets.values() for a in self.v.depends(node)
-        )
-        lanes = self.lanes if across is not None or moving else 1
-        names = {key: self._accumulator(node, lanes) for key in targets}
-        order = self.schedule.reduce_order[node]
-        with ExitStack() as loops:
-            steps = {r: self._open_loop(loops, self.reduces[r].outer) for r in order}
-            cuts = [list(self._cut(self.reduces[r], steps[r])) for r in order]
-            self._accumulate(node, targets, names, [_union(c) for c in product(*cuts)], lanes)
-        if across is not None:
-            names = {key: self._across(name, node, lanes) for key, name in names.items()}
-            self._leftover(node, across, targets, names)
-        for key, name in names.items():
-            self.e.remember(key, Val(name, moving and across is None, self.e.depth))
-
-    def _accumulate(
-        self,
-        node: Node,
-        targets: dict[tuple[object, ...], Instance],
-        names: dict[tuple[object, ...], str],
-        inner: list[Instance],
-        lanes: int,
-    ) -> None:
-        for coordinates in inner:
-            for key, outer in targets.items():
-                value = self._next(node, outer.extended(coordinates), names[key], lanes)
-                self.e.statement(f"{names[key]} = {value};")
-
-    def _leftover(
-        self,
-        node: Node,
-        across: Atom,
-        targets: dict[tuple[object, ...], Instance],
-        names: dict[tuple[object, ...], str],
-    ) -> None:
-        """Reduce what lanes left over at the end of their range, one element at a time."""
-        done = across.size // self.lanes * self.lanes
-        if done == across.size:
-            return
-        order = self.schedule.reduce_order[node]
-        with ExitStack() as loops:
-            cuts = []
-            for r in order:
-                if r is not across:
-                    step = self._open_loop(loops, self.reduces[r].outer)
-                    cuts.append(list(self._cut(self.reduces[r], step)))
-            at = ixs.add(self._open_loop(loops, across.size - done), ixs.constant(done))
-            cuts.append([Instance({across: at}, {})])
-            self._accumulate(node, targets, names, [_union(c) for c in product(*cuts)], 1)
-
-    def _accumulator(self, node: Node, lanes: int) -> str:
-        name = self.e.fresh("acc")
-        start = clang.literal(identity(node.arg[0], node.dtype), node.dtype)
-        value = clang.widen(start, node.dtype, lanes) if lanes > 1 else start
-        self.e.statement(f"{clang.ctype(node.dtype, lanes)} {name} = {value};")
-        return name
-
-    def _next(self, node: Node, instance: Instance, name: str, lanes: int) -> str:
-        """Return the accumulator's next value; a product is fused into its sum."""
-        op, term = node.arg[0], node.src[0]
-        if op is Op.ADD and term.op is Op.MUL and node.dtype.is_float:
-            for source in term.src:
-                self.v.evaluate(source, instance)
-            a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
-            return (
-                f"m_fma({a}, {b}, {name})"
-                if node.dtype is not dt.float64
-                else f"fma({a}, {b}, {name})"
-            )
-        self.v.evaluate(term, instance)
-        value = self.v.in_lanes(term, instance, lanes)
-        return clang.combine(op, name, value, node.dtype, lanes)
-
-    def _across(self, name: str, node: Node, lanes: int) -> str:
-        """Combine the lanes of an accumulator pairwise; return the scalar accumulator."""
-        code = name
-        while lanes > 1:
-            lanes //= 2
-            low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
-            text = clang.combine(node.arg[0], f"{code}.{low}", f"{code}.{high}", node.dtype, lanes)
-            if node.dtype is dt.bool_ and lanes == 1:
-                text = f"-({text})"  # true is -1 in lanes, 1 as a scalar
-            code, kind = self.e.fresh("h"), clang.ctype(node.dtype, lanes)
-            self.e.statement(f"{kind} {code} = {text};")
-        return code
+        cuts = [self.loops.cut(axis, steps[axis.atom]) for axis in axes]
+        return [union(combination) for combination in product(*cuts)]
 
     def _store(self, number: int, instance: Instance) -> None:
         value, pointer = self.body.values[number], self.pointers[number]
         kind = value.dtype
+        if value.op is Op.CAST and (kind, value.src[0].dtype) == (dt.float16, dt.float32):
+            value = value.src[0]  # the store rounds
         self.v.evaluate(value, instance)
         offset = ixs.substitute(self.body.stores[number].offset, instance.mapping)
         lanes = self.lanes if self.v.moves(offset) else 1
         guard, row = self._row(number, instance)
         code = self.v.in_lanes(value, instance, lanes)
-        if lanes == 1 or ixs.coefficient(offset, self.v.lane) == 1:
-            start = self.e.index(self.v.at_lane(offset, 0)) + row
-            self.e.statement(guard + clang.store(pointer, start, code, kind, lanes))
+        if self.v.images is not None:
+            written = self.v.images.write(self.v, self.body.stores[number], instance, pointer, code)
+            if written is not None:
+                self.e.statement(written)
+                return
+        narrow = lanes > 1 and self._useful < lanes
+        if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
+            base, start = self.v.pointers.address(
+                pointer, self.v.at_lane(offset, 0), kind, written=True
+            )
+            self.e.statement(guard + clang.store(base, start + row, code, kind, lanes))
             return
         name = self.e.fresh("s")
         self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
-        for k in range(lanes):
-            at = self.e.index(self.v.at_lane(offset, k)) + row
-            self.e.statement(guard + clang.store(pointer, at, f"{name}.s{k:x}", kind, 1))
+        for k in range(min(lanes, self._useful)):
+            base, at = self.v.pointers.address(
+                pointer, self.v.at_lane(offset, k), kind, written=True
+            )
+            self.e.statement(guard + clang.store(base, at + row, f"{name}.s{k:x}", kind, 1))
 
     def _row(self, number: int, instance: Instance) -> tuple[str, str]:
         """Return the condition of a store to a row known at run time, and what it adds."""
@@ -358,13 +246,6 @@ class _Renderer:
         self.v.evaluate(node, instance)
         code = self.v.value(node, instance).code
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
-
-
-def _union(parts: tuple[Instance, ...]) -> Instance:
-    result = Instance({}, {})
-    for part in parts:
-        result = result.extended(part)
-    return result
 
 
 def render(nests: Sequence[Nest]) -> Rendered:
@@ -381,14 +262,21 @@ def render(nests: Sequence[Nest]) -> Rendered:
         lines = _Renderer(nests[0], outputs, inputs).render("get_global_id(0)", 1)
     else:
         lines = "\n".join(_side_by_side(nests, outputs, inputs))
-    parameters = [f"__global {node.dtype.cl}* {name}" for node, name in outputs.items()]
-    for argument, name in inputs.items():
-        kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
-        parameters.append(f"const __global {kind.cl}* {name}")
-    text = f"({', '.join(parameters)})\n{{\n{lines}\n}}\n"
+    images = nests[0].images
+    parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
+    parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
     items = sum(nest.schedule.items for nest in nests)
+    text = f"({', '.join(parameters)})\n{{\n{guard_of(items)}{lines}\n}}\n"
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     return Rendered(text, tuple(inputs), items, lanes)
+
+
+def _parameter(images: ImagePlan | None, argument: Argument, name: str, *, written: bool) -> str:
+    image = None if images is None else images.parameter(argument, name, written=written)
+    if image is not None:
+        return image
+    kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
+    return f"{'' if written else 'const '}__global {kind.cl}* {name}"
 
 
 def _side_by_side(

@@ -1,48 +1,63 @@
-"""Choose the loops of a kernel: the vector range, the register tile, what a work-item does.
+"""Choose the loops of a kernel: the register tile, the order of loops, what a work-item does.
 
-Heuristics for CPUs. Vector lanes go over the range that most loads walk with stride 1 (weights
-always can: they are packed to fit). A contraction keeps a register tile of `vector blocks x rows`,
-so that each loaded weight vector meets several rows and each loaded activation several vectors.
+Heuristics for CPUs. A contraction keeps a register tile of `vectors x rows`, so that each loaded
+weight vector meets several rows and each loaded activation several vectors. Work-items are blocks
+of rows where activations are larger than weights, so that a core reads what it wrote before;
+elsewhere they are blocks of results, so that each core reads its own part of the weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import dataclass, field
 from math import prod
+from typing import TYPE_CHECKING
 
+from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.index import Atom
-from scheduler.kernelize.body import scalar_nodes
-from scheduler.lower.place import (
-    PlacedBody,
-    PlacedStore,
-    accumulates,
-    dependencies,
-    is_weight,
-    looped,
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.lower.choice import HEURISTIC, Choice
+from scheduler.lower.parts import inner_parts
+from scheduler.lower.place import PlacedBody, dependencies, looped
+from scheduler.lower.tile import contraction_tile, window_rows
+from scheduler.lower.vector import (
+    LoadInfo,
+    choose_across,
+    is_outer_product,
+    load_score,
+    loads_of,
 )
 from scheduler.node import Node
-from scheduler.ops import ELEMENTWISE, LOOPS, Op
+from scheduler.ops import Op
 
-MAX_LANES = 16
-# Register tile of a contraction: vectors of outputs x rows, or a divisor of the rows up to two
-# more: 2x8 accumulators of 16 lanes leave half of 32 registers of 512 bits to operands.
-TILE_VECTORS = 2
-TILE_ROWS = 6
-# Rows of a sliding-window kernel without cross-channel sums: neighbours share most of their window.
-WINDOW_ROWS = 4
+if TYPE_CHECKING:
+    from scheduler.lower.local_tiles import LocalTile
+
+# Vectors of results where there are no rows: several streams of weights at once.
+STREAM_VECTORS = 4
+# Register tile of a sliding window: vectors, and accumulators in all; rows of one without weights.
+WINDOW_VECTORS = 2
+WINDOW_TILE = 16
+POOL_ROWS = 4
 # Bytes a step of a streaming kernel stores: its index arithmetic is paid once for two lines.
 STREAM_BYTES = 128
-# What lanes gain on an operation, in units of what they gain on a load.
-ARITHMETIC_SCORE = 0.2
 # Ranges that only weights follow are unrolled up to this size: the other loads are shared.
 SMALL_RANGE = 4
 # Reduce loops up to this size are unrolled whole, so that overlapping windows share their loads.
 FULL_UNROLL = 7
+# Multiply-adds that the innermost loop holds at most when it is unrolled further.
+MAX_UNROLLED = 128
 # Smallest useful share of a launch per work-item, in elementary operations.
 MIN_ITEM_WORK = 20_000
-MAX_ITEMS = 64
+MAX_ITEMS = 32
+# Blocks of rows that become work-items: enough for several cores to share evenly.
+MAX_BLOCKS = 16
+# Weights may be so many times larger than what else is read when rows become work-items.
+BLOCKED_WEIGHTS = 4
+# Row tiles that share a block of weights, up to which the next block is fetched meanwhile.
+MAX_AHEAD_REPEATS = 32
+# Rows of the tile that share the cost of asking early.
+MIN_AHEAD_ROWS = 8
 
 
 @dataclass(slots=True)
@@ -74,10 +89,19 @@ class Schedule:
             others make up `steps`, of which each work-item does `chunk` consecutive ones.
         vector: the output range that lanes run over, None for scalar results.
         lanes: vector width.
+        parts: into how many the outermost loop inside a step is cut, each for a work-item of its
+            own; the items of a step repeat what is above that loop.
+        blocked: an output range whose steps are counted in blocks outside all other loops, and the
+            steps of a block; the block divides them.
+        ahead: the output range whose next step's weights are fetched during a step, None if weights
+            stay in the innermost cache.
+        row: the output range that the register tile's rows are of, None if it has none.
+        contracts: whether each vector of weights meets several rows; else rows share a window.
         across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
             has none.
         reduce_unroll: per reduce range, how many steps the loop body holds.
         reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
+        local: the tile of a work-group in local memory; None where work-items work alone.
     """
 
     tiles: list[Tile]
@@ -86,152 +110,63 @@ class Schedule:
     inner: int = 0
     steps: int = 1
     chunk: int = 1
+    parts: int = 1
+    blocked: tuple[Atom, int] | None = None
+    ahead: Atom | None = None
+    row: Atom | None = None
+    contracts: bool = False
     reduce_unroll: dict[Atom, int] = field(default_factory=dict)
     reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
     across: dict[Node, Atom] = field(default_factory=dict)
+    local: LocalTile | None = None
 
     @property
     def items(self) -> int:
         """Work-items to launch."""
-        return -(-self.steps // self.chunk)
+        return -(-self.steps // self.chunk) * self.parts
 
 
-@dataclass(frozen=True, slots=True)
-class LoadInfo:
-    """A load and how often one output element performs it."""
-
-    node: Node
-    weight: bool
-    times: int
-    masked_by: frozenset[Atom]  # ranges its predicate depends on
-    gathered_by: frozenset[Atom] = frozenset()  # ranges a run-time index of it depends on
-
-
-def loads_of(body: PlacedBody) -> list[LoadInfo]:
-    """Return the loads of a body with their multiplicity per output element.
-
-    A load is repeated by the inner loops that it depends on; out of the others it is hoisted.
-    """
-    depends = dependencies(body.value)
-    mine = set(body.ranges)
-    result = []
-    for node in reversed(scalar_nodes(body.value)):
-        if node.op is Op.LOAD:
-            times = prod(r.size for r in depends[node] if r not in mine)
-            behind = {a.node for ix in node.arg.index for a in ixs.leaves(ix)} - {None}
-            gathered = frozenset(r for n, on in depends.items() if n in behind for r in on)
-            result.append(LoadInfo(node, is_weight(node.src[0]), times, _masks(node), gathered))
-    return result
-
-
-def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None, int]:
-    """Return the output range to run lanes over and the number of lanes.
-
-    (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
-
-    Args:
-        body: placed, ranges not merged.
-        free: results that may be stored in any order of axes.
-    """
-    loads = loads_of(body)
-    depends = dependencies(body.value)
-    arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
-    reduces = [r for n in accumulates(body) for r in n.arg[1]]
-    rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
-    rows |= {r for s in body.stores if s.row is not None for r in depends[body.values[s.row[0]]]}
-    best: tuple[float, Atom | None, int] = (0.0, None, 1)
-    for atom in [*reversed(body.ranges), *reversed(dict.fromkeys(reduces))]:
-        is_output = atom in body.ranges
-        lanes = _lanes(atom.size)
-        if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
-            continue
-        score = sum(_load_score(load, atom) for load in loads)
-        score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
-        if is_output:
-            score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
-        if is_output and any(_is_outer_product(load, atom, loads) for load in loads):
-            score *= 1.25
-        score *= _efficiency(atom.size, lanes)
-        if not is_output:
-            score *= 0.7  # a horizontal sum at the end, and nothing to share between lanes
-        if score > best[0]:
-            best = (score, atom if is_output else None, lanes)
-    return best[1], best[2]
-
-
-def _store_score(store: PlacedStore, atom: Atom) -> float:
-    if atom not in set(ixs.leaves(store.offset)):
-        return 0.0
-    return 1.0 if ixs.coefficient(store.offset, atom) == 1 else -2.0
-
-
-def _lanes(size: int) -> int:
-    return next((n for n in (16, 8, 4) if n <= min(MAX_LANES, size)), 1)
-
-
-def _efficiency(size: int, lanes: int) -> float:
-    useful = size / (-(-size // lanes) * lanes)
-    return useful * float((lanes / MAX_LANES) ** 0.25)
-
-
-def _load_score(load: LoadInfo, atom: Atom) -> float:
-    if atom in load.gathered_by:
-        return -2.0 * load.times
-    if load.weight:
-        return float(load.times)
-    step = ixs.coefficient(load.node.arg.offset, atom)
-    if step not in (0, 1):
-        return -2.0 * load.times
-    return -1.5 * load.times if atom in load.masked_by else 1.0 * load.times
-
-
-def _is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
-    """Whether lanes over `atom` make a weight a vector and another operand a scalar."""
-    if not load.weight or load.times == 1 or atom not in set(ixs.leaves(load.node.arg.offset)):
-        return False
-    others = [o for o in loads if not o.weight and o.times == load.times]
-    return bool(others) and all(ixs.coefficient(o.node.arg.offset, atom) == 0 for o in others)
-
-
-def choose_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedule:
+def choose_schedule(
+    body: PlacedBody, vector: Atom | None, lanes: int, choice: Choice = HEURISTIC
+) -> Schedule:
     """Return the loops for a body whose ranges are merged.
 
     Args:
         body: placed and merged.
         vector: from `choose_vector`, after merging.
         lanes: same.
+        choice: what is taken instead of the heuristics below, as far as it fits.
     """
+    if choice.lanes and vector is not None and vector.size >= choice.lanes:
+        lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
     schedule = Schedule([], vector, lanes)
     if vector in tiles:
         tiles[vector].lanes = lanes
     loads = loads_of(body)
-    depends = dependencies(body.value)
-    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
-        taken = {vector, *schedule.across.values()}
-        if lanes > 1 and taken.isdisjoint(depends[node]):
-            across = _choose_across(node, lanes)
-            if across is not None:
-                schedule.across[node] = across
-        order = _reduce_order(node, loads, schedule.across.get(node))
-        schedule.reduce_order[node] = order
-        for r in order:
-            schedule.reduce_unroll[r] = 1
-        if order and node.op is Op.ACCUMULATE and order[-1] is not schedule.across.get(node):
-            schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
+    _choose_reductions(schedule, body, loads)
     hoisted = hoisted_ranges(body)
-    streams = vector is not None and all(_load_score(load, vector) > 0 for load in loads)
+    streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
     if not schedule.reduce_order and vector in tiles and streams:
         _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
-        _register_tile(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted)
-    schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted)
+        heavy = [ld for ld in loads if ld.times > 1]
+        _register_tile(schedule, tiles, heavy, hoisted)
+    _resize(schedule, tiles, choice)
+    _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
+    schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
     schedule.inner = (
         sum(t.atom not in hoisted for t in schedule.tiles) if hoisted is not None else 0
     )
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
-    schedule.chunk = _chunk(schedule, body)
+    schedule.blocked = _blocked_rows(outer, loads, choice.blocks)
+    schedule.chunk = _chunk(schedule, outer, body, choice.items)
+    schedule.ahead = _fetched_ahead(schedule, outer, choice.ahead)
+    if schedule.inner and schedule.chunk == 1:
+        below = schedule.tiles[len(outer)].outer
+        above = frozenset(t.atom for t in outer)
+        schedule.parts = inner_parts(body, above, schedule.steps, below)
     return schedule
 
 
@@ -249,39 +184,44 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     return frozenset().union(*hoisted) if hoisted else None
 
 
-def _choose_across(node: Node, lanes: int) -> Atom | None:
-    """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
-    if node.op is Op.STAGE and any(n.op in LOOPS for n in _computed_each_step(node)):
-        return None  # the lanes serve the reduction that each element is
-    best: tuple[float, Atom | None] = (0.0, None)
-    loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
-    for atom in reversed(node.arg[1]):
-        if atom.size < lanes:
+def _choose_reductions(schedule: Schedule, body: PlacedBody, loads: list[LoadInfo]) -> None:
+    """Choose the order of the loops of each reduction, and the range its lanes run over."""
+    depends = dependencies(body.value)
+    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
+        taken = {schedule.vector, *schedule.across.values()}
+        if schedule.lanes > 1 and taken.isdisjoint(depends[node]):
+            across = choose_across(node, schedule.lanes)
+            if across is not None:
+                schedule.across[node] = across
+        order = _reduce_order(node, loads, schedule.across.get(node))
+        schedule.reduce_order[node] = order
+        for r in order:
+            schedule.reduce_unroll[r] = 1
+        if order and node.op is Op.ACCUMULATE:
+            lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
+            schedule.reduce_unroll[order[-1]] = _whole(order[-1].size // lanes)
+
+
+def _whole(size: int) -> int:
+    """Return how many steps a reduce loop's body holds before its tile is known."""
+    return size if size <= FULL_UNROLL else 1
+
+
+def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
+    """Unroll innermost reduce loops further while their bodies stay small.
+
+    Args:
+        schedule: its `reduce_unroll` is completed.
+        tile: accumulators of the register tile.
+        asked: steps of a body by choice, 0 for none.
+    """
+    for node, order in schedule.reduce_order.items():
+        if not order or node.op is not Op.ACCUMULATE or order[-1] is schedule.across.get(node):
             continue
-        infos = [LoadInfo(n, is_weight(n.src[0]), 1, _masks(n)) for n in loads]
-        score = sum(_load_score(info, atom) for info in infos)
-        if score > best[0]:
-            best = (score, atom)
-    return best[1]
-
-
-def _computed_each_step(stage: Node) -> list[Node]:
-    """Return the nodes that filling a private array evaluates anew for each element."""
-    own = set(stage.arg[1])
-    depends = dependencies(stage.src[0])
-    nodes = scalar_nodes(stage.src[0], into_reductions=False)
-    return [n for n in nodes if not own.isdisjoint(depends[n])]
-
-
-def _masks(load: Node) -> frozenset[Atom]:
-    return frozenset(a for ix, _, _ in load.arg.valid for a in ixs.leaves(ix))
-
-
-def _unroll(size: int) -> int:
-    """Return how many steps of a reduce loop its body holds."""
-    if size <= FULL_UNROLL:
-        return size
-    return next(u for u in (4, 3, 2, 1) if size % u == 0)
+        r = order[-1]
+        if asked or r.size > FULL_UNROLL:
+            most = asked or max(1, min(4, MAX_UNROLLED // tile))
+            schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
 def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
@@ -306,13 +246,25 @@ def _stream_tile(tile: Tile, body: PlacedBody) -> None:
             return
 
 
+def _resize(schedule: Schedule, tiles: dict[Atom, Tile], choice: Choice) -> None:
+    """Give the register tile the size of a choice, no larger than its ranges."""
+    vector, row = schedule.vector, schedule.row
+    if choice.vectors and vector in tiles:
+        tile = tiles[vector]
+        tile.unroll = min(choice.vectors, -(-vector.size // tile.lanes))
+    if choice.rows and row is not None:
+        tiles[row].unroll = min(choice.rows, row.size)
+
+
 def _register_tile(
+    schedule: Schedule,
     tiles: dict[Atom, Tile],
-    vector: Atom,
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
 ) -> None:
-    outer_product = any(_is_outer_product(ld, vector, inner) for ld in inner)
+    vector = schedule.vector
+    assert vector is not None  # the caller asked
+    outer_product = any(is_outer_product(ld, vector, inner) for ld in inner)
     shared = any(  # the vector meets other operands as scalars
         ixs.coefficient(ld.node.arg.offset, vector) == 0 for ld in inner if not ld.weight
     )
@@ -323,52 +275,108 @@ def _register_tile(
         and (hoisted is None or r not in hoisted)
         and any(ixs.coefficient(ld.node.arg.offset, r) not in (0,) for ld in inner if not ld.weight)
     ]
-    row = rows[-1] if rows else None
-    if outer_product or (hoisted is not None and shared):
+    row = schedule.row = rows[-1] if rows else None
+    schedule.contracts = outer_product or (hoisted is not None and shared)
+    if schedule.contracts:
         lanes = tiles[vector].lanes
-        tiles[vector].unroll = _blocks(vector.size, lanes, TILE_VECTORS if row else 4)
-        if row is not None:
-            tiles[row].unroll = _divisor(row.size, TILE_ROWS)
+        vectors = -(-vector.size // lanes)
+        if row is None:
+            tiles[vector].unroll = min(vectors, STREAM_VECTORS)
+            return
+        steps = max(ld.times for ld in inner)
+        narrow = any(ld.weight and ld.node.dtype is dt.float16 for ld in inner)
+        stride = _row_stride(row, inner)
+        shape = contraction_tile(vectors, row.size, steps, lanes, stride, narrow=narrow)
+        tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
-        tiles[row].unroll = _divisor(row.size, WINDOW_ROWS)
+        vectors = min(WINDOW_VECTORS, -(-vector.size // tiles[vector].lanes))
+        weighted = any(ld.weight for ld in inner)
+        most = WINDOW_TILE // vectors if weighted else POOL_ROWS
+        tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
         if r.size <= SMALL_RANGE and r is not vector and r not in rows:
             tile.unroll = r.size
 
 
-def _blocks(size: int, lanes: int, most: int) -> int:
-    """Return how many vectors a tile takes: as many as wanted without much overlap at the end."""
-    vectors = -(-size // lanes)
-    return next((n for n in range(most, 0, -1) if vectors % n == 0 and size >= n * lanes), 1)
-
-
-def _divisor(size: int, most: int) -> int:
-    """Return the rows per tile: a divisor near `most`, else `most` with an overlapping end."""
-    best = max(d for d in range(1, most + 3) if size % d == 0)
-    if best * 2 > most or size < most:
-        return best
-    return most
+def _row_stride(row: Atom, loads: list[LoadInfo]) -> int:
+    """Return the bytes between the operands of two rows; 0 if that differs between loads."""
+    found = {
+        (ixs.coefficient(ld.node.arg.offset, row) or 0) * ld.node.dtype.itemsize
+        for ld in loads
+        if not ld.weight
+    } - {0}
+    return found.pop() if len(found) == 1 else 0
 
 
 def _loop_order(
-    tiles: list[Tile], body: PlacedBody, loads: list[LoadInfo], hoisted: frozenset[Atom] | None
+    tiles: list[Tile],
+    body: PlacedBody,
+    loads: list[LoadInfo],
+    hoisted: frozenset[Atom] | None,
+    asked: int,
 ) -> list[Tile]:
-    """Put hoisted ranges outermost, then the vector of a contraction, so that weights stay put."""
+    """Put hoisted ranges outermost, then the vector of a contraction, so that weights stay put.
+
+    By choice (`asked` is 1) the ranges that weights do not follow are outside of those.
+    """
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
 
     def rank(tile: Tile) -> tuple[bool, bool, int]:
         walks_weights = any(tile.atom in set(ixs.leaves(ld.node.arg.offset)) for ld in heavy)
         below = hoisted is not None and tile.atom not in hoisted
-        return (below, not walks_weights, body.ranges.index(tile.atom))
+        return (below, walks_weights == (asked == 1), body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)
 
 
-def _chunk(schedule: Schedule, body: PlacedBody) -> int:
-    """Return outer steps per work-item: enough items to share, none too small to pay its launch."""
+def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple[Atom, int] | None:
+    """Return the range to cut into work-items outside the loop over weights, and steps of a block.
+
+    None where weights are larger than what else is read, or are outermost in any case; unless a
+    number of blocks is asked for.
+    """
+    heavy = [ld for ld in loads if ld.weight and ld.times > 1]
+    walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}
+    rows = [t for t in outer if t.atom not in walked and t.outer > 1]
+    if not rows or not any(t.atom in walked and t.outer > 1 for t in outer):
+        return None
+    weights = max(prod(ld.node.src[0].shape) for ld in heavy)
+    others = [prod(ld.node.src[0].shape) for ld in loads if not ld.weight]
+    if not asked and weights >= BLOCKED_WEIGHTS * max(others, default=0):
+        return None
+    row = rows[0]
+    blocks = max(d for d in range(1, (asked or MAX_BLOCKS) + 1) if row.outer % d == 0)
+    return (row.atom, row.outer // blocks) if blocks > 1 else None
+
+
+def _fetched_ahead(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
+    """Return the vector's range if its weights are read few times before the next ones."""
+    repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
+    alone = schedule.blocked is None and schedule.inner == 0
+    rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
+    pays = repeats <= MAX_AHEAD_REPEATS and rows >= MIN_AHEAD_ROWS
+    wanted = asked == 2 or (not asked and pays)
+    return schedule.vector if alone and wanted else None
+
+
+def _chunk(schedule: Schedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
+    """Return outer steps per work-item: enough items to share, none too small to pay its launch.
+
+    Or as many as make the number of work-items that is asked for.
+    """
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
     work = prod(t.atom.size for t in schedule.tiles) * reduce * ops
-    items = max(1, min(MAX_ITEMS, work // MIN_ITEM_WORK, schedule.steps))
-    return -(-schedule.steps // items)
+    items = max(1, min(asked or min(MAX_ITEMS, work // MIN_ITEM_WORK), schedule.steps))
+    chunk = -(-schedule.steps // items)
+    if schedule.blocked is None:
+        return chunk
+    atom, per_block = schedule.blocked
+    count = next(t.outer for t in outer if t.atom is atom)
+    block = schedule.steps // (count // per_block)
+    # Whole blocks where they are small, whole parts of one where they are large.
+    if chunk >= block:
+        return chunk // block * block
+    part = max(d for d in range(1, chunk + 1) if block % d == 0)
+    return part if 2 * part > chunk else chunk

@@ -14,15 +14,18 @@ from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.body import scalar_nodes
+from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter, Val
+from scheduler.lower.images import ImagePlan
 from scheduler.lower.pack import Axis, PackedWeight, pack
-from scheduler.lower.place import Place, dependencies, expressions_of, is_weight
-from scheduler.node import Node
+from scheduler.lower.place import Place, dependencies
+from scheduler.lower.pointers import Pointers
+from scheduler.node import Node, is_weight
 from scheduler.ops import LOOPS, Op
 
-Argument = Node | PackedWeight
+# Weights of at least so many bytes are asked for one tile ahead: the innermost cache holds less.
+AHEAD_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +38,7 @@ class Instance:
     """
 
     mapping: dict[Atom, Ix]
-    coordinates: dict[Atom, tuple[Ix, int]]
+    coordinates: dict[Atom, tuple[Ix, Ix]]
 
     def extended(self, other: Instance) -> Instance:
         """Return this instance with the ranges of another."""
@@ -60,9 +63,13 @@ class Values:
         self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
         self.lane = ixs.new_range(max(2, lanes), "lane")
         emitter.name_atom(self.lane, "lane", 0)
-        self.arguments: dict[Argument, str] = {}  # the loop nests of a kernel share one
+        self.pointers = Pointers(emitter, lanes)
         self._packed: dict[Node, PackedWeight | None] = {}
+        self.assumed: set[tuple[Ix, int, int]] = set()  # what the bounds of open loops ensure
         self._by_lane = {self.lane}  # atoms that differ by lane
+        self.images: ImagePlan | None = None  # where the device reads images
+        self.ahead: Atom | None = None  # the range whose next step's weights are asked for early
+        self.narrow: Atom | None = None  # the range of the lanes, where there are more of them
         self._runtime: dict[str, Atom] = {}
         self._orders: dict[Node, list[Node]] = {}
         self._depends = dependencies(value)
@@ -241,31 +248,49 @@ class Values:
         packed = self._pack(node) if is_weight(node.src[0]) else None
         if packed is not None:
             return self._load_packed(packed, instance)
+        if self.images is not None:
+            texel = self.images.read(self, node, instance)
+            if texel is not None:
+                return texel
         offset = ixs.substitute(place.offset, instance.mapping)
-        valid = ixs.substitute_predicate(place.valid, instance.mapping)
+        valid = self._unproven(ixs.substitute_predicate(place.valid, instance.mapping))
         key = ("load", node.src[0], offset, valid, place.fill)
         known = self.e.lookup(key)
         if known is not None:
             return known
-        pointer = self.argument(node.src[0])
+        pointer = self.pointers.argument(node.src[0])
         fill = clang.literal(place.fill, node.dtype)
         if valid == ixs.NEVER:
             return Val(fill, vector=False, depth=0)
         depth = max([self.e.depth_of(offset), *(self.e.depth_of(ix) for ix, _, _ in valid)])
         masks_move = any(self.moves(ix) for ix, _, _ in valid)
         step = self._lane_step(offset)
-        if step is None or step > 1 or step < 0 or masks_move:
-            code, vector = self._load_lanes(pointer, offset, valid, node.dtype, fill), True
+        last = self._last_lane(place)
+        if step is None or step > 1 or step < 0 or masks_move or last < self.lanes - 1:
+            code, vector = self._load_lanes(node, offset, valid, last), True
         else:
             vector = step == 1
             lanes = self.lanes if vector else 1
             start = ixs.substitute(offset, {self.lane: ixs.ZERO})
-            code = clang.load(pointer, self.e.index(start), node.dtype, lanes)
-            if valid:
+            test = self.condition(valid) if valid else None
+            found = None if test is None else self.pointers.masked(node, start, test, valid)
+            base, at = found or (pointer, start)
+            code = clang.load(*self.pointers.address(base, at, node.dtype), node.dtype, lanes)
+            if test is not None and found is None:
                 other = clang.widen(fill, node.dtype, lanes) if vector else fill
-                code = f"{self.condition(valid).code} ? {code} : {other}"
+                code = f"{test.code} ? {code} : {other}"
         lanes = self.lanes if vector else 1
         return self.e.define(key, clang.ctype(node.dtype, lanes), code, vector=vector, depth=depth)
+
+    def _unproven(self, valid: Predicate) -> Predicate:
+        """Return the tests of a predicate that open loops do not already ensure."""
+        return tuple(test for test in valid if test not in self.assumed)
+
+    def _last_lane(self, place: Place) -> int:
+        """Return the last lane that reads: a weight that is not packed ends with its range."""
+        if self.narrow is None or self.narrow not in set(ixs.leaves(place.offset)):
+            return self.lanes - 1
+        return self.narrow.hi
 
     def _lane_step(self, offset: Ix) -> int | None:
         """Return by how much an offset moves per lane; None if that differs between lanes."""
@@ -275,12 +300,15 @@ class Values:
             return None
         return ixs.coefficient(offset, self.lane)
 
-    def _load_lanes(
-        self, pointer: str, offset: Ix, valid: Predicate, kind: dt.DType, fill: str
-    ) -> str:
+    def _load_lanes(self, load: Node, offset: Ix, valid: Predicate, last: int) -> str:
+        """Return a load of one element per lane; lanes beyond the last repeat it."""
+        pointer, kind = self.pointers.argument(load.src[0]), load.dtype
+        fill = clang.literal(load.arg.fill, kind)
         parts = []
-        for k in range(self.lanes):
-            code = clang.load(pointer, self.e.index(self.at_lane(offset, k)), kind, 1)
+        for k in (min(lane, last) for lane in range(self.lanes)):
+            code = clang.load(
+                *self.pointers.address(pointer, self.at_lane(offset, k), kind), kind, 1
+            )
             predicate: Predicate = ()
             for ix, low, high in valid:
                 predicate = ixs.conjoin(predicate, self.at_lane(ix, k), low, high)
@@ -290,10 +318,6 @@ class Values:
                 code = f"(({self.e.predicate(predicate)[0]}) ? {code} : {fill})"
             parts.append(f"-({code})" if kind is dt.bool_ else code)
         return f"({clang.ctype(kind, self.lanes)})({', '.join(parts)})"
-
-    def argument(self, source: Argument) -> str:
-        """Return the parameter name of a buffer, adding it on first use."""
-        return self.arguments.setdefault(source, f"in{len(self.arguments)}")
 
     def _pack(self, node: Node) -> PackedWeight | None:
         if node not in self._packed:
@@ -310,13 +334,24 @@ class Values:
         for atom, (outer, unroll, lane) in packed.strides.items():
             step, coordinate = instance.coordinates[atom]
             offset = ixs.add(offset, ixs.mul(step, outer))
-            offset = ixs.add(offset, ixs.constant(coordinate * unroll))
+            offset = ixs.add(offset, ixs.mul(coordinate, unroll))
             vector = vector or (lane == 1 and self.moves(instance.mapping[atom]))
+        if self.images is not None and vector:
+            texel = self.images.read_packed(self, packed, offset)
+            if texel is not None:
+                return texel
         kind = packed.source.dtype
         lanes = self.lanes if vector else 1
-        code = clang.load(self.argument(packed), self.e.index(offset), kind, lanes)
         key = ("packed", id(packed), offset)
+        known = self.e.lookup(key)
+        if known is not None:
+            return known
+        base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
         depth = self.e.depth_of(offset)
+        ahead = packed.strides[self.ahead][0] if self.ahead in packed.strides else 0
+        if vector and ahead and packed.data.nbytes >= AHEAD_BYTES:
+            self.e.statement(f"M_AHEAD({base} + ({int(at) + ahead}));", depth)
+        code = clang.load(base, at, kind, lanes)
         return self.e.define(key, clang.ctype(kind, lanes), code, vector=vector, depth=depth)
 
 
@@ -324,8 +359,7 @@ def _index_atoms(value: Node) -> dict[Node, list[Atom]]:
     """Return per scalar node the run-time index atoms that stand for it."""
     found: dict[Node, dict[Atom, None]] = {}
     for node in scalar_nodes(value):
-        for ix in expressions_of(node):
-            for atom in ixs.leaves(ix):
-                if atom.node is not None:
-                    found.setdefault(atom.node, {})[atom] = None
+        for atom in atoms_of(node):
+            if atom.node is not None:
+                found.setdefault(atom.node, {})[atom] = None
     return {n: list(atoms) for n, atoms in found.items()}

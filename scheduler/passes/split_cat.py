@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler import device_limits
+from scheduler import device_spec
 from scheduler.node import Node, make
 from scheduler.ops import Op
 from scheduler.rewrite import Rewriter, Rule
@@ -21,7 +21,7 @@ def max_sources() -> int:
     Half of a kernel's buffers: the others are for sources that read more than one. Where buffers
     are few, joins in stages would cost more than storing such sources does.
     """
-    buffers = device_limits.current().max_buffers
+    buffers = device_spec.limits().max_buffers
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
 
 

@@ -4,7 +4,8 @@ sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
 sum(cat(a, b))         ->     sum(a) + sum(b)
 
 where the sum runs over the axis of the join. Applies to sums of products, hence to
-`cat(features, desire) @ w`, where nothing else reads the join.
+`cat(features, desire) @ w` and to convolutions of joined channels, where nothing else reads the
+join.
 """
 
 from __future__ import annotations
@@ -14,11 +15,15 @@ from collections.abc import Sequence
 from scheduler import dtype as dt
 from scheduler.boxes import like
 from scheduler.node import Node, alu, consumers, toposort
-from scheduler.ops import Op
+from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.rewrite import unchanged, with_sources
 
 # A join of more sources stays: each sum is a loop, and one long loop is faster than many short.
 MAX_SOURCES = 4
+
+# What stands between a join and a sum without mixing its sources: the padding and the windows of a
+# convolution too, if they are along other axes.
+_MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW)
 
 
 class _Joined:
@@ -73,7 +78,7 @@ def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Joi
     for operand, factor in enumerate(factors):
         chain: list[Node] = []
         join = factor
-        while join.op in (Op.EXPAND, Op.PERMUTE, Op.RESHAPE):
+        while join.op in _MOVES:
             chain.append(join)
             join = join.src[0]
         if join.op is not Op.CAT or len(join.src) > MAX_SOURCES:
@@ -81,9 +86,29 @@ def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Joi
         axes = _track(chain, join.arg)
         found = None if axes is None else _Joined(operand, chain, axes, join)
         alone = all(_private(n, users, outputs) for n in (*chain, join))
-        if found is not None and alone and found.axis in node.arg[1]:
+        if found is None or not alone or found.axis not in node.arg[1]:
+            continue
+        if all(n.op is not Op.WINDOW for n in chain) or all(_is_stored(s) for s in join.src):
             return found
     return None
+
+
+def _is_stored(source: Node) -> bool:
+    """Whether a source is in memory anyway: a buffer, or computed from sums.
+
+    Windows read each element several times. What only converts an input would be computed as often
+    if the join did not store it.
+    """
+    stack, seen = [source], {source}
+    while stack:
+        node = stack.pop()
+        if node.op is Op.REDUCE:
+            return True
+        if node.op in ELEMENTWISE or node.op in MOVEMENT:
+            below = [n for n in node.src if n not in seen]
+            seen.update(below)
+            stack += below
+    return source.op is Op.BUFFER
 
 
 def _private(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> bool:
@@ -96,6 +121,13 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
     for node in reversed(chain):
         if node.op is Op.PERMUTE:
             axis = node.arg.index(axis)
+        elif node.op is Op.PAD:
+            if node.arg[0][axis] != (0, 0):
+                return None
+        elif node.op is Op.WINDOW:
+            if node.arg[0] == axis:
+                return None
+            axis += node.arg[0] < axis
         elif node.op is Op.RESHAPE:
             old, shape = node.src[0].shape, node.shape
             kept = [a for a, s in enumerate(old) if s != 1]
@@ -115,7 +147,7 @@ def _split(node: Node, found: _Joined, new: dict[Node, Node]) -> Node:
         part = new[source]
         for move, axis in zip(reversed(found.chain), reversed(found.axes), strict=True):
             arg = move.arg
-            if move.op is not Op.PERMUTE:
+            if move.op in (Op.EXPAND, Op.RESHAPE):
                 arg = (*arg[:axis], size, *arg[axis + 1 :])
             part = like(move, move.op, (part,), arg)
         factors = list(_factors(node))

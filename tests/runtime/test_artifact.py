@@ -233,6 +233,22 @@ WRONG: dict[str, tuple[Change, str]] = {
         ),
         "bytes of device memory",
     ),
+    "image of a state": (
+        lambda m: m["buffers"][5].update(image=[3, 1]),
+        "image: expected image or weight of float16 or float32, found state of float32",
+    ),
+    "image of another size": (
+        lambda m: m["buffers"][4].update(image=[2, 1]),
+        "2x1 texels of float32 take 32 bytes, size is 16",
+    ),
+    "image of one number": (
+        lambda m: m["buffers"][4].update(image=[1]),
+        "expected width and height",
+    ),
+    "image without a size": (
+        lambda m: m["buffers"].append(tiny.buffer("t", "image", "float32", 4)),
+        "kind image without its width and height",
+    ),
     "model digest": (lambda m: m["models"][0].update(sha256="x"), "64 lower-case hex digits"),
 }
 
@@ -274,7 +290,7 @@ def replace_at(node: Any, path: list[int], value: Any) -> None:
 @settings(max_examples=500)
 @given(path=paths, value=leaves | st.lists(leaves, max_size=3) | st.just({}))
 def test_any_changed_field_is_an_artifact_error_or_accepted(path: list[int], value: Any) -> None:
-    raw = tiny.manifest()
+    raw = tiny.replay_manifest()
     replace_at(raw, path, value)
     try:
         manifest = from_memory(raw, tiny.data_blob()).manifest
@@ -282,6 +298,9 @@ def test_any_changed_field_is_an_artifact_error_or_accepted(path: list[int], val
         return
     for kernel in manifest.kernels:
         assert all(0 <= index < len(manifest.buffers) for index in kernel.args)
+        if kernel.function >= 0:
+            assert manifest.replay is not None
+            assert manifest.replay.functions[kernel.function].args == len(kernel.args)
 
 
 def test_is_artifact_looks_at_the_first_bytes(artifact: Path) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import functools
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import numpy as np
 
 from runtime.artifact import write_artifact
 from runtime.executor import Program, load_program
+from scheduler.emit_replay import Function, replay_source
 
 # PoCL compiles a kernel again for each work-group size it meets, unless the source fixes it.
 ONE = "#define ONE __attribute__((reqd_work_group_size(1, 1, 1)))\n"
@@ -140,6 +143,27 @@ def manifest(**changes: Any) -> dict[str, Any]:
             **changes,
         }
     )
+
+
+@functools.cache
+def _functions() -> tuple[tuple[Function, ...], str]:
+    """The kernels as functions of a replay program, and its source."""
+    pattern = re.compile(r"__kernel ONE void (\w+)(\(.*?\n\}\n)", re.DOTALL)
+    found = pattern.findall(SOURCE + SOURCE_2)
+    functions = tuple(Function(name, text, (1,), ()) for name, text in found)
+    return functions, replay_source(functions)
+
+
+def replay_manifest(**changes: Any) -> dict[str, Any]:
+    """The same with a replay program, number 2: a CPU runs each entry as one launch."""
+    raw = manifest()
+    functions, source = _functions()
+    raw["programs"].append({"source": source, "options": "", "binary": b""})
+    listed = [{"name": f.name, "args": len(f.types)} for f in functions]
+    raw["replay"] = {"program": 2, "functions": listed}
+    for number, entry in enumerate(raw["kernels"]):
+        entry["function"] = number
+    return {**raw, **changes}
 
 
 def write(path: Path, **changes: Any) -> Path:

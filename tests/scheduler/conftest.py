@@ -1,4 +1,7 @@
-"""Kernels built by the tests stay away from the user's cache; every pass is verified."""
+"""Kernels built by the tests stay away from the user's cache; every pass is verified.
+
+Loops are the heuristic's: golden files must not change with a table of measured ones.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,14 @@ from tests.scheduler.verified import Verified
 def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     patch = pytest.MonkeyPatch()
     patch.setenv("MODELD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+    yield
+    patch.undo()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_tuned_table() -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TUNED", "0")
     yield
     patch.undo()
 

@@ -23,7 +23,10 @@ def written_arguments(manifest: Mapping[str, Any]) -> list[list[bool]]:
     found = []
     for kernel in manifest["kernels"]:
         parameters = texts[kernel["program"]][kernel["name"]].split(",")
-        written = ["__global" in p and not re.search(r"\bconst\b", p) for p in parameters]
+        written = [
+            "__write_only" in p or ("__global" in p and not re.search(r"\bconst\b", p))
+            for p in parameters
+        ]
         assert len(written) == len(kernel["args"])
         assert any(written), f"{kernel['name']} writes nothing"
         found.append(written)

@@ -47,8 +47,10 @@ class Made:
 
     @property
     def source(self) -> str:
-        """The OpenCL C of all programs."""
-        return "\n".join(program["source"] for program in self.manifest["programs"])
+        """The OpenCL C of all kernels, each once: that of the replay program is left out."""
+        replay = self.manifest["replay"].get("program")
+        programs = enumerate(self.manifest["programs"])
+        return "\n".join(program["source"] for i, program in programs if i != replay)
 
     @property
     def stored(self) -> list[tuple[str, tuple[int, ...]]]:

@@ -11,7 +11,7 @@ import pytest
 
 from scheduler import dtype as dt
 from scheduler.emit import emit
-from scheduler.kernelize.body import scalar_nodes
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.ops import ELEMENTWISE, Op
 from scheduler.schedule import Schedule
 from tests.scheduler.conformance import (

@@ -9,6 +9,7 @@ import pytest
 
 from scheduler import CustomKernel, custom_kernel
 from scheduler import dtype as dt
+from scheduler.errors import ModelError
 from scheduler.kernel_table import source_of
 from scheduler.tensor import Tensor
 from tests.scheduler.custom_programs import F32, check, kinds, scaled
@@ -119,6 +120,32 @@ def test_r35_other_outputs_are_stored_beside_the_epilogue() -> None:
     made = program_of(both)
     assert kinds(made) == ["custom", "map"]
     check(made, [both], x=floats(8))
+
+
+def test_r35_a_slot_of_vectors() -> None:
+    """Operands: a buffer of the shape, a row of weights, a column, a position, another type."""
+    source = (
+        "const int i = get_global_id(0) * 4;\nconst float4 a = vload4(0, in0 + i);\n"
+        "EPILOGUE(m_fma(a, a, a), i);"
+    )
+    kernel = CustomKernel("square", source, [((3, 8), F32)], 6, lambda v: v * v + v, lanes=4)
+    given = {"x": floats(3, 8), "b": floats(3, 8, seed=1), "column": floats(3, 1, seed=4)}
+    row, column = Tensor.weight(floats(8, seed=2)), x(3, 1, name="column")
+    (y,) = custom_kernel(kernel, x(3, 8))
+    z = (y + x(3, 8, name="b") * row + column + Tensor.arange(8).cast(F32)).relu() > 1.5
+    made = program_of(z)
+    assert kinds(made) == ["custom"]
+    check(made, [z], **given)
+    (y,) = custom_kernel(kernel, x(3, 8))
+    flat = y.reshape(4, 6).exp()  # rows of 6: vectors of 4 would reach into the next one
+    made = program_of(y, flat)
+    assert kinds(made) == ["custom", "map"]
+    check(made, [y, flat], x=given["x"])
+
+
+def test_r35_vectors_divide_the_last_axis() -> None:
+    with pytest.raises(ModelError, match="lanes out of"):
+        CustomKernel("wide", "EPILOGUE((float4)(0), 0);", [((3, 6), F32)], 1, lanes=4)
 
 
 def reduced(y: Tensor) -> list[Tensor]:

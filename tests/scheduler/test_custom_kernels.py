@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler import CustomKernel, custom_kernel, device_limits
+from scheduler import CustomKernel, custom_kernel, device_spec
 from scheduler import dtype as dt
 from scheduler.compile import compile_plain
+from scheduler.device_limits import TABLE
 from scheduler.digest import graph_digest
 from scheduler.errors import ModelError, VerifyError
 from scheduler.kernel_text import table_text
@@ -227,7 +228,7 @@ def test_r35_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.Monkey
 
 
 def test_r35_buffers_are_limited_like_those_of_other_kernels() -> None:
-    with device_limits.using(device_limits.TABLE["webgpu"]):
+    with device_spec.using_limits(TABLE["webgpu"]):
         names = " + ".join(f"in{i}[0]" for i in range(8))
         wide = CustomKernel("wide", f"out0[0] = {names};", [((1,), F32)], 1)
         (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(8)))

@@ -5,7 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scheduler import device_spec
 from scheduler import dtype as dt
+from scheduler.index import leaves
 from scheduler.kernelize import combine
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
@@ -54,7 +56,8 @@ def test_a_row_and_its_sum_are_one_kernel_that_stores_the_sum_once_per_row() -> 
     (kernel,) = plan(a.sum(1), a.cos()).launches
     (body,) = kernel.bodies
     assert len(body.ranges) == 2
-    assert [len({*s.index}) for s in body.stores] == [1, 2] or len(kernel.targets) == 2
+    loops = [{a for ix in s.index for a in leaves(ix)} for s in body.stores]
+    assert sorted(map(len, loops)) == [1, 2]
     assert kernel.bytes_moved == 4 * (1024 * 512 * 2 + 1024)
 
 
@@ -177,9 +180,9 @@ def test_what_is_fused_is_not_larger_than_the_operations_limit() -> None:
         for j in range(200):
             value = (value * 1.01 + float(j)).sin() if j % 2 else value + 0.5
         chains.append(value)
-    for kernel in plan(*chains).launches:
-        for body in kernel.bodies:
-            assert len(body.stores) <= 3
+    kernels = plan(*chains).launches
+    assert 1 < len(kernels) <= 6
+    assert all(k.operations <= device_spec.limits().operations for k in kernels)
 
 
 @pytest.mark.opencl

@@ -37,6 +37,7 @@ UNARY: list[tuple[Op, Array, Callable[[Array], Array]]] = [
     (Op.COS, FLOATS, np.cos),
     (Op.TANH, FLOATS, np.tanh),
     (Op.ERF, FLOATS, lambda x: np.vectorize(math.erf)(x.astype(float)).astype(np.float32)),
+    (Op.GELU, FLOATS, lambda x: x * (1 + np.vectorize(math.erf)(x.astype(float) / 2**0.5)) / 2),
     (Op.FLOOR, FLOATS, np.floor),
     (Op.CEIL, FLOATS, np.ceil),
     (

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scheduler import Tensor, device_limits
-from scheduler.device_limits import DEFAULT, MAX_OPERATIONS, TABLE, Limits, limits_of, using
+from scheduler import Tensor, device_spec
+from scheduler.device_limits import MAX_OPERATIONS, TABLE, Limits, limits_of
+from scheduler.device_spec import using_limits
 from scheduler.emit import emit
 from scheduler.errors import LoweringError, SchedulerError
 from scheduler.kernelize.fallback import KernelRefusedError, Refused, Splits, with_splits
@@ -26,7 +27,7 @@ from scheduler.schedule import kernelize, schedule
 Array = NDArray[Any]
 Values = dict[str, Array]
 RNG = np.random.default_rng(3)
-MOST = DEFAULT.max_buffers
+MOST = TABLE["cpu"].max_buffers
 
 
 def sources(count: int, shape: tuple[int, ...] = (24,)) -> tuple[list[Tensor], Values]:
@@ -125,7 +126,7 @@ def test_no_kernel_has_more_buffers_than_the_target_takes(
     graph: Callable[[], tuple[Tensor, Values]], target: str
 ) -> None:
     tensor, values = graph()
-    with using(TABLE[target]):
+    with using_limits(TABLE[target]):
         assert most_buffers(tensor) <= TABLE[target].max_buffers
         got = tensor.numpy(values)
     assert np.allclose(got, tensor.interp(values), rtol=1e-4, atol=1e-4)
@@ -135,7 +136,7 @@ def test_sum_of_512_tensors_has_few_partial_sums() -> None:
     tensors, _ = sources(512)
     total = total_of(tensors)
     assert len(launches(total)) <= 512 // (MOST - 2) + 1
-    with using(TABLE["webgpu"]):
+    with using_limits(TABLE["webgpu"]):
         assert len(launches(total)) <= 512 // 6 + 1
 
 
@@ -162,10 +163,10 @@ def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_buffers(total) == 41
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "10")
     assert most_buffers(total) == 10
-    with using(TABLE["webgpu"]):
+    with using_limits(TABLE["webgpu"]):
         assert most_buffers(total) == 10
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "200")  # whoever asks for more knows the device
-    assert device_limits.current().max_buffers == 200
+    assert device_spec.limits().max_buffers == 200
 
 
 @pytest.mark.parametrize(("text", "told"), [("many", "'many'"), ("3", "found 3"), ("-8", "'-8'")])
@@ -201,11 +202,11 @@ def test_every_row_says_where_it_comes_from() -> None:
 
 
 def test_limits_are_those_of_the_context() -> None:
-    with using(TABLE["webgpu"]):
-        with using(TABLE["metal"]):
-            assert device_limits.current().target == "metal"
-        assert device_limits.current().target == "webgpu"
-    assert device_limits.current().target == "cpu"
+    with using_limits(TABLE["webgpu"]):
+        with using_limits(TABLE["metal"]):
+            assert device_spec.limits().target == "metal"
+        assert device_spec.limits().target == "webgpu"
+    assert device_spec.limits().target == "cpu"
 
 
 # --- size -----------------------------------------------------------------------------------------

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 
 from scheduler import dtype as dt
 from scheduler.emit import Emitted
-from scheduler.kernelize.body import scalar_nodes
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower.pack import PackedWeight
 from scheduler.node import toposort
 from scheduler.ops import Op
@@ -199,52 +198,6 @@ def test_rows_outside_the_table_are_clamped_not_read() -> None:
     table = Tensor.weight(np.arange(4, dtype=np.float32))
     got = compute(table.gather(Tensor.input("i", rows.shape, dt.int32)), i=rows)
     assert got.tolist() == [0, 0, 3, 0, 3, 3, 3, 0]
-
-
-def all_floats(step: int) -> Array:
-    """Every step-th float32, with both zeros, infinities, denormals and NaNs among them."""
-    bits = np.arange(0, 2**32, step, dtype=np.uint64).astype(np.uint32)
-    special = np.array([0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -1e-45, 88.72284], np.float32)
-    edges = np.linspace(-104, 89.5, 200_001, dtype=np.float32)
-    near = np.linspace(-5, 5, 200_001, dtype=np.float32)
-    return np.concatenate([bits.view(np.float32), special, edges, near])
-
-
-def exact(name: str, x: Array) -> Array:
-    wide = x.astype(np.float64)
-    if name == "erf":
-        return np.asarray(np.frompyfunc(math.erf, 1, 1)(wide), np.float64)
-    with np.errstate(over="ignore"):
-        return np.asarray(getattr(np, name)(wide))
-
-
-@pytest.mark.parametrize(("name", "bound"), [("exp", 2.0), ("tanh", 3.0), ("erf", 3.0)])
-def test_functions_stay_within_their_bounds_over_all_floats(name: str, bound: float) -> None:
-    """Bounds in units of the last place, as stated in `scheduler.lower.prelude`."""
-    x = all_floats(4001)
-    got = compute(getattr(Tensor.input("x", x.shape), name)(), x=x)
-    with np.errstate(over="ignore", invalid="ignore"):
-        wide = exact(name, x)
-        nearest = wide.astype(np.float32)
-    assert np.array_equal(np.isnan(got), np.isnan(x))
-    infinite = np.isinf(nearest)
-    finite = np.isfinite(nearest)
-    # Beyond the largest float the correct rounding is infinity; one step below it is within 1 ulp.
-    assert (got[infinite] >= np.finfo(np.float32).max).all()
-    error = np.abs(got[finite].astype(np.float64) - wide[finite])
-    ulps = error / np.spacing(np.abs(nearest[finite])).astype(np.float64)
-    worst = int(np.argmax(ulps))
-    assert ulps[worst] <= bound, f"{name}({x[finite][worst]!r}) is off by {ulps[worst]:.2f} ulp"
-
-
-@pytest.mark.parametrize("name", ["exp", "tanh", "erf"])
-def test_scalar_forms_are_the_vector_forms(name: str) -> None:
-    x = np.array([0.3, -2.5, np.nan, np.inf, -np.inf, 80.0, -100.0, 1e-42] * 4, np.float32)
-    vector = compute(getattr(Tensor.input("x", x.shape), name)(), x=x)
-    scalar = [
-        compute(getattr(Tensor.input("x", (1,)), name)(), x=x[i : i + 1])[0] for i in range(8)
-    ]
-    assert np.array_equal(vector[:8], np.array(scalar), equal_nan=True)
 
 
 def network() -> dict[str, Tensor]:

@@ -145,6 +145,17 @@ SPATIAL = [
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 4, 4), strides=[2, 2], pads=[1, 1, 1, 1]),
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 3), strides=[2, 2], output_padding=[1, 1]),
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 2), group=2, dilations=[2, 1]),
+    case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 2, 2), w(3), strides=[2, 2]),
+    case(
+        "ConvTranspose",
+        f(1, 4, 5, 6),
+        w(4, 3, 3, 3),
+        group=2,
+        strides=[2, 3],
+        dilations=[2, 2],
+        pads=[1, 0, 2, 1],
+        output_padding=[1, 2],
+    ),
     *(
         case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 3), strides=[2, 2], auto_pad=mode)
         for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")

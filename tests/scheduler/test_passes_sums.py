@@ -25,13 +25,21 @@ def joined_sums(draw: st.DrawFn) -> Node:
     for shape, width in zip(shapes, widths, strict=True):
         shape[axis] = width
     x: Tensor = Tensor.cat([Tensor.input(f"x{i}", s) for i, s in enumerate(shapes)], axis)
-    for move in draw(st.lists(st.sampled_from(["T", "ones", "merge", "exp"]), max_size=3)):
+    for move in draw(
+        st.lists(st.sampled_from(["T", "ones", "merge", "exp", "pad", "window"]), max_size=3)
+    ):
         if move == "T":
             x = x.permute(draw(st.permutations(range(x.ndim))))
         elif move == "ones":
             x = x.unsqueeze(draw(st.integers(0, x.ndim)))
         elif move == "merge":
             x = x.reshape(*x.shape[:-2], -1)
+        elif move == "pad":
+            at = draw(st.integers(0, x.ndim - 1))
+            x = x.pad([(1, 0) if i == at else (0, 0) for i in range(x.ndim)])
+        elif move == "window":
+            at = draw(st.integers(0, x.ndim - 1))
+            x = x.window(at, draw(st.integers(1, x.shape[at])))
         else:
             x = x.exp()
     kind = draw(st.sampled_from(["sum", "product", "left product", "square"]))
@@ -57,6 +65,17 @@ def test_a_product_with_a_join_needs_no_join() -> None:
     assert ops(after).count(Op.REDUCE) == 2
 
 
+@pytest.mark.parametrize("rank", [1, 2])
+def test_a_convolution_of_joined_channels_needs_no_join(rank: int) -> None:
+    image = (5, 4)[:rank]
+    join = Tensor.cat([Tensor.input("a", (1, 3, *image)), Tensor.input("b", (1, 2, *image))], 1)
+    kernel = (3,) * rank
+    padded = join.conv2d(weight(4, 5, *kernel), padding=1, stride=2)
+    after = one(split_joined_sums, padded)
+    assert Op.CAT not in ops(after)
+    assert ops(after).count(Op.REDUCE) == 2
+
+
 def test_a_plain_sum() -> None:
     after = one(split_joined_sums, Tensor.cat([X, Y, X], 1).sum(1))
     assert Op.CAT not in ops(after)
@@ -72,6 +91,12 @@ _MANY = [Tensor.input(f"m{i}", (3, 2)) for i in range(MAX_SOURCES + 1)]
 KEPT = [
     ("many sources", Tensor.cat(_MANY, 1) @ weight(10, 4)),
     ("a join along another axis", Tensor.cat([X, X], 0) @ weight(5, 4)),
+    ("padding of the joined axis", Tensor.cat([X, Y], 1).pad([(0, 0), (1, 0)]) @ weight(8, 4)),
+    (
+        "windows over converted inputs",
+        Tensor.cat([X.exp(), Y.exp()], 1).reshape(1, 3, 7).window(1, 2).sum(3),
+    ),
+    ("windows over the joined axis", Tensor.cat([X, Y], 1).window(1, 3).sum(1)),
     ("a maximum", Tensor.cat([X, Y], 1).max(1)),
     ("arithmetic in between", Tensor.cat([X, Y], 1).exp() @ weight(7, 4)),
     ("a square", Tensor.cat([X, Y], 1).square().sum(1)),

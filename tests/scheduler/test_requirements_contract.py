@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 
 from scheduler import dtype as dt
-from scheduler.device_limits import TABLE, using
+from scheduler.device_limits import TABLE
+from scheduler.device_spec import using_limits
 from scheduler.errors import ModelError, SchedulerError
 from scheduler.node import toposort
 from scheduler.ops import Op
@@ -166,7 +167,7 @@ def test_r19_no_kernel_exceeds_what_its_device_takes(target: str) -> None:
     for name in names[1:]:
         total = total.maximum(Tensor.input(name, (8,)) * 0.5)
     joined = Tensor.cat([Tensor.input(f"b{i}", (3,)).exp() for i in range(40)])
-    with using(TABLE[target]):
+    with using_limits(TABLE[target]):
         made = program_of(total, joined, *(joined[i : i + 8] + total for i in range(9)))
     limits = TABLE[target]
     for kernel in made.manifest["kernels"]:
@@ -277,7 +278,7 @@ def test_r45_the_same_nodes_are_scheduled_once() -> None:
     entry = _entry(floats(8, 8))
     first = schedule_for(entry)
     assert schedule_for(entry) is first
-    with using(TABLE["webgpu"]):
+    with using_limits(TABLE["webgpu"]):
         assert schedule_for(entry) is not first
     clear_memory()
     assert schedule_for(entry) is not first

@@ -16,9 +16,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from runtime.plainpickle import encode
-from scheduler import Tensor, device_limits, flags, schedule_cache, trace
+from scheduler import Tensor, device_spec, flags, schedule_cache, trace
 from scheduler.compile import compile_plain
-from scheduler.device_limits import TABLE, using
+from scheduler.device_limits import TABLE
+from scheduler.device_spec import using_limits
 from scheduler.emit import Emitted
 from scheduler.entry_store import EntryStore
 from scheduler.errors import SchedulerError
@@ -157,7 +158,7 @@ def test_what_changes_the_result_is_compiled_again(
     emitted(network(), options="-cl-mad-enable")
     emitted(network(), name="m")
     emitted(network(), out="y")
-    with using(TABLE["webgpu"]):
+    with using_limits(TABLE["webgpu"]):
         emitted(network())
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "5")
     emitted(network())
@@ -464,7 +465,7 @@ def test_results_in_memory_are_within_the_bounds() -> None:
 
 
 def test_default_limits_are_those_of_the_processor() -> None:
-    assert device_limits.current() == TABLE["cpu"]
+    assert device_spec.limits() == TABLE["cpu"]
 
 
 @pytest.mark.opencl

@@ -332,3 +332,14 @@ def test_a_region_that_does_not_fit_is_no_node(
         sources.append(Tensor.input("i", index, dt.int32).node)
     with pytest.raises(VerifyError, match="ASSIGN"):
         make(Op.ASSIGN, dt.float32, tuple(sources), region)
+
+
+@pytest.mark.opencl
+def test_an_index_beyond_32_bits_is_outside_and_does_not_wrap_around() -> None:
+    far = np.array([2**32 + 1, 2, -(2**32) + 3], np.int64)
+    a = t(np.zeros(6, np.float32))
+    a[Tensor(far)] = 1.0
+    assert a.tolist() == [0, 0, 1, 0, 0, 0]
+    b = t(np.zeros(6, np.float32))
+    b[Tensor(np.array([2**32 - 1, 4], np.uint32))] = 1.0
+    assert b.tolist() == [0, 0, 0, 0, 1, 0]

@@ -246,6 +246,8 @@ def test_interrupted_replay_leaves_nothing(
         "import os, signal, sys\n"
         "from tools.lib.replay_session import ReplaySession\n"
         "from tools.cli import main\n"
+        # A shell that runs the tests in the background has it ignored, and children inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "step = ReplaySession.step\n"
         "def interrupted(self, frame_id, *more):\n"
         "    if frame_id == 4: os.kill(os.getpid(), getattr(signal, sys.argv[1]))\n"

@@ -9,12 +9,21 @@ from dataclasses import dataclass
 
 import onnx
 
+from tools.example_models.efficientnet import build_efficientnet_b2_elu
+from tools.example_models.mobilenet import build_mobilenetv3_large
 from tools.example_models.policy import build_policy
-from tools.example_models.vision import build_vision
+from tools.example_models.resnet import build_resnet18
+from tools.example_models.unet import build_unet
+from tools.example_models.vision import build_vision, build_vision_large
 
 BUILDERS: dict[str, Callable[[int], tuple[onnx.ModelProto, int]]] = {
     "vision": build_vision,
     "policy": build_policy,
+    "vision_large": build_vision_large,
+    "resnet18": build_resnet18,
+    "efficientnet_b2_elu": build_efficientnet_b2_elu,
+    "mobilenetv3_large": build_mobilenetv3_large,
+    "unet": build_unet,
 }
 
 

@@ -41,6 +41,7 @@ class ConvSpec:
         groups: convolution groups; the number of input channels for a depthwise one.
         gain: standard deviation of the output for independent unit-variance inputs.
         identity: weight of the centre tap that passes each channel through (depthwise only).
+        dilation: distance of the kernel's taps in both directions.
     """
 
     channels: int
@@ -49,6 +50,7 @@ class ConvSpec:
     groups: int = 1
     gain: float = 1.0
     identity: float = 0.0
+    dilation: int = 1
 
 
 class GraphBuilder:
@@ -136,7 +138,7 @@ class GraphBuilder:
 
         Args:
             x: (1, C, H, W) float32.
-            spec: the convolution; padding is kernel // 2 on each side.
+            spec: the convolution; padding is dilation * (kernel // 2) on each side.
         """
         _, channels, height, width = x.shape
         shape = (spec.channels, channels // spec.groups, spec.kernel, spec.kernel)
@@ -149,18 +151,68 @@ class GraphBuilder:
             (height + spec.stride - 1) // spec.stride,
             (width + spec.stride - 1) // spec.stride,
         )
-        pad = spec.kernel // 2
+        pad = spec.dilation * (spec.kernel // 2)
         self.multiply_adds += _fan_in(shape) * math.prod(out)
         return self.node(
             "Conv",
             (x, self.weight("weight", weight), self.normal("bias", (spec.channels,), 0.02)),
             out,
-            dilations=[1, 1],
+            dilations=[spec.dilation, spec.dilation],
             group=spec.groups,
             kernel_shape=[spec.kernel, spec.kernel],
             pads=[pad, pad, pad, pad],
             strides=[spec.stride, spec.stride],
         )
+
+    def upsample(self, x: Value, channels: int, kernel: int, gain: float = 1.0) -> Value:
+        """Append a ConvTranspose with stride 2 and bias that doubles height and width.
+
+        Args:
+            x: (1, C, H, W) float32.
+            channels: output channels.
+            kernel: side of the square kernel, even; what exceeds the doubled size is cut off.
+            gain: standard deviation of the output for independent unit-variance inputs.
+        """
+        _, depth, height, width = x.shape
+        shape = (depth, channels, kernel, kernel)
+        # Each output element meets a quarter of the kernel's taps.
+        weight = self.rng("weight").standard_normal(shape) * (
+            gain / math.sqrt(depth * kernel**2 / 4)
+        )
+        self.multiply_adds += math.prod(shape) * height * width
+        pad = (kernel - 2) // 2
+        return self.node(
+            "ConvTranspose",
+            (x, self.weight("weight", weight), self.normal("bias", (channels,), 0.02)),
+            (1, channels, 2 * height, 2 * width),
+            dilations=[1, 1],
+            group=1,
+            kernel_shape=[kernel, kernel],
+            pads=[pad, pad, pad, pad],
+            strides=[2, 2],
+        )
+
+    def max_pool(self, x: Value, kernel: int, pad: int = 0) -> Value:
+        """Append a MaxPool with stride 2 over (1, C, H, W)."""
+        _, channels, height, width = x.shape
+        size = [(n + 2 * pad - kernel) // 2 + 1 for n in (height, width)]
+        return self.node(
+            "MaxPool",
+            (x,),
+            (1, channels, *size),
+            ceil_mode=0,
+            kernel_shape=[kernel, kernel],
+            pads=[pad, pad, pad, pad],
+            strides=[2, 2],
+        )
+
+    def global_pool(self, x: Value) -> Value:
+        """Append GlobalAveragePool: (1, C, H, W) becomes (1, C, 1, 1)."""
+        return self.node("GlobalAveragePool", (x,), (1, x.shape[1], 1, 1))
+
+    def flatten(self, x: Value) -> Value:
+        """Append Flatten: (1, C, H, W) becomes (1, C * H * W)."""
+        return self.node("Flatten", (x,), (1, math.prod(x.shape)), axis=1)
 
     def gelu(self, x: Value) -> Value:
         """Append exact GELU as exporters before opset 20 write it: 0.5 x (1 + erf(x / sqrt 2))."""

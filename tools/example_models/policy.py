@@ -2,6 +2,8 @@
 
 Sees 25 past feature vectors with the desires of the same moments and answers with the plan of the
 next ten seconds. Written the way torch exports nn.Linear, LayerNorm and attention at opset 17.
+
+    policy  7.37 M parameters  0.33 GFLOP
 """
 
 import math
@@ -10,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
+from tools.example_models.attention import attention
 from tools.example_models.graph import GraphBuilder, Value
 from tools.example_models.interface import (
     HIDDEN_WIDTH,
@@ -58,7 +61,7 @@ def build_policy(seed: int, config: PolicyConfig | None = None) -> tuple[onnx.Mo
     for index in range(config.layers):
         with g.scope(f"blocks.{index}"):
             with g.scope("attn"):
-                x = g.elementwise("Add", x, _attention(g, _layer_norm(g, x, "norm"), config.heads))
+                x = g.elementwise("Add", x, attention(g, _layer_norm(g, x, "norm"), config.heads))
             with g.scope("mlp"):
                 x = g.elementwise(
                     "Add", x, _feed_forward(g, _layer_norm(g, x, "norm"), config.feed_forward)
@@ -93,30 +96,6 @@ def _layer_norm(g: GraphBuilder, x: Value, name: str) -> Value:
         scale = g.normal("weight", (x.shape[-1],), 0.05, mean=1.0)
         bias = g.normal("bias", (x.shape[-1],), 0.02)
         return g.node("LayerNormalization", (x, scale, bias), x.shape, axis=-1, epsilon=1e-5)
-
-
-def _attention(g: GraphBuilder, x: Value, heads: int) -> Value:
-    """Append multi-head self-attention; all three projections are one MatMul."""
-    _, tokens, width = x.shape
-    size = width // heads
-    with g.scope("qkv"):
-        qkv = g.linear(x, 3 * width)
-    qkv = g.node("Reshape", (qkv, g.ints(1, tokens, 3, heads, size)), (1, tokens, 3, heads, size))
-    qkv = g.node("Transpose", (qkv,), (3, 1, heads, tokens, size), perm=[2, 0, 3, 1, 4])
-    query, key, value = (
-        g.node("Gather", (qkv, g.constant(np.int64(i))), (1, heads, tokens, size), axis=0)
-        for i in range(3)
-    )
-    query = g.elementwise("Mul", query, g.scalar(1.0 / math.sqrt(size)))
-    key = g.node("Transpose", (key,), (1, heads, size, tokens), perm=[0, 1, 3, 2])
-    scores = g.node("MatMul", (query, key), (1, heads, tokens, tokens))
-    weights = g.node("Softmax", (scores,), scores.shape, axis=-1)
-    mixed = g.node("MatMul", (weights, value), (1, heads, tokens, size))
-    g.multiply_adds += 2 * heads * tokens * tokens * size
-    mixed = g.node("Transpose", (mixed,), (1, tokens, heads, size), perm=[0, 2, 1, 3])
-    mixed = g.node("Reshape", (mixed, g.ints(1, tokens, width)), (1, tokens, width))
-    with g.scope("proj"):
-        return g.linear(mixed, width, gain=0.7)
 
 
 def _feed_forward(g: GraphBuilder, x: Value, hidden: int) -> Value:

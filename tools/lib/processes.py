@@ -1,7 +1,7 @@
-"""Child processes of the demo: started together, watched together, never left behind.
+"""Child processes of demo and benchmarks: started together, watched together, never left behind.
 
 The standard library does the work; this keeps the bookkeeping in one place. Called by
-``tools.demo``.
+``tools.demo`` and the ``tools.bench_*`` modules.
 """
 
 from __future__ import annotations
@@ -44,6 +44,11 @@ class Child:
         )
         self._reader = threading.Thread(target=self._read_lines, name=f"{name} stdout", daemon=True)
         self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
 
     def read_line(self, timeout_s: float) -> str | None:
         """Return the next line without its end, or None when none came in time.

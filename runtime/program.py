@@ -1,0 +1,384 @@
+"""A loaded artifact: buffers allocated and arguments bound at load, then one tight loop a frame.
+
+A program belongs to one thread at a time. The hot path is `Program.run`: it allocates nothing but
+the event objects of pyopencl, logs nothing, and copies each input and output exactly once.
+"""
+
+import logging
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.artifact import Artifact
+from runtime.device import Device
+from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
+from runtime.errors import BuildError, InputError, RuntimeFault, first_line
+from runtime.guard import check_finite, checks_enabled, replay_enabled
+from runtime.manifest import Manifest
+from runtime.memory import DeviceMemory
+from runtime.opencl import cl
+from runtime.profile import KernelTime, Span, summarize
+from runtime.program_cache import ProgramCache, binary_of
+from runtime.replay import Replay
+from runtime.stats import make_stats
+
+logger = logging.getLogger(__name__)
+
+
+class Program:
+    """A loaded artifact, ready to run on one device; made by `load_program` or `run_once`."""
+
+    def __init__(
+        self, artifact: Artifact, device: Device, cache: ProgramCache, *, warm_up: bool = False
+    ) -> None:
+        started_ns = time.perf_counter_ns()
+        self._artifact: Artifact | None = artifact
+        self._manifest = artifact.manifest
+        self._device = device
+        self._queue = _open_queue(device)
+        _log_target(artifact, device)
+        built_before = cache.built_from_source
+        self._memory = DeviceMemory(artifact, device, self._queue)
+        self._programs: list[cl.Program | None] = [None] * len(self._manifest.programs)
+        self._replay = self._make_replay(cache)
+        for index in sorted(programs_needed(self._manifest, replayed=self._replay is not None)):
+            if self._programs[index] is None:
+                spec = self._manifest.programs[index]
+                self._programs[index] = cache.build(spec, self._manifest.target)
+        self._binder = Binder(self._manifest, self._programs, self._memory, self._replay)
+        self._entries: dict[str, BoundEntry] = {
+            entry.name: self._binder.bind(entry) for entry in self._manifest.entries
+        }
+        self._single_steps: dict[str, tuple[Step, ...]] = {}
+        self._unfinished = True  # no run has come to its end: counters are not set yet
+        self._default = self._manifest.entries[0].name
+        self._check = checks_enabled()
+        # Events of copies must outlive the copies: pyopencl waits where one is dropped early.
+        self._pending: list[cl.Event] = []
+        built = cache.built_from_source - built_before
+        self.stats = make_stats(self._manifest, device.info.name, built)
+        if warm_up:
+            self._warm_up()
+        self.reset()
+        self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
+
+    def _make_replay(self, cache: ProgramCache) -> Replay | None:
+        """Build the replay program, where the artifact has one and this is a device for it.
+
+        Only CPUs replay: work-groups of a GPU need not run in turns, so one that waits for another
+        may wait for ever.
+        """
+        manifest, memory = self._manifest, self._memory
+        if manifest.replay is None or memory.memory is None or memory.data is None:
+            return None
+        if not replay_enabled():
+            return None
+        index = manifest.replay.program
+        try:
+            program = cache.build(manifest.programs[index], manifest.target)
+        except BuildError as error:
+            # The other programs hold the same kernels; if they are wrong, their error is clearer.
+            logger.warning("%s: kernels are launched one by one: %s", manifest.name, error)
+            return None
+        self._programs[index] = program
+        return Replay(manifest, program, self._device, memory.memory, memory.data, memory.places)
+
+    def _warm_up(self) -> None:
+        """Launch every kernel once, on zero inputs, so that the first frame is like the others.
+
+        Drivers finish compiling and loading a kernel at its first launch (PoCL: 22 ms each). Whole
+        entries run, in order, because a kernel may index with what another one computed.
+        """
+        launched: set[int] = set()
+        for spec in self._manifest.entries:
+            if launched.issuperset(spec.launches):
+                continue
+            launched.update(spec.launches)
+            bound = self._entries[spec.name]
+            self._execute(bound, bound.steps, None, self._queue, None)
+
+    def binaries(self) -> list[bytes]:
+        """Return the device binary of each program of the manifest, b"" where there is none.
+
+        There is none of programs that this device does not need. On PoCL this compiles each kernel
+        once more, for any work-group size: 40 ms a kernel.
+        """
+        return [b"" if program is None else binary_of(program) for program in self._programs]
+
+    # --- what it is ---------------------------------------------------------------------------
+
+    @property
+    def manifest(self) -> Manifest:
+        """The checked manifest."""
+        return self._manifest
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """The model's own metadata, as the compiler wrote it; {} for plain models."""
+        return self._manifest.metadata
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the entry points; the first is the default."""
+        return tuple(self._entries)
+
+    @property
+    def inputs(self) -> tuple[TensorSpec, ...]:
+        """Inputs of the default entry."""
+        return self.entry_inputs(self._default)
+
+    @property
+    def outputs(self) -> tuple[TensorSpec, ...]:
+        """Outputs of the default entry."""
+        return self.entry_outputs(self._default)
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Inputs of `entry`: what `run` must be given.
+
+        Raises:
+            InputError: there is no such entry.
+        """
+        return tuple(slot.spec for slot in self._entry(entry).inputs)
+
+    def entry_outputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Outputs of `entry`: what `run` returns.
+
+        Raises:
+            InputError: there is no such entry.
+        """
+        return tuple(slot.spec for slot in self._entry(entry).outputs)
+
+    def _entry(self, name: str | None) -> BoundEntry:
+        found = self._entries.get(self._default if name is None else name)
+        if found is None:
+            if self._artifact is None:
+                raise RuntimeFault(f"{self._manifest.name}: the program is closed")
+            raise InputError(
+                f"{self._manifest.name}: no entry {name!r}; it has: {', '.join(self._entries)}"
+            )
+        return found
+
+    # --- running ------------------------------------------------------------------------------
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """Run one entry: write the inputs, replay its launches, read the outputs.
+
+        Args:
+            inputs: for each input of the entry, an array of exactly its dtype and shape,
+                C-contiguous; nothing is converted. They may be reused once `run` returns.
+            entry: None for the first entry.
+
+        Returns:
+            The outputs by name. The dictionary and its arrays belong to the entry and are
+            overwritten by its next run: copy what must stay.
+
+        Raises:
+            InputError: an input is missing, unknown, or of another dtype, shape or layout.
+            RuntimeFault: the device failed, or an output is not finite under RUNTIME_CHECK=1.
+        """
+        started_ns = time.perf_counter_ns()
+        bound = self._entry(entry)
+        bound.check_inputs(inputs)
+        if self._check:
+            self._memory.poison()
+        self._execute(bound, bound.steps, inputs, self._queue, None)
+        stats = self.stats
+        stats.runs += 1
+        stats.last_run_ms = (time.perf_counter_ns() - started_ns) / 1e6
+        if self._check:
+            check_finite(bound.results, bound.name)
+            if self._replay is not None and not self._replay.idle(self._queue):
+                raise RuntimeFault(f"entry {bound.name!r}: replay left counters that are not zero")
+        return bound.results
+
+    def _execute(
+        self,
+        bound: BoundEntry,
+        steps: tuple[Step, ...],
+        inputs: Mapping[str, NDArray[Any]] | None,
+        queue: cl.CommandQueue,
+        events: list[cl.Event] | None,
+    ) -> None:
+        """Do one frame; without `inputs` they stay what they are on the device."""
+        pending = self._pending
+        enqueue = cl.enqueue_nd_range_kernel
+        where = "writing the inputs"
+        try:
+            if self._unfinished:
+                self._recover(queue)
+            self._unfinished = True
+            if inputs is not None:
+                bound.write(inputs, queue, pending)
+            for step in steps:
+                where = step.name
+                event = enqueue(queue, step.kernel, step.global_size, step.local_size)
+                if events is not None:
+                    events.append(event)
+            where = "reading the outputs"
+            bound.read(queue, pending)
+            self._unfinished = False
+        except cl.Error as error:
+            raise RuntimeFault(
+                f"{self._device.info.name}: entry {bound.name!r}, {where}: {first_line(error)}"
+            ) from error
+        finally:
+            if self._unfinished:
+                _drain(queue)
+            pending.clear()
+
+    def _recover(self, queue: cl.CommandQueue) -> None:
+        """Make the device ready for a run after one that did not come to its end.
+
+        Counters that are not zero would make workers skip tasks, or wait for ever. Nothing runs
+        that still counts: whoever left a run early has waited for its queue.
+        """
+        if self._replay is not None:
+            self._replay.clear(queue)
+            queue.finish()
+        self._unfinished = False
+
+    def profile(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None, iterations: int = 20
+    ) -> list[KernelTime]:
+        """Measure each launch of an entry with the device's own clock; state advances as in `run`.
+
+        Launches that `run` replays as one are replayed one by one: the same code.
+
+        Returns:
+            One time per launch, in launch order.
+        """
+        bound = self._entry(entry)
+        spans = self.spans(inputs, entry, iterations)
+        work = [(launch.origin, launch.flops, launch.bytes_moved) for launch in bound.launches]
+        return summarize(spans, work)
+
+    def spans(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None, iterations: int = 1
+    ) -> list[list[Span]]:
+        """Run an entry `iterations` times and return when each launch was queued, began, ended.
+
+        Raises:
+            InputError: as `run`, or `iterations` is not positive.
+        """
+        if iterations < 1:
+            raise InputError(f"iterations: expected at least 1, got {iterations}")
+        bound = self._entry(entry)
+        bound.check_inputs(inputs)
+        queue = _open_queue(self._device, profiling=True)
+        steps = self._steps_of(bound)
+        result = []
+        for _ in range(iterations):
+            events: list[cl.Event] = []
+            self._execute(bound, steps, inputs, queue, events)
+            result.append(
+                [
+                    Span(n, step.name, e.profile.queued, e.profile.start, e.profile.end)
+                    for n, (step, e) in enumerate(zip(steps, events, strict=True))
+                ]
+            )
+        return result
+
+    def _steps_of(self, bound: BoundEntry) -> tuple[Step, ...]:
+        """Return the steps of an entry with one launch each, to time them."""
+        if len(bound.steps) == len(bound.launches):
+            return bound.steps
+        spec = self._manifest.entry(bound.name)
+        assert spec is not None  # it was bound
+        if bound.name not in self._single_steps:
+            self._single_steps[bound.name] = self._binder.single_steps(spec)
+        return self._single_steps[bound.name]
+
+    # --- state --------------------------------------------------------------------------------
+
+    def reset(self) -> None:
+        """Set all state to its reset values, as after loading.
+
+        Raises:
+            RuntimeFault: the device failed, or the program is closed.
+        """
+        self._entry(None)
+        try:
+            self._recover(self._queue)
+            self._memory.reset()
+        except cl.Error as error:
+            raise RuntimeFault(
+                f"{self._device.info.name}: resetting state: {first_line(error)}"
+            ) from error
+
+    def state(self, name: str) -> NDArray[Any]:
+        """Return a copy of state buffer `name`, of its declared dtype and shape.
+
+        Raises:
+            InputError: there is no such state.
+        """
+        self._entry(None)
+        for index, spec in enumerate(self._manifest.buffers):
+            if spec.kind == "state" and spec.name == name:
+                array = np.empty(spec.shape, spec.dtype)
+                cl.enqueue_copy(self._queue, array, self._memory.buffer(index))
+                return array
+        names = ", ".join(b.name for b in self._manifest.buffers if b.kind == "state")
+        raise InputError(f"{self._manifest.name}: no state {name!r}; it has: {names or 'none'}")
+
+    def close(self) -> None:
+        """Give back device memory and the mapped file; nothing but `close` may follow."""
+        if self._artifact is None:
+            return
+        self._queue.finish()
+        self._entries.clear()
+        self._single_steps.clear()
+        if self._replay is not None:
+            self._replay.release()
+        self._memory.release()
+        self._artifact = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _drain(queue: cl.CommandQueue) -> None:
+    """Wait for what a queue still runs; that it may fail, its user knows already."""
+    try:
+        queue.finish()
+    except cl.Error as error:
+        logger.debug("waiting for a queue: %s", first_line(error))
+
+
+def _open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
+    try:
+        if not profiling:
+            return cl.CommandQueue(device.context)
+        enable = cl.command_queue_properties.PROFILING_ENABLE
+        return cl.CommandQueue(device.context, properties=enable)
+    except cl.Error as error:
+        raise RuntimeFault(
+            f"{device.info.name}: cannot make a command queue: {first_line(error)}"
+        ) from error
+
+
+def _log_target(artifact: Artifact, device: Device) -> None:
+    target, info = artifact.manifest.target, device.info
+    has_binaries = any(spec.binary for spec in artifact.manifest.programs)
+    if has_binaries and (target.device, target.driver) != (info.name, info.driver):
+        logger.info(
+            "%s: compiled on %s (%s), this is %s (%s): its kernels are built from source",
+            artifact.manifest.name,
+            target.device,
+            target.driver,
+            info.name,
+            info.driver,
+        )

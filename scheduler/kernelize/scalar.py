@@ -1,0 +1,127 @@
+"""The scalar graph of a loop nest: its nodes, what they depend on, the same in other ranges.
+
+    ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
+    depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...
+
+Nodes are interned, so a graph that comes out equal is the same object. Index leaves that stand for
+a value known at run time (a gather's row) make that value a source, as operands are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from scheduler import index as ixs
+from scheduler.index import Atom, Ix
+from scheduler.node import Node, make
+from scheduler.ops import LOOPS, Op
+
+# Per value what it is made of, without itself: a walk over a body is asked for many times.
+_orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
+
+
+def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
+    """Return the scalar nodes of a body, sources first, with those that run-time indices need.
+
+    Args:
+        value: what to start from.
+        into_reductions: follow what reductions and stages loop over; otherwise they are leaves.
+    """
+    if not into_reductions:
+        return _walk(value, into_reductions=False)
+    below = _orders.get(value)
+    if below is None:
+        below = tuple(_walk(value, into_reductions=True)[:-1])
+        _orders[value] = below
+    return [*below, value]
+
+
+def _walk(value: Node, *, into_reductions: bool) -> list[Node]:
+    order: list[Node] = []
+    done: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(value, False)]
+    while stack:
+        node, ready = stack.pop()
+        if node in done:
+            continue
+        if ready:
+            done.add(node)
+            order.append(node)
+            continue
+        stack.append((node, True))
+        if into_reductions or node.op not in LOOPS:
+            stack.extend((s, False) for s in scalar_sources(node) if s not in done)
+    return order
+
+
+def scalar_sources(node: Node) -> tuple[Node, ...]:
+    """Return the scalar nodes a scalar node needs: its operands, and what its index comes from."""
+    own = () if node.op is Op.LOAD else node.src
+    return tuple(dict.fromkeys((*own, *(a.node for a in atoms_of(node) if a.node is not None))))
+
+
+def depends_on(value: Node) -> dict[Node, set[Atom]]:
+    """Return per scalar node the loops outside of it that its value depends on."""
+    found: dict[Node, set[Atom]] = {}
+    for node in scalar_nodes(value):
+        atoms: set[Atom] = set()
+        for atom in atoms_of(node):
+            atoms |= {atom} if atom.node is None else found[atom.node]
+        for s in node.src if node.op is not Op.LOAD else ():
+            atoms |= found[s]
+        found[node] = atoms - set(node.arg[1]) if node.op in LOOPS else atoms
+    return found
+
+
+def atoms_of(node: Node) -> list[Atom]:
+    """Return the index leaves of one scalar node."""
+    if node.op is Op.LOAD:
+        found = [*node.arg.index, *(p[0] for p in node.arg.valid)]
+    elif node.op in (Op.INDEX, Op.PICK):
+        found = [node.arg]
+    else:
+        found = [p[0] for p in node.arg] if node.op is Op.SELECT else []
+    return [a for ix in found for a in ixs.leaves(ix)]
+
+
+def tuple_of(values: Sequence[Node]) -> Node:
+    """Return several scalar values as one node; a single one as it is."""
+    if len(values) == 1:
+        return values[0]
+    widest = max(values, key=lambda v: v.dtype.itemsize)
+    return make(Op.TUPLE, widest.dtype, tuple(values))
+
+
+def rebuild(
+    value: Node,
+    mapping: Mapping[Atom, Ix],
+    load: Callable[[Node, Mapping[Atom, Ix]], Any],
+    swap: Callable[[Node], Node | None] = lambda _: None,
+) -> Node:
+    """Return a scalar graph with ranges replaced everywhere; run-time index values follow.
+
+    Args:
+        value: root of the graph.
+        mapping: range -> what replaces it.
+        load: returns the new argument of a LOAD; its mapping has the renewed run-time values too.
+        swap: returns another node for a rebuilt one, None to keep it.
+    """
+    full: dict[Atom, Ix] = dict(mapping)
+    rebuilt: dict[Node, Node] = {}
+    for node in scalar_nodes(value):
+        arg, src = node.arg, tuple(rebuilt.get(s, s) for s in node.src)
+        for atom in atoms_of(node):
+            if atom.node is not None and atom not in full:
+                renewed = ixs.value_atom(rebuilt[atom.node], atom.lo, atom.hi)
+                full[atom] = ixs.of(renewed)
+        if node.op is Op.LOAD:
+            arg, src = load(node, full), node.src
+        elif node.op in (Op.INDEX, Op.PICK):
+            arg = ixs.substitute(arg, full)
+        elif node.op is Op.SELECT:
+            arg = ixs.substitute_predicate(arg, full)
+        made = tuple_of(src) if node.op is Op.TUPLE else make(node.op, node.dtype, src, arg)
+        rebuilt[node] = swap(made) or made
+    return rebuilt[value]

@@ -1,0 +1,26 @@
+"""The loops of a kernel for the device in force: which chooser is asked."""
+
+from __future__ import annotations
+
+from scheduler import device_spec
+from scheduler.index import Atom
+from scheduler.lower import schedule, simt
+from scheduler.lower.choice import HEURISTIC, Choice
+from scheduler.lower.place import PlacedBody
+from scheduler.lower.schedule import Schedule
+
+
+def choose_schedule(
+    body: PlacedBody, vector: Atom | None, lanes: int, choice: Choice = HEURISTIC
+) -> Schedule:
+    """Return the loops for a body whose ranges are merged.
+
+    Args:
+        body: placed and merged.
+        vector: from `schedule.choose_vector`, after merging.
+        lanes: same.
+        choice: what is taken instead of the heuristics; GPUs have no choices.
+    """
+    if device_spec.current().is_simt:
+        return simt.choose_schedule(body, vector, lanes)
+    return schedule.choose_schedule(body, vector, lanes, choice)

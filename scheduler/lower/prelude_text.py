@@ -1,0 +1,97 @@
+"""How functions of the prelude are written: templates over the vector width, and polynomials.
+
+In a template `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
+`$N` the width and `$S` the width as a suffix, empty for scalars. `$ANY` is the body of `m_any`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+ABSOLUTE: Final = "as_$T(as_$I({0}) & 0x7fffffff)"
+SIGN: Final = "(as_$I({0}) & (int)0x80000000)"
+
+
+class Function(NamedTuple):
+    """A function of the prelude.
+
+    Attributes:
+        needs: names of the functions it calls.
+        text: template, once for each width in use, scalars first.
+    """
+
+    needs: tuple[str, ...]
+    text: str
+
+    def at(self, width: int) -> str:
+        """Return the definition for vectors of a width; 1 for scalars."""
+        suffix = str(width) if width > 1 else ""
+        named = {
+            "$T": f"float{suffix}",
+            "$I": f"int{suffix}",
+            "$N": str(width),
+            "$S": suffix,
+        }
+        text = self.text
+        for key, value in named.items():
+            text = text.replace(key, value)
+        return text.replace("$ANY", _any(width))
+
+
+def _any(width: int) -> str:
+    """Return statements that return whether a lane of `mask` is not 0: halves, then quarters."""
+    lines, name = [], "mask"
+    while width > 2:
+        width //= 2
+        lines.append(f"  const int{width} mask{width} = {name}.lo | {name}.hi;")
+        name = f"mask{width}"
+    return "\n".join([*lines, f"  return {name}{'.x | ' + name + '.y' if width == 2 else ''};"])
+
+
+def number(value: float) -> str:
+    """Return a float32 constant as wide as the vectors of the template."""
+    return f"($T)({value!r}f)"
+
+
+def horner(name: str, variable: str, coefficients: Sequence[float]) -> str:
+    """Return statements that define `name` as a polynomial.
+
+    Args:
+        name: of the new variable.
+        variable: in which.
+        coefficients: highest power first.
+    """
+    first, *rest = coefficients
+    return "\n".join([f"  $T {name} = {number(first)};", then(name, variable, rest)])
+
+
+def then(name: str, variable: str, coefficients: Sequence[float]) -> str:
+    """Return statements that go on with a polynomial by Horner's scheme."""
+    steps = [f"  {name} = m_fma({name}, {variable}, {number(c)});" for c in coefficients]
+    return "\n".join(steps)
+
+
+def two_chains(name: str, variable: str, coefficients: Sequence[float]) -> str:
+    """Return statements that define `name` as a polynomial, even and odd powers side by side.
+
+    Half the latency of Horner's scheme for one more operation: for long polynomials.
+
+    Args:
+        name: of the new variable; names that begin with it are used for parts.
+        variable: in which.
+        coefficients: highest power first.
+    """
+    lines = [f"  const $T {name}2 = {variable} * {variable};"]
+    upward = coefficients[::-1]
+    for part, own in (("e", upward[::2]), ("o", upward[1::2])):
+        lines.append(horner(name + part, f"{name}2", own[::-1]))
+    lines.append(f"  $T {name} = m_fma({name}o, {variable}, {name}e);")
+    return "\n".join(lines)
+
+
+def unary(name: str, body: str) -> str:
+    """Return the template of a function of one float."""
+    return (
+        f"\nM_INLINE $T __attribute__((overloadable)) {name}($T x) {{\n{body.strip(chr(10))}\n}}\n"
+    )

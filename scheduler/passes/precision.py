@@ -1,0 +1,223 @@
+"""Store weights and intermediates as halves; compute with floats.
+
+    w (float32), conv(x, w)      ->   conv(x, cast(w', float32))       w' = half(w), on the host
+    y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
+    z = f(y)                     ->   z = f(cast(y', float32))
+
+Only what is stored is rounded: what stays inside a kernel never was a half. The casts are part of
+the graph, so the interpreter says what is computed. Inputs, outputs and states keep their types,
+and so does what rounding would harm (`scheduler.keep_float`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler.errors import SchedulerError
+from scheduler.keep_float import BIAS, reasons
+from scheduler.node import Buffer, Node, consumers, is_weight, make, toposort
+from scheduler.ops import Op
+from scheduler.rewrite import remake
+
+FP32: Final = "fp32"
+FP16: Final = "fp16"
+PRECISIONS: Final = (FP32, FP16)
+
+_halves: WeakKeyDictionary[Buffer, Buffer] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A value or a weight that stays float32.
+
+    Attributes:
+        name: of the weight, or the ONNX nodes that the value comes from or the weight goes into.
+        is_weight: which of both it is.
+        shape: of it.
+        reason: a short phrase.
+    """
+
+    name: str
+    is_weight: bool
+    shape: tuple[int, ...]
+    reason: str
+
+    @property
+    def bytes(self) -> int:
+        """What it takes in float32."""
+        return dt.float32.itemsize * prod(self.shape)
+
+
+@dataclass(frozen=True, slots=True)
+class PrecisionReport:
+    """What half storage did.
+
+    Attributes:
+        weight_bytes: bytes of all float32 weights before and after, not packed.
+        value_bytes: the same of intermediates, as if no memory were used twice.
+        halves: how many weights and intermediates are halves.
+        kept: what stays float32, in order of the graph.
+    """
+
+    weight_bytes: tuple[int, int]
+    value_bytes: tuple[int, int]
+    halves: tuple[int, int]
+    kept: tuple[Kept, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """Return it as plain data, for the metadata of an artifact; of biases only the number."""
+        told = [k for k in self.kept if k.reason != BIAS]
+        return {
+            "storage": dt.float16.name,
+            "arithmetic": dt.float32.name,
+            "weight_bytes": list(self.weight_bytes),
+            "value_bytes": list(self.value_bytes),
+            "halves": list(self.halves),
+            "biases": len(self.kept) - len(told),
+            "kept": [
+                {
+                    "what": "weight" if k.is_weight else "value",
+                    "name": k.name,
+                    "shape": list(k.shape),
+                    "bytes": k.bytes,
+                    "reason": k.reason,
+                }
+                for k in told
+            ],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Halved:
+    """A graph with half storage.
+
+    Attributes:
+        roots: in the order given.
+        pins: what has to be stored: the halves.
+        report: what was done.
+    """
+
+    roots: list[Node]
+    pins: frozenset[Node]
+    report: PrecisionReport
+
+
+def check_precision(name: str) -> str:
+    """Return the name of a precision.
+
+    Raises:
+        SchedulerError: there is none of that name.
+    """
+    if name not in PRECISIONS:
+        raise SchedulerError(f"precision {name!r}: expected one of {', '.join(PRECISIONS)}")
+    return name
+
+
+def store_halves(roots: Sequence[Node], stored: Collection[Node]) -> Halved:
+    """Return the graph in which what is stored is half where that does no harm.
+
+    Args:
+        roots: outputs and ASSIGN nodes, after the other passes; they keep their types.
+        stored: what kernels would store of this graph, roots included.
+    """
+    order = toposort(roots)
+    fixed = set(roots)
+    values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
+    weights = [n for n in order if is_weight(n) and n not in fixed and n.dtype is dt.float32]
+    reason = reasons(roots, [*weights, *values])
+    half_values = {n for n in values if n not in reason}
+    half_weights = {n for n in weights if n not in reason}
+    new: dict[Node, Node] = {}
+    pins: dict[Node, None] = {}
+    for node in order:
+        if node in half_weights:
+            new[node] = _widened(_half_weight(node))
+            continue
+        src = tuple(new[s] for s in node.src)
+        made = node if src == node.src else remake(node, src)
+        if node in half_values:
+            half = _half_value(made)
+            if half.op is not Op.BUFFER:
+                pins[half] = None
+            made = _widened(half)
+        new[node] = made
+    report = PrecisionReport(
+        _bytes(weights, half_weights),
+        _bytes(values, half_values),
+        (len(half_weights), len(half_values)),
+        _kept(order, reason),
+    )
+    return Halved([new[r] for r in roots], frozenset(pins), report)
+
+
+def _is_candidate(node: Node) -> bool:
+    writes = node.op in (Op.ASSIGN, Op.RESULT, Op.BUFFER)
+    return node.dtype is dt.float32 and not writes
+
+
+def _widened(node: Node) -> Node:
+    return make(Op.CAST, dt.float32, (node,))
+
+
+def _rounded(node: Node) -> Node:
+    """Return a value as half; what was widened before it was moved nowhere is the half it was."""
+    if node.op is Op.CAST and node.src[0].dtype is dt.float16:
+        return node.src[0]
+    made = make(Op.CAST, dt.float16, (node,))
+    made.origin = made.origin or node.origin
+    return made
+
+
+def _half_value(node: Node) -> Node:
+    """Return the half that is stored for a float32 value.
+
+    The parts of a join are rounded one by one, so that each can still be computed in place.
+    """
+    if node.op in (Op.CAT, Op.CONTIGUOUS):
+        half = make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
+        half.origin = half.origin or node.origin
+        return half
+    return _rounded(node)
+
+
+def _half_weight(node: Node) -> Node:
+    """Return a weight rounded to half; the same buffer each time, while the weight exists."""
+    buffer: Buffer = node.arg
+    if buffer not in _halves:
+        data = buffer.data
+        if data is None:
+            raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
+        rounded = np.asarray(data).astype(np.float16)
+        _halves[buffer] = Buffer("weight", buffer.name, buffer.shape, dt.float16, rounded)
+    made = make(Op.BUFFER, dt.float16, (), _halves[buffer])
+    made.origin = made.origin or node.origin
+    return made
+
+
+def _bytes(nodes: Sequence[Node], halves: Collection[Node]) -> tuple[int, int]:
+    before = [n.dtype.itemsize * prod(n.shape) for n in nodes]
+    after = [b // 2 if n in halves else b for n, b in zip(nodes, before, strict=True)]
+    return sum(before), sum(after)
+
+
+def _kept(order: Sequence[Node], reason: dict[Node, str]) -> tuple[Kept, ...]:
+    """Return what stays float32, weights without a name called after the ONNX node they go into."""
+    users = consumers(order)
+    found = []
+    for node in order:
+        if node not in reason:
+            continue
+        at = [node]
+        while not at[-1].origin and users[at[-1]]:
+            at.append(users[at[-1]][0])
+        name = node.arg.name if is_weight(node) else ""
+        name = name or ", ".join(at[-1].origin)
+        found.append(Kept(name, is_weight(node), node.shape, reason[node]))
+    return tuple(found)

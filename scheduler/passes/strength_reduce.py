@@ -1,0 +1,223 @@
+"""Cheaper operations of the same meaning: a division costs a processor as much as 20 sums.
+
+x / c                                  ->  x * (1/c)        float32 and float64, c constant
+(x * c) * d                            ->  x * (c*d)
+pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x), ...
+1 / y                                  ->  recip(y)
+x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
+
+Results may differ in the last place, so what is rounded, compared or cast to an integer later is
+left alone: there the last place can become a whole step. Exact forms are in `canonicalize`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler.boxes import spread
+from scheduler.node import Node, alu, const, toposort
+from scheduler.ops import COMPARE, ELEMENTWISE, MOVEMENT, Op
+from scheduler.passes.uniform import value_of
+from scheduler.rewrite import unchanged, with_sources
+
+_STEPS: Final = COMPARE | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC}
+_CARRIES: Final = ELEMENTWISE | MOVEMENT | {Op.CONTIGUOUS}
+_LARGEST_POWER: Final = 8
+# Exporters write sqrt(2) with 7 digits or more.
+_DIGITS: Final = 1e-6
+
+
+def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with cheaper operations."""
+    order = toposort(roots)
+    new = unchanged(order)
+    exact = _feeds_steps(order)
+    for node in order:
+        current = with_sources(node, new)
+        if node.dtype.is_float and node not in exact:
+            current = _reduce(current)
+        new[node] = current
+    return new
+
+
+def _feeds_steps(order: Sequence[Node]) -> set[Node]:
+    """Return the nodes whose last place can decide about a whole step, before the next sum."""
+    marked: set[Node] = set()
+    for node in reversed(order):
+        integer = node.op is Op.CAST and not node.dtype.is_float
+        if node.op in _STEPS or integer or (node in marked and node.op in _CARRIES):
+            marked.update(s for s in node.src if s.dtype.is_float)
+    return marked
+
+
+def _reduce(node: Node) -> Node:
+    """Return the cheapest form of one node over sources that are in theirs."""
+    found, better = node, _step(node)
+    while better is not None:
+        found, better = better, _step(better)
+    if found is not node and not found.origin:
+        found.origin = node.origin
+    return found
+
+
+def _step(node: Node) -> Node | None:
+    if node.op is Op.DIV:
+        return _multiply(node) or _reciprocal(node)
+    if node.op is Op.MUL:
+        return _gelu(node) or _merge_factors(node)
+    return _power(node) if node.op is Op.POW else None
+
+
+def _constant(value: float, like: Node) -> Node:
+    return spread(const(value, like.dtype), like.shape)
+
+
+def _number(node: Node) -> float | None:
+    """Return the value of a constant that is finite and not 0."""
+    value = value_of(node)
+    return value if isinstance(value, float) and math.isfinite(value) and value != 0 else None
+
+
+def _is_normal(value: float, kind: dt.DType) -> bool:
+    limits = np.finfo(kind.np)
+    return float(limits.tiny) <= abs(value) <= float(limits.max)
+
+
+def _multiply(node: Node) -> Node | None:
+    """Multiply by the reciprocal: at most one unit in the last place from the rounded quotient."""
+    divisor = _number(node.src[1])
+    if divisor is None or node.dtype is dt.float16 or not _is_normal(1 / divisor, node.dtype):
+        return None
+    return alu(Op.MUL, node.src[0], _constant(1 / divisor, node))
+
+
+def _reciprocal(node: Node) -> Node | None:
+    return alu(Op.RECIP, node.src[1]) if value_of(node.src[0]) == 1 else None
+
+
+def _factor(node: Node) -> tuple[Node, float] | None:
+    """Return x and c of a product x * c with a constant."""
+    if node.op is not Op.MUL:
+        return None
+    for x, other in (node.src, node.src[::-1]):
+        value = _number(other)
+        if value is not None:
+            return x, value
+    return None
+
+
+def _merge_factors(node: Node) -> Node | None:
+    outer = _factor(node)
+    inner = None if outer is None else _factor(outer[0])
+    if outer is None or inner is None or node.dtype is dt.float16:
+        return None
+    both = outer[1] * inner[1]
+    if not _is_normal(both, node.dtype):
+        return None
+    return alu(Op.MUL, inner[0], _constant(both, node))
+
+
+def _power(node: Node) -> Node | None:
+    base, exponent = node.src[0], value_of(node.src[1])
+    if not isinstance(exponent, float) or not math.isfinite(exponent):
+        return None
+    if abs(exponent) == 0.5:
+        root = alu(Op.SQRT, base)
+        return root if exponent > 0 else alu(Op.RECIP, root)
+    if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
+        return None
+    if exponent == 0:
+        return _constant(1.0, node)
+    result: Node | None = None
+    square, n = base, abs(int(exponent))
+    while n:
+        if n & 1:
+            result = square if result is None else alu(Op.MUL, result, square)
+        n >>= 1
+        square = alu(Op.MUL, square, square) if n else square
+    assert result is not None
+    return result if exponent > 0 else alu(Op.RECIP, result)
+
+
+# --- gelu -----------------------------------------------------------------------------------------
+
+
+def _gelu(node: Node) -> Node | None:
+    """Recognise x * 0.5 * gate(x), in the three orders of its factors."""
+    if node.dtype is not dt.float32:  # in halves each step of the product rounds visibly
+        return None
+    for a, b in (node.src, node.src[::-1]):
+        found = _scaled_times_gate(node, a, b)
+        half = _factor(b)
+        if found is None and half is not None and half[1] == 0.5:  # x * (gate * 0.5)
+            found = _of_gate(a, half[0], (b, node))
+        if found is None and value_of(b) == 0.5 and a.op is Op.MUL:  # (x * gate) * 0.5
+            left, right = a.src
+            found = _of_gate(left, right, (a, node)) or _of_gate(right, left, (a, node))
+        if found is not None:
+            return found
+    return None
+
+
+def _scaled_times_gate(node: Node, a: Node, gate: Node) -> Node | None:
+    """Return gelu(y * 2c) for (y * c) * (1 + erf(y * k)), if k is sqrt 2 times c."""
+    chain, scaled, half = _gate(gate), _gate_argument(gate), _factor(a)
+    if scaled is None or half is None or scaled[0] is not half[0]:
+        return None
+    if not _near(scaled[1] / (2 * half[1])):
+        return None
+    y, c = half
+    x = y if c == 0.5 else alu(Op.MUL, y, _constant(2 * c, node))
+    return _named(x, (*chain, a, node))
+
+
+def _of_gate(x: Node, gate: Node, outer: tuple[Node, ...]) -> Node | None:
+    """Return gelu(x) if `gate` is 1 + erf(x / sqrt 2)."""
+    scaled = _gate_argument(gate)
+    if scaled is None:
+        return None
+    if scaled[0] is x:
+        scale = scaled[1]
+    else:  # x = y * c, and the argument became y * (c / sqrt 2)
+        own = _factor(x)
+        if own is None or own[0] is not scaled[0]:
+            return None
+        scale = scaled[1] / own[1]
+    return _named(x, (*_gate(gate), *outer)) if _near(scale) else None
+
+
+def _gate(node: Node) -> tuple[Node, ...]:
+    """Return (argument, erf, sum) of 1 + erf(argument), or nothing."""
+    for error, one in (node.src, node.src[::-1]) if node.op is Op.ADD else ():
+        if error.op is Op.ERF and value_of(one) == 1:
+            return error.src[0], error, node
+    return ()
+
+
+def _gate_argument(node: Node) -> tuple[Node, float] | None:
+    """Return x and c of 1 + erf(x * c)."""
+    chain = _gate(node)
+    if not chain:
+        return None
+    argument = chain[0]
+    if argument.op is not Op.DIV:
+        return _factor(argument)
+    divisor = _number(argument.src[1])
+    return None if divisor is None else (argument.src[0], 1 / divisor)
+
+
+def _named(x: Node, chain: tuple[Node, ...]) -> Node:
+    """Return gelu(x), which bears the names of all it replaces."""
+    result = alu(Op.GELU, x)
+    names = tuple(dict.fromkeys(name for part in chain for name in part.origin))
+    result.origin = result.origin or names
+    return result
+
+
+def _near(scale: float) -> bool:
+    return abs(scale * math.sqrt(2.0) - 1.0) < _DIGITS

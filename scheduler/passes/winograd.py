@@ -1,0 +1,354 @@
+"""Convolutions with 3 x 3 weights by Winograd's F(2x2, 3x3), where that is clearly faster.
+
+    sum over (c, i, j) of x[n, c, h+i, w+j] * g[o, c, i, j]    ->    winograd(x, U)
+    sum(x * g) + sum(y * f)                                    ->    winograd(x, y, U and W)
+
+A sum of products is recognised by the indices at which it reads, not by the movement that gave it
+its form: stride and dilation 1, one group, zeros around, constant weights, float32. The kernel is a
+custom kernel (`scheduler/lower/winograd.py`); channels are innermost on both sides. What it reads,
+and the end of the arithmetic that follows it (bias, activation, residual), is pinned in that order,
+so that all of it is computed where it is stored, and others read the same storage. What a caller
+sees is row-major: convolutions of inputs as they are, and those that end in an output, would need a
+copy, and stay.
+
+Only for CPUs: the kernel keeps a block of tiles in the cache of one core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from scheduler import device_spec, interp
+from scheduler import dtype as dt
+from scheduler import index as ixs
+from scheduler.boxes import like
+from scheduler.custom_spec import CustomKernel
+from scheduler.device_spec import DeviceSpec
+from scheduler.index import Atom, Ix, Predicate
+from scheduler.kernelize.ranges import source_index
+from scheduler.lower.winograd import (
+    Array,
+    Reference,
+    Shape,
+    choose_blocks,
+    kernel_source,
+    pays,
+    transformed,
+)
+from scheduler.node import Buffer, Node, consumers, is_weight, toposort
+from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.rewrite import unchanged, with_sources
+
+Worth = Callable[[Shape, DeviceSpec], bool]
+
+_MOVES = MOVEMENT - {Op.CAT}
+# Movement between a convolution and where it reads.
+MAX_STEPS = 32
+# Elementwise nodes looked at behind a convolution.
+MAX_CHAIN = 24
+_STORED = (Op.BUFFER, Op.CONTIGUOUS)
+CHANNELS_LAST = (0, 2, 3, 1)
+CHANNELS_FIRST = (0, 3, 1, 2)
+
+
+@dataclass(frozen=True)
+class _Convolution:
+    """A sum of products that is a convolution, or several of one result added up.
+
+    Attributes:
+        inputs: (N, C, H, W) each.
+        weight: (outputs, depth, 3, 3), the inputs' channels one after the other.
+        shape: of the whole.
+    """
+
+    inputs: tuple[Node, ...]
+    weight: Array
+    shape: Shape
+
+
+def winograd(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with convolutions as Winograd's where it is clearly faster."""
+    return convolutions(roots, pays)
+
+
+def convolutions(roots: Sequence[Node], worth: Worth) -> dict[Node, Node]:
+    """Return old node -> new node with those convolutions replaced that are worth it.
+
+    Args:
+        roots: of the graph.
+        worth: says so by shape and device; asked only where the kernel exists.
+    """
+    order = toposort(roots)
+    spec = device_spec.current()
+    if spec.is_simt or spec.images is not None:
+        return unchanged(order)
+    graph = _Graph(consumers(order), {n: i for i, n in enumerate(order)}, frozenset(roots))
+    found = _find_all(order, graph)
+    ends = {n: graph.end_of(n, c) for n, c in found.items()}
+    found = {
+        n: c
+        for n, c in found.items()
+        if ends[n] is not None and not any(i.op is Op.BUFFER for i in c.inputs)
+        if worth(c.shape, spec)
+    }
+    if not found:
+        return unchanged(order)
+    pinned = {node for n, c in found.items() for node in (*c.inputs, ends[n])}
+    new: dict[Node, Node] = {}
+    for node in order:
+        made = found.get(node)
+        value = with_sources(node, new) if made is None else _kernel(node, made, new, spec)
+        new[node] = _pin(value) if node in pinned else value
+    return new
+
+
+# --- recognising ------------------------------------------------------------------------------
+
+
+def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
+    """Return convolutions by the node that is their result."""
+    found: dict[Node, _Convolution] = {}
+    for node in order:
+        if node.dtype is not dt.float32:
+            continue
+        if node.op is Op.REDUCE:
+            one = _convolution(node)
+            if one is not None:
+                found[node] = one
+        elif node.op is Op.ADD and all(s in found for s in node.src):
+            both = _added(found[node.src[0]], found[node.src[1]])
+            alone = all(len(graph.users[s]) == 1 and s not in graph.outputs for s in node.src)
+            if both is not None and alone and node.src[0] is not node.src[1]:
+                for s in node.src:
+                    del found[s]
+                found[node] = both
+    return found
+
+
+def _added(a: _Convolution, b: _Convolution) -> _Convolution | None:
+    channels = a.shape.channels + b.shape.channels
+    shape = replace(a.shape, channels=channels)
+    if shape != replace(b.shape, channels=channels):
+        return None
+    return _Convolution(a.inputs + b.inputs, np.concatenate([a.weight, b.weight], 1), shape)
+
+
+def _convolution(node: Node) -> _Convolution | None:
+    """Return the convolution that a sum is, if it is one of those that the kernel computes."""
+    product = node.src[0]
+    if node.arg[0] is not Op.ADD or product.op is not Op.MUL:
+        return None
+    known = [_is_known(s) for s in product.src]
+    if known.count(True) != 1:
+        return None
+    factor, weight = product.src[known.index(False)], product.src[known.index(True)]
+    atoms = [ixs.new_range(s, f"r{a}") if s > 1 else None for a, s in enumerate(product.shape)]
+    source = _source(factor, atoms)
+    axes = None if source is None else _axes(source, atoms, node.arg[1])
+    if source is None or axes is None or _depends(weight, atoms, axes.pixels):
+        return None
+    image, index = source.node, source.index
+    shape = Shape(
+        batch=image.shape[0],
+        height=image.shape[2],
+        width=image.shape[3],
+        channels=(image.shape[1],),
+        outputs=product.shape[axes.outputs],
+        top=-index[2].const,
+        left=-index[3].const,
+        rows=product.shape[axes.down],
+        columns=product.shape[axes.across],
+    )
+    return _Convolution((image,), _weights(weight, axes), shape)
+
+
+def _is_known(factor: Node) -> bool:
+    while factor.op in _MOVES:
+        factor = factor.src[0]
+    return is_weight(factor)
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a factor is read: a node, the index, and where that is inside of it."""
+
+    node: Node
+    index: tuple[Ix, ...]
+    valid: Predicate
+
+
+def _source(factor: Node, atoms: Sequence[Atom | None]) -> _Source | None:
+    """Return the images that a factor reads windows of, below zeros around them."""
+    index = tuple(ixs.ZERO if r is None else ixs.of(r) for r in atoms)
+    valid: Predicate = ()
+    for _ in range(MAX_STEPS):
+        zeros = factor.op is Op.PAD and factor.arg[1] == 0
+        if not zeros and len(index) == 4 and all(len(i.terms) == 2 for i in index[2:]):
+            return _Source(factor, index, valid)
+        if factor.op not in _MOVES or (factor.op is Op.PAD and not zeros):
+            return None
+        index, inside = source_index(factor, index)
+        factor = factor.src[0]
+        for ix, low, high in inside:
+            valid = ixs.conjoin(valid, ix, low, high)
+    return None
+
+
+@dataclass(frozen=True)
+class _Axes:
+    """Which axis of the product is what."""
+
+    image: int | None
+    outputs: int
+    down: int
+    across: int
+    weights: tuple[int, int, int]
+
+    @property
+    def pixels(self) -> tuple[int, ...]:
+        """Those that tell results of one output channel apart."""
+        ends = (self.down, self.across)
+        return ends if self.image is None else (self.image, *ends)
+
+
+def _axes(source: _Source, atoms: Sequence[Atom | None], reduced: tuple[int, ...]) -> _Axes | None:
+    """Return the meaning of each axis, None if what is read are no windows of 3 x 3."""
+    axis = {r: a for a, r in enumerate(atoms) if r is not None}
+    shape = source.node.shape
+    # Where it is inside: along both axes of the image, nothing else; also if that is always so.
+    bounds = [(source.index[a], 0, shape[a] - 1) for a in (2, 3)]
+    if any(p not in bounds for p in source.valid):
+        return None
+    ends: list[tuple[int, int]] = []
+    for ix, low, high in bounds:
+        if (ix, low, high) not in source.valid and (ix.lo < low or ix.hi > high):
+            return None
+        parts = [axis.get(atom) for atom, factor in ix.terms if factor == 1]
+        moving = [a for a in parts if a is not None and a not in reduced]
+        inner = [a for a in parts if a is not None and a in reduced]
+        if len(moving) != 1 or len(inner) != 1 or _size(atoms, inner[0]) != 3:
+            return None
+        ends.append((moving[0], inner[0]))
+    (down, i), (across, j) = ends
+    channels = _plain(source.index[1], axis, atoms, shape[1])
+    image = _plain(source.index[0], axis, atoms, shape[0])
+    if channels is None or channels not in reduced or (image is None and shape[0] > 1):
+        return None
+    summed = {a for a in reduced if atoms[a] is not None}
+    rest = [a for a in axis.values() if a not in summed and a not in (image, down, across)]
+    ordered = [a for a in (image, *rest, down, across) if a is not None]
+    if summed != {channels, i, j} or len(rest) != 1 or ordered != sorted(ordered):
+        return None
+    return _Axes(image, rest[0], down, across, (channels, i, j))
+
+
+def _size(atoms: Sequence[Atom | None], axis: int) -> int:
+    """Return the size of an axis."""
+    atom = atoms[axis]
+    return 1 if atom is None else atom.size
+
+
+def _plain(ix: Ix, axis: dict[Atom, int], atoms: Sequence[Atom | None], size: int) -> int | None:
+    """Return the axis that runs over a whole axis of the image, element by element."""
+    if ix.const or len(ix.terms) != 1 or ix.terms[0][1] != 1:
+        return None
+    found = axis.get(ix.terms[0][0])
+    return found if found is not None and _size(atoms, found) == size else None
+
+
+def _depends(weight: Node, atoms: Sequence[Atom | None], axes: Sequence[int]) -> bool:
+    """Whether weights differ along some axes."""
+    index = tuple(ixs.ZERO if r is None else ixs.of(r) for r in atoms)
+    read: set[Atom] = set()
+    while weight.op in _MOVES:
+        index, inside = source_index(weight, index)
+        read.update(a for ix, _, _ in inside for a in ixs.leaves(ix))
+        weight = weight.src[0]
+    read.update(a for ix in index for a in ixs.leaves(ix))
+    return any(atoms[a] in read for a in axes)
+
+
+def _weights(weight: Node, axes: _Axes) -> Array:
+    """Return weights (outputs, channels, 3, 3)."""
+    kept = (axes.outputs, *axes.weights)
+    bounds = tuple((0, s if a in kept else 1, 1) for a, s in enumerate(weight.shape))
+    values = interp.evaluate([like(weight, Op.SHRINK, (weight,), bounds)])[0]
+    rest = tuple(a for a in range(len(weight.shape)) if a not in kept)
+    return values.transpose(*kept, *rest).reshape([weight.shape[a] for a in kept])
+
+
+# --- building ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Graph:
+    """The graph as it was: users and position of each node, and its outputs."""
+
+    users: dict[Node, list[Node]]
+    position: dict[Node, int]
+    outputs: frozenset[Node]
+
+    def end_of(self, node: Node, made: _Convolution) -> Node | None:
+        """Return the last node of the arithmetic behind a convolution through which all of it goes.
+
+        Where a value is used several times (x * sigmoid(x)) it goes on if the ways meet again.
+        None if the end is an output.
+        """
+        shape = made.shape.batch, made.shape.outputs, made.shape.rows, made.shape.columns
+        inside: dict[Node, None] = {node: None}
+        end: Node | None = None
+        for _ in range(MAX_CHAIN):
+            leaving = [n for n in inside if n in self.outputs or self._ahead(n, inside)]
+            if len(leaving) == 1 and leaving[0].shape == shape:
+                end = leaving[0]
+            ahead = [u for n in leaving for u in self._ahead(n, inside)]
+            going = all(_goes_on(u, node) for u in ahead) and self.outputs.isdisjoint(leaving)
+            if not ahead or not going:
+                break
+            inside[min(ahead, key=self.position.__getitem__)] = None
+        return None if end in self.outputs else end
+
+    def _ahead(self, node: Node, inside: dict[Node, None]) -> list[Node]:
+        return [u for u in self.users[node] if u not in inside]
+
+
+def _goes_on(user: Node, node: Node) -> bool:
+    """Whether a node computes, element by element, from as many elements as a convolution has."""
+    return (user.op in ELEMENTWISE or user.op is Op.RESHAPE) and prod(user.shape) == prod(
+        node.shape
+    )
+
+
+def _pin(value: Node) -> Node:
+    """Return a value through storage with its channels innermost."""
+    if value.op is Op.PERMUTE and value.arg == CHANNELS_FIRST and value.src[0].op in _STORED:
+        return value
+    last = like(value, Op.PERMUTE, (value,), CHANNELS_LAST)
+    stored = like(value, Op.CONTIGUOUS, (last,))
+    return like(value, Op.PERMUTE, (stored,), CHANNELS_FIRST)
+
+
+def _kernel(node: Node, made: _Convolution, new: dict[Node, Node], spec: DeviceSpec) -> Node:
+    """Return the result of a convolution, in the form in which it was, from the custom kernel."""
+    s = made.shape
+    blocks = choose_blocks(s, spec)
+    kernel = CustomKernel(
+        "winograd",
+        kernel_source(s, blocks),
+        [((s.batch, s.rows, s.columns, s.outputs), dt.float32)],
+        blocks.items(s),
+        Reference(s),
+        s.flops,
+        blocks.lanes,
+    )
+    data = transformed(made.weight, blocks)
+    weight = like(node, Op.BUFFER, (), Buffer("weight", "", data.shape, dt.float32, data))
+    inputs = tuple(new[i].src[0] for i in made.inputs)
+    launch = like(node, Op.CUSTOM, (*inputs, weight), kernel)
+    result = like(node, Op.RESULT, (launch,), 0)
+    first = like(node, Op.PERMUTE, (result,), CHANNELS_FIRST)
+    return first if first.shape == node.shape else like(node, Op.RESHAPE, (first,), node.shape)

@@ -1,0 +1,61 @@
+"""Which row of the device table a compilation is for: by name, or the one of this machine.
+
+"adreno" is its row, whatever device is here; "auto" is the row that fits a device of this machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from runtime.device import Device, choose_device
+from runtime.errors import NoDeviceError
+from scheduler.device_spec import DEFAULT, SPECS, DeviceSpec
+from scheduler.errors import SchedulerError
+
+AUTO: Final = "auto"
+# What `--target` offers; the other rows are found by `auto`.
+TARGETS: Final = (AUTO, "cpu", "gpu", "adreno")
+_AVX512_LANES: Final = 16
+
+
+def target_for(name: str, device: str | None = None) -> DeviceSpec:
+    """Return the row to compile for.
+
+    Args:
+        name: of a row, or "auto": the row of the device, of `cpu` where there is no device.
+        device: as for `runtime.load_program`; used for "auto" only.
+
+    Raises:
+        SchedulerError: there is no such row.
+        NoDeviceError: "auto", and the device that was asked for is not there.
+    """
+    if name != AUTO:
+        if name not in SPECS:
+            raise SchedulerError(f"target {name!r}: expected {AUTO} or one of {', '.join(SPECS)}")
+        return SPECS[name]
+    try:
+        return spec_of_device(choose_device(device))
+    except NoDeviceError:
+        if device is not None:
+            raise
+        return DEFAULT
+
+
+def spec_of_device(device: Device) -> DeviceSpec:
+    """Return the row of an opened device, with what a GPU says of itself in place of guesses."""
+    info = device.info
+    if info.kind != "gpu":
+        wide = device.handle.native_vector_width_float >= _AVX512_LANES
+        return SPECS["cpu" if wide else "cpu-avx2"]
+    known_as = f"{info.name} {info.platform} {info.version}".lower()
+    row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]
+    most = min(row.max_group, info.max_work_group_size)
+    return replace(
+        row,
+        group=min(row.group, most),
+        max_group=most,
+        cores=max(1, info.compute_units),
+        local_bytes=min(row.local_bytes, info.local_mem_bytes),
+        max_alloc_bytes=info.max_alloc_bytes,
+    )

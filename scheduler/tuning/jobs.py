@@ -1,0 +1,133 @@
+"""What there is to measure: the distinct loop nests of compiled graphs, and how often they run.
+
+    12 blocks of one shape     ->     4 jobs, each 12 times
+
+Of a kernel with several nests each is a job: it is measured by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from scheduler import trace, tuned_table
+from scheduler.kernelize.kernel import Kernel, name_of
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.lower.body_key import body_key
+from scheduler.lower.choice import Choice, form_of, tile_choices, variations
+from scheduler.lower.in_place import is_exact
+from scheduler.lower.loops import choose_schedule
+from scheduler.lower.lowered import flops_of
+from scheduler.lower.render import Nest, Rendered, render
+from scheduler.lower.schedule import Schedule as Loops
+from scheduler.ops import Op
+from scheduler.schedule import Schedule
+from scheduler.schedule_cache import EntryGraph
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One loop nest.
+
+    Attributes:
+        key: of its body.
+        name: ONNX nodes it comes from.
+        nest: with the heuristic's loops.
+        times: launches per run of an entry, of the entry that has most.
+        exact: whether its result takes over the storage of something it reads, which loops that
+            compute an element twice may not.
+        flops: of one launch.
+        bytes_moved: read and written, each element once.
+    """
+
+    key: str
+    name: str
+    nest: Nest
+    times: int
+    exact: bool
+    flops: int
+    bytes_moved: int
+
+    @property
+    def was(self) -> str:
+        """The heuristic's loops."""
+        return form_of(self.nest.schedule)
+
+    def loops(self, choice: Choice) -> Loops:
+        """Return the loops of a choice."""
+        heuristic = self.nest.schedule
+        return choose_schedule(self.nest.body, heuristic.vector, heuristic.lanes, choice)
+
+    def render(self, choice: Choice) -> Rendered:
+        """Return the text of a choice."""
+        return render([replace(self.nest, schedule=self.loops(choice))])
+
+    def tiles(self) -> list[Choice]:
+        """Return register tiles to try, the heuristic first."""
+        return self._different(tile_choices(self.nest.schedule))
+
+    def variations(self, best: Choice) -> list[Choice]:
+        """Return the heuristic, the best so far, and loops around the tile of the latter."""
+        return self._different(variations(best, self.loops(best)))
+
+    def _different(self, choices: Iterable[Choice]) -> list[Choice]:
+        """Return the first choice of each that gives the same loops."""
+        found: dict[str, Choice] = {}
+        for choice in choices:
+            loops = self.loops(choice)
+            if is_exact(loops) or not self.exact or choice.is_heuristic:
+                found.setdefault(form_of(loops), choice)
+        return list(found.values())
+
+
+@dataclass(slots=True)
+class _Collector(trace.Observer):
+    nests_of: dict[Kernel, Sequence[Nest]] = field(default_factory=dict)
+
+    def nests(self, kernel: Kernel, nests: Sequence[Nest]) -> None:
+        self.nests_of[kernel] = nests
+
+
+def jobs_of(graphs: Iterable[EntryGraph]) -> list[Job]:
+    """Schedule graphs with the heuristic's loops; return their distinct nests, in running order.
+
+    Args:
+        graphs: entries of one program.
+
+    Raises:
+        SchedulerError: a graph cannot be scheduled or lowered.
+    """
+    found: dict[str, Job] = {}
+    for graph in graphs:
+        collector = _Collector()
+        with trace.observing(collector, alone=True), tuned_table.using(tuned_table.EMPTY):
+            plan = graph.schedule()
+            plan.lowered  # noqa: B018  # made while the collector watches
+        counts: dict[str, int] = {}
+        for job in _nests(plan, collector):
+            counts[job.key] = counts.get(job.key, 0) + 1
+            known = found.setdefault(job.key, job)
+            known.times = max(known.times, counts[job.key])
+            known.exact |= job.exact
+    return list(found.values())
+
+
+def _nests(plan: Schedule, collector: _Collector) -> Iterable[Job]:
+    for lowered in plan.lowered:
+        for nest in collector.nests_of.get(lowered.kernel, ()):
+            loads = [n for n in scalar_nodes(nest.body.value) if n.op is Op.LOAD]
+            read = {n.src[0] for n in loads}
+            if not read.isdisjoint(nest.outputs):  # it updates a state: its loops are what they are
+                continue
+            touched = [*read, *(s.target for s in nest.body.stores)]
+            schedule = nest.schedule
+            yield Job(
+                key=body_key(nest.body, schedule.vector, schedule.lanes),
+                name=name_of(lowered.kernel),
+                nest=nest,
+                times=1,
+                exact=lowered.in_place_of is not None,
+                flops=flops_of(nest.body),
+                bytes_moved=sum(prod(n.shape) * n.dtype.itemsize for n in touched),
+            )

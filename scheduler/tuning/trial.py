@@ -1,0 +1,286 @@
+"""Running variants of kernels on the device: are they right, how long do they take.
+
+    variants a, b, c     ->     one replay program; records a a a a b b b b c c c c
+    a round:                    one launch over the records of each, in turn
+
+Variants run as they do in an artifact: functions of a replay program, all workers sharing their
+work-items. Each record of a variant reads another copy of its weights, as in a frame, where they
+left the caches of the core since the last one; activations stay where the record before left them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.opencl import cl
+from runtime.replay_spec import RECORD_WORDS
+from scheduler import dtype as dt
+from scheduler.dtype import DType
+from scheduler.emit_replay import KERNEL_NAME, Function, replay_source
+from scheduler.lower.choice import Choice
+from scheduler.lower.pack import PackedWeight
+from scheduler.lower.render import Rendered
+from scheduler.node import Node, is_weight
+from scheduler.tuning.build import Builders
+from scheduler.tuning.jobs import Job
+
+Array = NDArray[Any]
+# Records of each variant, and what a launch should take: many times what its start costs.
+RECORDS: Final = 48
+LAUNCH_MS: Final = 1.5
+# Launches over nothing that tell what a start costs, and the largest share of a time that it is.
+START_LAUNCHES: Final = 20
+MAX_START_SHARE: Final = 0.5
+# Weights of one variant, all copies: more than the caches of a core hold.
+COLD_BYTES: Final = 6 << 20
+# Of all variants of a program.
+MAX_DATA_BYTES: Final = 1 << 30
+# Results may differ by this much of the largest: sums are added in another order.
+TOLERANCE: Final = {2: 2e-2, 4: 1e-4, 8: 1e-9}
+_LINE_INTS: Final = 16
+_ALIGNMENT: Final = 256
+_SEED: Final = 1
+# What results are before a variant writes them.
+_UNWRITTEN: Final = np.full(1, 0xA5, np.uint8)
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """One job with one choice."""
+
+    job: Job
+    choice: Choice
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of one launch of a kernel, over several rounds."""
+
+    minimum: float
+    median: float
+
+
+class _Memory:
+    """Bytes to be, and where each thing lies in them."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.parts: list[tuple[int, Array]] = []
+
+    def put(self, data: Array) -> int:
+        at = self.reserve(data.nbytes)
+        self.parts.append((at, data))
+        return at
+
+    def reserve(self, size: int) -> int:
+        at = self.size
+        self.size += -(-size // _ALIGNMENT) * _ALIGNMENT + _ALIGNMENT
+        return at
+
+    def buffer(self, context: cl.Context) -> cl.Buffer:
+        raw = np.zeros(max(self.size, _ALIGNMENT), np.uint8)
+        for at, data in self.parts:
+            raw[at : at + data.nbytes] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        return cl.Buffer(context, flags, hostbuf=raw)
+
+
+def make_trials(
+    builders: Builders, groups: Sequence[Sequence[Variant]], deadline: float
+) -> list[Trial | None]:
+    """Return a trial for each group of variants; None for those not built by the deadline."""
+    rendered = [[v.job.render(v.choice) for v in group] for group in groups]
+    programs = builders.build([_source(texts) for texts in rendered], deadline)
+    return [
+        None if program is None else Trial(builders, group, texts, program)
+        for group, texts, program in zip(groups, rendered, programs, strict=True)
+    ]
+
+
+def _source(texts: Sequence[Rendered]) -> str:
+    functions = [Function(f"f{i}", t.text, t.lanes, ()) for i, t in enumerate(texts)]
+    return replay_source(functions)
+
+
+class Trial:
+    """Variants in the device's memory, ready to run.
+
+    Args:
+        builders: of which the device is taken.
+        variants, rendered: what, and their texts.
+        program: built of these.
+    """
+
+    def __init__(
+        self,
+        builders: Builders,
+        variants: Sequence[Variant],
+        rendered: Sequence[Rendered],
+        program: cl.Program,
+    ) -> None:
+        self.variants = list(variants)
+        self._workers = builders.device.info.compute_units
+        context = builders.device.context
+        self._queue = cl.CommandQueue(context)
+        self._memory, self._data = _Memory(), _Memory()
+        self._places: dict[tuple[Job, Node], int] = {}
+        heads, words = self._records(rendered)
+        table = np.array([*heads, *words], np.int64)
+        lines = 1 + RECORDS * (self._workers + 1)
+        zeros = np.zeros(lines * _LINE_INTS, np.int32)
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
+        self._buffers = (
+            self._memory.buffer(context),
+            self._data.buffer(context),
+            cl.Buffer(context, flags, hostbuf=table),
+            cl.Buffer(context, flags, hostbuf=zeros),
+        )
+        self._kernel = cl.Kernel(program, KERNEL_NAME)
+        self._start_ms = min(self._launch(0, 0) for _ in range(START_LAUNCHES))
+        self._ms = [0.0] * len(self.variants)
+        self.correct = self._check()
+
+    def release(self) -> None:
+        """Give the memory back."""
+        for buffer in self._buffers:
+            buffer.release()
+
+    def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
+        """Return the times of some variants, which take turns.
+
+        Args:
+            which: numbers of variants.
+            rounds: launches of each.
+        """
+        counts = [self._count(i) for i in which]
+        times: list[list[float]] = [[] for _ in which]
+        for turn in range(rounds):
+            order = list(enumerate(zip(which, counts, strict=True)))
+            for place, (i, count) in order if turn % 2 == 0 else reversed(order):
+                times[place].append(self._spent(i * RECORDS, count) / count)
+        for i, spent_ms in zip(which, times, strict=True):
+            self._ms[i] = min(spent_ms)
+        return [Timing(min(t), float(np.median(t))) for t in times]
+
+    def _count(self, number: int) -> int:
+        """Return how many records of a variant are one launch."""
+        spent = self._ms[number]
+        if not spent:
+            spent = self._spent(number * RECORDS, 2) / 2
+        return max(1, min(RECORDS, round(LAUNCH_MS / spent)))
+
+    def _spent(self, first: int, count: int) -> float:
+        """Run records; return milliseconds without what starting a launch takes.
+
+        That is known from a few launches only: it is never taken to be most of the time, or a
+        disturbance of those would make a kernel infinitely fast.
+        """
+        whole = self._launch(first, count)
+        return whole - min(self._start_ms, MAX_START_SHARE * whole)
+
+    def _launch(self, first: int, count: int) -> float:
+        """Run records; return milliseconds."""
+        self._kernel.set_args(*self._buffers, np.int32(first), np.int32(first + count))
+        started = time.perf_counter_ns()
+        cl.enqueue_nd_range_kernel(self._queue, self._kernel, (self._workers,), (1,))
+        self._queue.finish()
+        return (time.perf_counter_ns() - started) / 1e6
+
+    # memory
+
+    def _records(self, rendered: Sequence[Rendered]) -> tuple[list[int], list[int]]:
+        heads: list[int] = []
+        words: list[int] = []
+        before = RECORD_WORDS * RECORDS * len(rendered)
+        for number, (variant, text) in enumerate(zip(self.variants, rendered, strict=True)):
+            copies = self._copies(text, len(rendered))
+            placed = [self._arguments(variant.job, text) for _ in range(copies)]
+            for n in range(RECORDS):
+                heads += (number, text.items, before + len(words))
+                words += placed[n % copies]
+        return heads, words
+
+    def _copies(self, text: Rendered, variants: int) -> int:
+        size = sum(a.data.nbytes for a in text.arguments if isinstance(a, PackedWeight))
+        share = min(COLD_BYTES, MAX_DATA_BYTES // variants)
+        return max(1, min(RECORDS, share // max(1, size)))
+
+    def _arguments(self, job: Job, text: Rendered) -> list[int]:
+        """Return the words of one record; packed weights get a place of their own each time."""
+        outputs = list(dict.fromkeys(job.nest.outputs))
+        words = [self._place(job, node) for node in outputs]
+        for argument in text.arguments:
+            if isinstance(argument, PackedWeight):
+                words.append(self._data.put(argument.data) + 1)
+            else:
+                words.append(self._place(job, argument))
+        return words
+
+    def _place(self, job: Job, node: Node) -> int:
+        """Return the word of what a job reads or writes; its variants share it."""
+        key = (job, node)
+        if key not in self._places:
+            if is_weight(node):
+                self._places[key] = self._data.put(node.arg.data) + 1
+            elif node in job.nest.outputs:
+                self._places[key] = self._memory.reserve(prod(node.shape) * node.dtype.itemsize)
+            else:
+                self._places[key] = self._memory.put(_values(node.dtype, prod(node.shape)))
+        return self._places[key]
+
+    # results
+
+    def _check(self) -> list[bool]:
+        """Run each variant once; return whether it gives what the first one of its job gives."""
+        expected: dict[Job, list[Array]] = {}
+        correct: list[bool] = []
+        for number, variant in enumerate(self.variants):
+            found = self._results(number)
+            known = expected.setdefault(variant.job, found)
+            correct.append(all(map(same_results, found, known)))
+        return correct
+
+    def _results(self, number: int) -> list[Array]:
+        job = self.variants[number].job
+        results = []
+        for node in dict.fromkeys(job.nest.outputs):
+            size, at = prod(node.shape) * node.dtype.itemsize, self._places[job, node]
+            cl.enqueue_fill_buffer(self._queue, self._buffers[0], _UNWRITTEN, at, size)
+        self._launch(number * RECORDS, 1)
+        for node in dict.fromkeys(job.nest.outputs):
+            value = np.empty(prod(node.shape), node.dtype.np)
+            cl.enqueue_copy(
+                self._queue, value, self._buffers[0], src_offset=self._places[job, node]
+            )
+            results.append(value)
+        self._queue.finish()
+        return results
+
+
+def _values(dtype: DType, count: int) -> Array:
+    """Return values that a network may meet; integers may be indices, so they are small."""
+    rng = np.random.default_rng(_SEED)
+    if dtype.is_float:
+        return rng.standard_normal(count).astype(dtype.np)
+    most = 2 if dtype is dt.bool_ else 4
+    return rng.integers(0, most, count).astype(dtype.np)
+
+
+def same_results(found: Array, expected: Array) -> bool:
+    """Whether two results agree: integers exactly, floats to TOLERANCE of the largest."""
+    if found.dtype.kind != "f":
+        return bool(np.array_equal(found, expected))
+    a, b = found.astype(np.float64), expected.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return False
+    largest = float(np.abs(b[finite]).max(initial=1e-30))
+    error = float(np.abs(a[finite] - b[finite]).max(initial=0.0))
+    return error <= TOLERANCE[found.itemsize] * largest

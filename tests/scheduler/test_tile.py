@@ -1,0 +1,240 @@
+"""The register tile, and the steps of work-items: each result is computed, and by one of them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.device_spec import SPECS, using
+from scheduler.lower.choice import Choice
+from scheduler.lower.parts import WANTED_PARTS
+from scheduler.lower.render import Rendered
+from scheduler.lower.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
+from scheduler.schedule_cache import EntryGraph
+from scheduler.tensor import Tensor
+from scheduler.tuning.jobs import Job, jobs_of
+
+CPUS = ("cpu", "cpu-avx2")
+RNG = np.random.default_rng(4)
+
+
+# --- the model of a core ------------------------------------------------------------------------
+
+extents = st.tuples(st.integers(1, 64), st.integers(1, 300), st.integers(1, 600))
+
+
+@given(extents, st.sampled_from(CPUS))
+def test_a_tile_fits_the_ranges_and_the_registers(extent: tuple[int, int, int], row: str) -> None:
+    vectors, rows, steps = extent
+    with using(SPECS[row]):
+        v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes)
+    assert 1 <= v <= vectors
+    assert 1 <= r <= rows
+    # Beside the accumulators: one for each row or each vector, whichever are fewer, and one more.
+    assert v * r + min(v, r) + 1 <= SPECS[row].vector_registers
+
+
+@given(extents, st.sampled_from(CPUS))
+def test_a_tile_hides_the_latency_where_there_are_enough_results(
+    extent: tuple[int, int, int], row: str
+) -> None:
+    vectors, rows, steps = extent
+    with using(SPECS[row]):
+        v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes)
+    if rows >= 2 * ISSUE * LATENCY and steps >= ISSUE * LATENCY:
+        assert v * r >= ISSUE * LATENCY
+
+
+def test_tiles_are_what_was_measured_to_be_fast() -> None:
+    """A product of 128 rows by 768 columns; a convolution; a row alone; few columns."""
+    v, r = contraction_tile(48, 128, 256, 16)
+    assert 2 <= v <= 3
+    assert 7 <= r <= 10
+    v, r = contraction_tile(4, 90 * 160, 9 * 64, 16)
+    assert 2 <= v <= 3
+    assert 16 <= v * r <= 24
+    assert contraction_tile(8, 1, 512, 16) == (4, 1)
+    v, r = contraction_tile(1, 64, 64, 16)
+    assert v == 1
+    assert r >= 12
+
+
+def test_rows_that_share_a_set_of_the_cache_are_not_too_many() -> None:
+    """Rows whole pages apart all lie in one set: more than its ways would push each other out."""
+    ways = SPECS["cpu"].l1_bytes // 4096
+    _, free = contraction_tile(1, 300, 256, 16)
+    _, apart = contraction_tile(1, 300, 256, 16, 4096 + 64)
+    _, half = contraction_tile(1, 300, 256, 16, 3 * 2048)
+    _, shared = contraction_tile(1, 300, 256, 16, 2 * 4096)
+    assert free == apart == half > shared
+    assert shared <= ways + 2
+
+
+@given(st.integers(1, 16), st.integers(1, 40), st.integers(1, 64))
+def test_more_work_never_costs_less(vectors: int, rows: int, steps: int) -> None:
+    def cost(vectors: int, rows: int, steps: int) -> float:
+        return ranked_tiles(vectors, rows, steps, 16)[0][0]
+
+    least = cost(vectors, rows, steps)
+    assert cost(vectors, rows, steps + 1) > least
+    assert cost(vectors + 1, rows, steps) >= least
+    assert cost(vectors, rows + 1, steps) >= least
+
+
+@given(extents)
+def test_ranked_tiles_are_different_and_in_order_and_fewer_with_fewer_registers(
+    extent: tuple[int, int, int],
+) -> None:
+    found = {}
+    for row in CPUS:
+        with using(SPECS[row]):
+            ranked = ranked_tiles(*extent, 16)
+        assert ranked == sorted(ranked)
+        found[row] = {(v, r) for _, v, r in ranked}
+        assert len(found[row]) == len(ranked)
+    assert found["cpu-avx2"] <= found["cpu"]
+
+
+@given(st.integers(1, 400), st.integers(1, 16))
+def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: int) -> None:
+    r = window_rows(rows, most)
+    assert 1 <= r <= min(rows, most)
+    if rows > most and any(rows % d == 0 for d in range(-(-most // 2), most + 1)):
+        assert rows % r == 0
+        assert all(rows % d for d in range(r + 1, most + 1))
+
+
+# --- steps --------------------------------------------------------------------------------------
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def product(rows: int, inner: int, columns: int) -> Tensor:
+    return Tensor.input("x", (rows, inner)) @ Tensor.weight(floats(inner, columns))
+
+
+def window(rows: int, inner: int, columns: int) -> Tensor:
+    image = Tensor.input("x", (1, 3, rows, columns)).permute((0, 2, 3, 1))
+    weight = Tensor.weight(floats(rows, 1, 3, 3))
+    return image.permute((0, 1, 3, 2)).conv2d(weight, padding=inner % 3 + 1, groups=rows)
+
+
+KINDS: dict[str, Callable[[int, int, int], Tensor]] = {
+    "product": product,
+    "rolled": lambda m, k, n: product(m, k, n).gelu(),
+    "joined rows": lambda m, k, n: Tensor.input("x", (m, 2, k)) @ Tensor.weight(floats(k, n)),
+    "stream": lambda m, k, n: Tensor.input("x", (m, n)) * float(k),
+    "hoisted": lambda m, k, n: (product(m, k, n) * 0.5).softmax(-1),
+    "window": window,
+}
+
+
+def job_of(tensor: Tensor) -> Job:
+    return jobs_of([EntryGraph({"y": tensor.node})])[-1]
+
+
+def stores(rendered: Rendered, item: int) -> Iterator[tuple[int, int]]:
+    """Yield (first element, elements) of each store of a work-item: its text, run as Python.
+
+    Loops and ints stay, stores are noted, all else is left out.
+    """
+    lines = ["out = 0"]
+    depth = 0
+    for text in rendered.text.splitlines()[2:-1]:
+        line = text.strip()
+        loop = re.search(r"for \(int (\w+) = (.+?); \1 < (.+?); \1\+\+\) \{$", line)
+        number = re.fullmatch(r"const int (\w+) = (.+);", line)
+        pointer = re.fullmatch(r"__global float\* const (\w+) = (.+);", line)
+        vector = re.fullmatch(r"M_STORE\(float, (\d+), .+?, (p\d+|out) \+ \((.+?)\)\);", line)
+        single = re.match(r"(p\d+|out)\[(.+?)\] = ", line)
+        made = "pass"
+        if line == "}":
+            depth -= 1
+            continue
+        if loop:
+            made = f"for {loop[1]} in range({_python(loop[2])}, {_python(loop[3])}):"
+        elif number or pointer:
+            found = number or pointer
+            assert found is not None
+            made = f"{found[1]} = {_python(found[2])}"
+        elif vector:
+            made = f"noted.append(({vector[2]} + {_python(vector[3])}, {vector[1]}))"
+        elif single:
+            made = f"noted.append(({single[1]} + {_python(single[2])}, 1))"
+        lines.append("  " * depth + made)
+        if loop:
+            depth += 1
+            lines.append("  " * depth + "pass")
+    noted: list[tuple[int, int]] = []
+    source = "\n".join(lines)
+    exec(source, {"get_global_id": lambda _: item, "noted": noted})  # noqa: S102  # of our compiler
+    yield from noted
+
+
+def _python(expression: str) -> str:
+    """Return an index of C, without negative operands of divisions, as Python has it."""
+    bare = expression[1:-1] if expression.startswith("(") and expression[-1] == ")" else expression
+    choice = re.fullmatch(r"(.+?) ([<>]) (.+?) \? (.+?) : (.+)", bare)
+    if choice:
+        a, sign, b, yes, no = choice.groups()
+        expression = f"({yes} if {a} {sign} {b} else {no})"
+    return expression.replace("/", "//")
+
+
+def check_steps(job: Job, choice: Choice) -> None:
+    loops = job.loops(choice)
+    rendered = job.render(choice)
+    size = prod(tile.atom.size for tile in loops.tiles)
+    written = np.zeros(size, int)
+    by_item = []
+    for item in range(rendered.items):
+        mine = list(stores(rendered, item))
+        assert mine, f"item {item} of {rendered.items} does nothing"
+        by_item.append(mine)
+        for first, count in mine:
+            assert 0 <= first <= first + count <= size
+            written[first : first + count] += 1
+    assert written.min() == 1, written
+    blocks = prod(t.outer * t.unroll * min(t.lanes, t.atom.size) for t in loops.tiles)
+    assert written.sum() == blocks  # a step done twice would be more
+    if blocks == size:
+        assert written.max() == 1
+
+
+numbers = st.integers(1, 8)
+choices = st.fixed_dictionaries(
+    {},
+    optional={
+        "vectors": st.integers(1, 4),
+        "rows": numbers,
+        "items": st.integers(1, 60),
+        "blocks": numbers,
+        "outside": st.just(1),
+    },
+).map(lambda fields: Choice(**fields))
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(sorted(KINDS)), st.integers(1, 40), numbers, st.integers(2, 70), choices)
+def test_every_step_is_done_by_one_item(
+    kind: str, rows: int, inner: int, columns: int, choice: Choice
+) -> None:
+    check_steps(job_of(KINDS[kind](rows, inner, columns)), choice)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_parts_of_a_long_row_are_done_once_each(rows: int) -> None:
+    x = Tensor.input("x", (rows, 64))
+    job = job_of(x.layernorm() @ Tensor.weight(floats(64, 4096 // rows)))
+    assert 1 < job.nest.schedule.items <= WANTED_PARTS
+    assert job.nest.schedule.parts > 1
+    check_steps(job, Choice())

@@ -1,0 +1,175 @@
+"""The sums behind the benchmarks: blocks and ratios, rooflines, levels of memory, the report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.all_models import Row, kernel_lines, table
+from runtime import choose_device
+from runtime.profile import KernelTime
+from tools.lib.blocks import compare, max_relative_error, measure_rounds
+from tools.lib.ceilings import (
+    EVERYTHING,
+    CeilingProbe,
+    Ceilings,
+    MemoryLevel,
+    cache_sizes,
+    cpu_levels,
+    gpu_levels,
+)
+from tools.lib.roofline import make_rows, quietest
+
+# 100 GFLOP/s, 1 KB at 100 GB/s, 1 MB at 50 GB/s, all else at 10 GB/s.
+CEILINGS = Ceilings(
+    100.0,
+    (
+        MemoryLevel("L2", 1_000, 100.0),
+        MemoryLevel("L3", 1_000_000, 50.0),
+        MemoryLevel("DRAM", EVERYTHING, 10.0),
+    ),
+    50.0,
+)
+
+
+def kernel_time(launch: int, us: float, flops: int, size: int) -> KernelTime:
+    """A launch whose median is twice its minimum `us`."""
+    return KernelTime(launch, f"k{launch}", (f"/n{launch}",), 2e-3 * us, 1e-3 * us, flops, size)
+
+
+def test_rounds_alternate_and_rotate_after_a_warm_up() -> None:
+    calls: list[str] = []
+    runs = {name: (lambda name=name: calls.append(name)) for name in "abc"}
+    medians = measure_rounds(runs, rounds=3, frames=2, pause_s=0.0)
+    assert "".join(calls) == "aabbccbbccaaccaabbaabbcc"
+    assert {name: times.shape for name, times in medians.items()} == dict.fromkeys("abc", (3,))
+    assert all((times > 0).all() for times in medians.values())
+
+
+def test_ratio_is_the_median_of_ratios_within_rounds() -> None:
+    # The machine becomes twice as slow in the third round; the ratio does not see it.
+    found = compare(np.array([1.0, 2.0, 3.0]), np.array([2.0, 2.0, 4.0]))
+    assert (found.ratio, found.ratio_min, found.ratio_max) == (0.75, 0.5, 1.0)
+    assert found.ratio_quiet == 0.5
+    assert (found.ours_ms, found.theirs_ms) == (2.0, 2.0)
+    assert found.blocks == ((1.0, 2.0), (2.0, 2.0), (3.0, 4.0))
+
+
+def test_relative_error_is_the_worst_output_over_its_own_scale() -> None:
+    theirs = {"a": np.array([1.0, -4.0]), "b": np.array([[100.0]]), "spare": np.zeros(1)}
+    ours = {"a": np.array([1.0, -3.0]), "b": np.array([101.0])}
+    assert max_relative_error(ours, theirs) == pytest.approx(0.25)
+    assert max_relative_error(theirs, theirs) == 0.0
+    ours["b"][0] = np.nan
+    assert max_relative_error(ours, theirs) == float("inf")
+
+
+def test_roofline_takes_the_bound_of_each_kernel() -> None:
+    times = [
+        kernel_time(0, 20.0, flops=1_000_000, size=800),  # 10 us of arithmetic
+        kernel_time(1, 0.016, flops=1, size=800),  # 8 ns from L2
+        kernel_time(2, 4.0, flops=1, size=100_000),  # 2 us from L3
+        kernel_time(3, 8.0, flops=1, size=200_000),  # weights: with the others' too large for L3
+    ]
+    rows = {row.launch: row for row in make_rows(times, [0, 0, 0, 200_000], CEILINGS)}
+    assert [rows[n].bound for n in range(4)] == ["compute", "L2", "L3", "L3"]
+    assert [rows[n].of_roofline for n in range(4)] == pytest.approx([0.5, 0.5, 0.5, 0.5], rel=1e-3)
+    assert rows[0].gflops == pytest.approx(50.0)
+    assert rows[0].of_sgemm == pytest.approx(1.0)
+    assert rows[2].gbytes_per_s == pytest.approx(25.0)
+
+
+def test_weights_that_do_not_fit_together_come_from_the_level_below() -> None:
+    times = [kernel_time(n, 1.0, flops=0, size=700) for n in range(2)]
+    # Each alone would fit L2 (7 ns); the 1400 bytes of a frame do not (14 ns).
+    alone, _ = make_rows(times, [700, 0], CEILINGS)
+    together, _ = make_rows(times, [700, 700], CEILINGS)
+    assert alone.of_roofline == pytest.approx(0.007)
+    assert together.of_roofline == pytest.approx(0.014)
+    assert (alone.bound, together.bound) == ("L2", "L3")
+
+
+def test_only_slow_kernels_with_a_share_are_flagged_and_the_slowest_comes_first() -> None:
+    times = [
+        kernel_time(0, 1.0, flops=10, size=10),  # far from its roofline, but 1 % of the frame
+        kernel_time(1, 59.0, flops=5_000_000, size=10),  # 85 %
+        kernel_time(2, 40.0, flops=1_000_000, size=10),  # 25 %
+    ]
+    rows = make_rows(times, [0, 0, 0], CEILINGS)
+    assert [(row.launch, row.flagged) for row in rows] == [(1, False), (2, True), (0, False)]
+    assert sum(row.share for row in rows) == pytest.approx(1.0)
+
+
+def test_quietest_profile_counts_with_the_shortest_times_of_all() -> None:
+    busy = [kernel_time(0, 5.0, 1, 1), kernel_time(1, 1.0, 1, 1)]
+    quiet = [kernel_time(0, 2.0, 1, 1), kernel_time(1, 3.0, 1, 1)]
+    found = quietest([busy, quiet])
+    assert [time.median_ms for time in found] == pytest.approx([0.004, 0.006])
+    assert [time.min_ms for time in found] == pytest.approx([0.002, 0.001])
+
+
+def test_levels_overflow_the_cache_above_and_fit_their_own() -> None:
+    l2, l3, cores = 1 << 20, 64 << 20, 2
+    levels = {name: (capacity, size) for name, capacity, size in cpu_levels(l2, l3, cores, 1 << 40)}
+    assert list(levels) == ["L2", "L3", "DRAM"]
+    assert levels["L2"] == (cores * l2, 4 * l2)  # eight pieces of half an L2
+    assert cores * l2 < levels["L3"][1] <= l3
+    assert levels["DRAM"] == (EVERYTHING, 2 * l3)
+    assert [name for name, _, _ in cpu_levels(l2, 0, cores, 1 << 40)] == ["L2", "DRAM"]
+    assert cpu_levels(l2, l3, cores, 1 << 24)[-1][2] == 1 << 23
+    assert [name for name, _, _ in gpu_levels(1 << 20, 1 << 40)] == ["L2", "DRAM"]
+    assert [name for name, _, _ in gpu_levels(0, 1 << 40)] == ["DRAM"]
+
+
+def test_cache_sizes_are_read_from_the_system(tmp_path: Path) -> None:
+    for index, (level, size) in enumerate([(1, "48K"), (2, "2048K"), (3, "260M")]):
+        (tmp_path / f"index{index}").mkdir()
+        (tmp_path / f"index{index}" / "level").write_text(f"{level}\n")
+        (tmp_path / f"index{index}" / "size").write_text(f"{size}\n")
+    assert cache_sizes(tmp_path) == (2 << 20, 260 << 20)
+    assert cache_sizes(tmp_path / "nothing") == (1 << 20, 0)
+
+
+@pytest.mark.opencl
+def test_probe_measures_every_level() -> None:
+    probe = CeilingProbe(choose_device(), caches=(1 << 16, 1 << 22), target_ns=100_000)
+    found = probe.measure()
+    assert found.gflops > 0
+    assert all(level.gbytes_per_s > 0 for level in found.levels)
+    assert found.level_of(1).name == "L2"
+    assert found.level_of(EVERYTHING).name == "DRAM"
+    better = found.best_of(Ceilings(1e9, found.levels, 0.0))
+    assert (better.gflops, better.levels) == (1e9, found.levels)
+    assert better.sgemm_gflops == found.sgemm_gflops
+
+
+def test_report_shows_ratios_and_what_has_none() -> None:
+    peer: dict[str, Any] = {"theirs_ms": 2.0, "ratio": 0.5, "ratio_min": 0.4, "ratio_max": 0.6}
+    peer |= {"ratio_quiet": 0.55, "max_rel_err": 1.2e-7}
+    busy = {**peer, "ratio_max": 0.61, "max_rel_err": None}
+    peers = {"openvino": peer, "onnxruntime": busy}
+    good = Row("vision", {"ours_ms": 1.0, "launches": 3, "ratio": 0.5, "peers": peers})
+    lines = table([good, Row("unet", None, "modeld: error: no")], list(peers))
+    assert lines[2] == (
+        "| vision | 3 | 1.00 | **0.50** | 2.00 | 0.50 | 0.40 to 0.60 | 0.55 | 1e-07 "
+        "| 2.00 | 0.50 | 0.40 to 0.61 ~ | 0.55 | - |"
+    )
+    assert lines[-1] == "- **unet** has no figures: modeld: error: no"
+
+
+def test_report_shows_kernels() -> None:
+    rows = make_rows([kernel_time(0, 40.0, 1_000_000, 10)], [0], CEILINGS)
+    kernel = {name: getattr(rows[0], name) for name in type(rows[0]).__slots__}
+    found = {
+        "ceilings": {"gflops": 100.0, "sgemm_gflops": 50.0, "gbytes_per_s": {"L2": 99.6}},
+        "kernels": [kernel],
+        "kernels_ms": 0.08,
+        "flagged": [0],
+    }
+    lines = kernel_lines(found)
+    assert lines[0].endswith("100 GB/s from L2, numpy sgemm 50 GFLOP/s.")
+    assert "1 take over 2 %" in lines[1]
+    assert lines[-1] == "| 0 | /n0 | 0.080 | 100.0% | 25 | 0.0 | compute | 25% ! | 50% |"

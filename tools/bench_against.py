@@ -1,0 +1,291 @@
+"""``modeld bench --against``: our program and other runtimes on the same model, in alternation.
+
+Each block is 20 frames after a pause of 0.4 s; a round is one block of everybody, in rotating
+order. Ratios are ours / theirs within one round. Of a peer with several settings the one with the
+smaller median counts. What is compared is one call of ``Program.run`` (inputs copied, kernels run,
+outputs copied) with one bare call of the peer, whose inputs are in place already.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tools.errors import UsageError
+from tools.lib.blocks import (
+    FRAMES,
+    PAUSE_S,
+    Comparison,
+    compare,
+    max_relative_error,
+    measure_rounds,
+)
+from tools.lib.peers import check_installed, open_peer, version_of
+from tools.lib.table import format_table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from runtime import Program
+    from tools.lib.peers import Variant
+
+OURS = "ours"
+DEFAULT_CAMERA = "1928x1208"
+
+
+@dataclass(frozen=True, slots=True)
+class PeerResult:
+    """One peer against us.
+
+    Attributes:
+        comparison: times and ratios.
+        version: of the peer.
+        options: the variant that counts.
+        others: median of each other variant in ms, by its options.
+        max_rel_err: largest |ours - theirs| / max |theirs| over all outputs of the same inputs;
+            None for a driving program, which has other inputs than its models.
+    """
+
+    comparison: Comparison
+    version: str
+    options: str
+    others: dict[str, float]
+    max_rel_err: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What one run of the command measured; `peers` by name, in the order they were asked for."""
+
+    models: tuple[str, ...]
+    device: str
+    threads: int
+    launches: int
+    peers: dict[str, PeerResult]
+
+    @property
+    def fastest(self) -> str:
+        """The peer that is hardest to beat."""
+        return min(self.peers, key=lambda name: self.peers[name].comparison.theirs_ms)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work, or a peer is not installed. PeerError: a peer does
+            not run the model. ModelError: we do not. RuntimeFault: the device is not right.
+    """
+    names = list(dict.fromkeys(filter(None, args.against.split(","))))
+    if not names:
+        raise UsageError("--against: expected names of peers such as onnxruntime, found none")
+    if not 1 <= len(args.path) <= 2:
+        raise UsageError(
+            f"--against: expected MODEL.onnx, or VISION.onnx POLICY.onnx for the whole driving "
+            f"program, found {len(args.path)} files"
+        )
+    if args.blocks < 1:
+        raise UsageError(f"--blocks: expected 1 or more, found {args.blocks}")
+    cores = len(os.sched_getaffinity(0))
+    if not 1 <= args.threads <= cores:
+        raise UsageError(f"--threads: expected 1 to {cores}, the cores here, found {args.threads}")
+    check_installed(names)
+    limit_threads(args.threads, args.device)
+    result = measure(args, names)
+    if args.json:
+        print(json.dumps(as_json(result)))
+    else:
+        _print_result(result)
+    return 0
+
+
+def limit_threads(threads: int, device: str | None) -> None:
+    """Give our device that many threads, if it is PoCL; a GPU keeps its own ways.
+
+    Raises:
+        UsageError: OpenCL was loaded before with another number of threads.
+    """
+    # PoCL reads it once, when its first device is looked up.
+    os.environ["POCL_MAX_PTHREAD_COUNT"] = str(threads)
+    from runtime import choose_device
+
+    info = choose_device(device).info
+    if info.is_pocl and info.compute_units != threads:
+        raise UsageError(
+            f"--threads: expected {info.name} to run {threads} threads, found "
+            f"{info.compute_units}; start modeld bench anew for another number"
+        )
+
+
+def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
+    """Compile the model, open it in every peer, and run all of them in alternating blocks.
+
+    Args:
+        args: of the command: path, threads, blocks, seed, device, camera.
+        names: of peers, installed.
+    """
+    from runtime import load_program
+
+    paths: list[Path] = args.path
+    with ExitStack() as stack:
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-bench-")))
+        artifact = _compile(paths, directory / "ours.pkl", args)
+        program = stack.enter_context(load_program(artifact, args.device))
+        ours, inputs = _our_run(program, paths, args.seed)
+        variants = {
+            f"{name}: {variant.options}": variant
+            for name in names
+            for variant in _open_all(name, paths, inputs, args.threads)
+        }
+        runs = {OURS: ours} | {key: variant.run for key, variant in variants.items()}
+        blocks = measure_rounds(runs, args.blocks, FRAMES, PAUSE_S)
+        found = dict(ours()) if len(paths) == 1 else None
+        peers = {}
+        for name in names:
+            own = [key for key in variants if key.startswith(f"{name}: ")]
+            medians = {key: compare(blocks[OURS], blocks[key]) for key in own}
+            best = min(own, key=lambda key: medians[key].theirs_ms)
+            error = None if found is None else max_relative_error(found, variants[best].outputs())
+            peers[name] = PeerResult(
+                comparison=medians[best],
+                version=version_of(name),
+                options=variants[best].options,
+                others={
+                    variants[key].options: medians[key].theirs_ms for key in own if key != best
+                },
+                max_rel_err=error,
+            )
+        return Result(
+            models=tuple(path.name for path in paths),
+            device=program.stats.device,
+            threads=args.threads,
+            launches=program.stats.launches[program.entries[0]],
+            peers=peers,
+        )
+
+
+def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
+    """Compile as ``modeld compile`` does without further options."""
+    from scheduler.compile import compile_driving, compile_plain
+    from tools.compile import parse_camera
+
+    if len(paths) == 1:
+        compiled = compile_plain(paths[0])
+    else:
+        compiled = compile_driving(
+            paths[0], paths[1], [parse_camera(args.camera or DEFAULT_CAMERA)]
+        )
+    compiled.build(args.device).write(target)
+    return target
+
+
+def _our_run(
+    program: Program, paths: Sequence[Path], seed: int
+) -> tuple[Callable[[], Mapping[str, NDArray[Any]]], list[dict[str, NDArray[Any]]]]:
+    """Return our frame, and the inputs of each model for the peers."""
+    from tools.bench import make_inputs
+
+    entry = program.entries[0]
+    inputs = make_inputs(program.entry_inputs(entry), seed)
+    if len(paths) == 1:
+        return lambda: program.run(inputs, entry), [inputs]
+    return lambda: program.run(inputs, entry), [model_inputs(path, seed) for path in paths]
+
+
+def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
+    """Return inputs for an ONNX file as ``modeld bench`` would make them.
+
+    Raises:
+        ModelError: the file is not a sound ONNX model.
+    """
+    import numpy as np
+    import onnx
+
+    from runtime.entry import TensorSpec
+    from scheduler.onnx_import import load_model
+    from tools.bench import make_inputs
+
+    specs = []
+    for value in load_model(path).inputs:
+        tensor = value.type.tensor_type
+        shape = tuple(int(dim.dim_value) for dim in tensor.shape.dim)
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+        specs.append(TensorSpec(value.name, shape, dtype))
+    return make_inputs(specs, seed)
+
+
+def _open_all(
+    name: str, paths: Sequence[Path], inputs: Sequence[dict[str, NDArray[Any]]], threads: int
+) -> list[Variant]:
+    """Open each model in a peer; two models run one after the other, with equal settings."""
+    from tools.lib.peers import Variant
+
+    opened = [
+        open_peer(name, path, arrays, threads) for path, arrays in zip(paths, inputs, strict=True)
+    ]
+    if len(opened) == 1:
+        return list(opened[0])
+
+    def both(vision: Variant, policy: Variant) -> Variant:
+        def frame() -> None:
+            vision.run()
+            policy.run()
+
+        return Variant(vision.options, frame, policy.outputs)
+
+    return [both(*pair) for pair in zip(*opened, strict=True)]
+
+
+def as_json(result: Result) -> dict[str, Any]:
+    """Return the object of ``--json``: on top the fastest peer, under `peers` all of them."""
+    peers = {
+        name: {
+            **asdict(peer.comparison),
+            "max_rel_err": peer.max_rel_err,
+            "version": peer.version,
+            "options": peer.options,
+            "other_options_ms": peer.others,
+        }
+        for name, peer in result.peers.items()
+    }
+    return {
+        "model": " + ".join(result.models),
+        "against": result.fastest,
+        **peers[result.fastest],
+        "device": result.device,
+        "threads": result.threads,
+        "launches": result.launches,
+        "frames_per_block": FRAMES,
+        "pause_s": PAUSE_S,
+        "peers": peers,
+    }
+
+
+def _print_result(result: Result) -> None:
+    print(f"{' + '.join(result.models)} on {result.device}, {result.threads} threads")
+    rows = [
+        (
+            f"{name} {peer.version}",
+            peer.comparison.ours_ms,
+            peer.comparison.theirs_ms,
+            peer.comparison.ratio,
+            f"{peer.comparison.ratio_min:.3f} to {peer.comparison.ratio_max:.3f}",
+            peer.comparison.ratio_quiet,
+            "-" if peer.max_rel_err is None else f"{peer.max_rel_err:.1e}",
+            peer.options,
+        )
+        for name, peer in result.peers.items()
+    ]
+    header = ("against", "ours ms", "theirs ms", "ratio", "over the blocks", "quietest")
+    print(format_table((*header, "max rel err", "as"), rows))
+    best = result.peers[result.fastest].comparison
+    verdict = "faster" if best.ratio < 1.0 else "slower"
+    print(f"{verdict} than the fastest of them: {best.ratio:.3f} of the time of {result.fastest}")

@@ -1,0 +1,133 @@
+"""What EfficientNet and MobileNetV3 share: the inverted bottleneck and squeeze-excite.
+
+Both follow their papers, arXiv:1905.11946 and arXiv:1905.02244, in inference form: batch-norm is
+folded into the convolution before it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tools.example_models.graph import ConvSpec, GraphBuilder, Value
+
+Function = Callable[[GraphBuilder, Value], Value]
+
+# Share of a residual branch: sixteen of them at most quadruple the variance.
+BRANCH_GAIN = 0.3
+# A gate of a random network is about a half.
+GATE_GAIN = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Nonlinearity:
+    """A function with what it does to the scale.
+
+    Attributes:
+        apply: appends it.
+        gain: undoes what it does to the second moment of a unit-variance normal.
+    """
+
+    apply: Function
+    gain: float
+
+
+def _elu(g: GraphBuilder, x: Value) -> Value:
+    return g.node("Elu", (x,), x.shape, alpha=1.0)
+
+
+def _hard_sigmoid(g: GraphBuilder, x: Value) -> Value:
+    return g.node("HardSigmoid", (x,), x.shape, alpha=1.0 / 6.0, beta=0.5)
+
+
+def _op(op_type: str) -> Function:
+    return lambda g, x: g.elementwise(op_type, x)
+
+
+# Second moments for x ~ N(0, 1): ELU 1/2 + E[(e^x - 1)^2, x < 0] = 0.645, ReLU 1/2,
+# hard-swish (inside its bends) E[(x^2/6 + x/2)^2] = 3/36 + 1/4 = 1/3.
+ELU = Nonlinearity(_elu, 1.0 / math.sqrt(0.645))
+RELU = Nonlinearity(_op("Relu"), math.sqrt(2.0))
+HARD_SWISH = Nonlinearity(_op("HardSwish"), math.sqrt(3.0))
+SIGMOID = _op("Sigmoid")
+HARD_SIGMOID: Function = _hard_sigmoid
+
+
+@dataclass(frozen=True, slots=True)
+class SqueezeExcite:
+    """Channel attention of a bottleneck.
+
+    Attributes:
+        channels: width between its two 1x1 convolutions.
+        inner: nonlinearity between them.
+        gate: function that gives the factors.
+    """
+
+    channels: int
+    inner: Nonlinearity
+    gate: Function
+
+
+@dataclass(frozen=True, slots=True)
+class Bottleneck:
+    """An inverted bottleneck: 1x1 that widens, depthwise, squeeze-excite, 1x1 that narrows.
+
+    Attributes:
+        kernel: of the depthwise convolution.
+        stride: of the depthwise convolution.
+        expanded: channels of the depthwise convolution.
+        channels: output channels.
+        nonlinearity: after the first two convolutions.
+        squeeze: squeeze-excite, where there is one.
+    """
+
+    kernel: int
+    stride: int
+    expanded: int
+    channels: int
+    nonlinearity: Nonlinearity
+    squeeze: SqueezeExcite | None
+
+
+def bottleneck(g: GraphBuilder, x: Value, spec: Bottleneck) -> Value:
+    """Append an inverted bottleneck; the input is added where the shape is the same.
+
+    Args:
+        g: the graph.
+        x: (1, C, H, W) float32. Without widening (`expanded` = C) there is no first 1x1.
+        spec: its parts.
+    """
+    function = spec.nonlinearity
+    y = x
+    if spec.expanded != x.shape[1]:
+        with g.scope("expand"):
+            y = function.apply(g, g.conv(y, ConvSpec(spec.expanded)))
+    with g.scope("depthwise"):
+        conv = ConvSpec(
+            spec.expanded, spec.kernel, spec.stride, groups=spec.expanded, gain=function.gain
+        )
+        y = function.apply(g, g.conv(y, conv))
+    gain = function.gain
+    if spec.squeeze:
+        gain *= GATE_GAIN
+        with g.scope("se"):
+            y = squeeze_excite(g, y, spec.squeeze)
+    same = spec.stride == 1 and spec.channels == x.shape[1]
+    with g.scope("project"):
+        y = g.conv(y, ConvSpec(spec.channels, gain=gain * (BRANCH_GAIN if same else 1.0)))
+    return g.elementwise("Add", y, x) if same else y
+
+
+def squeeze_excite(g: GraphBuilder, x: Value, spec: SqueezeExcite) -> Value:
+    """Append squeeze-excite: scale each channel by a function of all channels' means."""
+    y = g.global_pool(x)
+    with g.scope("fc1"):
+        y = spec.inner.apply(g, g.conv(y, ConvSpec(spec.channels)))
+    with g.scope("fc2"):
+        y = spec.gate(g, g.conv(y, ConvSpec(x.shape[1], gain=spec.inner.gain)))
+    return g.elementwise("Mul", x, y)
+
+
+def round_channels(channels: float) -> int:
+    """Return the nearest multiple of 8, not more than a tenth below: the papers' rounding."""
+    rounded = max(8, int(channels + 4) // 8 * 8)
+    return rounded if rounded >= 0.9 * channels else rounded + 8
