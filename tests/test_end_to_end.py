@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,7 @@ while min(map(len, seen.values())) < wanted:
                 row["leads"] = len(body.leadsV3)
                 row["seconds"] = body.modelExecutionTime
                 row["ahead"] = body.position.x[-1]
+                row["drop_percent"] = body.frameDropPerc
             if name == "cameraOdometry":
                 row["pose"] = [len(body.trans), len(body.rot)]
             if name == "drivingModelData":
@@ -148,9 +150,12 @@ def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_pa
 def check_messages(seen: dict[str, list[dict[str, Any]]]) -> None:
     for service in SERVICES:
         frames = [row["frame"] for row in seen[service]]
-        assert frames == list(range(frames[0], frames[0] + len(frames))), (service, frames)
+        assert frames == sorted(set(frames)), (service, frames)
         times = [row["time"] for row in seen[service]]
         assert times == sorted(times)
+    # On a busy machine frames may be dropped; then the daemon says so.
+    for before, row in pairwise(seen["modelV2"]):
+        assert row["frame"] == before["frame"] + 1 or row["drop_percent"] > 0, seen["modelV2"]
     for row in seen["modelV2"]:
         assert row["path"] == [33, True]
         assert row["lines"] == [33, 33, 33, 33]
