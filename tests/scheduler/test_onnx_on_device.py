@@ -11,7 +11,9 @@ from scheduler.emit import emit
 from scheduler.onnx_import import import_model
 from scheduler.schedule import schedule
 from scheduler.tensor import evaluate
-from tests.scheduler.test_onnx_ops import CASES, Case, build
+from tests.scheduler.onnx_cases import CASES
+from tests.scheduler.onnx_cases.case import Case
+from tests.scheduler.test_onnx_ops import build
 
 pytestmark = pytest.mark.opencl
 

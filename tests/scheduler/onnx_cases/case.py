@@ -1,0 +1,83 @@
+"""One node with its inputs: how the operator cases of this package are written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+rng = np.random.default_rng(7)
+
+
+@dataclass(frozen=True)
+class Const:
+    """An input that is an initializer in both runs: a shape, axes, a scale."""
+
+    array: Array | np.generic
+
+
+@dataclass(frozen=True)
+class Case:
+    """One node; `domain` is that of its operator, `reference` who says what is right.
+
+    onnxruntime ("ort") where it has the operator; onnx's own evaluator ("onnx") where it does not.
+    """
+
+    op: str
+    inputs: tuple[Any, ...]
+    attributes: dict[str, Any] = field(default_factory=dict)
+    opset: int = 17
+    outputs: int = 1
+    reference: str = "ort"
+    domain: str = ""
+
+    @property
+    def label(self) -> str:
+        shapes = "_".join("x".join(map(str, np.shape(array_of(i)))) for i in self.inputs)
+        names = "_".join(f"{k}={v}" for k, v in self.attributes.items() if np.size(v) < 9)
+        return f"{self.op}-{self.opset}-{shapes}-{names}".replace(" ", "")[:90]
+
+
+def array_of(value: Any) -> Any:
+    """Return the array of an input, whether it is fixed or not."""
+    return value.array if isinstance(value, Const) else value
+
+
+def f(*shape: int) -> Array:
+    return rng.standard_normal(shape).astype(np.float32)
+
+
+def pos(*shape: int) -> Array:
+    return (rng.random(shape) + 0.1).astype(np.float32)
+
+
+def i32(*shape: int) -> Array:
+    return rng.integers(-9, 10, shape).astype(np.int32)
+
+
+def flags(*shape: int) -> Array:
+    return rng.random(shape) < 0.5
+
+
+def k(*values: float, dtype: Any = np.int64) -> Const:
+    """Return a 1-D constant."""
+    return Const(np.array(values, dtype))
+
+
+def w(*shape: int) -> Const:
+    return Const(f(*shape))
+
+
+def case(
+    op: str,
+    *inputs: Any,
+    opset: int = 17,
+    outputs: int = 1,
+    reference: str = "ort",
+    domain: str = "",
+    **attributes: Any,
+) -> Case:
+    return Case(op, inputs, attributes, opset, outputs, reference, domain)
