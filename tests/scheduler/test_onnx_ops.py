@@ -51,7 +51,7 @@ def build(case: Case, *, folded: bool) -> tuple[onnx.ModelProto, dict[str, Array
 def reference(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> list[Array]:
     if case.reference == "onnx":
         with np.errstate(all="ignore"):
-            return list(ReferenceEvaluator(model).run(None, feeds))  # type: ignore[arg-type]
+            return list(ReferenceEvaluator(model).run(None, feeds))
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     options.log_severity_level = 3
