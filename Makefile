@@ -2,6 +2,7 @@
 #
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
+#   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -13,8 +14,12 @@ BUILD := build
 PYTEST_ARGS ?=
 BENCH_ARGS ?=
 
+# Of `make onnx`: processes, each with an OpenCL context of its own, and more options of pytest.
+ONNX_WORKERS ?= 2
+ONNX_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test onnx check format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -35,6 +40,10 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+onnx: $(STAMP)
+	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \
+		--onnx-failures $(BUILD)/onnx-failures.txt -q -r fE $(ONNX_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

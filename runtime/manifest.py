@@ -26,6 +26,7 @@ ALIGNMENT: Final = 256  # bytes; CL_DEVICE_MEM_BASE_ADDR_ALIGN is at most this o
 
 KINDS: Final = ("plain", "driving")
 BUFFER_KINDS: Final = ("input", "output", "weight", "state", "arena", "image")
+PORT_KINDS: Final = ("input", "output")  # the caller's arrays, which may have no elements
 DTYPES: Final = (
     "bool",
     "int8",
@@ -234,7 +235,7 @@ def _parse_buffer(fields: Fields, arena_size: int, data_size: int) -> BufferSpec
         name=fields.text("name"),
         kind=kind,
         dtype=fields.choice("dtype", DTYPES),
-        shape=fields.numbers("shape", 1, MAX_BYTES, MAX_RANK),
+        shape=fields.numbers("shape", 0 if kind in PORT_KINDS else 1, MAX_BYTES, MAX_RANK),
         offset=offset,
         size=size,
         reset=reset,

@@ -98,10 +98,14 @@ class DeviceMemory:
     def view(self, index: int) -> NDArray[Any] | None:
         """Return the memory of an input or output as an array, None where the host has no access.
 
+        One without elements is an array that is nobody's memory.
+
         PoCL runs kernels on the host: a buffer over host memory is that memory, so what would be a
         command for its workers is a copy by the caller. To be touched between runs only.
         """
         spec = self._specs[index]
+        if not spec.payload_bytes:
+            return np.empty(spec.shape, spec.dtype)  # nothing to copy, wherever it would be
         if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
             return None
         start = self.places[index]

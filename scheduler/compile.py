@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 from runtime.artifact import write_artifact
 from runtime.device import choose_device
@@ -17,6 +17,8 @@ from scheduler.device_spec import DeviceSpec, spec_of
 from scheduler.driving import driving_metadata, make_states, prepare_graph, run_graph
 from scheduler.emit import Emitted
 from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
+from scheduler.onnx_import.binding import declared
+from scheduler.onnx_import.interfaces import check_driving, recognise
 from scheduler.passes.precision import FP32
 from scheduler.schedule_cache import EntryGraph, emitted_for
 from scheduler.tuned_table import TunedTable
@@ -27,6 +29,14 @@ Progress = Callable[[str, int, int], None]
 Tables = Callable[[Mapping[str, EntryGraph]], TunedTable]
 
 
+class CompileOptions(TypedDict, total=False):
+    """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
+
+    precision: str
+    target: DeviceSpec | None
+    tables: Tables | None
+
+
 @dataclass(frozen=True, slots=True)
 class CompiledModel:
     """A compiled model that is not written yet.
@@ -34,11 +44,13 @@ class CompiledModel:
     Attributes:
         manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
         arena_unplanned: bytes the intermediates of the largest entry would take without reuse.
+        notes: what was assumed about the models, one sentence each.
     """
 
     manifest: dict[str, Any]
     data: bytes
     arena_unplanned: int
+    notes: tuple[str, ...] = ()
 
     @property
     def kernels(self) -> int:
@@ -70,7 +82,7 @@ class CompiledModel:
             "driver": chosen.info.driver,
         }
         manifest = {**self.manifest, "programs": programs, "target": target}
-        return CompiledModel(manifest, self.data, self.arena_unplanned)
+        return replace(self, manifest=manifest)
 
     def write(self, path: str | os.PathLike[str]) -> str:
         """Write the artifact atomically and return its digest.
@@ -87,6 +99,7 @@ def compile_plain(
     precision: str = FP32,
     target: DeviceSpec | None = None,
     tables: Tables | None = None,
+    bind: Mapping[str, int] | None = None,
 ) -> CompiledModel:
     """Compile one ONNX model without driving conventions; entry "run".
 
@@ -95,12 +108,14 @@ def compile_plain(
         precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
         target: device to compile for, see `scheduler.targets`; None for the one in force.
         tables: measured loops; None for the table in force, see `scheduler.tuned_table`.
+        bind: sizes of symbolic dimensions by name, see `import_model`; those not named are 1.
 
     Raises:
-        ModelError: the file is unreadable, invalid or uses unsupported operators.
+        ModelError: the file is unreadable, invalid or uses unsupported operators, or has no
+            dimension that `bind` names.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
-    imported = import_model(model)
+    imported = import_model(model, bind=bind)
     graph = EntryGraph(
         {n: t.node for n, t in imported.outputs.items()},
         inputs=[t.node for t in imported.inputs.values()],
@@ -109,7 +124,8 @@ def compile_plain(
     with device_spec.using(target or device_spec.current()):
         name = Path(model.name).stem or "model"
         emitted = _emitted({"run": graph}, name, "plain", tables)
-    return _finish(emitted, {"model": model}, {})
+    finished = _finish(emitted, {"model": model}, {})
+    return replace(finished, notes=(*model.notes, *imported.notes))
 
 
 def compile_driving(
@@ -122,6 +138,8 @@ def compile_driving(
     tables: Tables | None = None,
 ) -> CompiledModel:
     """Compile vision and policy to one driving program with entries for each camera size.
+
+    The program fixes the sizes of all inputs; symbolic dimensions take them.
 
     Args:
         vision: ONNX file of the 2025 split interface.
@@ -138,6 +156,7 @@ def compile_driving(
         role: m if isinstance(m, OnnxModel) else load_model(m)
         for role, m in (("vision", vision), ("policy", policy))
     }
+    check_driving(models["vision"], models["policy"])
     check_supported(*models.values())
     states = make_states()
     sizes = {f"{c.width}x{c.height}": c for c in cameras}
@@ -149,8 +168,27 @@ def compile_driving(
     entries = {name: replace(graph, precision=precision) for name, graph in entries.items()}
     with device_spec.using(target or device_spec.current()):
         emitted = _emitted(entries, "driving", "driving", tables)
-    imported = [import_model(m) for m in models.values()]
-    return _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
+    imported = [import_model(model, bind=driving_sizes(model)) for model in models.values()]
+    finished = _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
+    return replace(finished, notes=tuple(note for model in models.values() for note in model.notes))
+
+
+def driving_sizes(model: OnnxModel) -> dict[str, int]:
+    """Return the sizes that a driving program gives the symbolic dimensions of one of its models.
+
+    Args:
+        model: vision or policy; {} for a model that is not known to be one.
+    """
+    known = recognise(model)
+    if known is None:
+        return {}
+    sizes = {}
+    for value in model.inputs:
+        shape, _ = declared(value, f'{model.name}: input "{value.name}"')
+        for axis, (name, size) in enumerate(shape):
+            if size is None:
+                sizes[name or f"{value.name}:{axis}"] = known.shapes[value.name][axis] or 1
+    return sizes
 
 
 def _emitted(

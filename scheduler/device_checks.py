@@ -18,6 +18,7 @@ from scheduler.errors import DeviceLimitError
 from scheduler.kernel_source import kernel_texts, parameters_of
 
 _LOCAL_ARRAY: Final = re.compile(r"__local (\w+?)(\d*) \w+((?:\[\d+\])+)")
+_DOUBLE: Final = re.compile(r"\bdouble(2|3|4|8|16)?\b")
 _BYTES: Final = {
     "char": 1,
     "uchar": 1,
@@ -52,6 +53,19 @@ def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
             f"{where}: {name}: expected at most {most} on target {spec.target}, found {found}; "
             "compile for another --target or a smaller input",
         )
+    if not spec.float64:
+        _check_float64(manifest, spec)
+
+
+def _check_float64(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
+    """Refuse kernels that compute in float64; ranges and constants are folded before."""
+    for name, text in kernel_texts(manifest).items():
+        if _DOUBLE.search(text):
+            raise DeviceLimitError(
+                "float64",
+                f"kernel {name!r}: computes in float64, which target {spec.target} does not have; "
+                "export the model in float32, or cast at its borders",
+            )
 
 
 def _buffer_faults(manifest: Mapping[str, Any], spec: DeviceSpec) -> Iterator[Fault]:

@@ -85,6 +85,7 @@ class DeviceSpec:
         private_elements: of a work-item's array that stays in a fast memory; GPUs spill arrays.
         hoist_rows: rows that a kernel must have before its work-items are rows, see `realize`.
         max_alloc_bytes: the largest buffer.
+        float64: it computes in that.
     """
 
     target: str
@@ -105,6 +106,7 @@ class DeviceSpec:
     private_elements: int = 1024
     hoist_rows: int = 16
     max_alloc_bytes: int = 4 << 30
+    float64: bool = True
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -145,7 +147,7 @@ _GPU_SOURCES: Final = (
 )
 _ADRENO_SOURCES: Final = (
     "images, arguments, local memory, work-group: clinfo listings of Qualcomm's 6xx drivers",
-    "half: those drivers report cl_khr_fp16",
+    "half, float64: those drivers report cl_khr_fp16 and no cl_khr_fp64",
     "cores, caches: Snapdragon 845: 2 shader processors, 128 KiB of L2, 1 KiB of L1 for textures",
     "peak: published figures: 512 multiply-adds a clock at 710 MHz, twice as many in half,",
     "four channels of LPDDR4X-3733; launch: 0.65 ms were seen to enqueue the 123 of a vision model",
@@ -227,6 +229,7 @@ _ROWS: Final = (
         private_elements=0,
         hoist_rows=64,
         max_alloc_bytes=_LEAST_ALLOCATION,
+        float64=False,
     ),
 )
 SPECS: Final[dict[str, DeviceSpec]] = {row.target: row for row in _ROWS}

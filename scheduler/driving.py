@@ -16,6 +16,7 @@ from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.node import Node, origin
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
+from scheduler.onnx_import.binding import declared
 from scheduler.schedule import Schedule
 from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor import Tensor
@@ -144,7 +145,7 @@ def _run_vision(vision: OnnxModel, frame: _Frame) -> ImportedModel:
             queue = frame.wide if "big" in name else frame.road
             pair = queue[0::TEMPORAL_SKIP]
             images[name] = pair.reshape((1, 2 * IMAGE_SHAPE[0], *IMAGE_SHAPE[1:]))
-    return import_model(vision, images)
+    return import_model(vision, _as_declared(vision, images))
 
 
 def _run_policy(
@@ -164,7 +165,15 @@ def _run_policy(
     with origin("queue/features"):
         history = features[TEMPORAL_SKIP - 1 :: TEMPORAL_SKIP].unsqueeze(0)
     given = {desire_name: desire, "traffic_convention": traffic, "features_buffer": history}
-    return import_model(policy, given)
+    return import_model(policy, _as_declared(policy, given))
+
+
+def _as_declared(model: OnnxModel, given: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return inputs in the element types of the model: exporters also write float16 and float32."""
+    types = {}
+    for value in model.inputs:
+        _, types[value.name] = declared(value, f'{model.name}: input "{value.name}"')
+    return {name: tensor.cast(types[name]) for name, tensor in given.items()}
 
 
 def _only_output(model: ImportedModel) -> Tensor:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from runtime.manifest import ABI, FORMAT
 from scheduler import device_spec
 from scheduler.arena import Arena
+from scheduler.dtype import DType
 from scheduler.emit_replay import LEAST_LAUNCHES, Function, can_replay, replay_source
 from scheduler.image_pool import image_nodes, share_images
 from scheduler.kernelize.kernel import states_in_place
@@ -72,7 +73,7 @@ class _Writer:
             if buffer.kind == "weight" and buffer.data is not None:
                 self._by_buffer[buffer] = self.weight(buffer.data, buffer.name)
             else:
-                size = buffer.dtype.itemsize * prod(buffer.shape)
+                size = _stored_bytes(buffer.shape, buffer.dtype)
                 entry = _entry(buffer.name, buffer.kind, buffer.dtype.name, buffer.shape, 0, size)
                 if buffer.kind == "state":
                     entry["reset"] = -1
@@ -148,7 +149,7 @@ class _Writer:
         """Give every node of an entry a buffer; intermediates are in the arena."""
         place: dict[Node, int] = {}
         for name, node in schedule.outputs.items():
-            size = node.dtype.itemsize * prod(node.shape)
+            size = _stored_bytes(node.shape, node.dtype)
             entry = _entry(name, "output", node.dtype.name, node.shape, 0, size)
             place[node] = self.add(entry)
         for kernel in schedule.lowered:
@@ -229,6 +230,11 @@ def _function(name: str, kernel: _Text) -> str:
     shown = ", ".join(o.replace("*/", "* /") for o in kernel.origins) or "-"
     attribute = f"__attribute__((reqd_work_group_size({kernel.group}, 1, 1)))"
     return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{kernel.text}"
+
+
+def _stored_bytes(shape: tuple[int, ...], dtype: DType) -> int:
+    """Return the size of a buffer; no device makes one of no bytes, so that is one element."""
+    return dtype.itemsize * max(prod(shape), 1)
 
 
 def _entry(

@@ -4,8 +4,10 @@ SchedulerError
 ├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model
 ├── LoweringError          a kernel cannot be generated
 ├── DeviceLimitError       an artifact needs more than its target has
+├── SelfCheckError         a compiled model does not compute what the model says
 └── ModelError             the user's model cannot be used
-    └── UnsupportedOpError every operator we cannot translate, all at once
+    ├── UnsupportedOpError every operator we cannot translate, all at once
+    └── DynamicInputError  what has to be known while compiling depends on inputs of the model
 """
 
 from __future__ import annotations
@@ -33,9 +35,28 @@ class UnsupportedOpError(ModelError):
     """The model uses operators without a translator; lists each with its node name."""
 
 
+class DynamicInputError(ModelError):
+    """A shape, axes, a count must be known while compiling, but depends on run-time data.
+
+    `value` names it in the graph; `inputs` are the inputs of the model that it is computed from, ()
+    where whoever raises it does not know them.
+    """
+
+    def __init__(self, message: str, value: str, inputs: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.value = value
+        self.inputs = inputs
+
+
 class DeviceLimitError(SchedulerError):
     """What was compiled does not fit the target; `limit` names which of its limits is broken."""
 
     def __init__(self, limit: str, message: str) -> None:
         super().__init__(message)
         self.limit = limit
+
+
+class SelfCheckError(SchedulerError):
+    """A compiled model failed its self-check; says which output, how far off, and what to try."""
+
+    exit_code = 1

@@ -176,7 +176,7 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
     if op is Op.CAST:
         return src[0].astype(node.dtype.np)
     if op is Op.BITCAST:
-        return np.ascontiguousarray(src[0]).view(node.dtype.np)
+        return np.ascontiguousarray(src[0]).view(node.dtype.np).reshape(node.shape)
     if op in ELEMENTWISE:
         return np.asarray(_ALU[op](*src)).astype(node.dtype.np, copy=False)
     if op is Op.REDUCE:

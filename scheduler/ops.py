@@ -56,8 +56,8 @@ class Op(Enum):
     IDIV = auto()  # integers, towards zero as in C
     MOD = auto()  # integers, sign of the dividend as in C
     POW = auto()
-    MAX = auto()  # the second if a < b, else the first: a NaN that comes second is lost, as is one
-    MIN = auto()  # in a reduction; the interpreter, as numpy, keeps both
+    MAX = auto()  # NaN if an operand is NaN, also in a reduction; which of two zeros is not said
+    MIN = auto()
     LT = auto()
     EQ = auto()
     NE = auto()

@@ -170,9 +170,6 @@ def _sinks(
     outputs: Mapping[str, Node], states: Sequence[Node], precision: str = FP32
 ) -> tuple[dict[str, Node], list[Node]]:
     """Return the stored node of each output, and all nodes to compute, after the passes."""
-    for name, node in outputs.items():
-        if not all(node.shape):
-            raise ModelError(f'output "{name}": shape {node.shape} has no elements to compute')
     verify([*outputs.values(), *states])
     roots = run_passes([*outputs.values(), *states], precision)
     sinks: list[Node] = []
@@ -193,6 +190,11 @@ def _with_halves(
     trace.after_pass("half storage", halved.roots)
     outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
     return outputs, halved.roots, halved.pins, halved.report
+
+
+def _unwritten(node: Node) -> Node:
+    """Return what stands for an output without elements: no kernel has anything to write there."""
+    return make(Op.BUFFER, node.dtype, (), Buffer("output", "", node.shape, node.dtype))
 
 
 def _own_storage(node: Node, taken: Sequence[Node]) -> Node:
@@ -233,7 +235,8 @@ def schedule(
         raise ModelError(f"two inputs have the same name: {', '.join(repeated)}; rename one")
     watching = [observer] if observer is not None else []
     with trace.observing(*watching, *environment_observers()):
-        named, roots = _sinks(outputs, writes, precision)
+        some = {n: node for n, node in outputs.items() if all(node.shape)}
+        named, roots = _sinks(some, writes, precision)
         pins, report = frozenset[Node](), None
         if precision != FP32:
             named, roots, pins, report = _with_halves(named, roots)
@@ -242,7 +245,8 @@ def schedule(
             return make_kernels(roots, replace(splits, pins=splits.pins | pins))
 
         buffers = tuple(n.arg for n in inputs)
-        plan = Schedule(named, remake(Splits()), buffers, remake, report)
+        stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}
+        plan = Schedule(stored, remake(Splits()), buffers, remake, report)
         if trace.is_watched():
             _ = plan.lowered  # the loops are chosen now, while somebody looks
             trace.scheduled(plan)

@@ -203,7 +203,9 @@ class TensorMath(TensorShape):
         return self * self
 
     def sign(self) -> Self:
-        """Return -1, 0 or 1."""
+        """Return -1, 0 or 1; NaN of NaN."""
+        if self.dtype.is_float:
+            return (self > 0).where(1.0, (self < 0).where(-1.0, self))
         return (self > 0).cast(self.dtype) - (self < 0).cast(self.dtype)
 
     def sqrt(self) -> Self:

@@ -21,7 +21,7 @@ def power(x: T, exponent: Any) -> T:
     if special is not None:
         return special
     a, b = x.broadcast_with(exponent)
-    return a.binary(Op.POW, b) if a.dtype.is_float else _integer_power(a, b)
+    return a.binary(Op.POW, b) if a.dtype.is_float else integer_power(a, b)
 
 
 def _known_number(exponent: Any) -> int | float | None:
@@ -35,10 +35,14 @@ def _known_number(exponent: Any) -> int | float | None:
     return exponent if plain and math.isfinite(exponent) else None
 
 
-def _integer_power(base: T, exponent: T) -> T:
-    """Return base**exponent of integers by repeated squaring; a negative exponent gives 0.
+def integer_power(base: T, exponent: T) -> T:
+    """Return base**exponent of integers by repeated squaring, modulo 2 to the width of the type.
 
-    1 and -1 keep their value for negative exponents, as they do in exact arithmetic.
+    Args:
+        base: of an integer type.
+        exponent: of the same type and shape. A negative one gives 0, but 1 and -1 keep their value,
+            as they do in exact arithmetic. From 64 on a power of an even number is 0, one of an odd
+            number other than 1 and -1 has overflowed and is not specified.
     """
     whole = exponent
     result = base.operand(1).broadcast_to(base.shape)
@@ -47,6 +51,7 @@ def _integer_power(base: T, exponent: T) -> T:
         taken = (whole >> bit) & 1
         result = taken.ne(0).where(result * square, result)
         square = square * square
+    result = (whole > 63).binary(Op.AND, (base & 1).eq(0)).where(0, result)
     odd = (whole & 1).ne(0)
     unit = base.eq(1).binary(Op.OR, base.eq(-1)) if not base.dtype.is_unsigned else base.eq(1)
     below = unit.where(odd.where(base, 1), 0)

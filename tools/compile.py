@@ -3,6 +3,7 @@
 Example:
     modeld compile vision.onnx policy.onnx -o driving.pkl --camera 1928x1208 --camera 1344x760
     modeld compile --plain vision.onnx -o vision.pkl --no-binary --viz vision.html
+    modeld compile --plain model.onnx -o model.pkl --bind batch=2 --verify
 """
 
 from __future__ import annotations
@@ -11,17 +12,29 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from cereal.frames import nv12_format
 from runtime.device import choose_device
 from scheduler import device_spec, flags
-from scheduler.compile import CompiledModel, Tables, compile_driving, compile_plain
+from scheduler.compile import (
+    CompiledModel,
+    CompileOptions,
+    Tables,
+    compile_driving,
+    compile_plain,
+)
 from scheduler.device_spec import spec_of
+from scheduler.driving_check import verify_driving
+from scheduler.errors import SelfCheckError
+from scheduler.onnx_import import OnnxModel, load_model
+from scheduler.onnx_import.interfaces import recognise
 from scheduler.passes.precision import FP32, PRECISIONS
 from scheduler.schedule_cache import EntryGraph
+from scheduler.self_check import Report, verify
 from scheduler.targets import AUTO, TARGETS, target_for
 from scheduler.trace import Recorder, observing
 from scheduler.tuned_table import TunedTable, table_for
@@ -29,6 +42,8 @@ from scheduler.tuning.tune import Tuned, tune
 from scheduler.viz import write_page
 from scheduler.warp import Camera
 from tools.errors import UsageError
+from tools.lib.bindings import add_bind, parse_bindings
+from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
 from tools.lib.outputs import check_outputs
@@ -85,6 +100,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "is faster for this device; say what it gave, kernel by kernel",
     )
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
+    add_bind(parser)
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="run what was compiled on the device and compare it with onnxruntime, or onnx's "
+        "evaluator; write nothing if it differs",
+    )
     parser.add_argument(
         "--no-binary", action="store_true", help="leave device binaries out: no device is needed"
     )
@@ -134,21 +156,69 @@ def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
 def _compile(args: argparse.Namespace, found: list[Tuned]) -> CompiledModel:
     if args.tune is not None and not 0 < args.tune <= MAX_TUNE_S:
         raise UsageError(f"--tune {args.tune:g}: expected more than 0, at most {MAX_TUNE_S} s")
-    target, tables = target_for(args.target, args.device), _tables(args, found)
-    if args.plain or len(args.model) == 1:
+    options: CompileOptions = {
+        "precision": args.precision,
+        "target": target_for(args.target, args.device),
+        "tables": _tables(args, found),
+    }
+    bind = parse_bindings(args.bind)
+    if _is_plain(args):
         if len(args.model) != 1:
             raise UsageError(f"--plain compiles exactly one model, found {len(args.model)}")
         if args.camera:
             raise UsageError(
                 "--camera needs a vision and a policy model; a plain model has no camera"
             )
-        model = Path(args.model[0])
-        return compile_plain(model, precision=args.precision, target=target, tables=tables)
+        model = load_model(args.model[0])
+        compiled = compile_plain(model, bind=bind, **options)
+        return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
     if len(args.model) != 2:
         raise UsageError(f"expected VISION.onnx and POLICY.onnx, found {len(args.model)} files")
+    if bind:
+        raise UsageError(
+            "--bind needs a plain model; a driving program fixes the sizes of all its inputs"
+        )
     cameras = [parse_camera(text) for text in args.camera or DEFAULT_CAMERAS]
     models = Path(args.model[0]), Path(args.model[1])
-    return compile_driving(*models, cameras, precision=args.precision, target=target, tables=tables)
+    return compile_driving(*models, cameras, **options)
+
+
+def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
+    """Yield a note where a model that needs a second one was given alone, and not on purpose."""
+    known = recognise(model)
+    if not args.plain and known is not None and known.generation.driving:
+        yield (
+            f"{model.name} is a {known.title}, compiled by itself (as with --plain); for a driving "
+            "program give VISION.onnx POLICY.onnx"
+        )
+
+
+def _is_plain(args: argparse.Namespace) -> bool:
+    return bool(args.plain or len(args.model) == 1)
+
+
+def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
+    """Compare what was compiled with a reference.
+
+    Raises:
+        SelfCheckError: it differs by too much.
+    """
+    if _is_plain(args):
+        reports = [verify(compiled, Path(args.model[0]), args.device)]
+    else:
+        models = dict(zip(("vision", "policy"), map(Path, args.model), strict=True))
+        options: CompileOptions = {
+            "precision": args.precision,
+            "target": target_for(args.target, args.device),
+            "tables": _tables(argparse.Namespace(**{**vars(args), "tune": None}), []),
+        }
+        reports = verify_driving(compiled, models, options, args.device)
+    failed = [f"{r.model}: {'; '.join(r.failures)}" for r in reports if r.failures]
+    if failed:
+        for line in describe_check(reports):
+            print(line, file=sys.stderr)
+        raise SelfCheckError(f"{'; '.join(failed)}; nothing was written")
+    return reports
 
 
 def _compile_and_draw(
@@ -188,14 +258,50 @@ def run(args: argparse.Namespace) -> int:
     tuned: list[Tuned] = []
     compiled, drawn = _compile_and_draw(args, tuned)
     scheduled_s = time.perf_counter() - started
-    if not args.no_binary:
-        compiled = compiled.build(args.device, _progress)
+    compiled = compiled if args.no_binary else compiled.build(args.device, _progress)
+    checks = _verify(args, compiled) if args.verify else []
     digest = compiled.write(args.output)
-    manifest = compiled.manifest
-    first = next(iter(manifest["entries"].values()))
     report = {
         "output": str(args.output),
         "sha256": digest,
+        **_sizes(compiled),
+        "schedule_s": round(scheduled_s, 2),
+        "total_s": round(time.perf_counter() - started, 2),
+        "notes": list(compiled.notes),
+    }
+    if args.verify:
+        report["verify"] = [check.plain() for check in checks]
+    precision = compiled.manifest["metadata"].get("precision", {})
+    if precision:
+        report["precision"] = precision
+    if drawn is not None:
+        report["viz"] = str(drawn)
+    if tuned:
+        report["tune"] = tuned[-1].plain()
+    costs = _target_costs(compiled.manifest)
+    if costs:
+        report["target"] = [cost.plain() for cost in costs]
+    for note in report["notes"]:
+        print(f"note: {note}", file=sys.stderr)
+    if args.json:
+        print(json.dumps(report))
+        return 0
+    _print_sizes(report)
+    for line in (*describe_precision(precision), *describe_check(checks)):
+        print(f"  {line}")
+    for text in map(describe_tuning, tuned):
+        print(text)
+    for cost in costs:
+        print("\n".join(describe_target(cost, spec_of(compiled.manifest["target"]["name"]))))
+    if drawn is not None:
+        print(f"  page: {drawn}")
+    return 0
+
+
+def _sizes(compiled: CompiledModel) -> dict[str, Any]:
+    manifest = compiled.manifest
+    first = next(iter(manifest["entries"].values()))
+    return {
         "entries": {n: len(e["launches"]) for n, e in manifest["entries"].items()},
         "kernels": compiled.kernels,
         "launches": len(first["launches"]),
@@ -203,34 +309,14 @@ def run(args: argparse.Namespace) -> int:
         "weight_bytes": len(compiled.data),
         "arena_bytes": manifest["arena_size"],
         "arena_unplanned_bytes": compiled.arena_unplanned,
-        "schedule_s": round(scheduled_s, 2),
-        "total_s": round(time.perf_counter() - started, 2),
     }
-    precision = manifest["metadata"].get("precision", {})
-    if precision:
-        report["precision"] = precision
-    if drawn is not None:
-        report["viz"] = str(drawn)
-    if tuned:
-        report["tune"] = tuned[-1].plain()
-    costs = _target_costs(manifest)
-    if costs:
-        report["target"] = [cost.plain() for cost in costs]
-    if args.json:
-        print(json.dumps(report))
-        return 0
-    print(f"{args.output}: {report['kernels']} kernels, {report['gflop']} GFLOP, ", end="")
-    print(f"{len(compiled.data) / 2**20:.1f} MiB of weights, ", end="")
-    print(f"arena {manifest['arena_size'] / 2**20:.1f} MiB ", end="")
-    print(f"({compiled.arena_unplanned / 2**20:.1f} MiB without reuse), {report['total_s']} s")
+
+
+def _print_sizes(report: Mapping[str, Any]) -> None:
+    print(f"{report['output']}: {report['kernels']} kernels, {report['gflop']} GFLOP, ", end="")
+    print(f"{report['weight_bytes'] / 2**20:.1f} MiB of weights, ", end="")
+    print(f"arena {report['arena_bytes'] / 2**20:.1f} MiB ", end="")
+    unplanned = report["arena_unplanned_bytes"] / 2**20
+    print(f"({unplanned:.1f} MiB without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {launches} launches")
-    for line in describe_precision(precision):
-        print(f"  {line}")
-    for search in tuned:
-        print(describe_tuning(search))
-    for cost in costs:
-        print("\n".join(describe_target(cost, spec_of(manifest["target"]["name"]))))
-    if drawn is not None:
-        print(f"  page: {drawn}")
-    return 0

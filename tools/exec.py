@@ -101,6 +101,6 @@ def _describe(name: str, array: NDArray[Any]) -> dict[str, Any]:
         "name": name,
         "dtype": array.dtype.name,
         "shape": list(array.shape),
-        "min": array.min().item(),
-        "max": array.max().item(),
+        "min": array.min().item() if array.size else None,
+        "max": array.max().item() if array.size else None,
     }

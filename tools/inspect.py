@@ -4,6 +4,7 @@ Example::
 
     modeld inspect driving.pkl
     modeld inspect vision.onnx --json
+    modeld inspect vision.onnx --nodes --bind batch=2
     modeld inspect --schedule vision.onnx
     modeld inspect --schedule driving.pkl --entry run:1928x1208 --viz out.html
 
@@ -18,8 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tools.errors import InspectError, UsageError
+from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.outputs import check_outputs
-from tools.lib.table import format_table
+from tools.lib.table import format_table, printable
 
 if TYPE_CHECKING:
     import argparse
@@ -36,7 +38,7 @@ class Section(NamedTuple):
 class Describer(Protocol):
     """A module that describes one kind of file."""
 
-    def describe(self, path: Path) -> tuple[dict[str, Any], list[Section]]:
+    def describe(self, path: Path, **options: Any) -> tuple[dict[str, Any], list[Section]]:
         """Return the description for machines (plain data) and the one for people (tables)."""
 
 
@@ -51,6 +53,12 @@ DESCRIBERS = {
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument("file", type=Path, help="artifact, ONNX model or event log")
+    parser.add_argument(
+        "--nodes",
+        action="store_true",
+        help="every node of an ONNX model: operator, shape and type of its output, work",
+    )
+    add_bind(parser)
     parser.add_argument(
         "--schedule",
         action="store_true",
@@ -72,15 +80,24 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         InspectError: the file cannot be read or is none of these kinds.
+        UsageError: an option that this kind of file does not have.
     """
     kind = kind_of(args.file)
+    bind = parse_bindings(args.bind)
+    for option in ("bind", "nodes"):
+        if getattr(args, option) and kind != "onnx":
+            raise UsageError(f"--{option} needs an ONNX model, found a file of kind {kind}")
     if args.schedule:
+        if args.nodes:
+            raise UsageError("--nodes lists the model's own nodes; leave out --schedule")
         return _schedule(args, kind)
     for option in ("entry", "viz"):
         if getattr(args, option) is not None:
             raise UsageError(f"--{option} needs --schedule")
     describer = cast("Describer", importlib.import_module(DESCRIBERS[kind]))
-    facts, sections = describer.describe(args.file)
+    # Only what describes models knows of these two.
+    more = {"bind": bind, "nodes": args.nodes} if kind == "onnx" else {}
+    facts, sections = describer.describe(args.file, **more)
     if args.json:
         print(json.dumps({"kind": kind, "file": args.file.name, **facts}))
         return 0
@@ -95,7 +112,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 
     if args.viz is not None:
         check_outputs({"--viz": args.viz}, [args.file])
-    scheduled = load(args.file, kind)
+    scheduled = load(args.file, kind, parse_bindings(args.bind))
     facts, sections = describe(scheduled, args.entry)
     if args.viz is not None:
         from scheduler.viz import write_page
@@ -111,8 +128,12 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 
 def _print_sections(sections: list[Section]) -> None:
     for section in sections:
-        print(f"\n{section.title}")
-        print(format_table(section.header, section.rows))
+        print(f"\n{printable(section.title)}")
+        rows = [
+            [printable(cell) if isinstance(cell, str) else cell for cell in row]
+            for row in section.rows
+        ]
+        print(format_table(section.header, rows))
 
 
 def kind_of(path: Path) -> str:

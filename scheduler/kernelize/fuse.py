@@ -25,8 +25,8 @@ from scheduler.node import Node
 MAX_ROUNDS = 10
 # Kernels further apart than this in creation order are no candidates.
 MAX_DISTANCE = 64
-# Where a round raises the peak, so many of its pairs are tried one by one.
-MAX_SINGLE_TRIES = 64
+# Where a round raises the peak, parts of it are tried, so many times.
+MAX_TRIES = 64
 
 
 def fuse(
@@ -50,7 +50,7 @@ def fuse(
         if not _take(trial, pairs):
             break
         if trial.peak() > graph.peak():
-            trial = _take_singly(graph, pairs)
+            trial = _take_partly(graph, pairs)
             if trial is graph:
                 break
         graph = trial
@@ -71,7 +71,9 @@ def _candidates(graph: FusionGraph, alone: frozenset[Node]) -> list[Pair]:
     for i, j in pairwise(graph.small()):
         if graph.position(j) - graph.position(i) <= MAX_DISTANCE:
             found[i, j] = None
-    scored = [(score(graph, pair), pair) for pair in found if fixed.isdisjoint(pair)]
+    # What lies between two kernels may become part of one of them: then the next round finds them.
+    free = [p for p in found if fixed.isdisjoint(p) and graph.ordered(*p) is not None]
+    scored = [(score(graph, pair), pair) for pair in free]
     kept = [(value, pair) for value, pair in scored if value is not None]
     return [pair for value, pair in sorted(kept, key=lambda s: (s[0], s[1]))]
 
@@ -91,10 +93,19 @@ def _take(graph: FusionGraph, pairs: Iterable[Pair]) -> int:
     return taken
 
 
-def _take_singly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
-    """Fuse the pairs that leave the peak where it is."""
-    for pair in pairs[:MAX_SINGLE_TRIES]:
+def _take_partly(graph: FusionGraph, pairs: Sequence[Pair]) -> FusionGraph:
+    """Fuse the pairs that leave the peak where it is: all of a part, or its halves one by one."""
+    parts = [pairs]
+    for _ in range(MAX_TRIES):
+        if not parts:
+            break
+        part = parts.pop()
         trial = graph.copy()
-        if _take(trial, [pair]) and trial.peak() <= graph.peak():
+        if not _take(trial, part):
+            continue
+        if trial.peak() <= graph.peak():
             graph = trial
+        elif len(part) > 1:
+            middle = len(part) // 2
+            parts += [part[middle:], part[:middle]]  # the better half first
     return graph

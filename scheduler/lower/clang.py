@@ -128,9 +128,9 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     if kind is dt.bool_ and op in _LOGIC:
         return f"({src[0]} {_LOGIC[op]} {src[1]})"
     if op in (Op.MAX, Op.MIN):
-        a, b = src if op is Op.MAX else (src[1], src[0])
-        test = f"({a} < {b})" if lanes == 1 else _lane_test(f"({a} < {b})", kind, lanes)
-        return choose(test, src[1], src[0], node.dtype, lanes)
+        risks = [_may_be_nan(s) for s in node.src]
+        a, b = src if risks[0] or not risks[1] else src[::-1]
+        return _extreme(op, a, b, kind, lanes, nan=all(risks))
     if op in (Op.IDIV, Op.MOD):
         known = node.src[1].op is Op.CONST and node.src[1].arg != 0
         return _divide(op, src[0], src[1], kind, lanes, known=known)
@@ -255,7 +255,27 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
         return f"{accumulator} {_LOGIC[op]} {value}"
     if op in (Op.ADD, Op.MUL):
         return f"{accumulator} {_INFIX[op]} {value}"
-    a, b = (accumulator, value) if op is Op.MAX else (value, accumulator)
-    test = f"({a} < {b})"
-    test = test if lanes == 1 else _lane_test(test, dtype, lanes)
-    return choose(test, value, accumulator, dtype, lanes)
+    return _extreme(op, accumulator, value, dtype, lanes, nan=dtype.is_float)
+
+
+def _extreme(op: Op, a: str, b: str, kind: DType, lanes: int, *, nan: bool) -> str:
+    """Return the larger (MAX) or smaller (MIN) of a and b; `nan`: whether b may be NaN.
+
+    A NaN in `a` compares false and stays; one in `b` needs a test of its own.
+    """
+    test = f"({a} < {b})" if op is Op.MAX else f"({b} < {a})"
+    test = test if lanes == 1 else _lane_test(test, kind, lanes)
+    code = choose(test, b, a, kind, lanes)
+    if not nan:
+        return code
+    # A select of its own: the inner one is a single instruction of most devices.
+    test = f"({b} != {b})" if lanes == 1 else _lane_test(f"({b} != {b})", kind, lanes)
+    return choose(test, b, code, kind, lanes)
+
+
+def _may_be_nan(node: Node) -> bool:
+    """Whether a value may be NaN: a known number and a converted integer are not."""
+    if node.op is Op.CONST:
+        return isinstance(node.arg, float) and math.isnan(node.arg)
+    whole = node.op is Op.CAST and not node.src[0].dtype.is_float
+    return node.dtype.is_float and not whole

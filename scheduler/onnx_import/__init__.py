@@ -4,8 +4,8 @@
 and below; called by the compiler's drivers and by `tools`.
 """
 
+from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.importer import ImportedModel, import_model
-from scheduler.onnx_import.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata
 from scheduler.onnx_import.support import check_supported, unsupported_nodes
 from scheduler.onnx_import.table import TRANSLATORS

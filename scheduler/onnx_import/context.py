@@ -6,20 +6,52 @@ for the kind it needs: `tensor` always succeeds, `const` only for what is known 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper
+from onnx import helper, numpy_helper
 
-from scheduler.errors import ModelError
+from scheduler.errors import DynamicInputError, ModelError
+from scheduler.node import toposort
+from scheduler.onnx_import.element_types import CARRIED, carried, graph_array, weight_of
+from scheduler.ops import Op
 from scheduler.tensor import Tensor
 
 Array = NDArray[Any]
 Value = Tensor | Array
+
+
+@dataclass(frozen=True, slots=True)
+class ValueList:
+    """A sequence, or an optional: known as a list while importing.
+
+    Attributes:
+        values: of a sequence in order; of an optional one or none.
+    """
+
+    values: tuple[AnyValue, ...]
+
+
+AnyValue = Value | ValueList
+
+
+class GraphRunner(Protocol):
+    """Translates a graph that a node holds."""
+
+    def __call__(
+        self, graph: onnx.GraphProto, arguments: Sequence[AnyValue], name: str, /
+    ) -> list[AnyValue]:
+        """Return the outputs of a graph for the given arguments.
+
+        Args:
+            graph: an attribute of the node.
+            arguments: one for each input of the graph.
+            name: of this run, for messages, such as "iteration 3".
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +60,19 @@ class NodeContext:
 
     Attributes:
         node: the ONNX node.
-        opset: version of its domain.
+        opset: version of the default domain.
         inputs: values; None for an optional input that is left out.
-        tensors: constants already turned into Tensors, by name, shared by the whole import.
+        weights: constants already turned into Tensors, shared by the whole import.
+        types: ONNX element types by value name, where some are carried (see `element_types`).
+        run_graph: translates the graphs among the attributes.
     """
 
     node: onnx.NodeProto
     opset: int
-    inputs: tuple[Value | None, ...]
-    tensors: dict[str, Tensor] = field(repr=False)
+    inputs: tuple[AnyValue | None, ...]
+    weights: WeightCache = field(repr=False)
+    types: Mapping[str, int] = field(repr=False)
+    run_graph: GraphRunner = field(repr=False)
 
     @property
     def count(self) -> int:
@@ -55,8 +91,8 @@ class NodeContext:
         """Return whether input `index` is given."""
         return index < len(self.inputs) and self.inputs[index] is not None
 
-    def value(self, index: int) -> Value:
-        """Return input `index`, whichever kind it is.
+    def any_value(self, index: int) -> AnyValue:
+        """Return input `index`, whichever kind it is, lists included.
 
         Raises:
             ModelError: it is left out.
@@ -66,15 +102,39 @@ class NodeContext:
             raise ModelError(f"input {index} is required but left out")
         return found
 
+    def value(self, index: int) -> Value:
+        """Return input `index`, a Tensor or an array.
+
+        Raises:
+            ModelError: it is left out, or a sequence.
+        """
+        found = self.any_value(index)
+        if isinstance(found, ValueList):
+            raise ModelError(f"input {index} is a sequence or an optional; expected a tensor")
+        return found
+
     def tensor(self, index: int) -> Tensor:
         """Return input `index` as a Tensor; a constant becomes one weight for all its readers."""
         found = self.value(index)
         if isinstance(found, Tensor):
             return found
-        name = self.node.input[index]
-        if name not in self.tensors:
-            self.tensors[name] = as_tensor(found)
-        return self.tensors[name]
+        return self.weights.of(found, self.element_type(index))
+
+    def element_type(self, index: int) -> int:
+        """Return the ONNX element type of input `index`."""
+        return self._type_of(self.node.input[index], self.value(index))
+
+    def output_type(self, index: int = 0) -> int | None:
+        """Return the ONNX element type of output `index` where it is known to be a carried one."""
+        found = self.types.get(self.node.output[index])
+        return found if found in CARRIED else None
+
+    def _type_of(self, name: str, value: Value) -> int:
+        found = self.types.get(name)
+        if found in CARRIED:
+            return found
+        dtype = value.dtype.np if isinstance(value, Tensor) else value.dtype
+        return int(helper.np_dtype_to_tensor_dtype(dtype))
 
     def const(self, index: int, what: str) -> Array:
         """Return input `index` as an array.
@@ -84,13 +144,16 @@ class NodeContext:
             what: the input's role, for the message.
 
         Raises:
-            ModelError: it is left out or depends on run-time data.
+            ModelError: it is left out.
+            DynamicInputError: it depends on run-time data; names the model's inputs it comes from.
         """
         found = self.value(index)
         if isinstance(found, Tensor):
-            raise ModelError(
+            raise DynamicInputError(
                 f'its {what} ("{self.node.input[index]}") depends on run-time data; expected a '
-                "constant: export the model with fixed shapes"
+                "constant: export the model with fixed shapes",
+                self.node.input[index],
+                run_time_inputs(found),
             )
         return found
 
@@ -105,6 +168,11 @@ class NodeContext:
                 value = helper.get_attribute_value(attribute)
                 return value.decode() if isinstance(value, bytes) else value
         return default
+
+    def array_attribute(self, name: str) -> Array | None:
+        """Return a tensor attribute as it is computed with, None if it is not there."""
+        value = self.attribute(name)
+        return None if value is None else graph_array(numpy_helper.to_array(value))
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute or the default."""
@@ -128,6 +196,35 @@ class NodeContext:
         if self.opset < since:
             return self.ints_attribute(name)
         return self.ints(index, name) if self.has(index) else None
+
+
+def run_time_inputs(tensor: Tensor) -> tuple[str, ...]:
+    """Return the names of the inputs that a value depends on, in the order they are read."""
+    buffers = (node.arg for node in toposort([tensor.node]) if node.op is Op.BUFFER)
+    return tuple(dict.fromkeys(b.name for b in buffers if b.kind == "input"))
+
+
+class WeightCache:
+    """Constants turned into Tensors: one Tensor for all readers of an array."""
+
+    def __init__(self) -> None:
+        # The arrays are kept, so that no other one gets their ids.
+        self._found: dict[tuple[int, int], tuple[Array, Tensor]] = {}
+
+    def of(self, array: Array, code: int) -> Tensor:
+        """Return the Tensor of an array.
+
+        Args:
+            array: known values.
+            code: their ONNX element type.
+        """
+        key = id(array), code
+        if key not in self._found:
+            kind = carried(code)
+            known = array.size > 1 and kind is not None
+            made = weight_of(array, kind) if known and kind else as_tensor(array)
+            self._found[key] = array, made
+        return self._found[key][1]
 
 
 def as_tensor(value: Value) -> Tensor:

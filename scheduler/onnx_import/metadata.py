@@ -1,7 +1,11 @@
 """Model metadata: the checkpoint's name and the output slices, as openpilot's exporter stores them.
 
 `output_slices` is the base64 text of a pickled dict name -> slice. A pickle can run code, so it is
-read by an unpickler that admits `builtins.slice` and nothing else, after a scan of its opcodes.
+read by an unpickler that admits `builtins.slice` of integers and nothing else, after a scan of its
+opcodes. What comes out is flat: nothing is nested, so nothing grows when it is hashed or printed.
+
+Slices may overlap and need not cover the output: exporters write a `pad` that is the whole output
+under a second name (`slice(0, None)`), and drop outputs that nobody reads.
 """
 
 from __future__ import annotations
@@ -11,12 +15,13 @@ import binascii
 import io
 import pickle
 import pickletools
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from scheduler.errors import ModelError
-from scheduler.onnx_import.load import one_line
+from scheduler.onnx_import.files.load import one_line
 
 CHECKPOINT_KEY = "model_checkpoint"
 SLICES_KEY = "output_slices"
@@ -36,6 +41,12 @@ _OPCODES = (
     | {"GLOBAL", "STACK_GLOBAL", "REDUCE"}
 )
 _MAX_MEMO_INDEX = MAX_PICKLE_BYTES
+_TUPLES = frozenset({"EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3"})
+_REMEMBER = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE"})
+# The name of the output that slices cut where a model has several (states beside the answer).
+SLICED_OUTPUT = "outputs"
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +55,8 @@ class ModelMetadata:
 
     Attributes:
         checkpoint: which training run it comes from; "" if not said.
-        output_slices: output name -> (start, stop) of the last axis, 0 <= start < stop <= width.
+        output_slices: output name -> (start, stop) of the last axis, 0 <= start < stop <= width;
+            they may overlap, and need not cover the output.
         props: all metadata as text, unparsed.
     """
 
@@ -58,7 +70,8 @@ def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> M
 
     Args:
         props: ONNX metadata_props.
-        width: of the last axis of the output that the slices cut; None if there is not exactly one.
+        width: of the last axis of the output that the slices cut, see `sliced_width`; None if it is
+            not clear which output that is.
         where: the model's name, for messages.
 
     Raises:
@@ -68,9 +81,23 @@ def parse_metadata(props: Mapping[str, str], width: int | None, where: str) -> M
     text = props.get(SLICES_KEY)
     if text is not None:
         if width is None:
-            raise ModelError(f"{where}: {SLICES_KEY} needs a model with exactly one output")
+            raise ModelError(
+                f"{where}: {SLICES_KEY} needs a model with exactly one output, or with one that is "
+                f'called "{SLICED_OUTPUT}", of at least one axis'
+            )
         slices = resolve_slices(load_slices(text, where), width, where)
     return ModelMetadata(props.get(CHECKPOINT_KEY, ""), slices, dict(props))
+
+
+def sliced_width(shapes: Mapping[str, Sequence[int]]) -> int | None:
+    """Return the width that output slices refer to, None if no output is the one they cut.
+
+    Args:
+        shapes: of all outputs, by name. A single output is cut; of several the one called
+            "outputs", beside which models with states give the next state.
+    """
+    only = next(iter(shapes.values())) if len(shapes) == 1 else shapes.get(SLICED_OUTPUT, ())
+    return only[-1] if only else None
 
 
 def load_slices(text: str, where: str) -> dict[str, slice]:
@@ -136,14 +163,22 @@ class _SliceUnpickler(pickle.Unpickler):
     """Unpickles plain data and slices."""
 
     def find_class(self, module: str, name: str) -> Any:
-        """Return `slice`; refuse every other global."""
+        """Return what makes a slice of integers; refuse every other global."""
         # Protocols before 3 write the module's Python 2 name.
         if module in ("builtins", "__builtin__") and name == "slice":
-            return slice
+            return _checked_slice
         raise ModelError(
             f"{SLICES_KEY}: refused global {_short(f'{module}.{name}')}; "
             "only builtins.slice is allowed"
         )
+
+
+def _checked_slice(*bounds: object) -> slice:
+    """Return a slice; its bounds are integers or None, so that slices cannot hold one another."""
+    if not all(bound is None or type(bound) is int for bound in bounds):
+        found = ", ".join(_short(bound) for bound in bounds)
+        raise ModelError(f"{SLICES_KEY}: expected slices of integers, found slice({found})")
+    return slice(*bounds)
 
 
 def _scan(data: bytes, where: str) -> None:
@@ -156,9 +191,16 @@ def _scan(data: bytes, where: str) -> None:
         opcodes = [(op.name, arg, position) for op, arg, position in pickletools.genops(data)]
     except Exception as error:
         raise ModelError(f"{where}: {SLICES_KEY} is damaged: {one_line(error)}") from error
+    made_tuple = False
     for name, argument, position in opcodes:
         if name not in _OPCODES:
             raise ModelError(f"{where}: {SLICES_KEY}: refused pickle opcode {name} at {position}")
+        # Tuples hold the bounds of a slice. Nested ones could grow exponentially when hashed.
+        if made_tuple and name not in _REMEMBER and name != "REDUCE":
+            raise ModelError(
+                f"{where}: {SLICES_KEY}: refused a tuple that is no slice at {position}"
+            )
+        made_tuple = name in _TUPLES or (made_tuple and name in _REMEMBER)
         if name in _MEMO_OPCODES and int(argument or 0) > _MAX_MEMO_INDEX:
             raise ModelError(
                 f"{where}: {SLICES_KEY}: memo index {argument} at {position} is out of bounds"
@@ -166,5 +208,8 @@ def _scan(data: bytes, where: str) -> None:
 
 
 def _short(value: object) -> str:
-    text = repr(value)
+    if isinstance(value, slice):  # its bounds are integers, see `_checked_slice`
+        value = f"slice({', '.join(_SHORT.repr(v) for v in (value.start, value.stop, value.step))})"
+        return str(value)
+    text = _SHORT.repr(value)
     return text if len(text) <= 80 else text[:77] + "..."

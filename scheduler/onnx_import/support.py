@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 
 import onnx
 
 from scheduler.errors import UnsupportedOpError
-from scheduler.onnx_import.load import DEFAULT_DOMAINS, OnnxModel, printable
+from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.functions import Key, find_local, has_schema_body, local_functions
 from scheduler.onnx_import.table import TRANSLATORS
+from scheduler.onnx_import.text import DEFAULT_DOMAINS, node_label, qualified_op
+
+__all__ = ["check_supported", "node_label", "qualified_op", "unsupported_nodes"]
 
 # Always evaluated while importing: the result does not depend on the values of their inputs.
 SHAPE_ONLY = frozenset({"Constant", "Shape", "Size"})
@@ -28,56 +33,96 @@ NAMES_PER_OP = 8
 
 # What a user can write instead; without an entry, the most similar supported name is suggested.
 HINTS = {
-    "Einsum": "write it as Transpose, Reshape and MatMul",
-    "GRU": "unroll it over time into Gemm, Sigmoid and Tanh",
-    "GroupNormalization": "Reshape and InstanceNormalization",
-    "If": "export the branch that is taken",
-    "LSTM": "unroll it over time into Gemm, Sigmoid and Tanh",
-    "Loop": "unroll it over its constant trip count",
-    "LpNormalization": "Div by ReduceL2",
-    "RNN": "unroll it over time into Gemm and Tanh",
-    "Scan": "unroll it over its constant length",
-    "TopK": "ArgMax",
+    "NonMaxSuppression": "end the model before it; how many boxes remain depends on data",
+    "SequenceMap": "Loop, or the operator written out for each element",
 }
 
 
-def unsupported_nodes(model: OnnxModel) -> list[onnx.NodeProto]:
+def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onnx.NodeProto]:
     """Return every node that can neither be translated nor evaluated while importing.
 
-    A node without a translator is fine where all its inputs are known: onnx's reference evaluator
-    computes it.
+    A node without a translator is fine where all its inputs are known, as onnx's reference
+    evaluator computes it, and where the model or ONNX defines it through other operators. Nodes of
+    graphs inside nodes are looked at too.
+
+    Args:
+        model: to look through.
+        known: names of inputs whose values are known.
     """
-    known = set(model.constants)
-    bad = []
-    for node in model.proto.graph.node:
+    search = _Search(model.opset, local_functions(model.proto))
+    search.graph(model.proto.graph.node, {*model.constants, *known})
+    return search.bad
+
+
+@dataclass
+class _Search:
+    """Walks a model; `bad` collects what cannot be translated."""
+
+    opset: int
+    functions: Mapping[Key, onnx.FunctionProto]
+    bad: list[onnx.NodeProto] = field(default_factory=list)
+    _called: set[Key] = field(default_factory=set)
+
+    def graph(self, nodes: Iterable[onnx.NodeProto], known: set[str]) -> None:
+        """Look at nodes in order; names that become known are added to `known`."""
+        for node in nodes:
+            self._node(node, known)
+
+    def _node(self, node: onnx.NodeProto, known: set[str]) -> None:
+        graphs = list(_graphs(node))
+        for graph in graphs:
+            inner = {*known, *(t.name for t in graph.initializer)}
+            self.graph(graph.node, inner - {i.name for i in graph.input})
+        local = find_local(self.functions, node)
+        if local is not None:
+            self._function(local)
+            return
         default = node.domain in DEFAULT_DOMAINS
-        foldable = default and node.op_type not in RANDOM
-        if foldable and (
-            node.op_type in SHAPE_ONLY or all(not name or name in known for name in node.input)
-        ):
-            if not onnx.defs.has(node.op_type, model.opset, ""):
-                bad.append(node)
+        foldable = default and node.op_type not in RANDOM and not graphs
+        inputs_known = all(not name or name in known for name in node.input)
+        if foldable and (node.op_type in SHAPE_ONLY or inputs_known):
+            if node.op_type not in TRANSLATORS and not onnx.defs.has(node.op_type, self.opset, ""):
+                self.bad.append(node)
             known.update(node.output)
-        elif not default or node.op_type not in TRANSLATORS:
-            bad.append(node)
-    return bad
+        elif qualified_op(node) not in TRANSLATORS and not (default and self._has_body(node)):
+            self.bad.append(node)
+
+    def _has_body(self, node: onnx.NodeProto) -> bool:
+        return node.op_type not in RANDOM and has_schema_body(node.op_type, self.opset)
+
+    def _function(self, function: onnx.FunctionProto) -> None:
+        key = function.domain, function.name, function.overload
+        if key not in self._called:  # also ends where functions call each other
+            self._called.add(key)
+            self.graph(function.node, set())
 
 
-def check_supported(*models: OnnxModel) -> None:
+def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
+    for attribute in node.attribute:
+        if attribute.HasField("g"):
+            yield attribute.g
+        yield from attribute.graphs
+
+
+def check_supported(*models: OnnxModel, known: Collection[str] = ()) -> None:
     """Refuse models with nodes that cannot be translated.
+
+    Args:
+        models: to look through.
+        known: names of inputs whose values are known.
 
     Raises:
         UnsupportedOpError: names every such operator of every model, its nodes and what comes
             nearest.
     """
-    found = [text for model in models if (text := _unsupported_text(model))]
+    found = [text for model in models if (text := _unsupported_text(model, known))]
     if found:
         raise UnsupportedOpError(f"{'; '.join(found)}; replace them and export again")
 
 
-def _unsupported_text(model: OnnxModel) -> str:
+def _unsupported_text(model: OnnxModel, known: Collection[str]) -> str:
     """Return what of a model cannot be translated, "" if all of it can."""
-    bad = unsupported_nodes(model)
+    bad = unsupported_nodes(model, known)
     if not bad:
         return ""
     by_op: dict[str, list[str]] = {}
@@ -91,19 +136,6 @@ def _unsupported_text(model: OnnxModel) -> str:
     )
 
 
-def node_label(node: onnx.NodeProto) -> str:
-    """Return what to call a node: its name, or the name of its first output."""
-    if node.name:
-        return printable(node.name)
-    return next((f"-> {printable(name)}" for name in node.output if name), "unnamed")
-
-
-def qualified_op(node: onnx.NodeProto) -> str:
-    """Return the op type, after its domain where that is not the default one."""
-    op_type = printable(node.op_type)
-    return op_type if node.domain in DEFAULT_DOMAINS else f"{printable(node.domain)}:{op_type}"
-
-
 def _names(names: Iterable[str]) -> str:
     listed = list(names)
     text = ", ".join(f'"{name}"' for name in listed[:NAMES_PER_OP])
@@ -112,10 +144,15 @@ def _names(names: Iterable[str]) -> str:
     return f"{kind} {text} and {rest} more" if rest > 0 else f"{kind} {text}"
 
 
-def _hint(op: str) -> str:
+def nearest_form(op: str) -> str:
+    """Return what to write in place of an operator (as `qualified_op` names it), "" if unknown."""
     op_type = op.rpartition(":")[2]
     if op_type in TRANSLATORS and op != op_type:
-        return f"; nearest supported: {op_type} of the default domain"
+        return f"{op_type} of the default domain"
     close = difflib.get_close_matches(op_type, TRANSLATORS, n=1, cutoff=0.6)
-    hint = HINTS.get(op_type) or (close[0] if close else "")
+    return HINTS.get(op_type) or (close[0] if close else "")
+
+
+def _hint(op: str) -> str:
+    hint = nearest_form(op)
     return f"; nearest supported: {hint}" if hint else ""

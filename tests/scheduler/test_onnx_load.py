@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -19,6 +21,7 @@ from scheduler.onnx_import import (
     load_model,
     unsupported_nodes,
 )
+from scheduler.tensor import evaluate
 
 FLOAT = TensorProto.FLOAT
 
@@ -96,8 +99,8 @@ def test_opset_out_of_range(opset: int) -> None:
 
 def test_checker_message_is_passed_on() -> None:
     model = add_model()
-    model.graph.node[0].input[0] = "nowhere"
-    expect_one_line(lambda: from_proto(model), "net: not a valid ONNX model", "nowhere")
+    model.graph.node[0].attribute.append(helper.make_attribute("colour", 3))
+    expect_one_line(lambda: from_proto(model), "net: not a valid ONNX model", "colour")
 
 
 def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
@@ -107,41 +110,16 @@ def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
     expect_one_line(lambda: load_model(path), "name.onnx: a name in it is not UTF-8")
 
 
-def test_mutated_files_give_one_line_or_a_model(tmp_path: Path) -> None:
-    good = add_model().SerializeToString()
-    rng = np.random.default_rng(11)
-    path = tmp_path / "fuzz.onnx"
-    messages = []
-    for _ in range(1500):
-        data = bytearray(good)
-        for _ in range(int(rng.integers(1, 4))):
-            data[int(rng.integers(len(data)))] = int(rng.integers(256))
-        path.write_bytes(data)
-        try:
-            import_model(path)
-        except ModelError as error:
-            messages.append(str(error))
-    assert 500 < len(messages) < 1500
-    assert all(text.isprintable() and len(text) < 600 for text in messages)
-
-
 def test_initializer_with_too_little_data() -> None:
     model = add_model()
     model.graph.initializer[0].raw_data = b"\0" * 12
     expect_one_line(lambda: from_proto(model), "net:", "w")
 
 
-def test_sparse_initializer_is_refused() -> None:
-    model = add_model()
-    values = numpy_helper.from_array(np.ones(1, np.float32), "sparse")
-    indices = numpy_helper.from_array(np.zeros(1, np.int64), "indices")
-    model.graph.sparse_initializer.append(helper.make_sparse_tensor(values, indices, [4]))
-    expect_one_line(lambda: from_proto(model), 'sparse initializers are not supported ("sparse")')
-
-
 def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
     model = load_model(external_model(tmp_path))
     np.testing.assert_array_equal(model.constants["w"], [0, 1, 2, 3])
+    assert not model.constants["w"].flags.writeable  # a window of the file
     assert not model.proto.graph.initializer[0].external_data
 
 
@@ -176,10 +154,16 @@ def test_external_data_outside_the_directory_is_refused(tmp_path: Path, location
     ("entries", "parts"),
     [
         ({"location": "other.bin"}, ["other.bin", "is missing"]),
+        ({"location": "x" * 5000}, ["x...", "cannot be resolved"]),
+        ({"location": "a\nb\x1b[1m"}, ["a?b?[1m", "is missing"]),
+        ({"location": "."}, ["is missing"]),
         ({"offset": "9"}, ["w.bin ends too early", "expected at least 25 bytes, found 24"]),
         ({"offset": "-8"}, ["offset must be a size in bytes"]),
         ({"offset": "9" * 30}, ["offset must be a size in bytes"]),
         ({"length": "12"}, ["needs 16 bytes", "found length 12"]),
+        ({"length": "-1"}, ["length must be a size in bytes"]),
+        ({"offset": str(2**62)}, ["offset must be a size in bytes"]),
+        ({"offset": "1" + "0" * 17}, ["ends too early"]),
     ],
 )
 def test_external_data_that_does_not_fit(
@@ -189,6 +173,49 @@ def test_external_data_that_does_not_fit(
     expect_one_line(lambda: load_model(path), 'tensor "w"', *parts)
 
 
+def test_external_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = external_model(tmp_path, location="pipe")
+    os.mkfifo(tmp_path / "pipe")
+    expect_one_line(lambda: load_model(path), "pipe", "is missing")
+
+
+def test_external_data_of_an_impossible_shape_is_refused(tmp_path: Path) -> None:
+    path = external_model(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].dims[:] = [2**40, 2**40]
+    path.write_bytes(model.SerializeToString())
+    expect_one_line(lambda: load_model(path), "shape [1099511627776, 1099511627776] takes")
+
+
+def test_external_data_at_an_odd_place_and_of_packed_elements_is_read(tmp_path: Path) -> None:
+    model = onnx.load(external_model(tmp_path, offset="5"), load_external_data=False)
+    values = np.array([[1, -2, 3]], np.float32).astype(ml_dtypes.int4)
+    packed = numpy_helper.from_array(values, "packed")
+    (tmp_path / "p.bin").write_bytes(packed.raw_data)
+    packed.ClearField("raw_data")
+    packed.data_location = TensorProto.EXTERNAL
+    packed.external_data.add(key="location", value="p.bin")
+    model.graph.initializer.append(packed)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    constants = load_model(path).constants
+    expected = np.frombuffer((tmp_path / "w.bin").read_bytes()[5:21], np.float32)
+    assert constants["w"].tobytes() == expected.tobytes()
+    assert constants["w"].flags.aligned
+    assert constants["packed"].astype(int).tolist() == [[1, -2, 3]]
+
+
+def test_external_data_of_a_constant_node_is_read(tmp_path: Path) -> None:
+    model = onnx.load(external_model(tmp_path), load_external_data=False)
+    weight = model.graph.initializer.pop()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], "value"))
+    model.graph.node[0].attribute.append(helper.make_attribute("value", weight))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    found = evaluate([import_model(path).outputs["y"]], {"x": np.ones(4, np.float32)})
+    np.testing.assert_array_equal(found[0], [1, 2, 3, 4])
+
+
 def test_external_data_of_a_model_in_memory_is_refused(tmp_path: Path) -> None:
     model = onnx.load(external_model(tmp_path), load_external_data=False)
     expect_one_line(lambda: from_proto(model), "load it by path")
@@ -196,19 +223,15 @@ def test_external_data_of_a_model_in_memory_is_refused(tmp_path: Path) -> None:
 
 def unsupported_model() -> onnx.ModelProto:
     nodes = [
-        helper.make_node("GRU", ["x", "w", "r"], ["", "h"], "/temporal/GRU", hidden_size=2),
+        helper.make_node("Wobble", ["x", "w"], ["", "h"], "/temporal/wobble"),
         helper.make_node("Softmaxx", ["h"], ["a"], "/head/odd"),
-        helper.make_node("TopK", ["a", "k"], ["b", "i"]),
+        helper.make_node("Qqqqqq", ["a", "k"], ["b", "i"]),
         helper.make_node("Relu", ["b"], ["c"], "/head/fine"),
-        helper.make_node("FusedMatMul", ["c", "c"], ["d"], "/fused", domain="com.microsoft"),
-        *(helper.make_node("TopK", ["d", "k"], [f"t{i}", f"u{i}"], f"top{i}") for i in range(9)),
-        helper.make_node("Gelu", ["d"], ["y"], "/gelu", domain="com.microsoft"),
+        helper.make_node("FusedMatMull", ["c", "c"], ["d"], "/fused", domain="vendor"),
+        *(helper.make_node("Qqqqqq", ["d", "k"], [f"t{i}", f"u{i}"], f"top{i}") for i in range(9)),
+        helper.make_node("Gelu", ["d"], ["y"], "/gelu", domain="vendor"),
     ]
-    weights = {
-        "w": np.zeros((1, 6, 3), np.float32),
-        "r": np.zeros((1, 6, 2), np.float32),
-        "k": np.array([1]),
-    }
+    weights = {"w": np.zeros((1, 6, 3), np.float32), "k": np.array([1])}
     graph = helper.make_graph(
         nodes,
         "net",
@@ -216,26 +239,26 @@ def unsupported_model() -> onnx.ModelProto:
         [helper.make_tensor_value_info("y", FLOAT, None)],
         [numpy_helper.from_array(a, n) for n, a in weights.items()],
     )
-    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("vendor", 1)]
     return helper.make_model(graph, opset_imports=opsets, ir_version=8)
 
 
 def test_all_unsupported_operators_are_named_at_once() -> None:
-    model = from_proto(unsupported_model(), "gru.onnx")
+    model = from_proto(unsupported_model(), "odd.onnx")
     assert len(unsupported_nodes(model)) == 14
     with pytest.raises(UnsupportedOpError) as caught:
         import_model(model)
-    assert str(caught.value) == (
-        "gru.onnx: 5 operators are not supported at opset 17: "
-        'GRU (node "/temporal/GRU"; nearest supported: unroll it over time into Gemm, Sigmoid and '
-        "Tanh), "
-        'Softmaxx (node "/head/odd"; nearest supported: Softmax), '
-        'TopK (nodes "-> b", "top0", "top1", "top2", "top3", "top4", "top5", "top6" and 2 more; '
-        "nearest supported: ArgMax), "
-        'com.microsoft:FusedMatMul (node "/fused"; nearest supported: MatMul), '
-        'com.microsoft:Gelu (node "/gelu"; nearest supported: Gelu of the default domain); '
-        "replace them and export again"
-    )
+    text = str(caught.value)
+    assert text.startswith("odd.onnx: 5 operators are not supported at opset 17: ")
+    assert text.endswith("; replace them and export again")
+    for part in (
+        'Wobble (node "/temporal/wobble")',
+        'Softmaxx (node "/head/odd"; nearest supported: Softmax)',
+        'Qqqqqq (nodes "-> b", "top0", "top1", "top2", "top3", "top4", "top5", "top6" and 2 more)',
+        'vendor:FusedMatMull (node "/fused"; nearest supported: ',
+        'vendor:Gelu (node "/gelu"; nearest supported: Gelu of the default domain)',
+    ):
+        assert part in text
 
 
 def test_random_operator_is_not_a_constant() -> None:

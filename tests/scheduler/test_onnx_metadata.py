@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import import import_model, parse_metadata
+from scheduler.onnx_import.metadata import sliced_width
 
 SLICES = {
     "meta": slice(0, 55),
@@ -22,6 +23,13 @@ SLICES = {
     "tail": slice(-3, None),
     "all": slice(0, None),
 }
+
+
+# Each step makes a pair of what the step before it made, out of the pickle's memo.
+STEPS = [(b"h" + bytes([i]), b"q" + bytes([i + 1])) for i in range(60)]
+DOUBLED_TUPLES = b"".join(get * 2 + b"\x86" + put for get, put in STEPS)
+DOUBLED_SLICES = b"".join(b"cbuiltins\nslice\n" + get * 2 + b"\x86R" + put for get, put in STEPS)
+DOUBLED_DICTS = b"".join(b"}(Vx\n" + get + b"Vy\n" + get + b"u" + put for get, put in STEPS)
 
 
 def props(value: Any, protocol: int = 4) -> dict[str, str]:
@@ -59,7 +67,6 @@ def test_model_without_metadata_has_none() -> None:
         slice(-65, None),
         slice(0, 10, 2),
         slice(0, 10, -1),
-        slice("a", 5),
     ],
     ids=str,
 )
@@ -117,6 +124,17 @@ def test_pickle_that_runs_a_command_is_refused_and_nothing_runs(tmp_path: Path) 
         (b"", "is damaged"),
         (b"cbuiltins\nslice\n(tR.", "cannot be read"),
         (b"h\x07.", "cannot be read"),
+        (pickle.dumps({"x": slice("a", 5)}), "slices of integers, found slice('a', 5, None)"),
+        (b"cbuiltins\nslice\n}\x85R.", "slices of integers, found slice({})"),
+        # What doubles with every step, and what is nested deeper than Python's stack.
+        (b"Nq\0" + DOUBLED_TUPLES + b".", "refused a tuple that is no slice at 10"),
+        (b"}Nq\0" + DOUBLED_TUPLES + b"Ns.", "refused a tuple that is no slice at 11"),
+        (b"Nq\0" + DOUBLED_SLICES + b".", "slices of integers, found slice(slice(None, None, "),
+        (b"}q\0" + DOUBLED_DICTS + b".", "must map names to slices"),
+        (b"N" + b"\x85" * 60_000 + b".", "refused a tuple that is no slice"),
+        (b"Nq\0" + b"}Vx\nh\0sq\0" * 6_000 + b".", "must map names to slices"),
+        (b"}Vx\ncbuiltins\nslice\nL" + b"9" * 4_000 + b"L\n\x85Rs.", "does not fit the output"),
+        (b"}Vx\ncbuiltins\nslice\nL" + b"9" * 40_000 + b"L\n\x85Rs.", "is damaged"),
         (b"N" * (1 << 17), "expected at most 65536 bytes, found 131072"),
     ],
     ids=lambda v: None if isinstance(v, bytes) else str(v)[:40],
@@ -149,6 +167,30 @@ def test_every_mutation_of_a_real_table_is_read_or_refused() -> None:
 def test_text_that_is_not_base64(text: str) -> None:
     with pytest.raises(ModelError, match="is not base64 text"):
         parse_metadata({"output_slices": text}, 64, "m.onnx")
+
+
+def test_slices_may_overlap_and_leave_gaps() -> None:
+    slices = {"one": slice(0, 10), "two": slice(5, 20), "pad": slice(0, None)}
+    found = parse_metadata(props(slices), 64, "m.onnx").output_slices
+    assert found == {"one": (0, 10), "two": (5, 20), "pad": (0, 64)}
+
+
+@pytest.mark.parametrize(
+    ("shapes", "width"),
+    [
+        ({"y": (1, 64)}, 64),
+        ({"y": (5,)}, 5),
+        ({"y": ()}, None),
+        ({"next_x": (1, 512), "outputs": (1, 64)}, 64),
+        ({"a": (1, 64), "b": (1, 64)}, None),
+        ({}, None),
+    ],
+    ids=str,
+)
+def test_slices_cut_the_only_output_or_the_one_called_outputs(
+    shapes: dict[str, tuple[int, ...]], width: int | None
+) -> None:
+    assert sliced_width(shapes) == width
 
 
 def test_slices_need_one_output() -> None:

@@ -209,11 +209,11 @@ def test_a_shared_state_is_not_two_states_of_one_name(log: Log) -> None:
 
 
 def test_errors_are_raised_every_time() -> None:
-    x = Tensor.input("x", (4,))
-    empty = EntryGraph({"o": x[0:0].node})
+    same = Tensor.input("x", (4,)) + Tensor.input("x", (4,))
+    graph = EntryGraph({"o": same.node})
     for _ in range(2):
-        with pytest.raises(SchedulerError, match="no elements"):
-            emitted_for({"run": empty}, name="n", kind="plain")
+        with pytest.raises(SchedulerError, match="two inputs have the same name"):
+            emitted_for({"run": graph}, name="n", kind="plain")
 
 
 # --- who watches ----------------------------------------------------------------------------------

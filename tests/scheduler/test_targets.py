@@ -19,6 +19,7 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler import device_spec
+from scheduler import dtype as dt
 from scheduler.device_checks import check_limits, local_bytes
 from scheduler.device_spec import SPECS, DeviceSpec, Half, Peak, spec_of, using
 from scheduler.emit import Emitted, emit
@@ -218,6 +219,14 @@ def test_an_image_too_wide_is_split_elsewhere_or_a_buffer() -> None:
 
 
 # --- the table ------------------------------------------------------------------------------------
+
+
+def test_float64_is_refused_where_the_target_has_none() -> None:
+    x = Tensor.input("x", (4, 8), dt.float64)
+    with pytest.raises(DeviceLimitError, match="float64, which target adreno") as caught:
+        check_limits(compiled("adreno", {"y": x * 2}).manifest, SPECS["adreno"])
+    assert caught.value.limit == "float64"
+    check_limits(compiled("cpu", {"y": x * 2}).manifest, SPECS["cpu"])
 
 
 def test_rows_say_where_their_figures_come_from() -> None:

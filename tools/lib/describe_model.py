@@ -3,66 +3,243 @@
 from __future__ import annotations
 
 from collections import Counter
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from scheduler.onnx_import import load_model, unsupported_nodes
-from scheduler.onnx_import.metadata import CHECKPOINT_KEY
+from scheduler.onnx_import import load_model
+from scheduler.onnx_import.files.load import OnnxModel, printable
+from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
+from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
 from tools.inspect import Section
 from tools.lib.table import format_size
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+MAX_PROPERTY = 200
 
-def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
-    """Return inputs, outputs, operators and weights.
+
+def describe(
+    path: Path, bind: Mapping[str, int] | None = None, *, nodes: bool = False
+) -> tuple[dict[str, Any], list[Section]]:
+    """Return what is in a model, also of one that cannot be compiled.
+
+    Args:
+        path: of the .onnx file.
+        bind: sizes of symbolic dimensions, as for `import_model`.
+        nodes: whether to list every node.
 
     Raises:
-        ModelError: the file is not a sound ONNX model.
+        ModelError: the file is not a sound ONNX model, or has no dimension that `bind` names.
     """
     model = load_model(path)
-    graph = model.proto.graph
-    checkpoint = model.metadata_props.get(CHECKPOINT_KEY, "")
-    operators = Counter(node.op_type for node in graph.node)
-    unsupported = Counter(node.op_type for node in unsupported_nodes(model))
-    facts: dict[str, Any] = {
+    found = report(model, bind)
+    facts = _facts(model, found) | {"external": _external(model, path)}
+    sections = [
+        Section("overview", ("what", "value"), list(_overview(facts, found))),
+        Section("tensors", ("use", "name", "dtype", "shape", "as"), list(_tensors(found))),
+        *_interface(found),
+        *_slices(found),
+        _operators(found),
+        *_problems(found),
+        *_activations(found),
+    ]
+    if nodes:
+        facts["nodes"] = [_node(node) for node in found.nodes]
+        sections.append(_node_table(found.nodes))
+    if found.notes:
+        sections.append(Section("notes", ("note",), [(note,) for note in found.notes]))
+    return facts, sections
+
+
+def _facts(model: OnnxModel, found: ModelReport) -> dict[str, Any]:
+    proto = model.proto
+    props = model.metadata_props
+    return {
         "opset": model.opset,
+        "opsets": found.opsets,
+        "ir_version": proto.ir_version,
+        "producer": printable(f"{proto.producer_name} {proto.producer_version}".strip()),
         "sha256": model.sha256,
-        "checkpoint": checkpoint,
-        "parameters": sum(array.size for array in model.constants.values()),
-        "weight_bytes": sum(array.nbytes for array in model.constants.values()),
-        "inputs": [_tensor(value) for value in model.inputs],
-        "outputs": [_tensor(value) for value in graph.output],
-        "operators": dict(sorted(operators.items())),
-        "unsupported": dict(sorted(unsupported.items())),
+        "checkpoint": props.get(CHECKPOINT_KEY, ""),
+        "metadata": {
+            printable(key): printable(text, MAX_PROPERTY)
+            for key, text in props.items()
+            if key not in (CHECKPOINT_KEY, SLICES_KEY)
+        },
+        "output_slices": {name: list(bounds) for name, bounds in found.output_slices.items()},
+        "interface": _interface_facts(found),
+        "parameters": found.parameters,
+        "weight_bytes": found.weight_bytes,
+        "element_types": found.element_types,
+        "inputs": [_tensor(value) for value in found.inputs],
+        "outputs": [_tensor(value) for value in found.outputs],
+        "operators": dict(sorted(found.operators.items())),
+        "flops": found.flops,
+        "flops_by_operator": found.flops_by_operator,
+        "uncounted": found.uncounted,
+        "compiles": not found.problems,
+        "unsupported": [
+            {"node": p.node, "operator": p.op, "reason": p.reason, "nearest": p.nearest}
+            for p in found.problems
+        ],
+        "unchecked": found.unchecked,
+        "largest_activations": [_node(node) for node in found.largest_activations],
+        "notes": list(found.notes),
     }
-    overview: list[tuple[object, ...]] = [
-        ("opset", str(model.opset)),
-        ("sha256", model.sha256),
-        ("checkpoint", checkpoint or "unknown"),
-        ("parameters", f"{facts['parameters']:,}"),
-        ("weights", format_size(facts["weight_bytes"])),
-    ]
-    tensors = [
-        (use, item["name"], item["dtype"], "x".join(map(str, item["shape"])) or "scalar")
-        for use in ("inputs", "outputs")
-        for item in facts[use]
-    ]
+
+
+def _overview(facts: Mapping[str, Any], found: ModelReport) -> Iterator[tuple[object, ...]]:
+    opsets = ", ".join(f"{domain} {version}" for domain, version in found.opsets.items())
+    yield "opset", opsets
+    yield "IR version", str(facts["ir_version"])
+    yield "producer", facts["producer"] or "unknown"
+    yield "sha256", facts["sha256"]
+    yield "checkpoint", facts["checkpoint"] or "unknown"
+    for key, text in facts["metadata"].items():
+        yield f"metadata: {key}", text
+    yield "parameters", f"{facts['parameters']:,}"
+    types = ", ".join(f"{name} {format_size(n)}" for name, n in found.element_types.items())
+    yield "weights", f"{format_size(facts['weight_bytes'])}{f' ({types})' if types else ''}"
+    for file in facts["external"]:
+        text = f"{file['tensors']} tensors, {format_size(file['bytes'])}"
+        yield f"external data: {file['file']}", text
+    rest = f", and {found.uncounted} nodes of unknown work" if found.uncounted else ""
+    yield "work", f"{found.flops / 1e9:.3f} GFLOP{rest}"
+    yield "compiles", "as far as importing tells" if facts["compiles"] else "no, see below"
+
+
+def _tensors(found: ModelReport) -> Iterator[tuple[object, ...]]:
+    for use, values in (("input", found.inputs), ("output", found.outputs)):
+        for value in values:
+            declared = _sizes(value.shape)
+            bound = "?" if value.bound is None else _sizes(value.bound)
+            yield use, value.name, value.dtype, declared, "" if bound == declared else bound
+
+
+def _interface_facts(found: ModelReport) -> dict[str, Any] | None:
+    known = found.interface
+    if known is None:
+        return None
+    return {
+        "generation": known.generation.title,
+        "role": known.role,
+        "variant": known.variant,
+        "inputs": known.inputs,
+        "float16_inputs": list(known.half),
+        "differences": list(known.odd),
+        "advice": known.advice,
+    }
+
+
+def _interface(found: ModelReport) -> Iterator[Section]:
+    known = found.interface
+    if known is None:
+        return
+    rows: list[tuple[object, ...]] = [(f"input {n}", what) for n, what in known.inputs.items()]
+    rows += [("differs", text) for text in known.odd]
+    if known.half:
+        rows.append(("float16 inputs", ", ".join(known.half)))
+    rows.append(("advice", known.advice))
+    yield Section(f"driving model: {known.title}", ("what", "value"), rows)
+
+
+def _slices(found: ModelReport) -> Iterator[Section]:
     rows: list[tuple[object, ...]] = [
-        (name, count, "no" if unsupported[name] else "yes")
-        for name, count in operators.most_common()
+        (name, start, stop, stop - start) for name, (start, stop) in found.output_slices.items()
     ]
-    return facts, [
-        Section("overview", ("what", "value"), overview),
-        Section("tensors", ("use", "name", "dtype", "shape"), [tuple(row) for row in tensors]),
-        Section(f"{operators.total()} nodes", ("operator", "count", "ok"), rows),
-    ]
+    if rows:
+        yield Section("output slices", ("name", "start", "stop", "width"), rows)
 
 
-def _tensor(value: onnx.ValueInfoProto) -> dict[str, Any]:
-    tensor = value.type.tensor_type
-    shape = [dim.dim_param or dim.dim_value for dim in tensor.shape.dim]
-    dtype = onnx.TensorProto.DataType.Name(tensor.elem_type).lower()
-    return {"name": value.name, "dtype": dtype, "shape": shape}
+def _operators(found: ModelReport) -> Section:
+    refused = Counter(problem.op for problem in found.problems)
+    work = found.flops_by_operator
+    rows: list[tuple[object, ...]] = [
+        (name, count, work.get(name, 0) / 1e6, f"{refused[name]} not" if refused[name] else "yes")
+        for name, count in found.operators.most_common()
+    ]
+    return Section(f"{found.operators.total()} nodes", ("operator", "count", "MFLOP", "ok"), rows)
+
+
+def _problems(found: ModelReport) -> Iterator[Section]:
+    rows: list[tuple[object, ...]] = [
+        (p.op, p.node or "-", p.reason, p.nearest or "-") for p in found.problems
+    ]
+    if rows:
+        rest = f"; {found.unchecked} nodes after them not looked at" if found.unchecked else ""
+        header = ("operator", "node", "why", "nearest supported form")
+        yield Section(f"cannot be compiled: {len(rows)} problems{rest}", header, rows)
+
+
+def _activations(found: ModelReport) -> Iterator[Section]:
+    rows: list[tuple[object, ...]] = [
+        (node.name, node.op, _sizes(node.shape or ()), node.dtype, format_size(node.bytes))
+        for node in found.largest_activations
+    ]
+    if rows:
+        header = ("node", "operator", "shape", "dtype", "size")
+        yield Section("largest intermediates, before fusion", header, rows)
+
+
+def _node_table(nodes: Sequence[NodeFacts]) -> Section:
+    rows: list[tuple[object, ...]] = [
+        (
+            node.name,
+            node.op,
+            "?" if node.shape is None else _sizes(node.shape),
+            node.dtype or "?",
+            None if node.flops is None else node.flops / 1e6,
+            "known" if node.constant else "",
+        )
+        for node in nodes
+    ]
+    return Section("nodes", ("node", "operator", "shape", "dtype", "MFLOP", ""), rows)
+
+
+def _node(node: NodeFacts) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "operator": node.op,
+        "shape": None if node.shape is None else list(node.shape),
+        "dtype": node.dtype,
+        "bytes": node.bytes,
+        "flops": node.flops,
+        "constant": node.constant,
+    }
+
+
+def _tensor(value: Declared) -> dict[str, Any]:
+    facts: dict[str, Any] = {
+        "name": value.name,
+        "dtype": value.dtype,
+        "shape": [size or "?" if isinstance(size, str) else size for size in value.shape],
+    }
+    if any(isinstance(size, str) for size in value.shape):
+        facts["bound"] = None if value.bound is None else list(value.bound)
+    return facts
+
+
+def _sizes(shape: Sequence[int | str]) -> str:
+    return "x".join(str(size) or "?" for size in shape) or "scalar"
+
+
+def _external(model: OnnxModel, path: Path) -> list[dict[str, Any]]:
+    """Return the files beside the model that hold weights."""
+    # Loading takes the references out of the model, but leaves the field that said so.
+    if not any(tensor.HasField("data_location") for tensor in model.proto.graph.initializer):
+        return []
+    files: dict[str, list[int]] = {}
+    for tensor in onnx.load(path, load_external_data=False).graph.initializer:
+        entries = {entry.key: entry.value for entry in tensor.external_data}
+        if "location" in entries:
+            dtype = onnx.helper.tensor_dtype_to_np_dtype(tensor.data_type)
+            expected = prod(tensor.dims) * dtype.itemsize
+            size = int(entries.get("length") or expected)
+            files.setdefault(printable(entries["location"]), []).append(size)
+    return [
+        {"file": name, "tensors": len(sizes), "bytes": sum(sizes)} for name, sizes in files.items()
+    ]

@@ -28,12 +28,13 @@ class Scheduled(NamedTuple):
     traces: list[Trace]
 
 
-def load(path: Path, kind: str) -> Scheduled:
+def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Scheduled:
     """Return the manifest of an artifact, or of an ONNX model after scheduling it.
 
     Args:
         path: the file.
         kind: "artifact", "onnx" or "log", as `tools.inspect.kind_of` tells.
+        bind: sizes of symbolic dimensions of an ONNX model.
 
     Raises:
         UsageError: a log has no schedule.
@@ -44,10 +45,11 @@ def load(path: Path, kind: str) -> Scheduled:
         return Scheduled(read_artifact(path).manifest.raw, [])
     if kind == "onnx":
         from scheduler.compile import compile_plain  # imports onnx, which artifacts do without
+        from scheduler.targets import AUTO, target_for
 
         recorder = Recorder()
         with observing(recorder):
-            compiled = compile_plain(path)
+            compiled = compile_plain(path, bind=bind, target=target_for(AUTO, None))
         return Scheduled(compiled.manifest, recorder.traces)
     raise UsageError(f"--schedule {path}: expected an artifact or an ONNX model, found a {kind}")
 

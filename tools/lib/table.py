@@ -40,6 +40,11 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
     return "  ".join(padded).rstrip()
 
 
+def printable(text: str) -> str:
+    """Return text from a file without control characters, which a terminal would obey."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def format_size(size: float) -> str:
     """Return a number of bytes for people: "512 B", "3.4 KiB", "29.0 MiB"."""
     if size < 1024:

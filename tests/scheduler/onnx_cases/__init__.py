@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from tests.scheduler.onnx_cases import (
     activation,
+    attention,
+    bits,
+    contrib,
     elementwise,
+    generators,
+    indexing,
+    losses,
     movement,
+    normalize,
     products,
+    quantized,
+    recurrent,
     reduction,
+    resize,
+    sampling,
     spatial,
+    trigonometry,
 )
 from tests.scheduler.onnx_cases.case import Case
 
@@ -16,8 +28,20 @@ THEMES = (
     elementwise,
     activation,
     spatial,
+    resize,
+    sampling,
     products,
+    quantized,
     reduction,
+    indexing,
     movement,
+    bits,
+    generators,
+    losses,
+    trigonometry,
+    attention,
+    contrib,
+    normalize,
+    recurrent,
 )
 CASES: list[Case] = [case for theme in THEMES for case in theme.CASES]

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_cases.case import Const, case, f, k, pos, w
+from tests.scheduler.onnx_cases.case import Const, case, f, pos, w
 
 WINDOWS: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 0, 2, 1], "strides": [2, 1]}
 
@@ -59,33 +59,22 @@ CASES = [
     case("DepthToSpace", f(1, 12, 2, 3), blocksize=2),
     case("DepthToSpace", f(1, 12, 2, 3), blocksize=2, mode="CRD"),
     case("SpaceToDepth", f(1, 3, 4, 6), blocksize=2),
-    case("Upsample", f(1, 2, 3, 4), opset=7, scales=[1.0, 1.0, 2.0, 3.0]),
-    case("Upsample", f(1, 2, 3, 4), k(1, 1, 2, 1.5, dtype=np.float32), opset=9),
-    case("Resize", f(1, 2, 3, 4), k(1, 1, 2, 2, dtype=np.float32), opset=10),
-    case("Resize", f(1, 2, 3, 4), None, k(1, 1, 2, 2, dtype=np.float32)),
     *(
-        case(
-            "Resize",
-            f(1, 2, 5, 4),
-            None,
-            k(1, 1, 0.6, 2.5, dtype=np.float32),
-            nearest_mode=n,
-            coordinate_transformation_mode=c,
-        )
-        for n in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-        for c in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+        case("MaxPool", f(2, 2, 7, 8), **WINDOWS, outputs=2, storage_order=o, ceil_mode=1)
+        for o in (0, 1)
     ),
-    case("Resize", f(1, 2, 3, 4), None, None, k(1, 2, 6, 7)),
-    case(
-        "Resize",
-        f(1, 2, 3, 4),
-        None,
-        None,
-        k(7, 6),
-        opset=18,
-        axes=[3, 2],
-        keep_aspect_ratio_policy="not_larger",
-    ),
+    case("MaxPool", f(2, 3, 9), kernel_shape=[3], dilations=[2], outputs=2),
+    case("MaxPool", f(1, 2, 5, 4, 6), kernel_shape=[2, 2, 3], outputs=2, auto_pad="SAME_LOWER"),
+    case("MaxPool", np.zeros((1, 1, 4, 4), np.uint8), **WINDOWS, outputs=2),
+    case("MaxPool", np.arange(-9, 7, dtype=np.int8).reshape(1, 1, 4, 4), **WINDOWS),
+    case("AveragePool", f(1, 2, 4, 5, 6), kernel_shape=[2, 3, 2], pads=[0, 1, 1, 0, 1, 0]),
+    *(case("LpPool", f(1, 2, 7, 8), kernel_shape=[3, 2], strides=[2, 1], p=p) for p in (1, 2, 3)),
+    case("LpPool", f(1, 2, 7, 8), **WINDOWS, dilations=[2, 1], ceil_mode=1, opset=18),
+    *(case("GlobalLpPool", f(2, 3, 4, 5), p=p) for p in (2, 3)),
+    *(case("LRN", f(1, 5, 4, 3), size=n, alpha=0.2, beta=0.6, bias=1.5) for n in (3, 5)),
+    case("Conv", f(1, 4, 9), f(2, 2, 3), f(2), group=2, auto_pad="SAME_UPPER"),
+    case("ConvTranspose", f(1, 4, 7), f(4, 2, 3), f(4), group=2, strides=[2], pads=[1, 0]),
+    case("ConvTranspose", f(1, 2, 3, 4, 3), w(2, 3, 2, 3, 2), strides=[2, 1, 2]),
     case("BatchNormalization", f(2, 3, 4, 5), w(3), w(3), w(3), Const(pos(3)), epsilon=1e-3),
     case("BatchNormalization", f(2, 3), w(3), w(3), w(3), Const(pos(3)), opset=9),
     case("InstanceNormalization", f(2, 3, 4, 5), w(3), w(3)),

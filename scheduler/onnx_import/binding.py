@@ -1,0 +1,137 @@
+"""Inputs of a model as Tensors: sizes of symbolic dimensions, what the caller gives."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import onnx
+
+from scheduler.dtype import DType
+from scheduler.errors import ModelError
+from scheduler.onnx_import.element_types import storage_dtype, type_name
+from scheduler.onnx_import.files.load import OnnxModel, printable
+from scheduler.tensor import Tensor
+
+# (name, size) of each axis; the size is None where the file leaves it open.
+Declared = list[tuple[str, int | None]]
+
+
+class Binding:
+    """Sizes for the symbolic dimensions of one model.
+
+    Attributes:
+        notes: what was assumed, one sentence each.
+    """
+
+    def __init__(self, model: OnnxModel, sizes: dict[str, int]) -> None:
+        """Check names and sizes.
+
+        Args:
+            model: whose inputs are bound.
+            sizes: by the dimension's name, or "INPUT:AXIS" for one without a name.
+
+        Raises:
+            ModelError: a size is negative, or no input has such a dimension.
+        """
+        self.notes: list[str] = []
+        self._model = model
+        self._sizes = sizes
+        self._found: dict[str, int] = {}
+        open_names = self._open_names()
+        for name, size in sizes.items():
+            if size < 0:
+                raise ModelError(f"{model.name}: {printable(name)}={size}: expected a size from 0")
+            if name not in open_names:
+                raise ModelError(
+                    f'{model.name}: no input has a dimension "{printable(name)}"; found '
+                    f"{sorted(open_names) or 'no symbolic dimensions'}"
+                )
+
+    def inputs(self, given: dict[str, Tensor], known: Collection[str]) -> dict[str, Tensor]:
+        """Return a Tensor for every input; one with an initializer is an input only if it is given.
+
+        Args:
+            given: Tensors to use, by name; emptied.
+            known: names of inputs whose values are known, which are no inputs then.
+
+        Raises:
+            ModelError: a Tensor does not fit its input, or a name is none of an input.
+        """
+        model = self._model
+        bound: dict[str, Tensor] = {}
+        names = [value.name for value in model.proto.graph.input]
+        unknown = sorted((set(given) | set(known)) - set(names))
+        if unknown:
+            raise ModelError(f"{model.name}: has no input {unknown}; found {names}")
+        for value in model.proto.graph.input:
+            tensor = given.pop(value.name, None)
+            if value.name in known or (tensor is None and value.name in model.constants):
+                continue
+            bound[value.name] = self._input(value, tensor)
+        return bound
+
+    def _input(self, value: onnx.ValueInfoProto, tensor: Tensor | None) -> Tensor:
+        where = f'{self._model.name}: input "{printable(value.name)}"'
+        shape, dtype = declared(value, where)
+        if tensor is None:
+            return Tensor.input(value.name, self._sizes_of(value.name, shape), dtype)
+        fits = len(tensor.shape) == len(shape) and all(
+            size in (None, actual) for (_, size), actual in zip(shape, tensor.shape, strict=True)
+        )
+        if not fits or tensor.dtype is not dtype:
+            wanted = [name if size is None else size for name, size in shape]
+            raise ModelError(
+                f"{where}: expected {dtype} {wanted}, found {tensor.dtype} {list(tensor.shape)}"
+            )
+        return tensor
+
+    def _sizes_of(self, input_name: str, shape: Declared) -> list[int]:
+        sizes, assumed = [], []
+        for axis, (name, size) in enumerate(shape):
+            if size is not None:
+                sizes.append(size)
+                continue
+            key = name if name in self._sizes else f"{input_name}:{axis}"
+            if key not in self._sizes:
+                assumed.append(name or key)
+            sizes.append(self._sizes.get(key, 1))
+        if assumed:
+            names = ", ".join(map(printable, assumed))
+            hint = " ".join(f"--bind {printable(name)}=SIZE" for name in assumed)
+            self.notes.append(
+                f'input "{printable(input_name)}": {names} bound to 1; other sizes: {hint}'
+            )
+        return sizes
+
+    def _open_names(self) -> set[str]:
+        names = set()
+        for value in self._model.inputs:
+            kind = value.type.tensor_type
+            for axis, dim in enumerate(kind.shape.dim):
+                if _size(dim) is None:
+                    names |= {dim.dim_param, f"{value.name}:{axis}"} - {""}
+        return names
+
+
+def declared(value: onnx.ValueInfoProto, where: str) -> tuple[Declared, DType]:
+    """Return (name, size) per axis, size None if symbolic, and the type an input is stored in.
+
+    Raises:
+        ModelError: it is no tensor, or of a type that is not supported.
+    """
+    kind = value.type.tensor_type
+    if not value.type.HasField("tensor_type") or not kind.HasField("shape"):
+        raise ModelError(f"{where}: expected a tensor with a declared number of axes")
+    try:
+        dtype = storage_dtype(kind.elem_type)
+    except ModelError as error:
+        raise ModelError(
+            f"{where}: unsupported element type {type_name(kind.elem_type)}"
+        ) from error
+    return [(str(dim.dim_param), _size(dim)) for dim in kind.shape.dim], dtype
+
+
+def _size(dim: onnx.TensorShapeProto.Dimension) -> int | None:
+    """Return a declared size, None if it is open; -1 is how some tools write "any"."""
+    size = int(dim.dim_value) if dim.HasField("dim_value") else -1
+    return size if size >= 0 else None

@@ -1,0 +1,189 @@
+"""Element types that no device computes in: bfloat16, 8-bit floats, 4- and 2-bit integers.
+
+A value of such a type is carried: inside the graph it is a float32 (or an int8, uint8) that holds
+exactly what the type can hold. Memory outside holds its bits, one element in one or two bytes.
+
+    input  uint16 bits  ->  decode  ->  float32 ... float32  ->  encode  ->  output  uint16 bits
+    Cast to the type    ->  round to the nearest value that the type has
+
+Formats: ONNX's pages "Float stored in 8 bits", "4 bit integer types", "Float stored in 4 bits".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from scheduler import dtype as dt
+from scheduler.dtype import DType
+from scheduler.errors import ModelError
+from scheduler.onnx_import.float_format import FloatFormat
+from scheduler.tensor import Tensor
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CarriedType:
+    """An element type that is carried in a wider one.
+
+    Attributes:
+        code: ONNX's TensorProto.DataType.
+        storage: type of the bits in memory outside of the graph.
+        carrier: type of the values in the graph.
+        format: of a float; None for integers, whose storage is their carrier.
+        bits: of an integer.
+    """
+
+    code: int
+    storage: DType
+    carrier: DType
+    format: FloatFormat | None = None
+    bits: int = 8
+
+    @property
+    def name(self) -> str:
+        """ONNX's name of it, in lower case."""
+        return str(TensorProto.DataType.Name(self.code)).lower()
+
+    def decode(self, stored: Tensor) -> Tensor:
+        """Return the values of stored bits."""
+        if self.format is None:
+            return stored
+        if self is BFLOAT16:
+            return (stored.cast(dt.uint32) << 16).bitcast(dt.float32)
+        table = np.arange(256).astype(np.uint8).view(self._numpy()).astype(np.float32)
+        return Tensor.weight(table).gather(stored.cast(dt.int32), 0)
+
+    def encode(self, values: Tensor) -> Tensor:
+        """Return the bits of values, which the type can hold."""
+        if self.format is None:
+            return values
+        return self.format.bits(values).cast(self.storage)
+
+    def round(self, values: Tensor, *, saturate: bool = True, mode: str = "up") -> Tensor:
+        """Return values of any type as the nearest ones that this type has, in the carrier.
+
+        Args:
+            values: of any type that is not carried.
+            saturate: what is too large becomes the largest value, else infinity or NaN.
+            mode: of the type without a mantissa: "up", "down" or "nearest".
+        """
+        if self.format is not None:
+            return self.format.round(values.cast(dt.float32), saturate=saturate, mode=mode)
+        # Integers wrap to the low bits, as a conversion in numpy does.
+        mask, low = (1 << self.bits) - 1, self._lowest
+        return (((values.cast(dt.int32) - low) & mask) + low).cast(self.carrier)
+
+    @property
+    def _lowest(self) -> int:
+        """The lowest value of an integer type."""
+        return 0 if self.carrier.is_unsigned else -(1 << self.bits - 1)
+
+    def saturated(self, whole: Tensor) -> Tensor:
+        """Return whole numbers limited to the range of an integer type, in the carrier."""
+        low = self._lowest
+        return whole.clip(low, low + (1 << self.bits) - 1).cast(self.carrier)
+
+    def _numpy(self) -> np.dtype[Any]:
+        return np.dtype(helper.tensor_dtype_to_np_dtype(self.code))
+
+
+BFLOAT16 = CarriedType(
+    TensorProto.BFLOAT16, dt.uint16, dt.float32, FloatFormat(8, 7, 127, has_infinity=True)
+)
+_ALL = (
+    BFLOAT16,
+    CarriedType(
+        TensorProto.FLOAT8E4M3FN, dt.uint8, dt.float32, FloatFormat(4, 3, 7, nan_code=0x7F)
+    ),
+    CarriedType(
+        TensorProto.FLOAT8E4M3FNUZ,
+        dt.uint8,
+        dt.float32,
+        FloatFormat(4, 3, 8, nan_code=0x80, has_negative_zero=False),
+    ),
+    CarriedType(
+        TensorProto.FLOAT8E5M2, dt.uint8, dt.float32, FloatFormat(5, 2, 15, has_infinity=True)
+    ),
+    CarriedType(
+        TensorProto.FLOAT8E5M2FNUZ,
+        dt.uint8,
+        dt.float32,
+        FloatFormat(5, 2, 16, nan_code=0x80, has_negative_zero=False),
+    ),
+    CarriedType(
+        TensorProto.FLOAT8E8M0,
+        dt.uint8,
+        dt.float32,
+        FloatFormat(8, 0, 127, nan_code=0xFF, has_sign=False),
+    ),
+    CarriedType(TensorProto.FLOAT4E2M1, dt.uint8, dt.float32, FloatFormat(2, 1, 1, nan_code=None)),
+    CarriedType(TensorProto.INT4, dt.int8, dt.int8, bits=4),
+    CarriedType(TensorProto.UINT4, dt.uint8, dt.uint8, bits=4),
+    CarriedType(TensorProto.INT2, dt.int8, dt.int8, bits=2),
+    CarriedType(TensorProto.UINT2, dt.uint8, dt.uint8, bits=2),
+)
+CARRIED = {kind.code: kind for kind in _ALL}
+_BY_NUMPY = {np.dtype(helper.tensor_dtype_to_np_dtype(kind.code)): kind for kind in _ALL}
+
+
+def carried(code: int) -> CarriedType | None:
+    """Return the carried type of an ONNX element type; None for what devices compute in."""
+    return CARRIED.get(code)
+
+
+def graph_dtype(code: int) -> DType:
+    """Return the type in which values of an ONNX element type are computed.
+
+    Raises:
+        ModelError: the type has no counterpart (strings, complex numbers).
+    """
+    kind = CARRIED.get(code)
+    if kind is not None:
+        return kind.carrier
+    try:
+        return dt.from_numpy(helper.tensor_dtype_to_np_dtype(code))
+    except (KeyError, ValueError, TypeError) as error:
+        raise ModelError(f"element type {type_name(code)} is not supported") from error
+
+
+def storage_dtype(code: int) -> DType:
+    """Return the type in which values of an ONNX element type enter and leave a program.
+
+    Raises:
+        ModelError: the type has no counterpart.
+    """
+    kind = CARRIED.get(code)
+    return graph_dtype(code) if kind is None else kind.storage
+
+
+def graph_array(values: Array) -> Array:
+    """Return an array as it is computed with: of a carried type, in its carrier."""
+    kind = _BY_NUMPY.get(values.dtype)
+    return values if kind is None else np.asarray(values.astype(kind.carrier.np))
+
+
+def weight_of(values: Array, kind: CarriedType) -> Tensor:
+    """Return known values of a carried type as a weight that takes the storage of that type.
+
+    Args:
+        values: in the carrier, as `graph_array` gives them.
+        kind: the type that they are of.
+    """
+    if kind.format is None or kind.storage is not dt.uint16:
+        return Tensor.weight(np.ascontiguousarray(values))
+    bits = (np.ascontiguousarray(values).view(np.uint32) >> 16).astype(np.uint16)
+    return kind.decode(Tensor.weight(bits))
+
+
+def type_name(code: int) -> str:
+    """Return the name of an ONNX element type, in lower case."""
+    try:
+        return str(TensorProto.DataType.Name(code)).lower()
+    except ValueError:
+        return str(code)

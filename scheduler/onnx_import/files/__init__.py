@@ -1,0 +1,1 @@
+"""Reading ONNX files: bytes that we did not write, checked once, here."""

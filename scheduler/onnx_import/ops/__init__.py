@@ -1,0 +1,1 @@
+"""Translators: what each ONNX operator means, as Tensors; one file for each theme."""

@@ -1,0 +1,140 @@
+"""Operators of com.microsoft that optimizers leave in files: activations, products, norms.
+
+Formulas: ONNX Runtime's documentation of its contributed operators.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from scheduler.errors import ModelError
+from scheduler.onnx_import.context import NodeContext, Value
+from scheduler.onnx_import.ops.conv import conv
+from scheduler.onnx_import.ops.normalize import layer_norm, rms_norm, wide
+from scheduler.tensor import Tensor
+
+_FUSED: dict[str, Callable[[Tensor, list[float]], Tensor]] = {
+    "": lambda x, _: x,
+    "Clip": lambda x, p: x.clip(*p),
+    "HardSigmoid": lambda x, p: (x * p[0] + p[1]).clip(0.0, 1.0),
+    "HardSwish": lambda x, _: x * (x * (1.0 / 6.0) + 0.5).clip(0.0, 1.0),
+    "LeakyRelu": lambda x, p: (x < 0).where(x * (p[0] if p else 0.01), x),
+    "Relu": lambda x, _: x.relu(),
+    "Sigmoid": lambda x, _: x.sigmoid(),
+    "Tanh": lambda x, _: x.tanh(),
+}
+
+
+def bias_gelu(ctx: NodeContext) -> Value:
+    """Translate BiasGelu: exact GELU of x + bias."""
+    return (ctx.tensor(0) + ctx.tensor(1)).gelu()
+
+
+def fast_gelu(ctx: NodeContext) -> Value:
+    """Translate FastGelu: the tanh formula, of x + bias where one is given."""
+    x = ctx.tensor(0)
+    return (x + ctx.tensor(1) if ctx.has(1) else x).gelu("tanh")
+
+
+def quick_gelu(ctx: NodeContext) -> Value:
+    """Translate QuickGelu: x sigmoid(alpha x)."""
+    x = ctx.tensor(0)
+    return x * (x * ctx.number("alpha", 1.702)).sigmoid()
+
+
+def fused_conv(ctx: NodeContext) -> Value:
+    """Translate FusedConv: activation(Conv(x, w, b) + z), z optional.
+
+    Raises:
+        ModelError: the activation is unknown.
+    """
+    y = conv(ctx)
+    assert isinstance(y, Tensor)
+    return _activated(ctx, y + ctx.tensor(3) if ctx.has(3) else y)
+
+
+def fused_gemm(ctx: NodeContext) -> Value:
+    """Translate FusedGemm: activation(alpha A' B' + beta C).
+
+    Raises:
+        ModelError: the activation is unknown.
+    """
+    a, b = ctx.tensor(0), ctx.tensor(1)
+    a = a.transpose() if ctx.integer("transA", 0) else a
+    b = b.transpose() if ctx.integer("transB", 0) else b
+    y = a.matmul(b) * ctx.number("alpha", 1.0)
+    if ctx.has(2):
+        y = y + ctx.tensor(2) * ctx.number("beta", 1.0)
+    return _activated(ctx, y)
+
+
+def fused_matmul(ctx: NodeContext) -> Value:
+    """Translate FusedMatMul: alpha A' B', of matrices or batches of them.
+
+    transBatchA and transBatchB move the first axis behind the others before the product.
+
+    Raises:
+        ModelError: a vector is to be transposed.
+    """
+    operands = []
+    for index, name in enumerate("AB"):
+        x = ctx.tensor(index)
+        if ctx.integer(f"transBatch{name}", 0):
+            x = x.permute((*range(1, x.ndim - 1), 0, x.ndim - 1))
+        if ctx.integer(f"trans{name}", 0):
+            if x.ndim < 2:
+                raise ModelError(f"trans{name}=1 needs a matrix, found shape {x.shape}")
+            x = x.transpose()
+        operands.append(x)
+    alpha = ctx.number("alpha", 1.0)
+    y = operands[0].matmul(operands[1])
+    return y if alpha == 1.0 else y * alpha
+
+
+def simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
+    """Translate SimplifiedLayerNormalization: no mean is taken; x/rms(x)*scale, and 1/rms(x)."""
+    x = ctx.tensor(0)
+    first = ctx.integer("axis", -1) % x.ndim
+    axes = tuple(range(first, x.ndim))
+    results: list[Value] = [*rms_norm(x, axes, ctx.number("epsilon", 1e-5), ctx.tensor(1))]
+    return results[: max(1, ctx.outputs)]
+
+
+def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
+    """Translate SkipLayerNormalization: of x + skip + bias; outputs mean, 1/std and the sum, too.
+
+    Inputs: x, skip, gamma, beta (optional), bias (optional).
+    """
+    total = _skip_sum(ctx, 4)
+    beta = ctx.tensor(3) if ctx.has(3) else None
+    axis = (total.ndim - 1,)
+    parts = layer_norm(total, axis, ctx.number("epsilon", 1e-12), ctx.tensor(2), beta)
+    return [*parts, total][: max(1, ctx.outputs)]
+
+
+def skip_simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
+    """Translate SkipSimplifiedLayerNormalization: the same without mean and beta.
+
+    Inputs: x, skip, gamma, bias (optional). The second output, the mean, is never computed by
+    anyone; zeros stand for it.
+    """
+    total = _skip_sum(ctx, 3)
+    axis = (total.ndim - 1,)
+    y, inverse = rms_norm(total, axis, ctx.number("epsilon", 1e-12), ctx.tensor(2))
+    return [y, inverse * 0.0, inverse, total][: max(1, ctx.outputs)]
+
+
+def _skip_sum(ctx: NodeContext, bias: int) -> Tensor:
+    x = ctx.tensor(0)
+    total = wide(x) + wide(ctx.tensor(1))
+    return (total + wide(ctx.tensor(bias)) if ctx.has(bias) else total).cast(x.dtype)
+
+
+def _activated(ctx: NodeContext, y: Tensor) -> Tensor:
+    name = ctx.text("activation", "")
+    if name not in _FUSED:
+        raise ModelError(f"activation {name!r} is not supported; expected one of {sorted(_FUSED)}")
+    parameters = [float(v) for v in ctx.attribute("activation_params") or ()]
+    if name == "LeakyRelu" and not parameters and ctx.attribute("activation_alpha") is not None:
+        parameters = [ctx.number("activation_alpha", 0.01)]
+    return _FUSED[name](y, parameters)

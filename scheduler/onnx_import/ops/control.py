@@ -1,0 +1,190 @@
+"""If, Loop and Scan: resolved while importing.
+
+If(known)              ->   the branch that is taken
+If(run time)           ->   both branches; where(condition, a, b)
+Loop(known count)      ->   the body, once for each iteration
+Loop(count, run-time condition) -> the same; values stay what they were once it is false
+Scan                   ->   the body, once for each slice
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+
+from scheduler.errors import DynamicInputError, ModelError
+from scheduler.onnx_import.context import (
+    AnyValue,
+    Array,
+    NodeContext,
+    Value,
+    ValueList,
+    as_tensor,
+    normal_axis,
+    run_time_inputs,
+)
+from scheduler.tensor import Tensor
+
+# A loop is written out once for each iteration: the graph grows with them.
+MAX_ITERATIONS = 4096
+
+
+def if_(ctx: NodeContext) -> list[AnyValue]:
+    """Translate If; with a condition from run-time data both branches are computed.
+
+    Raises:
+        ModelError: the branches' results differ in shape or type, and the condition is not known.
+    """
+    condition = ctx.value(0)
+    branches: tuple[onnx.GraphProto, onnx.GraphProto] = (
+        ctx.attribute("then_branch"),
+        ctx.attribute("else_branch"),
+    )
+    if not isinstance(condition, Tensor):
+        taken = bool(condition.reshape(-1)[0])
+        return ctx.run_graph(branches[0] if taken else branches[1], (), "branch")
+    yes, no = (ctx.run_graph(b, (), "branch") for b in branches)
+    test = condition.reshape(()).bool()
+    return [
+        _choose(test, a, b, f"result {i}") for i, (a, b) in enumerate(zip(yes, no, strict=True))
+    ]
+
+
+def loop(ctx: NodeContext) -> list[AnyValue]:
+    """Translate Loop: carried values, then what each iteration gives, stacked.
+
+    Raises:
+        ModelError: the number of iterations is not known or too large.
+    """
+    body: onnx.GraphProto = ctx.attribute("body")
+    count = int(ctx.const(0, "trip count").reshape(-1)[0]) if ctx.has(0) else None
+    alive: Value = ctx.value(1) if ctx.has(1) else np.array(1, np.bool_)
+    carried = [ctx.any_value(i) for i in range(2, ctx.count)]
+    scanned: list[list[Tensor]] = [[] for _ in range(len(body.output) - 1 - len(carried))]
+    iteration = 0
+    while (count is None or iteration < count) and not _is_false(alive):
+        if iteration >= MAX_ITERATIONS:
+            raise ModelError(
+                f"more than {MAX_ITERATIONS} iterations; expected a loop that can be written out"
+            )
+        if isinstance(alive, Tensor) and (count is None or scanned):
+            raise DynamicInputError(
+                "its condition depends on run-time data, so the number of iterations does: "
+                "expected a known trip count, and no stacked outputs beside such a condition",
+                "condition",
+                run_time_inputs(alive),
+            )
+        step = np.array(iteration, np.int64)
+        condition = alive if isinstance(alive, Tensor) else np.array(1, np.bool_)
+        results = ctx.run_graph(body, (step, condition, *carried), f"iteration {iteration}")
+        after, made = results[1 : 1 + len(carried)], results[1 + len(carried) :]
+        for stack, value in zip(scanned, made, strict=True):
+            stack.append(_tensor(ctx, value))
+        if isinstance(alive, Tensor):
+            test = alive.reshape(()).bool()
+            after = [
+                _choose(test, new, old, f"carried value {i}")
+                for i, (new, old) in enumerate(zip(after, carried, strict=True))
+            ]
+        carried = after
+        alive = _both(alive, results[0])
+        iteration += 1
+    declared = body.output[1 + len(carried) :]
+    return [*carried, *(_stack(s, o) for s, o in zip(scanned, declared, strict=True))]
+
+
+def scan(ctx: NodeContext) -> list[AnyValue]:
+    """Translate Scan (opset 9 on): carried values, then what each slice gives, stacked.
+
+    Raises:
+        ModelError: the scanned inputs differ in length, or there is nothing to scan.
+    """
+    if ctx.opset < 9:
+        raise ModelError("the batched Scan of opset 8 is not supported; export with opset 9 on")
+    body: onnx.GraphProto = ctx.attribute("body")
+    total = int(ctx.attribute("num_scan_inputs"))
+    states = ctx.count - total
+    carried = [ctx.any_value(i) for i in range(states)]
+    inputs = [ctx.tensor(i) for i in range(states, ctx.count)]
+    axes = ctx.ints_attribute("scan_input_axes") or [0] * total
+    backward = ctx.ints_attribute("scan_input_directions") or [0] * total
+    axes = [normal_axis(a, x.ndim) for a, x in zip(axes, inputs, strict=True)]
+    lengths = {x.shape[a] for a, x in zip(axes, inputs, strict=True)}
+    if len(lengths) != 1:
+        raise ModelError(f"scanned inputs have lengths {sorted(lengths)}; expected one length")
+    (length,) = lengths
+    if length > MAX_ITERATIONS:
+        raise ModelError(f"{length} slices; expected at most {MAX_ITERATIONS}")
+    results: list[list[Tensor]] = [[] for _ in range(len(body.output) - states)]
+    for i in range(length):
+        slices = [
+            _slice(x, axis, length - 1 - i if back else i)
+            for x, axis, back in zip(inputs, axes, backward, strict=True)
+        ]
+        outputs = ctx.run_graph(body, (*carried, *slices), f"slice {i}")
+        carried = outputs[:states]
+        for stack, value in zip(results, outputs[states:], strict=True):
+            stack.append(_tensor(ctx, value))
+    out_axes = ctx.ints_attribute("scan_output_axes") or [0] * len(results)
+    out_back = ctx.ints_attribute("scan_output_directions") or [0] * len(results)
+    declared = body.output[states:]
+    stacked = [
+        _stack(stack[::-1] if back else stack, output, axis)
+        for stack, output, axis, back in zip(results, declared, out_axes, out_back, strict=True)
+    ]
+    return [*carried, *stacked]
+
+
+def _slice(x: Tensor, axis: int, at: int) -> Tensor:
+    return x[(*(slice(None),) * axis, at)]
+
+
+def _is_false(alive: Value) -> bool:
+    return not isinstance(alive, Tensor) and not bool(alive.reshape(-1)[0])
+
+
+def _both(alive: Value, condition: AnyValue) -> Value:
+    """Return the condition of the next iteration: once false, it stays false."""
+    if isinstance(condition, ValueList):
+        raise ModelError("the condition is a sequence; expected a bool")
+    if not isinstance(alive, Tensor) or _is_false(condition):
+        return condition
+    return as_tensor(condition).reshape(()).bool() & alive.reshape(()).bool()
+
+
+def _choose(test: Tensor, yes: AnyValue, no: AnyValue, what: str) -> AnyValue:
+    if isinstance(yes, ValueList) or isinstance(no, ValueList):
+        raise DynamicInputError(
+            f"{what} is a sequence that depends on a condition from run-time data",
+            "condition",
+            run_time_inputs(test),
+        )
+    a, b = as_tensor(yes), as_tensor(no)
+    if a.shape != b.shape or a.dtype is not b.dtype:
+        raise DynamicInputError(
+            f"{what} is {a.dtype}{list(a.shape)} or {b.dtype}{list(b.shape)}, by a condition from "
+            "run-time data; expected one shape and type",
+            "condition",
+            run_time_inputs(test),
+        )
+    return test.where(a, b)
+
+
+def _tensor(ctx: NodeContext, value: AnyValue) -> Tensor:
+    if isinstance(value, ValueList):
+        raise ModelError("a stacked output is a sequence; expected a tensor")
+    return value if isinstance(value, Tensor) else ctx.weights.of(value, 0)
+
+
+def _stack(values: Sequence[Tensor], output: onnx.ValueInfoProto, axis: int = 0) -> AnyValue:
+    """Return values stacked along a new axis; of none, as the body declares them."""
+    if values:
+        axis = normal_axis(axis, values[0].ndim + 1)
+        return Tensor.cat([v.unsqueeze(axis) for v in values], axis=axis)
+    kind = output.type.tensor_type
+    sizes = [d.dim_value if d.HasField("dim_value") else 0 for d in kind.shape.dim]
+    dtype = onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type) if kind.elem_type else np.float32
+    nothing: Array = np.zeros((0, *sizes), dtype)
+    return nothing

@@ -1,0 +1,174 @@
+"""Operators that move elements without changing them, apart from indexing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scheduler.errors import ModelError
+from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
+from scheduler.onnx_import.ops.picks import pick_rows
+from scheduler.tensor import Tensor
+
+
+def reshape(ctx: NodeContext) -> Value:
+    """Translate Reshape: 0 copies the input's size (unless allowzero), -1 is inferred."""
+    x, shape = ctx.tensor(0), ctx.ints(1, "shape")
+    if not ctx.integer("allowzero", 0):
+        if any(s == 0 and i >= x.ndim for i, s in enumerate(shape)):
+            raise ModelError(f"shape {shape} copies an axis that the input {x.shape} does not have")
+        shape = [x.shape[i] if s == 0 else s for i, s in enumerate(shape)]
+    return x.reshape(shape)
+
+
+def flatten(ctx: NodeContext) -> Value:
+    """Translate Flatten: all axes before `axis` and all from it on."""
+    x, axis = ctx.tensor(0), ctx.integer("axis", 1)
+    if not -x.ndim <= axis <= x.ndim:
+        raise ModelError(f"axis {axis} is out of range for a tensor of {x.ndim} axes")
+    axis += x.ndim if axis < 0 else 0
+    return x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+
+
+def squeeze(ctx: NodeContext) -> Value:
+    """Translate Squeeze: drop the named axes, or all of size 1."""
+    x = ctx.tensor(0)
+    axes = ctx.ints_either("axes", 1, since=13)
+    return x.squeeze() if axes is None else x.squeeze(normal_axes(axes, x.ndim))
+
+
+def unsqueeze(ctx: NodeContext) -> Value:
+    """Translate Unsqueeze: axes count in the result."""
+    x = ctx.tensor(0)
+    given = ctx.ints_either("axes", 1, since=13) or []
+    ndim = x.ndim + len(given)
+    axes = normal_axes(given, ndim)
+    sizes = iter(x.shape)
+    return x.reshape(tuple(1 if i in axes else next(sizes) for i in range(ndim)))
+
+
+def transpose(ctx: NodeContext) -> Value:
+    """Translate Transpose: reversed axes by default."""
+    x = ctx.tensor(0)
+    order = ctx.ints_attribute("perm") or list(reversed(range(x.ndim)))
+    if sorted(order) != list(range(x.ndim)):
+        raise ModelError(f"perm {order} is not a permutation of the axes of {x.shape}")
+    return x.permute(order)
+
+
+def expand(ctx: NodeContext) -> Value:
+    """Translate Expand: both shapes broadcast to their common one."""
+    x, shape = ctx.tensor(0), ctx.ints(1, "shape")
+    try:
+        target = np.broadcast_shapes(x.shape, tuple(shape))
+    except ValueError as error:
+        raise ModelError(f"{x.shape} does not broadcast with shape {shape}") from error
+    return x.broadcast_to(target)
+
+
+def concat(ctx: NodeContext) -> Value:
+    """Translate Concat; empty parts are left out."""
+    parts = [ctx.tensor(i) for i in range(ctx.count)]
+    axis = normal_axis(ctx.integer("axis", 1), parts[0].ndim)
+    for part in parts[1:]:
+        rest = [s for i, s in enumerate(part.shape) if i != axis]
+        if rest != [s for i, s in enumerate(parts[0].shape) if i != axis]:
+            raise ModelError(f"shapes {[p.shape for p in parts]} differ outside axis {axis}")
+    full = [part for part in parts if part.shape[axis]]
+    return Tensor.cat(full, axis) if len(full) > 1 else (full or parts)[0]
+
+
+def split(ctx: NodeContext) -> list[Value]:
+    """Translate Split: given sizes, or equal parts; from opset 18 on the last may be smaller."""
+    x = ctx.tensor(0)
+    axis = normal_axis(ctx.integer("axis", 0), x.ndim)
+    sizes = ctx.ints_either("split", 1, since=13)
+    if sizes is None:
+        whole = x.shape[axis]
+        count = ctx.integer("num_outputs", len(ctx.node.output))
+        size = -(-whole // count)
+        if ctx.opset < 18 and whole % count:
+            raise ModelError(f"axis {axis} of {x.shape} does not split into {count} equal parts")
+        sizes = [max(0, min(size, whole - i * size)) for i in range(count)]
+    if any(n < 0 for n in sizes):
+        raise ModelError(f"sizes {sizes} must not be negative")
+    return list(x.split(sizes, axis))
+
+
+def tile(ctx: NodeContext) -> Value:
+    """Translate Tile."""
+    x, repeats = ctx.tensor(0), ctx.ints(1, "repeats")
+    if len(repeats) != x.ndim or any(r < 0 for r in repeats):
+        raise ModelError(f"repeats {repeats} does not fit shape {x.shape}")
+    return x.repeat(repeats)
+
+
+def pad(ctx: NodeContext) -> Value:
+    """Translate Pad: constant, edge, reflect and wrap; negative widths cut."""
+    x, mode = ctx.tensor(0), ctx.text("mode", "constant")
+    widths = ctx.ints_attribute("pads") if ctx.opset < 11 else ctx.ints(1, "pads")
+    axes = normal_axes(ctx.ints(3, "axes"), x.ndim) if ctx.has(3) else list(range(x.ndim))
+    if widths is None or len(widths) != 2 * len(axes):
+        raise ModelError(f"pads {widths} does not fit {len(axes)} axes")
+    pairs = [(0, 0)] * x.ndim
+    for i, axis in enumerate(axes):
+        pairs[axis] = (widths[i], widths[len(axes) + i])
+    if mode == "constant":
+        return _pad_constant(ctx, x, pairs)
+    if mode not in ("edge", "reflect", "wrap"):
+        raise ModelError(f"mode must be constant, edge, reflect or wrap, found {mode!r}")
+    for axis, (before, after) in enumerate(pairs):
+        if (before, after) != (0, 0):
+            x = _pad_copied(x, axis, (before, after), mode)
+    return x
+
+
+def _pad_constant(ctx: NodeContext, x: Tensor, pairs: list[tuple[int, int]]) -> Tensor:
+    if ctx.opset < 11:
+        return x.pad(pairs, ctx.number("value", 0.0))
+    if not ctx.has(2):
+        return x.pad(pairs)
+    fill = ctx.value(2)
+    if not isinstance(fill, Tensor):
+        return x.pad(pairs, fill.reshape(()).item())
+    if all(n <= 0 for pair in pairs for n in pair):
+        return x.pad(pairs)
+    inside = Tensor.full(x.shape, True).pad(pairs)
+    return inside.where(x.pad(pairs), fill.reshape((1,) * x.ndim).cast(x.dtype))
+
+
+def _pad_copied(x: Tensor, axis: int, widths: tuple[int, int], mode: str) -> Tensor:
+    """Pad one axis with copies of its own elements: a gather with indices known here."""
+    index = np.arange(x.shape[axis])
+    if not len(index):
+        raise ModelError(f"axis {axis} of {x.shape} is empty: there is nothing to copy")
+    cut = index[max(0, -widths[0]) : len(index) - max(0, -widths[1])]
+    grow = (max(0, widths[0]), max(0, widths[1]))
+    padded = np.pad(cut, grow, mode=mode)  # type: ignore[call-overload] # one of three literals
+    return pick_rows(x, padded, axis)
+
+
+def depth_to_space(ctx: NodeContext) -> Value:
+    """Translate DepthToSpace: blocks of channels become b x b pixels, DCR or CRD channel order."""
+    x, b = ctx.tensor(0), int(ctx.attribute("blocksize"))
+    n, c, h, w = x.shape
+    if c % (b * b):
+        raise ModelError(f"blocksize {b} squared must divide the {c} channels")
+    if ctx.text("mode", "DCR") == "DCR":
+        blocks = x.reshape((n, b, b, c // (b * b), h, w)).permute(0, 3, 4, 1, 5, 2)
+    else:
+        blocks = x.reshape((n, c // (b * b), b, b, h, w)).permute(0, 1, 4, 2, 5, 3)
+    return blocks.reshape((n, c // (b * b), h * b, w * b))
+
+
+def space_to_depth(ctx: NodeContext) -> Value:
+    """Translate SpaceToDepth: b x b pixels become channels, DCR or (opset 27) CRD order."""
+    x, b = ctx.tensor(0), int(ctx.attribute("blocksize"))
+    n, c, h, w = x.shape
+    if h % b or w % b:
+        raise ModelError(f"blocksize {b} must divide the image {h}x{w}")
+    blocks = x.reshape((n, c, h // b, b, w // b, b))
+    order = (0, 3, 5, 1, 2, 4) if ctx.text("mode", "DCR") == "DCR" else (0, 1, 3, 5, 2, 4)
+    blocks = blocks.permute(order)
+    return blocks.reshape((n, c * b * b, h // b, w // b))

@@ -1,0 +1,200 @@
+"""Normalisation layers. Formulas: ONNX operator documentation.
+
+Means and variances of halves are computed in float32, whatever `stash_type` asks for: that costs
+nothing, because a kernel computes in float32 anyway.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from scheduler import dtype as dt
+from scheduler.errors import ModelError
+from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
+from scheduler.tensor import Tensor
+
+# ONNX's code of an element type -> the type that statistics are returned in.
+_STASH_TYPES = {1: dt.float32, 10: dt.float16, 11: dt.float64}
+
+
+def wide(x: Tensor) -> Tensor:
+    """Return x in at least float32: halves are too narrow to sum in."""
+    return x.cast(dt.promote(x.dtype, dt.float32))
+
+
+def batch_normalization(ctx: NodeContext) -> Sequence[Value]:
+    """Translate BatchNormalization; channels are on axis 1 of x (N, C, ...) or (N,).
+
+    With training_mode=1 (opset 14 on) x is normalised by its own mean and biased variance, and the
+    running ones are returned: momentum * given + (1 - momentum) * own.
+
+    Raises:
+        ModelError: training mode of an older opset, or statistics per position (spatial=0).
+    """
+    training = bool(ctx.integer("training_mode", 0))
+    # Before opset 14 training mode was told by asking for the other outputs.
+    if not training and ctx.outputs > 1:
+        raise ModelError(
+            f"expected one output, found {ctx.outputs}: training mode is not supported before "
+            "opset 14; export for inference"
+        )
+    if not ctx.integer("spatial", 1):
+        raise ModelError("spatial=0 is not supported; export with opset 9 or newer")
+    given = ctx.tensor(0)
+    x = wide(given if given.ndim > 1 else given.unsqueeze(1))
+    scale, bias, mean, variance = (ctx.tensor(i) for i in range(1, 5))
+    epsilon = ctx.number("epsilon", 1e-5)
+    if not training:
+        statistics = (wide(mean), wide(variance))
+        y = x.batchnorm(wide(scale), wide(bias), *statistics, epsilon)
+        return [y.cast(given.dtype).reshape(given.shape)]
+    others = (0, *range(2, x.ndim))
+    own_mean = x.mean(others)
+    own_variance = x.var(others, correction=0)
+    y = x.batchnorm(wide(scale), wide(bias), own_mean, own_variance, epsilon)
+    keep = ctx.number("momentum", 0.9)
+    running = [
+        (wide(old) * keep + own * (1.0 - keep)).cast(old.dtype)
+        for old, own in ((mean, own_mean), (variance, own_variance))
+    ]
+    return [y.cast(given.dtype).reshape(given.shape), *running][: max(1, ctx.outputs)]
+
+
+def layer_normalization(ctx: NodeContext) -> Sequence[Value]:
+    """Translate LayerNormalization: all axes from `axis` on; also mean and 1/std if asked for."""
+    x = ctx.tensor(0)
+    axes = _axes_from(ctx, x)
+    bias = ctx.tensor(2) if ctx.has(2) else None
+    results = layer_norm(x, axes, ctx.number("epsilon", 1e-5), ctx.tensor(1), bias)
+    stash = stash_type(ctx)
+    return [results[0], *(value.cast(stash) for value in results[1:])][: max(1, ctx.outputs)]
+
+
+def layer_norm(
+    x: Tensor, axes: Sequence[int], epsilon: float, scale: Tensor, bias: Tensor | None = None
+) -> list[Tensor]:
+    """Return (x - mean)/sqrt(var + epsilon)*scale + bias in x's type, the mean and 1/std.
+
+    Args:
+        x: the tensor.
+        axes: what the statistics are taken over.
+        epsilon: added to the variance.
+        scale: broadcasts to x.
+        bias: broadcasts to x.
+    """
+    values = wide(x)
+    mean = values.mean(axes, keepdim=True)
+    centred = values - mean
+    inverse = (centred.square().mean(axes, keepdim=True) + epsilon).rsqrt()
+    y = centred * inverse * wide(scale)
+    y = y if bias is None else y + wide(bias)
+    return [_fits(y, x).cast(x.dtype), mean, inverse]
+
+
+def rms_normalization(ctx: NodeContext) -> Value:
+    """Translate RMSNormalization: x/sqrt(mean(x^2) + epsilon)*scale over all axes from `axis`."""
+    x = ctx.tensor(0)
+    stash_type(ctx)
+    return rms_norm(x, _axes_from(ctx, x), ctx.number("epsilon", 1e-5), ctx.tensor(1))[0]
+
+
+def rms_norm(
+    x: Tensor, axes: Sequence[int], epsilon: float, scale: Tensor, bias: Tensor | None = None
+) -> list[Tensor]:
+    """Return x/sqrt(mean(x^2) + epsilon)*scale + bias in x's type, and 1/sqrt(...)."""
+    values = wide(x)
+    inverse = (values.square().mean(axes, keepdim=True) + epsilon).rsqrt()
+    y = values * inverse * wide(scale)
+    y = y if bias is None else y + wide(bias)
+    return [_fits(y, x).cast(x.dtype), inverse]
+
+
+def group_normalization(ctx: NodeContext) -> Value:
+    """Translate GroupNormalization: x (N, C, ...), each group of channels of an image by itself.
+
+    Scale and bias are per group in opset 18, per channel from opset 21 on.
+
+    Raises:
+        ModelError: the groups do not divide the channels, or scale and bias have another size.
+    """
+    x = ctx.tensor(0)
+    groups, channels = ctx.integer("num_groups", 0), x.shape[1]
+    if groups < 1 or channels % groups:
+        raise ModelError(f"num_groups={groups} must divide the {channels} channels")
+    stash_type(ctx)
+    per_group = channels // groups if ctx.opset >= 21 else 1
+    grouped = x.reshape((x.shape[0], groups, channels // groups, math.prod(x.shape[2:])))
+    shape = (1, groups, per_group, 1)
+    scale, bias = (ctx.tensor(i) for i in (1, 2))
+    if scale.size != groups * per_group or bias.size != groups * per_group:
+        raise ModelError(
+            f"expected scale and bias of {groups * per_group} elements in opset {ctx.opset}, "
+            f"found shapes {list(scale.shape)} and {list(bias.shape)}"
+        )
+    epsilon = ctx.number("epsilon", 1e-5)
+    y = layer_norm(grouped, (2, 3), epsilon, scale.reshape(shape), bias.reshape(shape))[0]
+    return y.reshape(x.shape)
+
+
+def instance_normalization(ctx: NodeContext) -> Value:
+    """Translate InstanceNormalization: each channel of each image over its spatial axes."""
+    x = ctx.tensor(0)
+    shape = (1, -1) + (1,) * (x.ndim - 2)
+    scale, bias = (ctx.tensor(i).reshape(shape) for i in (1, 2))
+    return layer_norm(x, tuple(range(2, x.ndim)), ctx.number("epsilon", 1e-5), scale, bias)[0]
+
+
+def lp_normalization(ctx: NodeContext) -> Value:
+    """Translate LpNormalization: x / |x|_p along one axis; 0 where the norm is 0.
+
+    Raises:
+        ModelError: p is neither 1 nor 2.
+    """
+    x = ctx.tensor(0)
+    axis, power = normal_axis(ctx.integer("axis", -1), x.ndim), ctx.integer("p", 2)
+    values = wide(x)
+    if power == 1:
+        norm = values.abs().sum(axis, keepdim=True)
+    elif power == 2:
+        norm = values.square().sum(axis, keepdim=True).sqrt()
+    else:
+        raise ModelError(f"p must be 1 or 2, found {power}")
+    return (values / norm.eq(0.0).where(1.0, norm)).cast(x.dtype)
+
+
+def mean_variance_normalization(ctx: NodeContext) -> Value:
+    """Translate MeanVarianceNormalization: (x - mean)/(std + 1e-9); axes 0, 2, 3 by default."""
+    x = ctx.tensor(0)
+    given = ctx.ints_attribute("axes")
+    axes = normal_axes([0, 2, 3] if given is None else given, x.ndim)
+    values = wide(x)
+    centred = values - values.mean(axes, keepdim=True)
+    deviation = centred.square().mean(axes, keepdim=True).sqrt()
+    return (centred / (deviation + 1e-9)).cast(x.dtype)
+
+
+def stash_type(ctx: NodeContext) -> dt.DType:
+    """Return the type that `stash_type` names.
+
+    Raises:
+        ModelError: it is not a floating-point type supported here.
+    """
+    code = ctx.integer("stash_type", 1)
+    if code not in _STASH_TYPES:
+        raise ModelError(f"stash_type must be one of {sorted(_STASH_TYPES)}, found {code}")
+    return _STASH_TYPES[code]
+
+
+def _axes_from(ctx: NodeContext, x: Tensor) -> tuple[int, ...]:
+    return tuple(range(normal_axis(ctx.integer("axis", -1), x.ndim), x.ndim))
+
+
+def _fits(y: Tensor, x: Tensor) -> Tensor:
+    """Return y, which scale and bias must not have made larger than x."""
+    if y.shape != x.shape:
+        raise ModelError(
+            f"scale and bias must broadcast to the input's shape {list(x.shape)}, "
+            f"but give {list(y.shape)}"
+        )
+    return y

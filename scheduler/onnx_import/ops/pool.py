@@ -1,0 +1,170 @@
+"""Pooling over windows and over whole images. Definitions: ONNX operator documentation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler.errors import ModelError
+from scheduler.onnx_import.context import Array, NodeContext, Value
+from scheduler.onnx_import.ops.windows import Window, read_window
+from scheduler.tensor import Tensor
+
+_INT32_END = 2**31
+
+
+def max_pool(ctx: NodeContext) -> Value | list[Value]:
+    """Translate MaxPool; padding never wins.
+
+    The second output, int64, holds the position of each maximum in the whole input, counted row by
+    row or, with storage_order=1, down the columns of the image.
+    """
+    x = ctx.tensor(0)
+    window = _window(ctx, x)
+    padded = x.pad(((0, 0), (0, 0), *window.padding), dt.min_value(x.dtype))
+    windows = _windows(padded, window)
+    axes = _kernel_axes(window)
+    if ctx.outputs < 2:
+        return windows.max(axes)
+    largest = windows.max(axes, keepdim=True)
+    at = _positions(x.shape[2:], window)
+    # The first of equal maxima; padding has no position.
+    found = windows.eq(largest).where(at, _INT32_END - 1).min(axes)
+    columns = bool(ctx.integer("storage_order", 0))
+    return [largest.squeeze(axes), _in_tensor(found, x.shape, columns=columns)]
+
+
+def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
+    """Return the position in the image of each element of each window, (1, 1, out..., kernel...).
+
+    Raises:
+        ModelError: the image is too large to count in 32 bits.
+    """
+    count = math.prod(spatial)
+    if count >= _INT32_END - 1:
+        raise ModelError(f"Indices of an image of {count} elements; expected fewer than 2**31 - 1")
+    ramp = Tensor.arange(count).reshape((1, 1, *spatial))
+    return _windows(ramp.pad(((0, 0), (0, 0), *window.padding), _INT32_END - 1), window)
+
+
+def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tensor:
+    """Return positions in the whole tensor (int64) from those in each image."""
+    spatial = shape[2:]
+    if columns:
+        total: Tensor | None = None
+        rest, step = found, 1
+        for axis, size in enumerate(spatial):
+            inner = math.prod(spatial[axis + 1 :])
+            row = rest.trunc_div(inner)
+            rest = rest - row * inner
+            total = row * step if total is None else total + row * step
+            step *= size
+        found = found if total is None else total
+    images = math.prod(shape[:2])
+    wide = found.cast(dt.int64)
+    if images > 1:
+        first = Tensor.arange(images).cast(dt.int64) * math.prod(spatial)
+        wide = wide + first.reshape((*shape[:2], *(1,) * len(spatial)))
+    return wide
+
+
+def average_pool(ctx: NodeContext) -> Value:
+    """Translate AveragePool: padding counts only with count_include_pad=1."""
+    x = ctx.tensor(0)
+    window = _window(ctx, x)
+    padded = x.pad(((0, 0), (0, 0), *window.padding))
+    total = _windows(padded, window).sum(_kernel_axes(window))
+    counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
+    if counts.min() == counts.max() > 0:
+        return total * (1.0 / float(counts.flat[0]))
+    return total * Tensor.weight((1.0 / counts)[None, None].astype(x.dtype.np))
+
+
+def lp_pool(ctx: NodeContext) -> Value:
+    """Translate LpPool: the p-norm of each window; padding is zeros."""
+    x = ctx.tensor(0)
+    window = _window(ctx, x)
+    padded = x.pad(((0, 0), (0, 0), *window.padding))
+    return _norm(_windows(padded, window), ctx.integer("p", 2), _kernel_axes(window))
+
+
+def global_average_pool(ctx: NodeContext) -> Value:
+    """Translate GlobalAveragePool: the mean of all spatial axes, which stay with size 1."""
+    x = ctx.tensor(0)
+    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def global_max_pool(ctx: NodeContext) -> Value:
+    """Translate GlobalMaxPool: the maximum of all spatial axes, which stay with size 1."""
+    x = ctx.tensor(0)
+    return x.max(tuple(range(2, x.ndim)), keepdim=True)
+
+
+def global_lp_pool(ctx: NodeContext) -> Value:
+    """Translate GlobalLpPool: the p-norm of all spatial axes, which stay with size 1."""
+    x = ctx.tensor(0)
+    return _norm(x, ctx.integer("p", 2), tuple(range(2, x.ndim)), keepdim=True)
+
+
+def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) -> Tensor:
+    """Return (sum |x|^p)^(1/p) over axes.
+
+    Raises:
+        ModelError: p is below 1.
+    """
+    if p < 1:
+        raise ModelError(f"p must be at least 1, found {p}")
+    if p == 1:
+        return x.abs().sum(axes, keepdim=keepdim)
+    if p == 2:
+        return x.square().sum(axes, keepdim=keepdim).sqrt()
+    return (x.abs() ** p).sum(axes, keepdim=keepdim) ** (1.0 / p)
+
+
+def lrn(ctx: NodeContext) -> Value:
+    """Translate LRN: x / (bias + alpha/size * sum of squares of `size` neighbouring channels)^beta.
+
+    Raises:
+        ModelError: size is missing or below 1.
+    """
+    x = ctx.tensor(0)
+    size = ctx.integer("size", 0)
+    if size < 1:
+        raise ModelError(f"size must be at least 1, found {size}")
+    before = (size - 1) // 2
+    pairs = ((0, 0), (before, size - 1 - before), *((0, 0),) * (x.ndim - 2))
+    squares = x.square().pad(pairs).window(1, size).sum(2)
+    scaled = squares * (ctx.number("alpha", 1e-4) / size) + ctx.number("bias", 1.0)
+    return x / scaled ** ctx.number("beta", 0.75)
+
+
+def _window(ctx: NodeContext, x: Tensor) -> Window:
+    if x.ndim < 3:
+        raise ModelError(f"expected (N, C, spatial...), found {list(x.shape)}")
+    return read_window(ctx, x.shape[2:], ctx.ints_attribute("kernel_shape") or ())
+
+
+def _windows(padded: Tensor, window: Window) -> Tensor:
+    return padded.windows(window.kernel, window.strides, window.dilations)
+
+
+def _kernel_axes(window: Window) -> tuple[int, ...]:
+    rank = len(window.kernel)
+    return tuple(range(2 + rank, 2 + 2 * rank))
+
+
+def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> Array:
+    """Return how many elements count in each window; ceil_mode's extra elements never do."""
+    per_axis = []
+    for i, size in enumerate(spatial):
+        before, after = window.pads[i]
+        marks = np.full(before + size + after, float(include_pad))
+        marks[before : before + size] = 1.0
+        marks = np.pad(marks, (0, window.ceil_extra[i]))
+        reach = window.dilations[i] * (window.kernel[i] - 1) + 1
+        starts = range(0, len(marks) - reach + 1, window.strides[i])
+        per_axis.append([marks[s : s + reach : window.dilations[i]].sum() for s in starts])
+    counts: Array = np.asarray(math.prod(np.ix_(*(np.array(c) for c in per_axis))))
+    return counts

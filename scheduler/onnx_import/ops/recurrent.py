@@ -1,0 +1,203 @@
+"""Recurrent layers, unrolled over the sequence: what RNN, GRU and LSTM have in common.
+
+The input products of all steps are one matrix product before the first step. The directions of a
+bidirectional layer are a batch: step s computes time s forwards and time T-1-s backwards, in the
+same operations. Each gate is a product of its own with its rows of R, because then a kernel can
+compute all gates of a hidden unit and what is made of them. Formulas: ONNX operator documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduler import dtype as dt
+from scheduler.errors import ModelError
+from scheduler.onnx_import.context import NodeContext, Value
+from scheduler.onnx_import.ops.gate_activation import (
+    Activation,
+    gate_activations,
+    same_in_all_directions,
+)
+from scheduler.onnx_import.ops.normalize import wide
+from scheduler.tensor import Tensor
+
+# Every step is code of its own: longer sequences would compile for hours and run out of memory.
+MAX_STEPS = 1024
+_DIRECTIONS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
+
+# (input part of each gate (D, N, H), state (h, ...)) -> new state
+Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A recurrent layer with D directions over T steps of a batch of N, hidden size H.
+
+    Attributes:
+        ctx: the node.
+        inputs: (D, T, N, G·H): the products X W of G gates without bias, in the order of steps.
+        weights: (D, H, H) per gate: what the hidden state is multiplied by from the right.
+        input_bias: (D, 1, H) per gate, or zeros.
+        hidden_bias: same, of the hidden state's part.
+        backwards: of each direction.
+        activations: of the cell, for all directions at once.
+    """
+
+    ctx: NodeContext
+    inputs: Tensor
+    weights: list[Tensor]
+    input_bias: list[Tensor]
+    hidden_bias: list[Tensor]
+    backwards: tuple[bool, ...]
+    activations: list[Activation]
+
+    @property
+    def hidden(self) -> int:
+        """Size of the hidden state."""
+        return self.weights[0].shape[-1]
+
+    @property
+    def state_shape(self) -> tuple[int, int, int]:
+        """Shape (D, N, H) of a state."""
+        return (len(self.backwards), self.inputs.shape[2], self.hidden)
+
+    def initial(self, index: int) -> Tensor:
+        """Return the initial state given as input `index` as (D, N, H), zeros without one.
+
+        Raises:
+            ModelError: it has another shape.
+        """
+        if not self.ctx.has(index):
+            return Tensor.zeros(*self.state_shape, dtype=self.inputs.dtype)
+        given = wide(self.ctx.tensor(index))
+        if self.ctx.integer("layout", 0):
+            given = given.permute(1, 0, 2)
+        if given.shape != self.state_shape:
+            raise ModelError(f"expected an initial state {self.state_shape}, found {given.shape}")
+        return given
+
+    def run(self, cell: Cell, state: tuple[Tensor, ...], bias: Sequence[Tensor]) -> Sequence[Value]:
+        """Run all steps.
+
+        Args:
+            cell: one step.
+            state: (D, N, H) each; the first is the hidden state.
+            bias: (D, 1, H) per gate, added to the input products.
+
+        Returns:
+            The hidden states of all steps (T, D, N, H) and the last state, in the node's layout and
+            type.
+        """
+        hidden, steps = self.hidden, self.inputs.shape[1]
+        whole = self.inputs + Tensor.cat(list(bias), axis=2).unsqueeze(1)
+        valid = self._valid()
+        outputs = []
+        for step in range(steps):
+            row = whole[:, step]
+            gates = [row[:, :, i : i + hidden] for i in range(0, row.shape[2], hidden)]
+            new = cell(gates, state)
+            mask = valid[step] if valid else None
+            outputs.append(new[0] if mask is None else mask.where(new[0], 0.0))
+            state = (
+                new
+                if mask is None
+                else tuple(mask.where(a, b) for a, b in zip(new, state, strict=True))
+            )
+        dtype = self.ctx.tensor(0).dtype
+        y = in_step_order(Tensor.stack(outputs, axis=1), self.backwards).permute(1, 0, 2, 3)
+        last = list(state)
+        if self.ctx.integer("layout", 0):
+            y, last = y.permute(2, 0, 1, 3), [value.permute(1, 0, 2) for value in last]
+        return [value.cast(dtype) for value in (y, *last)][: max(1, self.ctx.outputs)]
+
+    def _valid(self) -> list[Tensor | None]:
+        """Return per step where it is within the sequence (D, N, 1), None where all are."""
+        if not self.ctx.has(4):
+            return []
+        steps = self.inputs.shape[1]
+        times = np.arange(steps, dtype=np.int32)
+        order = np.stack([times[::-1] if back else times for back in self.backwards], axis=1)
+        given = self.ctx.value(4)
+        if isinstance(given, Tensor):
+            lengths = given.cast(dt.int32).reshape((1, -1, 1))
+            return [Tensor.weight(row.reshape(-1, 1, 1)) < lengths for row in order]
+        known = order[:, :, None, None] < given.reshape(1, 1, -1, 1)
+        return [None if row.all() else Tensor.weight(np.ascontiguousarray(row)) for row in known]
+
+
+def read_layer(ctx: NodeContext, gates: int, defaults: Sequence[str]) -> Layer:
+    """Read X, W, R and B of a node of so many gates.
+
+    Args:
+        ctx: the node.
+        gates: number of gates: rows of W and R by the hidden size.
+        defaults: activations of one direction.
+
+    Raises:
+        ModelError: shapes do not fit, an attribute is wrong, or the sequence is too long to unroll.
+    """
+    backwards = _DIRECTIONS.get(ctx.text("direction", "forward"))
+    if backwards is None:
+        raise ModelError(f"direction must be one of {list(_DIRECTIONS)}")
+    x, w, r = (wide(ctx.tensor(i)) for i in range(3))
+    if ctx.integer("layout", 0):
+        x = x.permute(1, 0, 2)
+    steps, batch, size = x.shape
+    hidden, count = r.shape[-1], len(backwards)
+    if ctx.integer("hidden_size", hidden) != hidden:
+        raise ModelError(f"hidden_size={ctx.integer('hidden_size', 0)}, but R is {list(r.shape)}")
+    for name, value, shape in (
+        ("W", w, (count, gates * hidden, size)),
+        ("R", r, (count, gates * hidden, hidden)),
+    ):
+        if value.shape != shape:
+            raise ModelError(f"expected {name} of shape {shape}, found {value.shape}")
+    if not 1 <= steps <= MAX_STEPS:
+        raise ModelError(
+            f"a sequence of {steps} steps cannot be unrolled; expected 1 to {MAX_STEPS}: export "
+            "the model for shorter sequences"
+        )
+    # (D, T·N, G·H): one product for all steps.
+    products = x.reshape((1, steps * batch, size)).matmul(w.transpose())
+    inputs = in_step_order(products.reshape((count, steps, batch, gates * hidden)), backwards)
+    shape = (count, 1, 2 * gates * hidden)
+    bias = wide(ctx.tensor(3)).reshape(shape) if ctx.has(3) else Tensor.zeros(*shape, dtype=x.dtype)
+    biases = [bias[:, :, i : i + hidden] for i in range(0, shape[2], hidden)]
+    weights = [r[:, i : i + hidden].transpose() for i in range(0, gates * hidden, hidden)]
+    activations = _for_all_directions(ctx, defaults, count)
+    return Layer(ctx, inputs, weights, biases[:gates], biases[gates:], backwards, activations)
+
+
+def in_step_order(x: Tensor, backwards: tuple[bool, ...]) -> Tensor:
+    """Return x (D, T, ...) with the time of backward directions reversed."""
+    if len(set(backwards)) == 1:
+        return x.flip(1) if backwards[0] else x
+    parts = [x[i : i + 1].flip(1) if b else x[i : i + 1] for i, b in enumerate(backwards)]
+    return Tensor.cat(parts, axis=0)
+
+
+def _for_all_directions(
+    ctx: NodeContext, defaults: Sequence[str], directions: int
+) -> list[Activation]:
+    """Return functions of (D, N, H); those of gates clip first if the node asks for it."""
+    chosen = gate_activations(ctx, defaults, directions)
+    if same_in_all_directions(ctx, len(defaults)):
+        chosen = chosen[:1]
+    limit = ctx.attribute("clip")
+    bound = None if limit is None else float(limit)
+    # ONNX Runtime does not clip what the third one, of LSTM's cell, is applied to.
+    bounds = (bound, bound, None)
+    return [_joined([c[i] for c in chosen], bounds[i]) for i in range(len(defaults))]
+
+
+def _joined(functions: list[Activation], limit: float | None) -> Activation:
+    def apply(x: Tensor) -> Tensor:
+        bounded = x if limit is None else x.clip(-limit, limit)
+        if len(functions) == 1:
+            return functions[0](bounded)
+        return Tensor.cat([f(bounded[i : i + 1]) for i, f in enumerate(functions)], axis=0)
+
+    return apply

@@ -1,0 +1,107 @@
+"""Reductions over axes. Formulas: ONNX operator documentation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Protocol
+
+from scheduler import dtype as dt
+from scheduler.onnx_import.context import NodeContext, Value, normal_axes
+from scheduler.tensor import Tensor
+
+Axes = tuple[int, ...]
+
+
+class Reduction(Protocol):
+    """A reduction of a tensor over axes."""
+
+    def __call__(self, x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+        """Return x reduced over axes."""
+
+
+def reduction(function: Reduction, axes_input_since: int = 18) -> Callable[[NodeContext], Value]:
+    """Return the translator of a reduction.
+
+    Args:
+        function: what is done over the axes.
+        axes_input_since: opset in which `axes` became an input.
+    """
+
+    def translate(ctx: NodeContext) -> Value:
+        x = ctx.tensor(0)
+        given = ctx.ints_either("axes", 1, since=axes_input_since)
+        if not given and ctx.integer("noop_with_empty_axes", 0):
+            # Nothing is reduced, but what is done to single elements still is.
+            return function(x.unsqueeze(-1), (x.ndim,), keepdim=False)
+        axes = tuple(normal_axes(given, x.ndim)) if given else tuple(range(x.ndim))
+        return function(x, axes, keepdim=bool(ctx.integer("keepdims", 1)))
+
+    return translate
+
+
+def total(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return the sum, in the input's type."""
+    return _wide(x).sum(axes, keepdim=keepdim).cast(x.dtype)
+
+
+def _wide(x: Tensor) -> Tensor:
+    """Return halves as float32: their sums and squares may be beyond what a half holds."""
+    return x.float() if x.dtype is dt.float16 else x
+
+
+def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return the mean; integers are divided towards zero; the mean of nothing is NaN, or 0."""
+    count = math.prod(x.shape[a] for a in axes)
+    if not x.dtype.is_float:
+        return total(x, axes, keepdim=keepdim).trunc_div(count)
+    if not count:
+        return x.sum(axes, keepdim=keepdim) + math.nan
+    return _wide(x).mean(axes, keepdim=keepdim).cast(x.dtype)
+
+
+def maximum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return the maximum."""
+    return x.max(axes, keepdim=keepdim)
+
+
+def minimum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return the minimum."""
+    return x.min(axes, keepdim=keepdim)
+
+
+def product(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return the product."""
+    return _wide(x).prod(axes, keepdim=keepdim).cast(x.dtype)
+
+
+def l1(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return sum |x|."""
+    return total(x.abs(), axes, keepdim=keepdim)
+
+
+def l2(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return sqrt(sum x^2)."""
+    return _wide(x).square().sum(axes, keepdim=keepdim).sqrt().cast(x.dtype)
+
+
+def sum_square(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return sum x^2."""
+    return total(_wide(x).square(), axes, keepdim=keepdim).cast(x.dtype)
+
+
+def log_sum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return log(sum x)."""
+    return _wide(x).sum(axes, keepdim=keepdim).log().cast(x.dtype)
+
+
+def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    """Return log(sum exp(x)), shifted by the maximum so that exp never overflows.
+
+    Where the maximum is an infinity nothing is shifted: infinity - infinity is NaN.
+    """
+    wide = _wide(x) if x.dtype.is_float else x.float()
+    peak = wide.max(axes, keepdim=True)
+    peak = (peak.abs() < math.inf).where(peak, 0.0)
+    shifted = (wide - peak).exp().sum(axes, keepdim=True).log() + peak
+    return (shifted if keepdim else shifted.squeeze(axes)).cast(x.dtype)

@@ -1,0 +1,46 @@
+"""What a scattering operator does with updates of one element: add, mul, max, min."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.dtype import DType
+from scheduler.errors import ModelError
+from scheduler.ops import Op, identity
+from scheduler.tensor import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Reduction:
+    """A commutative reduction of updates into data."""
+
+    op: Op
+
+    def neutral(self, dtype: DType) -> float | int:
+        """Return the value that changes nothing."""
+        return identity(self.op, dtype)
+
+    def over(self, x: Tensor, axis: int) -> Tensor:
+        """Reduce an axis; the type stays."""
+        total = {Op.ADD: x.sum, Op.MUL: x.prod, Op.MAX: x.max, Op.MIN: x.min}[self.op](axis)
+        return total.cast(x.dtype)
+
+    def join(self, x: Tensor, y: Tensor) -> Tensor:
+        """Combine two tensors of one shape."""
+        return x.binary(self.op, y)
+
+
+_BY_NAME = {"add": Op.ADD, "mul": Op.MUL, "max": Op.MAX, "min": Op.MIN}
+
+
+def reduction_named(name: str) -> Reduction | None:
+    """Return the reduction of an attribute's value, None for "none".
+
+    Raises:
+        ModelError: there is no such reduction.
+    """
+    if name == "none":
+        return None
+    if name not in _BY_NAME:
+        raise ModelError(f"reduction must be none, add, mul, max or min, found {name!r}")
+    return Reduction(_BY_NAME[name])

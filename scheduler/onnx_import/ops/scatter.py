@@ -1,0 +1,182 @@
+"""Operators that write elements at indices: a new tensor, each element of which finds its update.
+
+There is no scattered store in a graph: kernels compute each element of their result from others.
+
+indices known while importing   the last update of each element is known: a gather from data and
+                                updates with a constant map; a box of indices needs no map at all
+known, with a reduction         a table of the updates of each element, as wide as the most of them
+known at run time               each element looks at every update that may be its own: a search
+
+The search costs elements x updates, along one axis only for ScatterElements; it is refused beyond
+MAX_VISITS. Indices that are out of range at run time write nothing.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from scheduler.errors import ModelError
+from scheduler.onnx_import.context import NodeContext, Value, as_tensor, normal_axis
+from scheduler.onnx_import.ops.picks import (
+    element_positions,
+    pick_flat,
+    pick_in_batches,
+    ramp,
+    rows_within,
+    strides_of,
+    tuple_positions,
+)
+from scheduler.onnx_import.ops.reducers import Reduction, reduction_named
+from scheduler.onnx_import.ops.scatter_known import scatter_known
+from scheduler.tensor import Tensor
+
+# Comparisons of one search: about 0.1 s of one core.
+MAX_VISITS = 2**28
+
+
+def scatter_elements(ctx: NodeContext) -> Value:
+    """Translate ScatterElements and Scatter: out[index[i, j], j] = updates[i, j] for axis 0."""
+    data, index, updates = ctx.tensor(0), ctx.value(1), ctx.tensor(2)
+    axis = normal_axis(ctx.integer("axis", 0), data.ndim)
+    how = reduction_named(ctx.text("reduction", "none"))
+    shape = tuple(index.shape)
+    fits = len(shape) == data.ndim and all(
+        n <= s for i, (n, s) in enumerate(zip(shape, data.shape, strict=True)) if i != axis
+    )
+    if not fits or updates.shape != shape:
+        raise ModelError(
+            f"indices {shape} and updates {updates.shape} do not fit data {data.shape} on axis "
+            f"{axis}"
+        )
+    if prod(shape) == 0:
+        return data
+    if not isinstance(index, Tensor):
+        rows = rows_within(index, data.shape[axis])
+        at = np.asarray(element_positions(rows, axis, data.shape)).reshape(-1)
+        found = scatter_known(data, updates.reshape((updates.size,)), at, data.ndim, how)
+        if found is not None:
+            return found
+    return _search_line(data, as_tensor(index), updates, axis, how)
+
+
+def scatter_nd(ctx: NodeContext) -> Value:
+    """Translate ScatterND: each index tuple names the element, or slice, that an update writes."""
+    data, index, updates = ctx.tensor(0), ctx.value(1), ctx.tensor(2)
+    how = reduction_named(ctx.text("reduction", "none"))
+    shape = tuple(index.shape)
+    depth = shape[-1]
+    if depth > data.ndim or updates.shape != (*shape[:-1], *data.shape[depth:]):
+        raise ModelError(
+            f"indices {shape} and updates {updates.shape} do not fit data {data.shape}"
+        )
+    if updates.size == 0 or data.size == 0:
+        return data
+    inner = data.shape[depth:]
+    rows = updates.reshape((prod(shape[:-1]), *inner))
+    if not isinstance(index, Tensor):
+        at = np.asarray(tuple_positions(index, data.shape[:depth])).reshape(-1)
+        found = scatter_known(data, rows, at, depth, how)
+        if found is not None:
+            return found
+    table = data.reshape((prod(data.shape[:depth]), *inner))
+    at_run_time = _targets(as_tensor(index), data.shape[:depth])
+    return _search_rows(table, at_run_time, rows, how).reshape(data.shape)
+
+
+def _search_line(
+    data: Tensor, index: Tensor, updates: Tensor, axis: int, how: Reduction | None
+) -> Tensor:
+    """Each element compares itself with the indices of its line along the axis."""
+    size, count = data.shape[axis], index.shape[axis]
+    _check_visits(index.size // count * size * count)
+    rows = _rows_or_outside(index, size)
+    match = rows.unsqueeze(axis).eq(ramp(size, axis, data.ndim + 1))
+    pairs = [
+        (0, 0) if i == axis else (0, s - n)
+        for i, (s, n) in enumerate(zip(data.shape, index.shape, strict=True))
+    ]
+    if how is not None:
+        value = match.where(updates.unsqueeze(axis), how.neutral(data.dtype))
+        total = how.over(value, axis + 1)
+        return how.join(data, total.pad(pairs, how.neutral(data.dtype)))
+    last = match.where(ramp(count, axis + 1, data.ndim + 1), -1).max(axis + 1)
+    at = element_positions(last.maximum(0), axis, updates.shape)
+    return (last >= 0).pad(pairs).where(pick_flat(updates, at).pad(pairs), data)
+
+
+def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: Reduction | None) -> Tensor:
+    """Each row of (R, ...) compares itself with all targets (U,); updates are (U, ...)."""
+    size, count = data.shape[0], at.shape[0]
+    match = ramp(size, 0, 2).eq(at)
+    inner = (1,) * (data.ndim - 1)
+    if how is not None:
+        _check_visits(updates.size * size)
+        value = match.reshape((size, count, *inner)).where(updates, how.neutral(data.dtype))
+        return how.join(data, how.over(value, 1))
+    _check_visits(size * count)
+    last = match.where(ramp(count, 1, 2), -1).max(1)
+    written = (last >= 0).reshape((size, *inner))
+    return written.where(updates.gather(last.maximum(0), 0), data)
+
+
+def _check_visits(count: int) -> None:
+    if count > MAX_VISITS:
+        raise ModelError(
+            f"its indices depend on run-time data: the search for updates takes {count} "
+            f"comparisons, more than {MAX_VISITS}; export with constant indices"
+        )
+
+
+def _rows_or_outside(rows: Tensor, size: int) -> Tensor:
+    """Return int32 rows counted from the start; what is outside becomes -1 or `size`."""
+    whole = (rows < 0).where(rows + size, rows)
+    return whole.clip(-1, size).int()
+
+
+def _targets(index: Tensor, sizes: tuple[int, ...]) -> Tensor:
+    """Return the flat row that each index tuple of (..., k) names, -1 for one outside."""
+    total: Tensor | None = None
+    inside: Tensor | None = None
+    for i, (size, step) in enumerate(zip(sizes, strides_of(sizes), strict=True)):
+        row = _rows_or_outside(index[..., i].reshape((-1,)), size)
+        fits = (row >= 0) & (row < size)
+        total = row * step if total is None else total + row * step
+        inside = fits if inside is None else inside & fits
+    if total is None or inside is None:
+        return Tensor.zeros(prod(index.shape[:-1]), dtype=index.dtype).int()
+    return inside.where(total, -1)
+
+
+def tensor_scatter(ctx: NodeContext) -> Value:
+    """Translate TensorScatter: write a run of elements into each sample's cache, at its own place.
+
+    Linear writes beyond the cache's end are dropped, circular ones go on at its start.
+    """
+    cache, update = ctx.tensor(0), ctx.tensor(1)
+    axis = normal_axis(ctx.integer("axis", -2), cache.ndim)
+    mode = ctx.text("mode", "linear")
+    size, count = cache.shape[axis], update.shape[axis] if update.ndim == cache.ndim else 0
+    expected = tuple(count if i == axis else s for i, s in enumerate(cache.shape))
+    if axis == 0 or update.shape != expected or count > size:
+        raise ModelError(f"update {update.shape} does not fit cache {cache.shape} on axis {axis}")
+    if mode not in ("linear", "circular"):
+        raise ModelError(f"mode must be linear or circular, found {mode!r}")
+    if update.size == 0:
+        return cache
+    if not ctx.has(2):
+        bounds = [(count if i == axis else 0, s) for i, s in enumerate(cache.shape)]
+        return Tensor.cat([update, cache.shrink(bounds)], axis) if count < size else update
+    first = ctx.tensor(2).reshape((-1, 1))
+    if mode == "circular":
+        rows = (ramp(size, 1, 2) - (first % size).int()) % size
+    else:
+        rows = ramp(size, 1, 2) - first.clip(-size, size).int()
+    from_update = ((rows >= 0) & (rows < count)).reshape(_batched(cache, axis))
+    picked = pick_in_batches(update, rows.clip(0, count - 1), 0, axis)
+    return from_update.where(picked, cache)
+
+
+def _batched(x: Tensor, axis: int) -> list[int]:
+    return [s if i in (0, axis) else 1 for i, s in enumerate(x.shape)]

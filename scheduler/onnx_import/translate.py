@@ -1,0 +1,234 @@
+"""ONNX nodes -> Tensors, in the order of the file; graphs inside nodes and functions as well.
+
+Values known while importing (weights, shapes and everything computed from them) stay arrays and are
+computed here; only what depends on the inputs becomes a graph. A name belongs to the graph that
+defines it: bodies of If, Loop and Scan see the names around them, bodies of functions do not.
+"""
+
+from __future__ import annotations
+
+from collections import ChainMap
+from collections.abc import Mapping, MutableMapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+from onnx import TypeProto, numpy_helper
+
+from scheduler.errors import DynamicInputError, ModelError, SchedulerError
+from scheduler.node import origin
+from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
+from scheduler.onnx_import.element_types import graph_array
+from scheduler.onnx_import.files.load import DEFAULT_DOMAINS, OnnxModel, one_line, printable
+from scheduler.onnx_import.fold import evaluate_reference
+from scheduler.onnx_import.functions import (
+    Body,
+    Key,
+    find_local,
+    instantiate,
+    schema_body,
+    tensor_type,
+)
+from scheduler.onnx_import.support import node_label, qualified_op
+from scheduler.onnx_import.table import TRANSLATORS
+from scheduler.tensor import Tensor, evaluate
+
+Values = MutableMapping[str, AnyValue]
+
+# What a translator runs into on inputs of the wrong rank or attributes of the wrong type.
+_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
+# Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
+MAX_DEPTH = 32
+MAX_NODES = 500_000
+
+
+@dataclass(slots=True)
+class Translation:
+    """What the whole import of one model shares.
+
+    Attributes:
+        model: its name, for messages.
+        functions: the model's own.
+        types: ONNX element types by value name, where some are carried.
+        weights: constants already turned into Tensors.
+        nodes: translated so far.
+        initializers: arrays of the graphs inside nodes, by the graph's identity.
+    """
+
+    model: str
+    functions: Mapping[Key, onnx.FunctionProto]
+    types: Mapping[str, int]
+    weights: WeightCache = field(default_factory=WeightCache)
+    nodes: int = 0
+    initializers: dict[int, dict[str, Array]] = field(default_factory=dict)
+
+    def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:
+        """Return the initializers of a graph inside a node."""
+        if id(graph) not in self.initializers:
+            self.initializers[id(graph)] = {
+                t.name: graph_array(numpy_helper.to_array(t)) for t in graph.initializer
+            }
+        return self.initializers[id(graph)]
+
+
+def translation_of(model: OnnxModel, types: Mapping[str, int]) -> Translation:
+    """Return what an import of a model starts with."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.proto.functions}
+    return Translation(model.name, functions, types)
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """Where nodes are translated: which names they see, and what opset they are written in."""
+
+    shared: Translation
+    values: Values
+    opset: int
+    depth: int = 0
+    path: str = ""
+
+    def translate(self, nodes: Sequence[onnx.NodeProto]) -> None:
+        """Translate nodes; their outputs become values of this scope.
+
+        Raises:
+            ModelError: a node cannot be translated; names it.
+        """
+        for node in nodes:
+            results = self._node(node)
+            # Trailing optional outputs may be left out on either side; "" is read by nobody.
+            self.values.update(zip(node.output, results, strict=False))
+
+    def output(self, name: str) -> AnyValue:
+        """Return the value of a graph's or a function's output.
+
+        Raises:
+            ModelError: no node computes it.
+        """
+        if name not in self.values:
+            raise ModelError(
+                f'{self.shared.model}: output "{printable(name)}" is computed by no node'
+            )
+        return self.values[name]
+
+    def _node(self, node: onnx.NodeProto) -> Sequence[AnyValue]:
+        label = self.path + node_label(node)
+        where = f'{self.shared.model}: node "{label}" ({qualified_op(node)}, opset {self.opset})'
+        missing = [printable(name) for name in node.input if name and name not in self.values]
+        if missing:
+            raise ModelError(f"{where}: input {missing} is computed by no node before it")
+        self.shared.nodes += 1
+        if self.shared.nodes > MAX_NODES:
+            raise ModelError(f"{where}: loops and functions come to more than {MAX_NODES} nodes")
+        resolved = tuple(self.values[name] if name else None for name in node.input)
+        try:
+            with origin(label):
+                return self._results(node, resolved, label)
+        except DynamicInputError as error:
+            raise DynamicInputError(_prefixed(where, error), error.value, error.inputs) from error
+        except SchedulerError as error:
+            raise ModelError(_prefixed(where, error)) from error
+        except _MALFORMED as error:
+            shapes = [None if v is None else list(getattr(v, "shape", ())) for v in resolved]
+            raise ModelError(
+                f"{where}: inputs of shapes {shapes} do not fit the operator: {one_line(error)}"
+            ) from error
+
+    def _results(
+        self, node: onnx.NodeProto, resolved: tuple[AnyValue | None, ...], label: str
+    ) -> Sequence[AnyValue]:
+        local = find_local(self.shared.functions, node)
+        if local is not None:
+            return self._call(instantiate(local, node, self.opset), resolved, label)
+        translator = TRANSLATORS.get(qualified_op(node))
+        arrays = [v for v in resolved if not isinstance(v, Tensor | ValueList)]
+        known = len(arrays) == len(resolved)
+        if translator is None:
+            if known and node.domain in DEFAULT_DOMAINS:
+                return evaluate_reference(node, arrays, self.opset)
+            function = schema_body(node, self.opset, self._types(node, resolved))
+            if function is None:
+                raise ModelError("no translator; its inputs depend on run-time data")
+            return self._call(instantiate(function, node, self.opset), resolved, label)
+
+        def run_graph(
+            graph: onnx.GraphProto, arguments: Sequence[AnyValue], name: str
+        ) -> list[AnyValue]:
+            return self._run_graph(graph, arguments, f"{label}/{name}/")
+
+        context = NodeContext(
+            node, self.opset, resolved, self.shared.weights, self.shared.types, run_graph
+        )
+        result = translator(context)
+        results = [result] if isinstance(result, Tensor | np.ndarray | ValueList) else result
+        has_body = any(a.HasField("g") for a in node.attribute)
+        return _fold(results) if known and not has_body else results
+
+    def _call(self, body: Body, arguments: Sequence[AnyValue | None], label: str) -> list[AnyValue]:
+        """Translate the body of a function, which sees its arguments only."""
+        given = zip(body.inputs, arguments, strict=False)
+        values: Values = {name: value for name, value in given if value is not None}
+        inner = self._deeper(values, f"{label}/", body.opset)
+        left_out = set(body.inputs) - set(values)
+        inner.translate([_without(node, left_out) for node in body.nodes])
+        return [inner.output(name) if name else ValueList(()) for name in body.outputs]
+
+    def _run_graph(
+        self, graph: onnx.GraphProto, arguments: Sequence[AnyValue], path: str
+    ) -> list[AnyValue]:
+        """Translate a graph inside a node, which sees the names around it."""
+        if len(arguments) != len(graph.input):
+            raise ModelError(
+                f"its graph takes {len(graph.input)} inputs; expected {len(arguments)}"
+            )
+        values: Values = dict(self.shared.arrays(graph))
+        values.update(zip((i.name for i in graph.input), arguments, strict=True))
+        outer = self.values
+        maps = outer.maps if isinstance(outer, ChainMap) else [outer]
+        inner = self._deeper(ChainMap(values, *maps), path, self.opset)
+        inner.translate(graph.node)
+        return [inner.output(o.name) for o in graph.output]
+
+    def _deeper(self, values: Values, path: str, opset: int) -> Scope:
+        if self.depth >= MAX_DEPTH:
+            raise ModelError(f"functions and graphs are nested deeper than {MAX_DEPTH}")
+        return Scope(self.shared, values, opset, self.depth + 1, path)
+
+    def _types(self, node: onnx.NodeProto, resolved: Sequence[AnyValue | None]) -> list[TypeProto]:
+        types = []
+        for name, value in zip(node.input, resolved, strict=True):
+            if isinstance(value, Tensor | np.ndarray):
+                code = self.shared.types.get(name, 0) or _element_type(value)
+                types.append(tensor_type(code, value.shape))
+            else:
+                types.append(TypeProto())
+        return types
+
+
+def _prefixed(where: str, error: SchedulerError) -> str:
+    """Return a message that names the innermost node only."""
+    text = str(error)
+    return text if text.startswith(where.split(": node ", 1)[0] + ": node ") else f"{where}: {text}"
+
+
+def _element_type(value: Tensor | Array) -> int:
+    dtype = value.dtype.np if isinstance(value, Tensor) else value.dtype
+    return int(onnx.helper.np_dtype_to_tensor_dtype(dtype))
+
+
+def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
+    """Return a node of a function without the inputs that the call leaves out."""
+    if names.isdisjoint(node.input):
+        return node
+    made = onnx.NodeProto()
+    made.CopyFrom(node)
+    for i, name in enumerate(node.input):
+        if name in names:
+            made.input[i] = ""
+    return made
+
+
+def _fold(results: Sequence[AnyValue]) -> list[AnyValue]:
+    """Evaluate results that depend on no input; the interpreter is what defines their meaning."""
+    lazy = [value for value in results if isinstance(value, Tensor)]
+    arrays = iter(evaluate(lazy))
+    return [next(arrays) if isinstance(value, Tensor) else value for value in results]

@@ -1,0 +1,179 @@
+"""Compares an output with what a reference says: how far off, where, and whether that is fine.
+
+    float32 and float64      the largest difference is at most 1e-4 of the largest reference value
+    half storage, float16    2e-2
+    bfloat16                 1e-1; 8-bit floats 3e-1
+    integers of 8 bits       at most 1 apart: what was quantised may round the other way
+    other integers, bool     equal, but for one element in 1000 (half: one in 50), where a float
+                             that was rounded otherwise decides a comparison
+    NaN, infinities          at the same places
+
+Called by `self_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+TOLERANCE = 1e-4
+HALF_TOLERANCE = 2e-2
+# By the element type of an output, which alone rounds by so much.
+TOLERANCES: Mapping[str, float] = {"float16": HALF_TOLERANCE, "bfloat16": 1e-1}
+TINY_FLOAT_TOLERANCE = 3e-1
+# Of a reference that is zero everywhere, this much is no difference.
+SMALLEST_PEAK = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """An output beside its reference, for one set of inputs.
+
+    Attributes:
+        name: of the output.
+        max_abs: largest difference.
+        max_rel: largest difference as a share of the largest reference value; of integers, the
+            share of elements that differ by too much.
+        where: index of the largest difference; None if there is none.
+        part: the output slice that holds it, "" if there is none.
+        tolerance: what `max_rel` may be, or the share of elements that may differ.
+        problem: one clause; "" if all is well.
+    """
+
+    name: str
+    max_abs: float
+    max_rel: float
+    where: tuple[int, ...] | None
+    part: str
+    tolerance: float
+    problem: str
+
+    @property
+    def excess(self) -> float:
+        """How bad it is: over 1 is too far off."""
+        return self.max_rel / self.tolerance + (1e9 if self.problem else 0.0)
+
+
+def check_output(
+    name: str,
+    found: Array,
+    expected: Array,
+    *,
+    half: bool = False,
+    slices: Mapping[str, tuple[int, int]] | None = None,
+) -> OutputCheck:
+    """Compare an output with its reference.
+
+    Args:
+        name: of the output.
+        found: what the device computed, in the element type of the model.
+        expected: what the reference computed.
+        half: whether the model stores halves.
+        slices: names of parts of the last axis.
+    """
+    kind = "float" if _is_float(expected.dtype) else expected.dtype.kind
+    tolerance = _tolerance(expected.dtype, half=half)
+    if found.shape != expected.shape:
+        problem = f"expected shape {list(expected.shape)}, found {list(found.shape)}"
+        return OutputCheck(name, np.inf, np.inf, None, "", tolerance, problem)
+    if found.dtype != expected.dtype:
+        problem = f"expected {expected.dtype}, found {found.dtype}"
+        return OutputCheck(name, np.inf, np.inf, None, "", tolerance, problem)
+    if kind == "float":
+        return _check_floats(name, found, expected, tolerance, slices or {})
+    return _check_integers(name, found, expected, tolerance)
+
+
+def check_parts(
+    name: str, found: Array, expected: Array, slices: Mapping[str, tuple[int, int]]
+) -> list[OutputCheck]:
+    """Compare each part of the last axis by its own largest value; says nothing about right.
+
+    An output whose parts differ in size hides small ones behind the largest.
+
+    Args:
+        name: of the output.
+        found: as for `check_output`.
+        expected: same; of an equal shape.
+        slices: name -> (start, stop) of the last axis.
+    """
+    parts = []
+    for part, (start, stop) in slices.items():
+        ours, theirs = found[..., start:stop], expected[..., start:stop]
+        check = check_output(f"{name}[{part}]", ours, theirs)
+        where = check.where and (*check.where[:-1], check.where[-1] + start)
+        parts.append(replace(check, where=where, problem=""))
+    return parts
+
+
+def _check_floats(
+    name: str,
+    found: Array,
+    expected: Array,
+    tolerance: float,
+    slices: Mapping[str, tuple[int, int]],
+) -> OutputCheck:
+    with np.errstate(all="ignore"):
+        ours, theirs = found.astype(np.float64), expected.astype(np.float64)
+        finite = np.isfinite(theirs)
+        same = np.where(finite, True, (ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
+        same &= np.isfinite(ours) | ~finite
+        difference = np.where(finite & np.isfinite(ours), np.abs(ours - theirs), 0.0)
+    peak = max(float(np.abs(theirs[finite]).max(initial=0.0)), SMALLEST_PEAK)
+    worst = float(difference.max(initial=0.0))
+    relative = worst / peak
+    problem = ""
+    where = _position(difference) if worst else None
+    if not same.all():
+        where = _position(~same)
+        counts = f"{_special(theirs)} in the reference, {_special(ours)} found"
+        problem = f"NaN or infinity at other places: {counts}"
+    elif relative > tolerance:
+        problem = f"{relative:.1e} of the largest value {peak:.3g} off, expected {tolerance:.0e}"
+    return OutputCheck(name, worst, relative, where, _part(where, slices), tolerance, problem)
+
+
+def _check_integers(name: str, found: Array, expected: Array, share: float) -> OutputCheck:
+    ours, theirs = found.astype(np.int64), expected.astype(np.int64)
+    difference = np.abs(ours - theirs)
+    worst = int(difference.max(initial=0))
+    small = expected.dtype.kind != "b" and expected.dtype.itemsize == 1
+    wrong = int((difference > (1 if small else 0)).sum())
+    off = wrong / max(1, expected.size)
+    problem = f"{wrong} of {expected.size} elements differ" if off > share else ""
+    where = _position(difference) if worst else None
+    return OutputCheck(name, worst, off, where, "", share, problem)
+
+
+def _tolerance(dtype: np.dtype[Any], *, half: bool) -> float:
+    if not _is_float(dtype):
+        return 1 / 50 if half else 1 / 1000
+    if dtype.itemsize == 1:
+        return TINY_FLOAT_TOLERANCE
+    return TOLERANCES.get(dtype.name, HALF_TOLERANCE if half else TOLERANCE)
+
+
+def _is_float(dtype: np.dtype[Any]) -> bool:
+    return dtype.kind == "f" or "float" in dtype.name
+
+
+def _position(values: Array) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.unravel_index(int(values.argmax()), values.shape))
+
+
+def _part(where: tuple[int, ...] | None, slices: Mapping[str, tuple[int, int]]) -> str:
+    if not where:
+        return ""
+    # Some slices cover others: the shortest says most.
+    inside = {n: stop - start for n, (start, stop) in slices.items() if start <= where[-1] < stop}
+    return min(inside, key=lambda n: inside[n], default="")
+
+
+def _special(values: Array) -> str:
+    return f"{int(np.isnan(values).sum())} NaN and {int(np.isinf(values).sum())} infinities"

@@ -1,0 +1,75 @@
+"""The figures and the table themselves: what counts as what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.onnx_suite.figures import LEAST_NODE_TESTS, Figures, Result, failures_by_operator
+from tests.onnx_suite.out_of_scope import IN_SCOPE, exclusion_of, is_in_scope
+from tests.onnx_suite.traits import Traits
+
+NODE = Result("node", ("Abs",), in_scope=True, outcome="passed", name="test_abs")
+ON_DEVICE = NODE.ran(folded=False)
+FOLDED = NODE.ran(folded=True)
+FAILED = replace(NODE, outcome="failed", message="ModelError: no")
+REFUSED = replace(NODE, excluded="text")
+
+
+def traits(*operators: str, types: str = "float", opset: int = 22) -> Traits:
+    return Traits(frozenset(operators), frozenset(types.split()), opset)
+
+
+def test_what_is_folded_or_refused_counts_for_less_than_what_runs() -> None:
+    enough = Figures((ON_DEVICE,) * LEAST_NODE_TESTS)
+    assert enough.problems() == []
+    assert Figures((FOLDED,) * LEAST_NODE_TESTS).problems() != []
+    assert Figures((*enough.results[1:], FOLDED)).problems() != []
+    models = (replace(ON_DEVICE, kind="light"),) * LEAST_NODE_TESTS
+    assert Figures(models).problems() != []
+
+
+def test_the_share_counts_failures_and_refusals_against_us() -> None:
+    assert Figures((ON_DEVICE, FOLDED)).share == 1.0
+    assert Figures((ON_DEVICE, FAILED)).share == 0.5
+    assert Figures((ON_DEVICE, REFUSED)).share == 0.5
+    known = replace(FAILED, outcome="skipped")
+    assert Figures((ON_DEVICE, known)).share == 0.5
+    elsewhere = replace(FAILED, in_scope=False)
+    assert Figures((ON_DEVICE, elsewhere)).share == 1.0
+    assert Figures(()).problems() != []
+
+
+def test_results_survive_the_way_from_a_worker() -> None:
+    assert Result.from_data(FOLDED.as_data()) == FOLDED
+
+
+def test_failures_are_listed_by_operator() -> None:
+    other = replace(FAILED, operators=("Add", "Div"), name="test_other")
+    lines = list(failures_by_operator([FAILED, other]))
+    assert lines == [
+        "Abs: 1",
+        "    test_abs: ModelError: no",
+        "Add Div: 1",
+        "    test_other: ModelError: no",
+    ]
+
+
+def test_a_listed_operator_with_text_is_out_of_scope_and_not_counted() -> None:
+    text = traits("Where", types="string bool")
+    found = exclusion_of("test_where_of_text", text)
+    assert found is not None
+    assert found.reason.startswith("text")
+    assert not is_in_scope(text)
+    assert exclusion_of("test_where", traits("Where")) is None
+    assert is_in_scope(traits("Where", types="float16 bool"))
+
+
+def test_one_unlisted_operator_takes_a_test_out_of_the_share() -> None:
+    assert not is_in_scope(traits("Abs", "NonZero"))
+    assert "NonZero" not in IN_SCOPE
+
+
+def test_an_old_opset_is_out_of_scope_and_none_at_all_is_not() -> None:
+    assert exclusion_of("test_abs", traits("Abs", opset=6)) is not None
+    assert exclusion_of("test_abs", traits("Abs", opset=7)) is None
+    assert exclusion_of("test_abs", traits("Abs", opset=0)) is None

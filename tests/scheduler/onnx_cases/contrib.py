@@ -1,0 +1,107 @@
+"""Operators of com.microsoft."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tests.scheduler.onnx_cases.case import Case, Const, case, f, rng, w
+
+# Ratios that make no halves: how those are rounded depends on the order of operations.
+SCALE, ZERO = Const(np.float32(0.07131)), Const(np.uint8(120))
+OUT_SCALE, OUT_ZERO = Const(np.float32(0.05377)), Const(np.uint8(131))
+POOL: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+PADDING = np.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]], np.int32)
+
+
+def ms(op: str, *inputs: Any, **attributes: Any) -> Case:
+    return case(op, *inputs, domain="com.microsoft", **attributes)
+
+
+def u8(*shape: int) -> np.ndarray[Any, Any]:
+    return rng.integers(0, 256, shape).astype(np.uint8)
+
+
+def quantized(op: str, *shape: int, **attributes: Any) -> Case:
+    return ms(op, u8(*shape), SCALE, ZERO, OUT_SCALE, OUT_ZERO, **attributes)
+
+
+CASES = [
+    case("SimplifiedLayerNormalization", f(2, 3, 8), w(8), epsilon=1e-3),
+    ms("Gelu", f(3, 7)),
+    ms("BiasGelu", f(3, 7), w(7)),
+    ms("FastGelu", f(3, 7), w(7)),
+    ms("FastGelu", f(3, 7)),
+    ms("QuickGelu", f(3, 7), alpha=1.3),
+    ms("FusedConv", f(1, 3, 6, 5), w(4, 3, 3, 3), w(4), activation="Relu", pads=[1, 1, 1, 1]),
+    ms("FusedConv", f(1, 3, 6, 5), w(4, 3, 1, 1), w(4), f(1, 4, 6, 5), activation="Relu"),
+    ms(
+        "FusedConv",
+        f(1, 3, 6, 5),
+        w(4, 3, 1, 1),
+        activation="HardSigmoid",
+        activation_params=[0.3, 0.4],
+    ),
+    ms("FusedMatMul", f(2, 5, 3), f(2, 4, 5), transA=1, transB=1, alpha=0.3),
+    ms("FusedMatMul", f(3, 2, 5), f(2, 5, 4), transBatchA=1),
+    ms(
+        "FusedGemm",
+        f(5, 3),
+        w(4, 5),
+        w(4),
+        transA=1,
+        transB=1,
+        alpha=0.5,
+        beta=2.0,
+        activation="Relu",
+    ),
+    ms("SkipLayerNormalization", f(2, 3, 8), f(2, 3, 8), w(8), w(8), w(8), outputs=1, epsilon=1e-5),
+    ms("SkipLayerNormalization", f(2, 3, 8), f(2, 3, 8), w(8)),
+    ms("SkipSimplifiedLayerNormalization", f(2, 3, 8), f(2, 3, 8), w(8), w(8), epsilon=1e-5),
+    ms("Attention", f(2, 5, 12), w(12, 24), w(24), num_heads=2),
+    ms("Attention", f(2, 5, 12), w(12, 24), w(24), PADDING, num_heads=2),
+    ms("Attention", f(2, 5, 12), w(12, 24), w(24), np.array([3, 5], np.int32), num_heads=2),
+    ms("Attention", f(2, 5, 12), w(12, 24), w(24), num_heads=2, unidirectional=1),
+    ms("Attention", f(2, 5, 12), w(12, 20), w(20), num_heads=2, qkv_hidden_sizes=[8, 8, 4]),
+    ms("Attention", f(2, 5, 12), w(12, 24), w(24), None, None, f(2, 2, 5, 5), num_heads=2),
+    ms("MultiHeadAttention", f(2, 3, 8), f(2, 5, 8), f(2, 5, 6), num_heads=2),
+    ms("MultiHeadAttention", f(2, 3, 8), f(2, 5, 8), f(2, 5, 8), w(24), PADDING, num_heads=2),
+    ms(
+        "MultiHeadAttention",
+        f(2, 3, 8),
+        f(2, 5, 8),
+        f(2, 5, 8),
+        None,
+        None,
+        f(1, 2, 3, 5),
+        num_heads=2,
+        scale=0.2,
+    ),
+    *(
+        ms("RotaryEmbedding", f(2, 3, 16), p, w(9, 4), w(9, 4), interleaved=i)
+        for p, i in ((np.array([2]), 0), (rng.integers(0, 9, (2, 3)), 1))
+    ),
+    ms("RotaryEmbedding", f(2, 5, 3, 8), rng.integers(0, 9, (2, 3)), w(9, 4), w(9, 4)),
+    *(
+        ms(op, u8(3, 7), SCALE, ZERO, u8(7), OUT_SCALE, OUT_ZERO, Const(np.float32(0.10193)), ZERO)
+        for op in ("QLinearAdd", "QLinearMul")
+    ),
+    quantized("QLinearSigmoid", 3, 7),
+    quantized("QLinearLeakyRelu", 3, 7, alpha=0.2),
+    *(quantized("QLinearGlobalAveragePool", 1, 4, 3, 5, channels_last=c) for c in (0, 1)),
+    quantized("QLinearAveragePool", 1, 2, 6, 5, **POOL),
+    quantized("QLinearAveragePool", 1, 2, 6, 5, **POOL, count_include_pad=1),
+    ms(
+        "QLinearConcat",
+        OUT_SCALE,
+        OUT_ZERO,
+        u8(2, 3),
+        SCALE,
+        ZERO,
+        u8(2, 4),
+        OUT_SCALE,
+        OUT_ZERO,
+        axis=1,
+    ),
+]

@@ -1,0 +1,79 @@
+"""ONNX models of a few nodes, with the inputs and outputs that a test asks for."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+Sizes = Sequence[int | str | None]
+
+
+def value(name: str, shape: Sizes, code: int = TensorProto.FLOAT) -> onnx.ValueInfoProto:
+    """Return a declared input or output."""
+    return helper.make_tensor_value_info(name, code, shape)
+
+
+def model_of(
+    nodes: Sequence[onnx.NodeProto],
+    inputs: Sequence[onnx.ValueInfoProto],
+    outputs: Sequence[onnx.ValueInfoProto],
+    weights: Mapping[str, NDArray[Any]] | None = None,
+    props: Mapping[str, str] | None = None,
+    opset: int = 17,
+) -> onnx.ModelProto:
+    """Return a model."""
+    initializers = [numpy_helper.from_array(array, name) for name, array in (weights or {}).items()]
+    graph = helper.make_graph(list(nodes), "tiny", list(inputs), list(outputs), initializers)
+    opsets = [helper.make_opsetid("", opset), helper.make_opsetid("com.example", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8, producer_name="tests")
+    helper.set_model_props(model, dict(props or {}))
+    return model
+
+
+def slices_text(slices: Mapping[str, slice]) -> str:
+    """Return output slices as exporters store them."""
+    return base64.b64encode(pickle.dumps(dict(slices))).decode()
+
+
+def mixer(
+    inputs: Mapping[str, Sequence[int]],
+    width: int,
+    slices: Mapping[str, slice] | None = None,
+    codes: Mapping[str, int] | None = None,
+) -> onnx.ModelProto:
+    """Return a model whose outputs (1, width) are different mixes of the means of all inputs.
+
+    Args:
+        inputs: shape by name.
+        width: of the output.
+        slices: output slices, if any.
+        codes: element types that are not float.
+    """
+    codes = dict(codes or {})
+    nodes, means = [], []
+    for index, name in enumerate(inputs):
+        nodes += [
+            helper.make_node("Cast", [name], [f"f{index}"], to=TensorProto.FLOAT),
+            helper.make_node("ReduceMean", [f"f{index}"], [f"m{index}"], keepdims=0),
+            helper.make_node("Reshape", [f"m{index}", "one"], [f"r{index}"]),
+        ]
+        means.append(f"r{index}")
+    nodes += [
+        helper.make_node("Concat", means, ["all"], axis=1),
+        helper.make_node("MatMul", ["all", "w"], ["outputs"]),
+    ]
+    rng = np.random.default_rng(0)
+    weights: dict[str, NDArray[Any]] = {
+        "one": np.array([1, 1]),
+        "w": rng.standard_normal((len(inputs), width)).astype(np.float32),
+    }
+    declared = [value(n, s, codes.get(n, TensorProto.FLOAT)) for n, s in inputs.items()]
+    props = {"output_slices": slices_text(slices)} if slices else None
+    return model_of(nodes, declared, [value("outputs", (1, width))], weights, props)

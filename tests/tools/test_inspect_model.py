@@ -1,0 +1,158 @@
+"""`modeld inspect model.onnx`: everything that is in a model, also one that cannot be compiled."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests.scheduler.tiny_models import mixer, model_of, slices_text, value
+from tools import cli
+
+FLOAT = np.float32
+
+
+@pytest.fixture
+def broken(tmp_path: Path) -> Path:
+    """A model with two operators that nobody has, external weights and metadata."""
+    nodes = [
+        helper.make_node("Gemm", ["x", "w"], ["a"], name="/gemm"),
+        helper.make_node("Frobnicate", ["a"], ["b"], name="/odd", domain="com.example"),
+        helper.make_node("StringNormalizer", ["b"], ["s"], name="/strings"),
+        helper.make_node("Relu", ["a"], ["y"], name="/relu"),
+    ]
+    props = {
+        "model_checkpoint": "run/7",
+        "output_slices": slices_text({"left": slice(0, 8), "rest": slice(8, None)}),
+        "licence": "none",
+    }
+    weights = {"w": np.ones((300, 20), FLOAT)}
+    proto = model_of(
+        nodes, [value("x", ("batch", 300))], [value("y", ("batch", 20))], weights, props
+    )
+    path = tmp_path / "broken.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="weights.bin", size_threshold=0)
+    return path
+
+
+def inspect(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    capsys.readouterr()
+    assert cli.main(["inspect", "--json", *map(str, words)]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def table(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    capsys.readouterr()
+    assert cli.main(["inspect", *map(str, words)]) == 0
+    return capsys.readouterr().out
+
+
+def test_facts_of_a_model_that_cannot_be_compiled(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = inspect(capsys, broken, "--bind", "batch=3")
+    assert found["compiles"] is False
+    assert [(u["node"], u["operator"]) for u in found["unsupported"]] == [
+        ("/odd", "com.example:Frobnicate"),
+        ("/strings", "StringNormalizer"),
+    ]
+    assert found["external"] == [{"file": "weights.bin", "tensors": 1, "bytes": 24000}]
+    assert found["producer"] == "tests"
+    assert found["ir_version"] == 8
+    assert found["opsets"] == {"ai.onnx": 17, "com.example": 1}
+    assert found["checkpoint"] == "run/7"
+    assert found["metadata"] == {"licence": "none"}
+    assert found["output_slices"] == {"left": [0, 8], "rest": [8, 20]}
+    assert found["element_types"] == {"float32": 24000}
+    assert found["inputs"] == [
+        {"name": "x", "dtype": "float", "shape": ["batch", 300], "bound": [3, 300]}
+    ]
+    assert found["flops_by_operator"]["Gemm"] == 2 * 3 * 20 * 300
+    assert found["flops"] == 2 * 3 * 20 * 300 + 60
+    assert "nodes" not in found
+    assert found["interface"] is None
+
+
+def test_tables_of_a_model_that_cannot_be_compiled(
+    broken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = table(capsys, broken)
+    for line in (
+        "cannot be compiled: 2 problems",
+        "com.example:Frobnicate",
+        "external data: weights.bin",
+        "metadata: licence",
+        "batch bound to 1",
+        "no, see below",
+    ):
+        assert line in text
+
+
+def test_nodes_with_shapes_and_work(broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    gemm, odd, _, relu = inspect(capsys, broken, "--nodes")["nodes"]
+    assert gemm == {
+        "name": "/gemm",
+        "operator": "Gemm",
+        "shape": [1, 20],
+        "dtype": "float32",
+        "bytes": 80,
+        "flops": 12000,
+        "constant": False,
+    }
+    assert (odd["shape"], odd["dtype"]) == (None, "")
+    assert relu["flops"] == 20
+    rows = [line.split() for line in table(capsys, broken, "--nodes").splitlines()]
+    assert ["/gemm", "Gemm", "1x20", "float32", "0.012"] in rows
+
+
+def test_a_driving_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    images = {"input_imgs": (1, 12, 128, 256), "big_input_imgs": (1, 12, 128, 256)}
+    memory = {"desire": (1, 100, 8), "features_buffer": (1, 99, 512), "traffic_convention": (1, 2)}
+    path = tmp_path / "supercombo.onnx"
+    halves = dict.fromkeys((*images, *memory), TensorProto.FLOAT16)
+    onnx.save(mixer({**images, **memory}, 8, codes=halves), path)
+    known = inspect(capsys, path)["interface"]
+    assert known["generation"] == "monolithic supercombo (2023 to 2024)"
+    assert known["role"] == "monolithic"
+    assert known["inputs"]["features_buffer"] == "features of past frames"
+    assert known["float16_inputs"] == [*images, *memory]
+    assert "--plain" in known["advice"]
+    assert "driving model: monolithic supercombo" in table(capsys, path)
+
+
+def test_names_from_the_model_cannot_reach_the_terminal_raw(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "odd.onnx"
+    nodes = [helper.make_node("Relu", ["x\x1b[2J"], ["y"], name="n\x1b[2J")]
+    proto = model_of(
+        nodes, [value("x\x1b[2J", (2, 3))], [value("y", (2, 3))], {}, {"a\x1b": "\x1b"}
+    )
+    proto.producer_name = "\x1b[31m"
+    onnx.save(proto, path)
+    assert "\x1b" not in table(capsys, path, "--nodes")
+
+
+@pytest.mark.parametrize("option", [["--nodes"], ["--bind", "n=1"]], ids=str)
+def test_options_of_models_are_for_models(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    capsys.readouterr()
+    assert cli.main(["inspect", str(tiny_model), *option]) == 2
+    assert f"{option[0]} needs an ONNX model" in capsys.readouterr().err
+
+
+def test_a_schedule_takes_bindings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "m.onnx"
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    onnx.save(model_of(nodes, [value("x", ("n", 4))], [value("y", ("n", 4))]), path)
+    found = inspect(capsys, "--schedule", path, "--bind", "n=6")
+    assert "6" in json.dumps(found["entries"]["run"])
+    capsys.readouterr()
+    assert cli.main(["inspect", "--schedule", str(path), "--nodes"]) == 2
