@@ -28,14 +28,9 @@ from runtime.errors import NoDeviceError
 from scheduler.errors import ModelError, SchedulerError
 from scheduler.onnx_backend_arrays import check_types, named_arrays
 from scheduler.onnx_backend_program import ModelProgram, compile_for
-from scheduler.onnx_import.files.load import (
-    DEFAULT_DOMAINS,
-    OLDEST_OPSET,
-    OnnxModel,
-    from_proto,
-    one_line,
-)
+from scheduler.onnx_import.files.load import OnnxModel, from_proto
 from scheduler.onnx_import.support import check_supported
+from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line
 
 Array = NDArray[Any]
 
@@ -130,8 +125,8 @@ class OnnxBackend(Backend):
         """Return whether the versions a model asks for can be compiled, and if not, why."""
         newest = onnx.defs.onnx_opset_version()
         for opset in model.opset_import:
-            if opset.domain in DEFAULT_DOMAINS and not OLDEST_OPSET <= opset.version <= newest:
-                return False, f"expected opset {OLDEST_OPSET} to {newest}, found {opset.version}"
+            if opset.domain in DEFAULT_DOMAINS and not 1 <= opset.version <= newest:
+                return False, f"expected opset 1 to {newest}, found {opset.version}"
         return True, ""
 
     @classmethod

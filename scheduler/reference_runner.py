@@ -17,7 +17,7 @@ from onnx import numpy_helper
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, load_model
-from scheduler.onnx_import.files.load import one_line
+from scheduler.onnx_import.text import one_line
 
 Array = NDArray[Any]
 MAX_THREADS = 2

@@ -142,6 +142,8 @@ def kind_of(path: Path) -> str:
     Raises:
         InspectError: the file cannot be read, or begins like none of them.
     """
+    if path.exists() and not path.is_file():  # a pipe would be waited for
+        raise InspectError(f"{path}: expected a file, found something else")
     try:
         with path.open("rb") as file:
             start = file.read(64)

@@ -17,6 +17,7 @@ from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower.choice import HEURISTIC, Choice
+from scheduler.lower.dots import dot_tiles
 from scheduler.lower.parts import inner_parts
 from scheduler.lower.place import PlacedBody, dependencies, looped
 from scheduler.lower.tile import contraction_tile, window_rows
@@ -152,6 +153,8 @@ def choose_schedule(
     if schedule.reduce_order and vector in tiles:
         heavy = [ld for ld in loads if ld.times > 1]
         _register_tile(schedule, tiles, heavy, hoisted)
+    if vector is None and hoisted is None:
+        _dot_tile(schedule, tiles, body)
     _resize(schedule, tiles, choice)
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
@@ -297,6 +300,17 @@ def _register_tile(
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
         if r.size <= SMALL_RANGE and r is not vector and r not in rows:
             tile.unroll = r.size
+
+
+def _dot_tile(schedule: Schedule, tiles: dict[Atom, Tile], body: PlacedBody) -> None:
+    """Cut the results of dot products in blocks that share what they load."""
+    cut = dot_tiles(schedule.across, body.ranges, dependencies(body.value), schedule.lanes)
+    for atom, unroll in cut.items():
+        tiles[atom].unroll = unroll
+    sums = prod(cut.values())
+    for r in schedule.across.values():
+        if schedule.reduce_unroll[r] * sums > MAX_UNROLLED:
+            schedule.reduce_unroll[r] = 1
 
 
 def _row_stride(row: Atom, loads: list[LoadInfo]) -> int:

@@ -33,6 +33,8 @@ RESULT_OVERHEAD = 3
 # Cycles per row of results: it starts on a cache line of its own.
 ROW_OVERHEAD = 3
 MAX_VECTORS = 4
+# Rows and columns of a tile of dot products.
+MAX_DOTS = 8
 # Bytes after which the sets of the innermost cache repeat.
 PAGE = 4096
 # Cycles to widen a vector of halves.
@@ -113,6 +115,32 @@ def _tile_cycles(v: int, r: int, steps: int, lanes: int, *, again: bool) -> floa
     if again:
         step += v * lanes * 4 * STREAM_COST
     return steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
+
+
+def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> tuple[int, int]:
+    """Return (rows, columns) of the register tile of dot products with lanes across the reduction.
+
+        rows x columns accumulators; a step loads one vector for each row and each column.
+
+    Args:
+        rows, columns: of results, in all.
+        steps: of the reduction, in vectors.
+        lanes: float32 elements of a vector.
+        sums: reductions that run side by side.
+    """
+    registers = device_spec.current().vector_registers
+    horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
+    best = (float("inf"), 1, 1)
+    for r in range(1, min(rows, MAX_DOTS) + 1):
+        for c in range(1, min(columns, MAX_DOTS) + 1):
+            count = sums * r * c
+            if count + sums * min(r, c) + 1 > registers and r * c > 1:
+                break
+            step = max(count / ISSUE, (count + sums * (r + c)) / ISSUED, LATENCY)
+            cycles = steps * step + TILE_OVERHEAD + (horizontal + RESULT_OVERHEAD) * count
+            tiles = -(-rows // r) * -(-columns // c)
+            best = min(best, (tiles * cycles, r, c))
+    return best[1:]
 
 
 def _step_cycles(v: int, r: int) -> float:

@@ -13,11 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import helper, numpy_helper
+from onnx import helper
 
 from scheduler.errors import DynamicInputError, ModelError
 from scheduler.node import toposort
 from scheduler.onnx_import.element_types import CARRIED, carried, graph_array, weight_of
+from scheduler.onnx_import.files.initializers import tensor_array
 from scheduler.ops import Op
 from scheduler.tensor import Tensor
 
@@ -172,7 +173,7 @@ class NodeContext:
     def array_attribute(self, name: str) -> Array | None:
         """Return a tensor attribute as it is computed with, None if it is not there."""
         value = self.attribute(name)
-        return None if value is None else graph_array(numpy_helper.to_array(value))
+        return None if value is None else graph_array(tensor_array(value, f"its {name}"))
 
     def number(self, name: str, default: float) -> float:
         """Return a float attribute or the default."""

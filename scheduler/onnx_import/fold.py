@@ -16,7 +16,7 @@ from onnx import helper
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array, Value
-from scheduler.onnx_import.files.load import one_line
+from scheduler.onnx_import.text import one_line
 from scheduler.tensor import Tensor
 
 

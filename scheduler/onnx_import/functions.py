@@ -16,7 +16,7 @@ import onnx
 from onnx import TypeProto, helper
 
 from scheduler.errors import ModelError
-from scheduler.onnx_import.files.load import DEFAULT_DOMAINS, one_line
+from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line
 
 Key = tuple[str, str, str]
 

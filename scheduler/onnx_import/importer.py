@@ -15,10 +15,11 @@ from scheduler.errors import ModelError
 from scheduler.onnx_import.binding import Binding
 from scheduler.onnx_import.context import AnyValue, ValueList
 from scheduler.onnx_import.element_types import carried, graph_array, type_name
-from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model, printable
+from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.inference import carried_types
 from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata, sliced_width
 from scheduler.onnx_import.support import check_supported
+from scheduler.onnx_import.text import printable
 from scheduler.onnx_import.translate import Scope, Values, translation_of
 from scheduler.tensor import Tensor
 
@@ -88,7 +89,7 @@ def import_model(
         logger.info("%s: %s", model.name, note)
     width = sliced_width({name: tensor.shape for name, tensor in outputs.items()})
     metadata = parse_metadata(model.metadata_props, width, model.name)
-    return ImportedModel(bound, outputs, metadata, tuple(binding.notes), model)
+    return ImportedModel(bound, outputs, metadata, (*model.notes, *binding.notes), model)
 
 
 def _as_model(source: str | Path | onnx.ModelProto | OnnxModel) -> OnnxModel:

@@ -14,7 +14,8 @@ from typing import Final
 from onnx import TensorProto, ValueInfoProto
 
 from scheduler.errors import ModelError
-from scheduler.onnx_import.files.load import OnnxModel, printable
+from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.text import printable
 
 Shape = tuple[int | None, ...]
 

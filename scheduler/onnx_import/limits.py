@@ -27,6 +27,8 @@ COUNTS = {
 }
 # A value that is filled in here rather than read from the file: a sparse weight made dense.
 MAX_FILLED_BYTES = 2**28
+# A value that is computed while importing, from others that are known.
+MAX_KNOWN_BYTES = 2**31
 
 
 def check_shape(

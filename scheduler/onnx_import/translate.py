@@ -13,13 +13,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import onnx
-from onnx import TypeProto, numpy_helper
+from onnx import TypeProto
 
 from scheduler.errors import DynamicInputError, ModelError, SchedulerError
 from scheduler.node import origin
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
 from scheduler.onnx_import.element_types import graph_array
-from scheduler.onnx_import.files.load import DEFAULT_DOMAINS, OnnxModel, one_line, printable
+from scheduler.onnx_import.files.initializers import graph_constants
+from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.fold import evaluate_reference
 from scheduler.onnx_import.functions import (
     Body,
@@ -29,17 +30,25 @@ from scheduler.onnx_import.functions import (
     schema_body,
     tensor_type,
 )
+from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
 from scheduler.onnx_import.support import node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
+from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor import Tensor, evaluate
 
 Values = MutableMapping[str, AnyValue]
 
 # What a translator runs into on inputs of the wrong rank or attributes of the wrong type.
-_MALFORMED = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, MemoryError)
+_MALFORMED = (
+    *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError),
+    *(MemoryError, RuntimeError),
+)
 # Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
 MAX_DEPTH = 32
 MAX_NODES = 500_000
+# Text of a message about one node: what it says, and where the node is.
+MAX_REASON = 260
+MAX_LABEL = 90
 
 
 @dataclass(slots=True)
@@ -65,9 +74,8 @@ class Translation:
     def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:
         """Return the initializers of a graph inside a node."""
         if id(graph) not in self.initializers:
-            self.initializers[id(graph)] = {
-                t.name: graph_array(numpy_helper.to_array(t)) for t in graph.initializer
-            }
+            known = graph_constants(graph, self.model)
+            self.initializers[id(graph)] = {n: graph_array(a) for n, a in known.items()}
         return self.initializers[id(graph)]
 
 
@@ -111,7 +119,7 @@ class Scope:
         return self.values[name]
 
     def _node(self, node: onnx.NodeProto) -> Sequence[AnyValue]:
-        label = self.path + node_label(node)
+        label = printable(self.path + node_label(node), MAX_LABEL)
         where = f'{self.shared.model}: node "{label}" ({qualified_op(node)}, opset {self.opset})'
         missing = [printable(name) for name in node.input if name and name not in self.values]
         if missing:
@@ -121,8 +129,9 @@ class Scope:
             raise ModelError(f"{where}: loops and functions come to more than {MAX_NODES} nodes")
         resolved = tuple(self.values[name] if name else None for name in node.input)
         try:
-            with origin(label):
-                return self._results(node, resolved, label)
+            # Arithmetic on what is known may divide by 0, as on the device: no warning then.
+            with origin(label), np.errstate(all="ignore"):
+                return _checked(self._results(node, resolved, label))
         except DynamicInputError as error:
             raise DynamicInputError(_prefixed(where, error), error.value, error.inputs) from error
         except SchedulerError as error:
@@ -207,7 +216,17 @@ class Scope:
 def _prefixed(where: str, error: SchedulerError) -> str:
     """Return a message that names the innermost node only."""
     text = str(error)
-    return text if text.startswith(where.split(": node ", 1)[0] + ": node ") else f"{where}: {text}"
+    if text.startswith(where.split(": node ", 1)[0] + ": node "):
+        return text
+    return f"{where}: {printable(text, MAX_REASON)}"
+
+
+def _checked(results: Sequence[AnyValue]) -> Sequence[AnyValue]:
+    """Return results, none of which has more axes or bytes than a device has room for."""
+    for value in results:
+        if isinstance(value, Tensor):
+            check_shape(value.shape, value.dtype.itemsize, "its result")
+    return results
 
 
 def _element_type(value: Tensor | Array) -> int:
@@ -230,5 +249,7 @@ def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
 def _fold(results: Sequence[AnyValue]) -> list[AnyValue]:
     """Evaluate results that depend on no input; the interpreter is what defines their meaning."""
     lazy = [value for value in results if isinstance(value, Tensor)]
+    for value in lazy:
+        check_shape(value.shape, value.dtype.itemsize, "its value, known now", MAX_KNOWN_BYTES)
     arrays = iter(evaluate(lazy))
     return [next(arrays) if isinstance(value, Tensor) else value for value in results]

@@ -72,9 +72,9 @@ def test_archives_folders_and_pipes_are_no_models(tmp_path: Path) -> None:
             {"opset_imports": [helper.make_opsetid("", 13), helper.make_opsetid("ai.onnx", 17)]},
             ["one opset of the default domain", "[13, 17]"],
         ),
-        ({"opset_imports": [helper.make_opsetid("", 6)]}, ["opset 7 to", "found 6"]),
-        ({"opset_imports": [helper.make_opsetid("", -1)]}, ["opset 7 to", "found -1"]),
-        ({"opset_imports": [helper.make_opsetid("", 2**40)]}, ["opset 7 to"]),
+        ({"opset_imports": [helper.make_opsetid("", 0)]}, ["opset 1 to", "found 0"]),
+        ({"opset_imports": [helper.make_opsetid("", -1)]}, ["opset 1 to", "found -1"]),
+        ({"opset_imports": [helper.make_opsetid("", 2**40)]}, ["opset 1 to"]),
     ],
 )
 def test_a_version_that_is_not_read(options: dict[str, Any], parts: list[str]) -> None:

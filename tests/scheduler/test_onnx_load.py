@@ -91,10 +91,34 @@ def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
         expect_one_line(lambda: import_model(path), "cut.onnx")
 
 
-@pytest.mark.parametrize("opset", [6, 1000])
+@pytest.mark.parametrize("opset", [0, 1000])
 def test_opset_out_of_range(opset: int) -> None:
     model = add_model(opset_imports=[helper.make_opsetid("", opset)])
-    expect_one_line(lambda: from_proto(model), "expected opset 7 to", f"found {opset}")
+    expect_one_line(lambda: from_proto(model), "expected opset 1 to", f"found {opset}")
+
+
+def test_a_model_of_an_old_opset_is_converted_with_a_note() -> None:
+    # Opset 1 to 6 broadcast along an axis that is named.
+    node = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy")
+    w = helper.make_tensor_value_info("w", TensorProto.FLOAT, [2])
+    data = numpy_helper.from_array(np.array([10, 20], np.float32), "w")
+    graph = helper.make_graph([node], "old", [x, w], [y], [data])
+    old = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3)
+    old.metadata_props.add(key="model_checkpoint", value="kept")
+    imported = import_model(old)
+    assert imported.notes == ("converted from opset 6 to 13 by onnx",)
+    assert imported.metadata.checkpoint == "kept"
+    (found,) = evaluate(list(imported.outputs.values()), {"x": np.zeros((2, 3), np.float32)})
+    np.testing.assert_array_equal(found, [[10] * 3, [20] * 3])
+
+
+def test_what_cannot_be_converted_is_refused() -> None:
+    node = helper.make_node("Pad", ["x"], ["y"], paddings=[0] * 8)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 3, 4]) for n in "xy")
+    graph = helper.make_graph([node], "old", [x], [y])
+    old = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 1)], ir_version=3)
+    expect_one_line(lambda: from_proto(old), "opset 1 is older than 7", "for Pad")
 
 
 def test_checker_message_is_passed_on() -> None:

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from scheduler.onnx_import import load_model
-from scheduler.onnx_import.files.load import OnnxModel, printable
+from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
+from scheduler.onnx_import.text import printable
 from tools.inspect import Section
 from tools.lib.table import format_size
 

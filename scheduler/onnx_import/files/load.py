@@ -14,9 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import onnx
-from google.protobuf.message import (
-    DecodeError,
-)
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
@@ -24,14 +22,12 @@ from scheduler.onnx_import.files.external import ExternalData, forget, inner_ten
 from scheduler.onnx_import.files.file_kind import unlike_onnx
 from scheduler.onnx_import.files.graph_checks import all_nodes, check_graphs, check_text
 from scheduler.onnx_import.files.initializers import check_tensor, graph_constants
+from scheduler.onnx_import.files.upgrade import OLDEST_OPSET, TARGET_OPSET, upgraded
 from scheduler.onnx_import.limits import MAX_FILE_BYTES
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 
-__all__ = ["DEFAULT_DOMAINS", "OnnxModel", "from_proto", "load_model", "one_line", "printable"]
-
 logger = logging.getLogger(__name__)
 
-OLDEST_OPSET = 7
 OLDEST_IR_VERSION = 3  # the first with operator sets
 
 
@@ -148,8 +144,16 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
         if is_external(tensor):
             external.read_into(tensor)
         check_tensor(tensor, f'{name}: tensor "{printable(tensor.name)}"')
+    old = opset < OLDEST_OPSET
+    if old:  # what converts it needs all data inside
+        for tensor in filter(is_external, model.graph.initializer):
+            external.read_into(tensor)
     constants = _constants(model.graph, name, external)
     _run_checker(model, name, opset)
+    if old:
+        model, note = upgraded(model, opset, name)
+        opset, notes = TARGET_OPSET, [*notes, note]
+        constants = _constants(model.graph, name, external)
     for note in notes:
         logger.info("%s: %s", name, note)
     return OnnxModel(model, name, opset, sha256, constants, tuple(notes))
@@ -181,9 +185,9 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
             f"{name}: expected one opset of the default domain, found {sorted(versions) or 'none'}"
         )
     (version,) = versions
-    if not OLDEST_OPSET <= version <= newest:
+    if not 1 <= version <= newest:
         raise ModelError(
-            f"{name}: expected opset {OLDEST_OPSET} to {newest}, found {version}; "
+            f"{name}: expected opset 1 to {newest}, found {version}; "
             "export it again with another opset_version"
         )
     return int(version)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import onnx
-from onnx import numpy_helper
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array, NodeContext, Value
+from scheduler.onnx_import.element_types import graph_array
+from scheduler.onnx_import.files.initializers import dense_array, tensor_array
 
 
 def constant(ctx: NodeContext) -> Value:
@@ -21,33 +21,16 @@ def constant(ctx: NodeContext) -> Value:
     attribute = ctx.node.attribute[0].name if ctx.node.attribute else "nothing"
     value = ctx.attribute(attribute)
     if attribute == "value":
-        return numpy_helper.to_array(value)
+        return graph_array(tensor_array(value, "its value"))
     if attribute in ("value_float", "value_floats"):
         return np.array(value, np.float32)
     if attribute in ("value_int", "value_ints"):
         return np.array(value, np.int64)
     if attribute == "sparse_value":
-        return _densified(value)
+        return graph_array(dense_array(value, "its value"))
     strings = attribute in ("value_string", "value_strings")
     more = "; strings are not supported" if strings else ""
     raise ModelError(f"expected a tensor, floats or ints, found {attribute}{more}")
-
-
-def _densified(sparse: onnx.SparseTensorProto) -> Array:
-    """Return a sparse tensor as an array: indices are (count,), row-major, or (count, axes)."""
-    shape, values = tuple(sparse.dims), numpy_helper.to_array(sparse.values)
-    indices = numpy_helper.to_array(sparse.indices)
-    size = math.prod(shape)
-    if any(s < 0 for s in shape) or size > MAX_DENSE:
-        raise ModelError(f"a sparse tensor {list(shape)}; expected at most {MAX_DENSE} elements")
-    flat = indices
-    if indices.ndim == 2:
-        flat = np.ravel_multi_index(tuple(indices.T), shape)
-    if flat.shape != values.shape or (flat.size and not 0 <= flat.min() <= flat.max() < size):
-        raise ModelError(f"indices {list(indices.shape)} do not fit a sparse tensor {list(shape)}")
-    dense = np.zeros(size, values.dtype)
-    dense[flat] = values
-    return dense.reshape(shape)
 
 
 def constant_of_shape(ctx: NodeContext) -> Value:
@@ -55,8 +38,8 @@ def constant_of_shape(ctx: NodeContext) -> Value:
     shape = ctx.ints(0, "shape")
     if any(s < 0 for s in shape):
         raise ModelError(f"shape {shape} has a negative size")
-    tensor = ctx.attribute("value")
-    fill = np.zeros((), np.float32) if tensor is None else numpy_helper.to_array(tensor)
+    given = ctx.array_attribute("value")
+    fill: Array = np.zeros((), np.float32) if given is None else given
     return np.broadcast_to(fill.reshape(()), shape)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array
 from scheduler.tensor import Tensor
 
@@ -107,7 +108,8 @@ def combine(x: Tensor, axis: int, taps: Taps) -> Tensor:
         else:
             term = read if column[0] == 1 else read * float(column[0])
         total = term if total is None else total + term
-    assert total is not None  # the weights of a position never are all zero
+    if total is None:  # a region of interest that is not finite
+        raise ModelError("no element has a weight; expected finite scales and regions")
     return total
 
 

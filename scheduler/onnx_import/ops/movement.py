@@ -8,6 +8,7 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
+from scheduler.onnx_import.limits import check_shape
 from scheduler.onnx_import.ops.picks import pick_rows
 from scheduler.tensor import Tensor
 
@@ -87,6 +88,8 @@ def split(ctx: NodeContext) -> list[Value]:
     if sizes is None:
         whole = x.shape[axis]
         count = ctx.integer("num_outputs", len(ctx.node.output))
+        if count != len(ctx.node.output):
+            raise ModelError(f"num_outputs is {count}, but it has {len(ctx.node.output)} outputs")
         size = -(-whole // count)
         if ctx.opset < 18 and whole % count:
             raise ModelError(f"axis {axis} of {x.shape} does not split into {count} equal parts")
@@ -114,6 +117,8 @@ def pad(ctx: NodeContext) -> Value:
     pairs = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         pairs[axis] = (widths[i], widths[len(axes) + i])
+    padded = [max(0, size + sum(pair)) for size, pair in zip(x.shape, pairs, strict=True)]
+    check_shape(padded, x.dtype.itemsize, "its result")
     if mode == "constant":
         return _pad_constant(ctx, x, pairs)
     if mode not in ("edge", "reflect", "wrap"):

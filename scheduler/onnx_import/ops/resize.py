@@ -11,6 +11,7 @@ import numpy as np
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
+from scheduler.onnx_import.limits import check_shape
 from scheduler.onnx_import.ops.interpolate import Filter, combine, read_along, taps_of
 from scheduler.tensor import Tensor
 
@@ -96,6 +97,9 @@ def _resized(
         raise ModelError(
             f"sizes {[s.size for s in changed]} cannot become {[s.target for s in changed]}"
         )
+    target = {s.axis: s.target for s in changed}
+    shape = [target.get(axis, size) for axis, size in enumerate(x.shape)]
+    check_shape(shape, x.dtype.itemsize, "its result")
     if kinds[mode] == "nearest":
         for side in changed:
             # float32 as the scales are: in float64 a scale of 0.6 misses the integers it means.

@@ -1,0 +1,37 @@
+"""Models of opset 1 to 6, written before 2018: converted by onnx, which knows what changed."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import version_converter
+
+from scheduler.errors import ModelError
+from scheduler.onnx_import.text import one_line
+
+OLDEST_OPSET = 7
+# What old models become: an opset that the converter reaches from all of them.
+TARGET_OPSET = 13
+
+
+def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
+    """Return a model of an opset that translators know, and a note about it.
+
+    Args:
+        model: checked.
+        opset: that it is written in, below OLDEST_OPSET.
+        name: for messages.
+
+    Raises:
+        ModelError: onnx cannot convert it.
+    """
+    try:
+        made = version_converter.convert_version(model, TARGET_OPSET)
+    except Exception as error:  # what the converter raises is documented nowhere
+        reason = one_line(error).rpartition("failed: ")[2]  # after a place in its source
+        raise ModelError(
+            f"{name}: opset {opset} is older than {OLDEST_OPSET}, and onnx cannot convert it: "
+            f"{reason}; export it again with a newer opset_version"
+        ) from error
+    del made.metadata_props[:]
+    made.metadata_props.extend(model.metadata_props)
+    return made, f"converted from opset {opset} to {TARGET_OPSET} by onnx"
