@@ -21,6 +21,7 @@ from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.interfaces import check_driving, recognise
 from scheduler.passes.precision import FP32
 from scheduler.schedule_cache import EntryGraph, emitted_for
+from scheduler.targets import AUTO, target_for
 from scheduler.tuned_table import TunedTable
 from scheduler.warp import Camera
 
@@ -106,7 +107,8 @@ def compile_plain(
     Args:
         source: ONNX file, or one that was read.
         precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
-        target: device to compile for, see `scheduler.targets`; None for the one in force.
+        target: device to compile for, see `scheduler.targets`; None for the one of the context, or
+            of this machine's device.
         tables: measured loops; None for the table in force, see `scheduler.tuned_table`.
         bind: sizes of symbolic dimensions by name, see `import_model`; those not named are 1.
 
@@ -121,7 +123,7 @@ def compile_plain(
         inputs=[t.node for t in imported.inputs.values()],
         precision=precision,
     )
-    with device_spec.using(target or device_spec.current()):
+    with device_spec.using(target or device_spec.chosen() or target_for(AUTO)):
         name = Path(model.name).stem or "model"
         emitted = _emitted({"run": graph}, name, "plain", tables)
     finished = _finish(emitted, {"model": model}, {})
@@ -166,7 +168,7 @@ def compile_driving(
     for size, camera in sizes.items():
         entries[f"prepare:{size}"] = prepare_graph(camera, states)
     entries = {name: replace(graph, precision=precision) for name, graph in entries.items()}
-    with device_spec.using(target or device_spec.current()):
+    with device_spec.using(target or device_spec.chosen() or target_for(AUTO)):
         emitted = _emitted(entries, "driving", "driving", tables)
     imported = [import_model(model, bind=driving_sizes(model)) for model in models.values()]
     finished = _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))

@@ -235,7 +235,7 @@ _ROWS: Final = (
 SPECS: Final[dict[str, DeviceSpec]] = {row.target: row for row in _ROWS}
 DEFAULT: Final = SPECS["cpu"]
 
-_active: ContextVar[DeviceSpec] = ContextVar("device_spec", default=DEFAULT)
+_active: ContextVar[DeviceSpec | None] = ContextVar("device_spec", default=None)
 
 
 def spec_of(target: str) -> DeviceSpec:
@@ -249,13 +249,18 @@ def spec_of(target: str) -> DeviceSpec:
     return SPECS[target]
 
 
+def chosen() -> DeviceSpec | None:
+    """Return the spec of the context, None outside of `using`."""
+    return _active.get()
+
+
 def current() -> DeviceSpec:
     """Return the spec in force: that of the context, with the environment's number of buffers.
 
     Raises:
         SchedulerError: `MAX_KERNEL_BUFFERS` is no number, or too small.
     """
-    spec = _active.get()
+    spec = chosen() or DEFAULT
     asked = flags.max_kernel_buffers()
     if asked is None:
         return spec
@@ -287,5 +292,5 @@ def using(spec: DeviceSpec) -> Iterator[None]:
 @contextmanager
 def using_limits(limits: Limits) -> Iterator[None]:
     """Schedule within these limits inside the block, else as for the device in force."""
-    with using(replace(_active.get(), limits=limits)):
+    with using(replace(chosen() or DEFAULT, limits=limits)):
         yield

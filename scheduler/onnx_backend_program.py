@@ -14,6 +14,7 @@ from runtime.artifact import from_memory
 from runtime.device import Device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
+from scheduler import device_spec
 from scheduler.errors import DynamicInputError, ModelError
 from scheduler.node import toposort
 from scheduler.onnx_backend_arrays import from_storage, to_storage
@@ -21,6 +22,7 @@ from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.importer import ImportedModel, import_model
 from scheduler.ops import Op
 from scheduler.schedule_cache import EntryGraph, emitted_for
+from scheduler.targets import spec_of_device
 
 Array = NDArray[Any]
 
@@ -95,7 +97,8 @@ def compile_for(
     if nodes:
         graph = EntryGraph(nodes, inputs=[t.node for t in imported.inputs.values()])
         # Shapes and values of one run: of no use to another process.
-        emitted = emitted_for({"run": graph}, name=model.name, kind="plain", disk=False)
+        with device_spec.using(spec_of_device(device)):
+            emitted = emitted_for({"run": graph}, name=model.name, kind="plain", disk=False)
         artifact = from_memory(emitted.manifest, emitted.data)
         program = Program(artifact, device, shared_cache(device))
     order = tuple(name for name in codes if name in needed)

@@ -174,15 +174,19 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
 
 def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
     """Compile as ``modeld compile`` does without further options."""
+    from runtime.device import choose_device
     from scheduler.compile import compile_driving, compile_plain
+    from scheduler.targets import AUTO, target_for
+    from scheduler.tuned_table import table_for
     from tools.compile import parse_camera
 
+    info, spec = choose_device(args.device).info, target_for(AUTO, args.device)
+    table = table_for(spec.target, info.name, info.driver)
     if len(paths) == 1:
-        compiled = compile_plain(paths[0])
+        compiled = compile_plain(paths[0], target=spec, tables=lambda _: table)
     else:
-        compiled = compile_driving(
-            paths[0], paths[1], [parse_camera(args.camera or DEFAULT_CAMERA)]
-        )
+        cameras = [parse_camera(args.camera or DEFAULT_CAMERA)]
+        compiled = compile_driving(paths[0], paths[1], cameras, target=spec, tables=lambda _: table)
     compiled.build(args.device).write(target)
     return target
 
