@@ -117,7 +117,7 @@ def tensor_array(tensor: TensorProto, label: str) -> Array:
     except (ValueError, TypeError, KeyError, OverflowError, NotImplementedError) as error:
         raise ModelError(f"{label} is damaged: {one_line(error)}") from error
     # Bytes other than 0 and 1 would be neither true nor false.
-    return array.view(np.uint8) != 0 if array.dtype == np.bool_ else array
+    return np.asarray(array.view(np.uint8) != 0) if array.dtype == np.bool_ else array
 
 
 def check_tensor(tensor: TensorProto, label: str) -> None:

@@ -68,4 +68,5 @@ CASES = [
     case("Constant", value=numpy_helper.from_array(f(2, 3))),
     case("Constant", value_ints=[1, 2]),
     case("Constant", value_float=1.5),
+    case("Constant", value=numpy_helper.from_array(np.array(True))),
 ]
