@@ -127,7 +127,7 @@ def compile_plain(
         name = Path(model.name).stem or "model"
         emitted = _emitted({"run": graph}, name, "plain", tables)
     finished = _finish(emitted, {"model": model}, {})
-    return replace(finished, notes=(*model.notes, *imported.notes))
+    return replace(finished, notes=imported.notes)
 
 
 def compile_driving(

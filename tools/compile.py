@@ -43,6 +43,7 @@ from scheduler.viz import write_page
 from scheduler.warp import Camera
 from tools.errors import UsageError
 from tools.lib.bindings import add_bind, parse_bindings
+from tools.lib.constants import add_constant, with_constants
 from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
@@ -101,6 +102,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--device", help="OpenCL device, as `modeld devices` names it")
     add_bind(parser)
+    add_constant(parser)
     parser.add_argument(
         "--verify",
         action="store_true",
@@ -169,18 +171,22 @@ def _compile(args: argparse.Namespace, found: list[Tuned]) -> CompiledModel:
             raise UsageError(
                 "--camera needs a vision and a policy model; a plain model has no camera"
             )
-        model = load_model(args.model[0])
+        model = _plain_model(args)
         compiled = compile_plain(model, bind=bind, **options)
         return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
     if len(args.model) != 2:
         raise UsageError(f"expected VISION.onnx and POLICY.onnx, found {len(args.model)} files")
-    if bind:
+    if bind or args.constant:
         raise UsageError(
-            "--bind needs a plain model; a driving program fixes the sizes of all its inputs"
+            "--bind and --constant need a plain model; a driving program fixes all its inputs"
         )
     cameras = [parse_camera(text) for text in args.camera or DEFAULT_CAMERAS]
     models = Path(args.model[0]), Path(args.model[1])
     return compile_driving(*models, cameras, **options)
+
+
+def _plain_model(args: argparse.Namespace) -> OnnxModel:
+    return with_constants(load_model(args.model[0]), args.constant)
 
 
 def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
@@ -204,7 +210,11 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
         SelfCheckError: it differs by too much.
     """
     if _is_plain(args):
-        reports = [verify(compiled, Path(args.model[0]), args.device)]
+        reports = [verify(
+                compiled,
+                _plain_model(args) if args.constant else Path(args.model[0]),
+                args.device,
+            )]
     else:
         models = dict(zip(("vision", "policy"), map(Path, args.model), strict=True))
         options: CompileOptions = {

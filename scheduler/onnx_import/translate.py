@@ -61,7 +61,8 @@ class Translation:
         types: ONNX element types by value name, where some are carried.
         weights: constants already turned into Tensors.
         nodes: translated so far.
-        initializers: arrays of the graphs inside nodes, by the graph's identity.
+        initializers: arrays of the graphs inside nodes, by the graph's identity. The graphs are
+            kept, so that no other one gets their identities.
     """
 
     model: str
@@ -69,14 +70,14 @@ class Translation:
     types: Mapping[str, int]
     weights: WeightCache = field(default_factory=WeightCache)
     nodes: int = 0
-    initializers: dict[int, dict[str, Array]] = field(default_factory=dict)
+    initializers: dict[int, tuple[onnx.GraphProto, dict[str, Array]]] = field(default_factory=dict)
 
     def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:
         """Return the initializers of a graph inside a node."""
         if id(graph) not in self.initializers:
             known = graph_constants(graph, self.model)
-            self.initializers[id(graph)] = {n: graph_array(a) for n, a in known.items()}
-        return self.initializers[id(graph)]
+            self.initializers[id(graph)] = graph, {n: graph_array(a) for n, a in known.items()}
+        return self.initializers[id(graph)][1]
 
 
 def translation_of(model: OnnxModel, types: Mapping[str, int]) -> Translation:

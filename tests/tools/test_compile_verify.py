@@ -113,7 +113,7 @@ def test_a_driving_program_takes_no_bindings(
     words = ["compile", product, product, "-o", tmp_path / "out.pkl", "--bind", "batch=2"]
     code, _, errors = run(capsys, *words)
     assert code == 2
-    assert "--bind needs a plain model" in errors
+    assert "--bind and --constant need a plain model" in errors
 
 
 @pytest.mark.opencl

@@ -45,8 +45,16 @@ def if_(ctx: NodeContext) -> list[AnyValue]:
     if not isinstance(condition, Tensor):
         taken = bool(condition.reshape(-1)[0])
         return ctx.run_graph(branches[0] if taken else branches[1], (), "branch")
-    yes, no = (ctx.run_graph(b, (), "branch") for b in branches)
     test = condition.reshape(()).bool()
+    try:
+        yes, no = (ctx.run_graph(b, (), "branch") for b in branches)
+    except ModelError as error:  # often the branch for inputs of another kind
+        raise DynamicInputError(
+            f"a branch cannot be translated ({error}); if it is never taken, fix what its "
+            "condition comes from while compiling",
+            ctx.node.input[0],
+            run_time_inputs(test),
+        ) from error
     return [
         _choose(test, a, b, f"result {i}") for i, (a, b) in enumerate(zip(yes, no, strict=True))
     ]

@@ -1,0 +1,47 @@
+"""`--constant INPUT=VALUE`: inputs of an ONNX model that are fixed while compiling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tools.errors import UsageError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from scheduler.onnx_import import OnnxModel
+
+
+def add_constant(parser: argparse.ArgumentParser) -> None:
+    """Declare the option."""
+    parser.add_argument(
+        "--constant",
+        action="append",
+        default=[],
+        metavar="INPUT=VALUE",
+        help="fix an input while compiling, repeatable: a number for all elements, or all of them "
+        "separated by commas; for inputs that carry shapes or choose branches",
+    )
+
+
+def with_constants(model: OnnxModel, texts: Sequence[str]) -> OnnxModel:
+    """Return a model whose inputs are fixed as the option says.
+
+    Raises:
+        UsageError: a text is not INPUT=VALUE, or names an input twice.
+        ModelError: an input does not exist, or the value does not fit it.
+    """
+    if not texts:
+        return model
+    from scheduler.onnx_import.specialise import parse_value, specialise
+
+    values = {}
+    for text in texts:
+        name, equals, numbers = text.rpartition("=")
+        if not equals or not name or not numbers:
+            raise UsageError(f"--constant {text}: expected INPUT=VALUE, such as rate=16000")
+        if name in values:
+            raise UsageError(f"--constant {text}: {name} is given twice")
+        values[name] = parse_value(model, name, numbers.split(","))
+    return specialise(model, values)
