@@ -60,10 +60,14 @@ class CarriedType:
         return Tensor.weight(table).gather(stored.cast(dt.int32), 0)
 
     def encode(self, values: Tensor) -> Tensor:
-        """Return the bits of values, which the type can hold."""
+        """Return the bits of values.
+
+        Arithmetic on carried values is done in the carrier, so a float may lie between two values
+        of the type: it becomes the nearest one. Integers must be values of the type.
+        """
         if self.format is None:
             return values
-        return self.format.bits(values).cast(self.storage)
+        return self.format.bits(self.round(values, saturate=False)).cast(self.storage)
 
     def round(self, values: Tensor, *, saturate: bool = True, mode: str = "up") -> Tensor:
         """Return values of any type as the nearest ones that this type has, in the carrier.

@@ -24,7 +24,6 @@ class Exclusion:
         domains: domains of operators.
         types: element types and kinds of inputs and outputs, as in `Traits`.
         tests: patterns of test names.
-        opset_below: matches models of an older opset.
     """
 
     reason: str
@@ -33,7 +32,6 @@ class Exclusion:
     domains: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
     tests: tuple[str, ...] = ()
-    opset_below: int = 0
 
     def matches(self, name: str, traits: Traits) -> bool:
         """Return whether a test is out of scope for this reason."""
@@ -43,7 +41,6 @@ class Exclusion:
             or self.domains & domains
             or self.types & traits.types
             or any(fnmatchcase(name, pattern) for pattern in self.tests)
-            or 0 < traits.opset < self.opset_below
         )
 
 
@@ -55,11 +52,6 @@ UNSUPPORTED = r"not supported"
 
 # The first that matches counts.
 EXCLUSIONS: tuple[Exclusion, ...] = (
-    Exclusion(
-        "opset 6 and older (2017): other rules of broadcasting",
-        r"expected opset \d+ to \d+, found [1-6];",
-        opset_below=7,
-    ),
     Exclusion(
         "text: strings are prepared before a model runs",
         r"(?i)string|not supported",

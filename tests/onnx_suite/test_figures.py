@@ -15,8 +15,8 @@ FAILED = replace(NODE, outcome="failed", message="ModelError: no")
 REFUSED = replace(NODE, excluded="text")
 
 
-def traits(*operators: str, types: str = "float", opset: int = 22) -> Traits:
-    return Traits(frozenset(operators), frozenset(types.split()), opset)
+def traits(*operators: str, types: str = "float") -> Traits:
+    return Traits(frozenset(operators), frozenset(types.split()))
 
 
 def test_what_is_folded_or_refused_counts_for_less_than_what_runs() -> None:
@@ -67,9 +67,3 @@ def test_a_listed_operator_with_text_is_out_of_scope_and_not_counted() -> None:
 def test_one_unlisted_operator_takes_a_test_out_of_the_share() -> None:
     assert not is_in_scope(traits("Abs", "NonZero"))
     assert "NonZero" not in IN_SCOPE
-
-
-def test_an_old_opset_is_out_of_scope_and_none_at_all_is_not() -> None:
-    assert exclusion_of("test_abs", traits("Abs", opset=6)) is not None
-    assert exclusion_of("test_abs", traits("Abs", opset=7)) is None
-    assert exclusion_of("test_abs", traits("Abs", opset=0)) is None

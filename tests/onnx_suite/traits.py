@@ -1,4 +1,4 @@
-"""What a test of the suite needs: operators, element types, opset. Tables match on these."""
+"""What a test of the suite needs: operators and element types. Tables match on these."""
 
 from __future__ import annotations
 
@@ -18,20 +18,17 @@ class Traits:
             it is not the default one ("ai.onnx.ml:Binarizer").
         types: of inputs and outputs: ONNX's names of element types ("float16"), or "sequence",
             "optional".
-        opset: version of the default domain; 0 where it is not imported.
     """
 
     operators: frozenset[str]
     types: frozenset[str]
-    opset: int
 
 
 def traits_of(model: onnx.ModelProto) -> Traits:
     """Return what a model consists of."""
     operators = {_qualified(node) for node in _nodes(model.graph)}
     types = {_type_of(value.type) for value in (*model.graph.input, *model.graph.output)}
-    opset = max((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), default=0)
-    return Traits(frozenset(operators), frozenset(types), opset)
+    return Traits(frozenset(operators), frozenset(types))
 
 
 def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:

@@ -290,6 +290,10 @@ def test_a_node_runs_without_a_model() -> None:
     old = helper.make_node("Squeeze", ["x"], ["y"], axes=[0])
     (y,) = OnnxBackend.run_node(old, [x[None]], opset_version=11)
     np.testing.assert_array_equal(y, x)
+    # And before opset 7 so was the axis that a smaller array begins at.
+    oldest = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
+    (y,) = OnnxBackend.run_node(oldest, [x, w[:2]], opset_version=6)
+    np.testing.assert_array_equal(y, x + w[:2, None])
 
 
 def test_types_of_a_nodes_outputs_may_be_given() -> None:

@@ -5,6 +5,7 @@ Formulas: ONNX Runtime's documentation of its contributed operators.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -64,6 +65,35 @@ def qlinear_average_pool(ctx: NodeContext) -> Value:
     if last:
         y = y.permute((0, *range(2, y.ndim), 1))
     return _stored(ctx, y, 3, ctx.tensor(0).dtype)
+
+
+def qlinear_softmax(ctx: NodeContext) -> Value:
+    """Translate QLinearSoftmax: one axis from `opset` 13 on, before it all from `axis` on."""
+    x = _real(ctx, 0)
+    axis = ctx.integer("axis", -1)
+    axis = x.ndim if axis == x.ndim else normal_axis(axis, x.ndim)
+    if ctx.integer("opset", 13) >= 13:
+        y = x.softmax(axis)
+    else:
+        flat = x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
+        y = flat.softmax(1).reshape(x.shape)
+    return _stored(ctx, y, 3, ctx.tensor(0).dtype)
+
+
+def qgemm(ctx: NodeContext) -> Value:
+    """Translate QGemm: alpha A' B' + C of quantised matrices, C int32 in the products' scale.
+
+    The weight B may have a scale for each column. Without an output scale the result is float32.
+    """
+    a, b = ctx.tensor(0), ctx.tensor(3)
+    a = a.transpose() if ctx.integer("transA", 0) else a
+    b = b.transpose() if ctx.integer("transB", 0) else b
+    left, right = _scheme(ctx, 1), Scheme(ctx.tensor(4), ctx.tensor(5) if ctx.has(5) else None)
+    total = left.centred(a).matmul(right.centred(b))
+    if ctx.has(6):
+        total = total + ctx.tensor(6)
+    real = total.cast(dt.float32) * (left.scale * right.scale * ctx.number("alpha", 1.0))
+    return _stored(ctx, real, 7, ctx.tensor(0).dtype) if ctx.has(7) else real
 
 
 def _scheme(ctx: NodeContext, index: int) -> Scheme:

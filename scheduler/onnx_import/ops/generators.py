@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 
-import onnx
-
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
+from scheduler.onnx_import.element_types import graph_dtype
 from scheduler.tensor import Tensor
 
 
@@ -22,11 +21,7 @@ def eye_like(ctx: NodeContext) -> Value:
     if x.ndim != 2:
         raise ModelError(f"expected a matrix, found shape {tuple(x.shape)}")
     code = ctx.attribute("dtype")
-    dtype = (
-        ctx.tensor(0).dtype
-        if code is None
-        else dt.from_numpy(onnx.helper.tensor_dtype_to_np_dtype(code))
-    )
+    dtype = ctx.tensor(0).dtype if code is None else graph_dtype(code)
     k = _limited(ctx.integer("k", 0), x.shape[0], x.shape[1])
     return _distances(x.shape[0], x.shape[1]).eq(k).cast(dtype)
 

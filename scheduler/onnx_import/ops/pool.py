@@ -1,4 +1,7 @@
-"""Pooling over windows and over whole images. Definitions: ONNX operator documentation."""
+"""Pooling over windows and over whole images. Definitions: ONNX operator documentation.
+
+Sums of halves are taken in float32: a mean over an image is a half, its sum may be none.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import numpy as np
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array, NodeContext, Value
+from scheduler.onnx_import.ops.normalize import wide
 from scheduler.onnx_import.ops.windows import Window, read_window
 from scheduler.tensor import Tensor
 
@@ -74,12 +78,17 @@ def average_pool(ctx: NodeContext) -> Value:
     """Translate AveragePool: padding counts only with count_include_pad=1."""
     x = ctx.tensor(0)
     window = _window(ctx, x)
-    padded = x.pad(((0, 0), (0, 0), *window.padding))
+    padded = wide(x).pad(((0, 0), (0, 0), *window.padding))
     total = _windows(padded, window).sum(_kernel_axes(window))
     counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
-    if counts.min() == counts.max() > 0:
-        return total * (1.0 / float(counts.flat[0]))
-    return total * Tensor.weight((1.0 / counts)[None, None].astype(x.dtype.np))
+    # Axes that count evenly are one factor; the others have a vector each, never a whole image.
+    even = math.prod(float(c[0]) for c in counts if c.min() == c.max() > 0)
+    total = total * (1.0 / even)
+    for i, count in enumerate(counts):
+        if not count.min() == count.max() > 0:
+            factors = (1.0 / count).astype(total.dtype.np)
+            total = total * Tensor.weight(factors.reshape((-1, *(1,) * (len(counts) - 1 - i))))
+    return total.cast(x.dtype)
 
 
 def lp_pool(ctx: NodeContext) -> Value:
@@ -93,7 +102,7 @@ def lp_pool(ctx: NodeContext) -> Value:
 def global_average_pool(ctx: NodeContext) -> Value:
     """Translate GlobalAveragePool: the mean of all spatial axes, which stay with size 1."""
     x = ctx.tensor(0)
-    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
+    return wide(x).mean(tuple(range(2, x.ndim)), keepdim=True).cast(x.dtype)
 
 
 def global_max_pool(ctx: NodeContext) -> Value:
@@ -116,11 +125,14 @@ def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) ->
     """
     if p < 1:
         raise ModelError(f"p must be at least 1, found {p}")
+    size = wide(x).abs()
     if p == 1:
-        return x.abs().sum(axes, keepdim=keepdim)
-    if p == 2:
-        return x.square().sum(axes, keepdim=keepdim).sqrt()
-    return (x.abs() ** p).sum(axes, keepdim=keepdim) ** (1.0 / p)
+        norm = size.sum(axes, keepdim=keepdim)
+    elif p == 2:
+        norm = size.square().sum(axes, keepdim=keepdim).sqrt()
+    else:
+        norm = (size**p).sum(axes, keepdim=keepdim) ** (1.0 / p)
+    return norm.cast(x.dtype)
 
 
 def lrn(ctx: NodeContext) -> Value:
@@ -135,9 +147,9 @@ def lrn(ctx: NodeContext) -> Value:
         raise ModelError(f"size must be at least 1, found {size}")
     before = (size - 1) // 2
     pairs = ((0, 0), (before, size - 1 - before), *((0, 0),) * (x.ndim - 2))
-    squares = x.square().pad(pairs).window(1, size).sum(2)
+    squares = wide(x).square().pad(pairs).window(1, size).sum(2)
     scaled = squares * (ctx.number("alpha", 1e-4) / size) + ctx.number("bias", 1.0)
-    return x / scaled ** ctx.number("beta", 0.75)
+    return (x / scaled ** ctx.number("beta", 0.75)).cast(x.dtype)
 
 
 def _window(ctx: NodeContext, x: Tensor) -> Window:
@@ -155,8 +167,11 @@ def _kernel_axes(window: Window) -> tuple[int, ...]:
     return tuple(range(2 + rank, 2 + 2 * rank))
 
 
-def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> Array:
-    """Return how many elements count in each window; ceil_mode's extra elements never do."""
+def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> list[Array]:
+    """Return how many elements count in each window, per axis: those of a window are the product.
+
+    The extra elements of ceil_mode never count.
+    """
     per_axis = []
     for i, size in enumerate(spatial):
         before, after = window.pads[i]
@@ -165,6 +180,7 @@ def _counts(window: Window, spatial: tuple[int, ...], *, include_pad: bool) -> A
         marks = np.pad(marks, (0, window.ceil_extra[i]))
         reach = window.dilations[i] * (window.kernel[i] - 1) + 1
         starts = range(0, len(marks) - reach + 1, window.strides[i])
-        per_axis.append([marks[s : s + reach : window.dilations[i]].sum() for s in starts])
-    counts: Array = np.asarray(math.prod(np.ix_(*(np.array(c) for c in per_axis))))
-    return counts
+        per_axis.append(
+            np.array([marks[s : s + reach : window.dilations[i]].sum() for s in starts])
+        )
+    return per_axis

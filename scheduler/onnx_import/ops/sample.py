@@ -77,7 +77,7 @@ def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -
         return taps_inside(places, weight, size)
     if padding == "reflection":
         places = _reflected(places, size, edge)
-    return AxisTaps(places.clip(0, size - 1).cast(dt.int32), weight)
+    return AxisTaps(_within(places, size), weight)
 
 
 def _reflected(at: Tensor, size: int, edge: float) -> Tensor:
@@ -113,7 +113,12 @@ def linear_taps(at: Tensor, size: int) -> AxisTaps:
 def taps_inside(places: Tensor, weight: Tensor, size: int) -> AxisTaps:
     """Return taps of which those outside the axis weigh nothing."""
     inside = (places >= 0) & (places <= size - 1)
-    return AxisTaps(places.clip(0, size - 1).cast(dt.int32), inside.where(weight, 0.0))
+    return AxisTaps(_within(places, size), inside.where(weight, 0.0))
+
+
+def _within(places: Tensor, size: int) -> Tensor:
+    """Return the nearest elements of an axis (int32); of NaN the first one."""
+    return (places > 0).where(places.minimum(size - 1), 0.0).cast(dt.int32)
 
 
 def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:

@@ -11,6 +11,7 @@ from tests.scheduler.onnx_cases.case import Case, Const, case, f, rng, w
 # Ratios that make no halves: how those are rounded depends on the order of operations.
 SCALE, ZERO = Const(np.float32(0.07131)), Const(np.uint8(120))
 OUT_SCALE, OUT_ZERO = Const(np.float32(0.05377)), Const(np.uint8(131))
+SOFT = Const(np.float32(1 / 256)), Const(np.uint8(0))
 POOL: dict[str, Any] = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 PADDING = np.array([[1, 1, 0, 1, 0], [1, 0, 1, 1, 1]], np.int32)
 
@@ -88,6 +89,23 @@ CASES = [
         for op in ("QLinearAdd", "QLinearMul")
     ),
     quantized("QLinearSigmoid", 3, 7),
+    *(
+        Case("QLinearSoftmax", (u8(2, 3, 7), SCALE, ZERO, *SOFT), a, domain="com.microsoft")
+        for a in ({"axis": 1, "opset": 11}, {"axis": 1, "opset": 13})
+    ),
+    ms("QGemm", u8(5, 3), SCALE, ZERO, u8(4, 5), OUT_SCALE, OUT_ZERO, transA=1, transB=1),
+    ms(
+        "QGemm",
+        u8(3, 5),
+        SCALE,
+        ZERO,
+        Const(u8(5, 4)),
+        Const(np.array([0.011, 0.023, 0.017, 0.031], np.float32)),
+        Const(u8(4)),
+        Const(np.array([100, -2000, 30, 4], np.int32)),
+        Const(np.float32(0.4173)),
+        OUT_ZERO,
+    ),
     quantized("QLinearLeakyRelu", 3, 7, alpha=0.2),
     *(quantized("QLinearGlobalAveragePool", 1, 4, 3, 5, channels_last=c) for c in (0, 1)),
     quantized("QLinearAveragePool", 1, 2, 6, 5, **POOL),
