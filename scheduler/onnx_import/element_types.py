@@ -62,12 +62,13 @@ class CarriedType:
     def encode(self, values: Tensor) -> Tensor:
         """Return the bits of values.
 
-        Arithmetic on carried values is done in the carrier, so a float may lie between two values
-        of the type: it becomes the nearest one. Integers must be values of the type.
+        Arithmetic on bfloat16, the only carried type that ONNX has it for, is done in the carrier:
+        results between two values of the type become the nearest one. Others must be values of it.
         """
         if self.format is None:
             return values
-        return self.format.bits(self.round(values, saturate=False)).cast(self.storage)
+        exact = self.round(values) if self is BFLOAT16 else values
+        return self.format.bits(exact).cast(self.storage)
 
     def round(self, values: Tensor, *, saturate: bool = True, mode: str = "up") -> Tensor:
         """Return values of any type as the nearest ones that this type has, in the carrier.

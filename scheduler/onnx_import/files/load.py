@@ -194,18 +194,24 @@ def _opset(model: onnx.ModelProto, name: str) -> int:
 
 
 def _run_checker(model: onnx.ModelProto, name: str, opset: int) -> None:
-    # The checker stops at the first operator it does not know; the importer names them all.
-    unknown = any(
-        node.domain in DEFAULT_DOMAINS and not onnx.defs.has(node.op_type, opset, "")
-        for node in all_nodes(model)
-    )
-    if unknown:
+    # The checker stops at the first operator it does not know; the importer names them all. It also
+    # refuses what a later opset replaced: GroupNormalization of opset 18, which exporters wrote.
+    if any(
+        n.domain in DEFAULT_DOMAINS and not _is_current(n.op_type, opset) for n in all_nodes(model)
+    ):
         return
     try:
         onnx.checker.check_model(_without_data(model))
     # The checker quotes names from inside; where they are not UTF-8, its message cannot be decoded.
     except (onnx.checker.ValidationError, UnicodeDecodeError, ValueError, RuntimeError) as error:
         raise ModelError(f"{name}: not a valid ONNX model: {one_line(error)}") from error
+
+
+def _is_current(op_type: str, opset: int) -> bool:
+    return (
+        onnx.defs.has(op_type, opset, "")
+        and not onnx.defs.get_schema(op_type, opset, "").deprecated
+    )
 
 
 def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:

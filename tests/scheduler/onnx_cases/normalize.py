@@ -33,6 +33,7 @@ CASES = [
     case("LayerNormalization", f(2, 3, 8), w(3, 1), axis=1),
     case("LayerNormalization", HALF, Const(HALF[0, 0]), Const(HALF[1, 1]), outputs=3),
     case("GroupNormalization", f(2, 6, 4, 3), w(6), w(6), num_groups=3, opset=21),
+    case("GroupNormalization", f(2, 6, 4, 3), w(3), w(3), num_groups=3, opset=18),
     case("GroupNormalization", f(2, 6, 5), w(6), w(6), num_groups=2, opset=21, epsilon=1e-2),
     case("RMSNormalization", f(2, 3, 8), w(8), opset=23),
     case("RMSNormalization", f(2, 3, 8), w(3, 1), opset=23, axis=1, epsilon=1e-1),
