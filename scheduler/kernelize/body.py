@@ -20,7 +20,7 @@ from scheduler.index import Atom, Ix, Predicate
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.scalar import atoms_of, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
-from scheduler.node import Node, alu, const, make
+from scheduler.node import Node, alu, const, is_weight, make
 from scheduler.ops import ELEMENTWISE, Op
 
 
@@ -279,9 +279,20 @@ def _row_index(value: Node, size: int) -> Ix:
     known = _as_index(value)
     if known is not None and known.lo >= 0 and known.hi < size:
         return known
+    if _is_within(value, size):
+        return ixs.of(ixs.value_atom(value, 0, size - 1))
     row, zero = _counted_from_start(value, size), const(0, dt.int32)
     row = alu(Op.MIN, alu(Op.MAX, row, zero), const(size - 1, dt.int32))
     return ixs.of(ixs.value_atom(row, 0, size - 1))
+
+
+def _is_within(value: Node, size: int) -> bool:
+    """Whether a value is an element of a list of rows that all exist."""
+    if value.op is not Op.LOAD or value.dtype is not dt.int32 or not is_weight(value.src[0]):
+        return False
+    rows = value.src[0].arg.data
+    fits = rows.size > 0 and rows.min() >= 0 and rows.max() < size
+    return bool(fits and 0 <= value.arg.fill < size)
 
 
 def _counted_from_start(value: Node, size: int) -> Node:

@@ -40,7 +40,7 @@ def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedul
         schedule = choose_schedule(body, vector, width)
         if is_exact(schedule):
             return schedule
-    return choose_schedule(body, None, lanes if looped(body) else 1)
+    return choose_schedule(body, None, lanes if looped(body) else 1, exact=True)
 
 
 def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:

@@ -11,7 +11,12 @@ from scheduler.lower.schedule import Schedule
 
 
 def choose_schedule(
-    body: PlacedBody, vector: Atom | None, lanes: int, choice: Choice = HEURISTIC
+    body: PlacedBody,
+    vector: Atom | None,
+    lanes: int,
+    choice: Choice = HEURISTIC,
+    *,
+    exact: bool = False,
 ) -> Schedule:
     """Return the loops for a body whose ranges are merged.
 
@@ -20,7 +25,8 @@ def choose_schedule(
         vector: from `schedule.choose_vector`, after merging.
         lanes: same.
         choice: what is taken instead of the heuristics; GPUs have no choices.
+        exact: without lanes over results none of them is computed twice.
     """
     if device_spec.current().is_simt:
         return simt.choose_schedule(body, vector, lanes)
-    return schedule.choose_schedule(body, vector, lanes, choice)
+    return schedule.choose_schedule(body, vector, lanes, choice, exact=exact)

@@ -26,6 +26,7 @@ from scheduler.index import Atom, Ix, Predicate
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter, Val
+from scheduler.lower.horizontal import combine_lanes
 from scheduler.lower.pack import Axis
 from scheduler.lower.schedule import Schedule
 from scheduler.lower.values import Instance, Values
@@ -193,7 +194,8 @@ class Loops:
             cuts = [self.cut(self.reduces[r], steps[r]) for r in order]
             self._accumulate(node, targets, names, [union(c) for c in product(*cuts)], lanes)
         if across is not None:
-            names = {key: self._across(name, node, lanes) for key, name in names.items()}
+            codes = combine_lanes(self.e, list(names.values()), node.arg[0], node.dtype, lanes)
+            names = dict(zip(names, codes, strict=True))
             self._leftover(node, across, targets, names)
         for key, name in names.items():
             self.e.remember(key, Val(name, moving and across is None, self.e.depth))
@@ -252,19 +254,6 @@ class Loops:
         self.v.evaluate(term, instance)
         value = self.v.in_lanes(term, instance, lanes)
         return clang.combine(op, name, value, node.dtype, lanes)
-
-    def _across(self, name: str, node: Node, lanes: int) -> str:
-        """Combine the lanes of an accumulator pairwise; return the scalar accumulator."""
-        code = name
-        while lanes > 1:
-            lanes //= 2
-            low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
-            text = clang.combine(node.arg[0], f"{code}.{low}", f"{code}.{high}", node.dtype, lanes)
-            if node.dtype is dt.bool_ and lanes == 1:
-                text = f"-({text})"  # true is -1 in lanes, 1 as a scalar
-            code, kind = self.e.fresh("h"), clang.ctype(node.dtype, lanes)
-            self.e.statement(f"{kind} {code} = {text};")
-        return code
 
     # what contributes nothing
 

@@ -17,7 +17,7 @@ from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower.choice import HEURISTIC, Choice
-from scheduler.lower.dots import dot_tiles
+from scheduler.lower.laneless import laneless_tile
 from scheduler.lower.parts import inner_parts
 from scheduler.lower.place import PlacedBody, dependencies, looped
 from scheduler.lower.tile import contraction_tile, window_rows
@@ -128,7 +128,12 @@ class Schedule:
 
 
 def choose_schedule(
-    body: PlacedBody, vector: Atom | None, lanes: int, choice: Choice = HEURISTIC
+    body: PlacedBody,
+    vector: Atom | None,
+    lanes: int,
+    choice: Choice = HEURISTIC,
+    *,
+    exact: bool = False,
 ) -> Schedule:
     """Return the loops for a body whose ranges are merged.
 
@@ -137,6 +142,7 @@ def choose_schedule(
         vector: from `choose_vector`, after merging.
         lanes: same.
         choice: what is taken instead of the heuristics below, as far as it fits.
+        exact: without lanes over results none of them is computed twice.
     """
     if choice.lanes and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
@@ -154,7 +160,8 @@ def choose_schedule(
         heavy = [ld for ld in loads if ld.times > 1]
         _register_tile(schedule, tiles, heavy, hoisted)
     if vector is None and hoisted is None:
-        _dot_tile(schedule, tiles, body)
+        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes).items():
+            tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
@@ -219,9 +226,13 @@ def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
         asked: steps of a body by choice, 0 for none.
     """
     for node, order in schedule.reduce_order.items():
-        if not order or node.op is not Op.ACCUMULATE or order[-1] is schedule.across.get(node):
+        if not order or node.op is not Op.ACCUMULATE:
             continue
         r = order[-1]
+        if r is schedule.across.get(node):
+            if schedule.reduce_unroll[r] * tile > MAX_UNROLLED:
+                schedule.reduce_unroll[r] = 1
+            continue
         if asked or r.size > FULL_UNROLL:
             most = asked or max(1, min(4, MAX_UNROLLED // tile))
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
@@ -300,17 +311,6 @@ def _register_tile(
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
         if r.size <= SMALL_RANGE and r is not vector and r not in rows:
             tile.unroll = r.size
-
-
-def _dot_tile(schedule: Schedule, tiles: dict[Atom, Tile], body: PlacedBody) -> None:
-    """Cut the results of dot products in blocks that share what they load."""
-    cut = dot_tiles(schedule.across, body.ranges, dependencies(body.value), schedule.lanes)
-    for atom, unroll in cut.items():
-        tiles[atom].unroll = unroll
-    sums = prod(cut.values())
-    for r in schedule.across.values():
-        if schedule.reduce_unroll[r] * sums > MAX_UNROLLED:
-            schedule.reduce_unroll[r] = 1
 
 
 def _row_stride(row: Atom, loads: list[LoadInfo]) -> int:

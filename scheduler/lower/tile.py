@@ -123,24 +123,25 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
         rows x columns accumulators; a step loads one vector for each row and each column.
 
     Args:
-        rows, columns: of results, in all.
+        rows: of results, in all.
+        columns: the same.
         steps: of the reduction, in vectors.
         lanes: float32 elements of a vector.
         sums: reductions that run side by side.
     """
     registers = device_spec.current().vector_registers
     horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
-    best = (float("inf"), 1, 1)
+    best = (float("inf"), 2, 1, 1)
     for r in range(1, min(rows, MAX_DOTS) + 1):
         for c in range(1, min(columns, MAX_DOTS) + 1):
             count = sums * r * c
-            if count + sums * min(r, c) + 1 > registers and r * c > 1:
+            if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
                 break
             step = max(count / ISSUE, (count + sums * (r + c)) / ISSUED, LATENCY)
             cycles = steps * step + TILE_OVERHEAD + (horizontal + RESULT_OVERHEAD) * count
             tiles = -(-rows // r) * -(-columns // c)
-            best = min(best, (tiles * cycles, r, c))
-    return best[1:]
+            best = min(best, (tiles * cycles, r + c, r, c))
+    return best[2:]
 
 
 def _step_cycles(v: int, r: int) -> float:

@@ -57,7 +57,9 @@ class Job:
     def loops(self, choice: Choice) -> Loops:
         """Return the loops of a choice."""
         heuristic = self.nest.schedule
-        return choose_schedule(self.nest.body, heuristic.vector, heuristic.lanes, choice)
+        return choose_schedule(
+            self.nest.body, heuristic.vector, heuristic.lanes, choice, exact=self.exact
+        )
 
     def render(self, choice: Choice) -> Rendered:
         """Return the text of a choice."""

@@ -97,14 +97,16 @@ def test_opset_out_of_range(opset: int) -> None:
     expect_one_line(lambda: from_proto(model), "expected opset 1 to", f"found {opset}")
 
 
-def test_a_model_of_an_old_opset_is_converted_with_a_note() -> None:
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_model_of_an_old_opset_is_converted_with_a_note(listed: bool) -> None:
     # Opset 1 to 6 broadcast along an axis that is named.
     node = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy")
     w = helper.make_tensor_value_info("w", TensorProto.FLOAT, [2])
     data = numpy_helper.from_array(np.array([10, 20], np.float32), "w")
-    graph = helper.make_graph([node], "old", [x, w], [y], [data])
-    old = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 6)], ir_version=3)
+    graph = helper.make_graph([node], "old", [x, w] if listed else [x], [y], [data])
+    opsets = [helper.make_opsetid("", 6)]
+    old = helper.make_model(graph, opset_imports=opsets, ir_version=3 if listed else 4)
     old.metadata_props.add(key="model_checkpoint", value="kept")
     imported = import_model(old)
     assert imported.notes == ("converted from opset 6 to 13 by onnx",)

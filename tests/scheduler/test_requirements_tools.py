@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from scheduler.compile import compile_plain
+from scheduler.device_spec import SPECS
 from scheduler.emit import emit
 from scheduler.kernel_table import KernelTable, kernel_tables
 from scheduler.schedule import PASSES, schedule
@@ -126,7 +127,7 @@ def test_r43_schedules_of_the_example_models(
 ) -> None:
     """The kernel's name holds the hash of its text: a change of any kernel shows."""
     path = models[which]
-    made = compile_plain(path)
+    made = compile_plain(path, target=SPECS["cpu"])
     (table,) = kernel_tables(made.manifest)
     totals = table.totals
     head = (

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import onnx
-from onnx import version_converter
+from onnx import helper, version_converter
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.text import one_line
@@ -17,13 +17,19 @@ def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelP
     """Return a model of an opset that translators know, and a note about it.
 
     Args:
-        model: checked.
+        model: checked; changed.
         opset: that it is written in, below OLDEST_OPSET.
         name: for messages.
 
     Raises:
         ModelError: onnx cannot convert it.
     """
+    listed = {value.name for value in model.graph.input}
+    unlisted = [t for t in model.graph.initializer if t.name not in listed]
+    # The converter knows initializers among the inputs only, as files of that time have them.
+    model.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, t.dims) for t in unlisted
+    )
     try:
         made = version_converter.convert_version(model, TARGET_OPSET)
     except Exception as error:  # what the converter raises is documented nowhere
@@ -32,6 +38,9 @@ def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelP
             f"{name}: opset {opset} is older than {OLDEST_OPSET}, and onnx cannot convert it: "
             f"{reason}; export it again with a newer opset_version"
         ) from error
+    kept = [v for v in made.graph.input if v.name not in {t.name for t in unlisted}]
+    del made.graph.input[:]
+    made.graph.input.extend(kept)
     del made.metadata_props[:]
     made.metadata_props.extend(model.metadata_props)
     return made, f"converted from opset {opset} to {TARGET_OPSET} by onnx"
