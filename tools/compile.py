@@ -210,11 +210,13 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
         SelfCheckError: it differs by too much.
     """
     if _is_plain(args):
-        reports = [verify(
+        reports = [
+            verify(
                 compiled,
                 _plain_model(args) if args.constant else Path(args.model[0]),
                 args.device,
-            )]
+            )
+        ]
     else:
         models = dict(zip(("vision", "policy"), map(Path, args.model), strict=True))
         options: CompileOptions = {
