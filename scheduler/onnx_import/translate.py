@@ -27,6 +27,7 @@ from scheduler.onnx_import.functions import (
     Key,
     find_local,
     instantiate,
+    local_functions,
     schema_body,
     tensor_type,
 )
@@ -82,8 +83,7 @@ class Translation:
 
 def translation_of(model: OnnxModel, types: Mapping[str, int]) -> Translation:
     """Return what an import of a model starts with."""
-    functions = {(f.domain, f.name, f.overload): f for f in model.proto.functions}
-    return Translation(model.name, functions, types)
+    return Translation(model.name, local_functions(model.proto), types)
 
 
 @dataclass(frozen=True, slots=True)
