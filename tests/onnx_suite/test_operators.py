@@ -1,4 +1,4 @@
-"""Every case of the ONNX translators again, compiled and run, against the interpreter."""
+"""Every operator case of ours, compiled and run on the device, against the interpreter."""
 
 from __future__ import annotations
 
