@@ -12,6 +12,7 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
 BUILD := build
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 
 # Of `make onnx`: processes, each with an OpenCL context of its own, and more options of pytest.
@@ -38,8 +39,12 @@ $(STAMP): pyproject.toml
 demo: $(STAMP)
 	$(BIN)/modeld demo --directory $(BUILD)/demo
 
+# Two passes: most tests on TEST_WORKERS processes, then those that must run alone. 5 says that
+# PYTEST_ARGS chose none of a pass.
 test: $(STAMP)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m 'not alone' $(PYTEST_ARGS) || \
+		test $$? -eq 5
+	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || test $$? -eq 5
 
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \

@@ -1,4 +1,4 @@
-"""Golden files, the settings of random tests and of the cache, for all packages.
+"""Golden files, the settings of random tests and of the cache, for all packages; what runs alone.
 
 Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
 Cache of schedules: off, so that what is tested is compiled; its own tests switch it on.
@@ -28,6 +28,19 @@ settings.register_profile(
 )
 settings.register_profile("explore", deadline=None, suppress_health_check=_SLOW)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+# Processes that wait for each other, and ratios of times: `make test` runs them with nothing beside.
+ALONE = {
+    *("test_bench_commands.py", "test_demo.py", "test_end_to_end.py", "test_foreign_subscriber.py"),
+    *("test_frames.py", "test_real_program.py", "test_scheduler_speed.py", "test_transport.py"),
+}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.name in ALONE:
+            item.add_marker(pytest.mark.alone)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
