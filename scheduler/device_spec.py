@@ -86,6 +86,8 @@ class DeviceSpec:
         hoist_rows: rows that a kernel must have before its work-items are rows, see `realize`.
         max_alloc_bytes: the largest buffer.
         float64: it computes in that.
+        broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
+            scalar takes a register and an operation of its own.
     """
 
     target: str
@@ -107,6 +109,7 @@ class DeviceSpec:
     hoist_rows: int = 16
     max_alloc_bytes: int = 4 << 30
     float64: bool = True
+    broadcasts: bool = False
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -134,7 +137,7 @@ class DeviceSpec:
 _LEAST_ALLOCATION: Final = 128 << 20
 
 _CPU_SOURCES: Final = (
-    "lanes, registers: Intel SDM, AVX-512: 32 registers of 512 bits",
+    "lanes, registers, broadcasts: Intel SDM, AVX-512: 32 registers of 512 bits, operands {1to16}",
     "caches: Emerald Rapids, 48 KiB L1d and 2 MiB L2 per core, as lscpu reports",
     "cores: the machine that speed is judged on has 2",
     "peak: ceilings of modeld bench --roofline on 2 cores, 2026-11-21: independent multiply-adds,",
@@ -170,6 +173,7 @@ _ROWS: Final = (
         half=Half(storage=True, arithmetic=False),
         peak=Peak(gflops=390.0, gbytes=30.0, launch_us=20.0),
         sources=_CPU_SOURCES,
+        broadcasts=True,
     ),
     DeviceSpec(
         target="cpu-avx2",
@@ -178,7 +182,7 @@ _ROWS: Final = (
         vector_registers=16,
         cores=2,
         l1_bytes=32 << 10,
-        l2_bytes=256 << 10,
+        l2_bytes=512 << 10,
         local_bytes=0,
         group=1,
         max_group=4096,

@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING
 
-from scheduler import dtype as dt
+from scheduler import device_spec
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower.choice import HEURISTIC, Choice
 from scheduler.lower.laneless import laneless_tile
+from scheduler.lower.operands import operands_of
 from scheduler.lower.parts import inner_parts
 from scheduler.lower.place import PlacedBody, dependencies, looped
 from scheduler.lower.tile import contraction_tile, window_rows
@@ -36,9 +37,9 @@ if TYPE_CHECKING:
 
 # Vectors of results where there are no rows: several streams of weights at once.
 STREAM_VECTORS = 4
-# Register tile of a sliding window: vectors, and accumulators in all; rows of one without weights.
-WINDOW_VECTORS = 2
-WINDOW_TILE = 16
+# Register tile of a sliding window: half of the registers are accumulators, so many of each vector;
+# rows of one without weights.
+WINDOW_ROWS = 8
 POOL_ROWS = 4
 # Bytes a step of a streaming kernel stores: its index arithmetic is paid once for two lines.
 STREAM_BYTES = 128
@@ -298,29 +299,21 @@ def _register_tile(
             tiles[vector].unroll = min(vectors, STREAM_VECTORS)
             return
         steps = max(ld.times for ld in inner)
-        narrow = any(ld.weight and ld.node.dtype is dt.float16 for ld in inner)
-        stride = _row_stride(row, inner)
-        shape = contraction_tile(vectors, row.size, steps, lanes, stride, narrow=narrow)
+        ends = [order[-1] for order in schedule.reduce_order.values() if order]
+        whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
+        operands = operands_of(row, inner, whole)
+        shape = contraction_tile(vectors, row.size, steps, lanes, operands)
         tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
-        vectors = min(WINDOW_VECTORS, -(-vector.size // tiles[vector].lanes))
+        accumulators = device_spec.current().vector_registers // 2
+        vectors = min(accumulators // WINDOW_ROWS, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)
-        most = WINDOW_TILE // vectors if weighted else POOL_ROWS
+        most = accumulators // vectors if weighted else POOL_ROWS
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
         if r.size <= SMALL_RANGE and r is not vector and r not in rows:
             tile.unroll = r.size
-
-
-def _row_stride(row: Atom, loads: list[LoadInfo]) -> int:
-    """Return the bytes between the operands of two rows; 0 if that differs between loads."""
-    found = {
-        (ixs.coefficient(ld.node.arg.offset, row) or 0) * ld.node.dtype.itemsize
-        for ld in loads
-        if not ld.weight
-    } - {0}
-    return found.pop() if len(found) == 1 else 0
 
 
 def _loop_order(

@@ -12,6 +12,7 @@ from __future__ import annotations
 from math import gcd
 
 from scheduler import device_spec
+from scheduler.lower.operands import Operands
 
 # Per cycle of a core: vector multiply-adds, and loads.
 ISSUE = 2
@@ -23,7 +24,8 @@ REGISTER_SLACK = 2
 # Registers that accumulators of one vector leave free: its rows are operands in memory.
 SPARE_REGISTERS = 6
 # Operations a cycle, half of what a core can issue: its other hardware thread may be busy. A scalar
-# that several vectors use is loaded once; one that a single vector uses is an operand in memory.
+# that several vectors use is loaded once; one that a single vector uses is an operand in memory
+# where the device has such operands.
 ISSUED = 3.4
 # Cycles per byte of weights that are read again for the next rows.
 STREAM_COST = 0.002
@@ -42,10 +44,11 @@ CONVERSION = 1.0
 # Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways run
 # at full speed, 25 in one set at half of it).
 MAX_SHARED_ROWS = 2
+UNKNOWN = Operands()
 
 
 def contraction_tile(
-    vectors: int, rows: int, steps: int, lanes: int, stride: int = 0, *, narrow: bool = False
+    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
 ) -> tuple[int, int]:
     """Return (vectors, rows) of the register tile.
 
@@ -54,12 +57,12 @@ def contraction_tile(
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
-        stride: bytes from one row's operand to the next one's; 0 if it is not known.
-        narrow: whether weights are halves, widened for each tile.
+        operands: what rows read.
     """
-    most = _cached_rows(stride)
-    ranked = [t for t in ranked_tiles(vectors, rows, steps, lanes) if t[2] <= most]
-    if narrow:
+    most = _cached_rows(operands.stride)
+    ranked = ranked_tiles(vectors, rows, steps, lanes, shared=operands.shared)
+    ranked = [t for t in ranked if t[2] <= most]
+    if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
         ranked.sort(key=lambda t: t[0] + CONVERSION * steps * columns[t[1]] * -(-rows // t[2]))
     return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
@@ -75,7 +78,9 @@ def _cached_rows(stride: int) -> int:
     return ways * sets + MAX_SHARED_ROWS
 
 
-def ranked_tiles(vectors: int, rows: int, steps: int, lanes: int) -> list[tuple[float, int, int]]:
+def ranked_tiles(
+    vectors: int, rows: int, steps: int, lanes: int, *, shared: bool = False
+) -> list[tuple[float, int, int]]:
     """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
 
     Args:
@@ -83,22 +88,26 @@ def ranked_tiles(vectors: int, rows: int, steps: int, lanes: int) -> list[tuple[
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
+        shared: whether rows share scalars, see `Operands`.
     """
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
         for r in range(1, rows + 1):
-            if not _fits(v, r):
+            if not _fits(v, r, shared=shared):
                 break
             tiles = -(-vectors // v) * -(-rows // r)
             found.append((tiles * _tile_cycles(v, r, steps, lanes, again=rows > r), v, r))
     return sorted(found)
 
 
-def _fits(v: int, r: int) -> bool:
-    registers = device_spec.current().vector_registers
+def _fits(v: int, r: int, *, shared: bool) -> bool:
+    spec = device_spec.current()
+    # Of scalars that serve later steps, one for each further row was seen to wait; what waits
+    # longer is loaded again, as it is where it can be an operand.
+    waiting = r - 1 if shared and not spec.broadcasts else 0
     if v == 1:
-        return r + SPARE_REGISTERS <= registers + 1
-    return v * r + v + r <= registers + REGISTER_SLACK
+        return r + max(SPARE_REGISTERS, 2 + waiting) <= spec.vector_registers + 1
+    return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
 
 
 def _tile_cycles(v: int, r: int, steps: int, lanes: int, *, again: bool) -> float:
@@ -146,7 +155,8 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
 
 def _step_cycles(v: int, r: int) -> float:
     """Return the cycles of one step of the reduction, operands in the innermost cache."""
-    operations = v * r + v + (r if v > 1 else 0)
+    alone = v > 1 or not device_spec.current().broadcasts
+    operations = v * r + v + (r if alone else 0)
     return max(v * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
 
 

@@ -12,11 +12,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler import index as ixs
 from scheduler.device_spec import SPECS, using
 from scheduler.lower.choice import Choice
+from scheduler.lower.operands import Operands, operands_of
 from scheduler.lower.parts import WANTED_PARTS
+from scheduler.lower.place import Place
 from scheduler.lower.render import Rendered
 from scheduler.lower.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
+from scheduler.lower.vector import LoadInfo
+from scheduler.node import make
+from scheduler.ops import Op
 from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
@@ -70,11 +76,47 @@ def test_rows_that_share_a_set_of_the_cache_are_not_too_many() -> None:
     """Rows whole pages apart all lie in one set: more than its ways would push each other out."""
     ways = SPECS["cpu"].l1_bytes // 4096
     _, free = contraction_tile(1, 300, 256, 16)
-    _, apart = contraction_tile(1, 300, 256, 16, 4096 + 64)
-    _, half = contraction_tile(1, 300, 256, 16, 3 * 2048)
-    _, shared = contraction_tile(1, 300, 256, 16, 2 * 4096)
+    _, apart = contraction_tile(1, 300, 256, 16, Operands(4096 + 64))
+    _, half = contraction_tile(1, 300, 256, 16, Operands(3 * 2048))
+    _, shared = contraction_tile(1, 300, 256, 16, Operands(2 * 4096))
     assert free == apart == half > shared
     assert shared <= ways + 2
+
+
+def test_scalars_that_wait_for_a_later_tap_take_registers() -> None:
+    """Unless multiply-adds read scalars from memory, as on the row `cpu`."""
+    with using(SPECS["cpu-avx2"]):
+        v, alone = contraction_tile(8, 128, 216, 8)
+        w, shared = contraction_tile(8, 128, 216, 8, Operands(8, shared=True))
+    assert v == w == 2
+    assert shared < alone
+    assert 2 * shared + 2 + shared + shared - 1 <= SPECS["cpu-avx2"].vector_registers + 2
+    with using(SPECS["cpu"]):
+        free = contraction_tile(8, 128, 216, 16)
+        assert contraction_tile(8, 128, 216, 16, Operands(8, shared=True)) == free
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "shared"),
+    [
+        (3, 1, 1, True),  # x[p + t]: row 1's first tap is row 0's second
+        (3, 2, 1, True),  # x[2p + t]: row 1's first is row 0's third
+        (3, 3, 1, False),
+        (2, 2, 1, False),
+        (3, 1, 2, True),  # x[p + 2t]: row 2's first is row 0's second
+        (3, 3, 2, False),  # x[3p + 2t]: rows 2 apart differ by 6, taps by 4 at most
+        (1, 1, 1, False),
+    ],
+)
+def test_rows_that_read_one_element_share_it(
+    kernel: int, stride: int, dilation: int, shared: bool
+) -> None:
+    row, tap = ixs.new_range(16, "p"), ixs.new_range(kernel, "t")
+    offset = ixs.add(ixs.mul(ixs.of(row), stride), ixs.mul(ixs.of(tap), dilation))
+    source = Tensor.input("x", (64,)).node
+    load = make(Op.LOAD, source.dtype, (source,), Place((offset,), (), 0.0, offset))
+    found = operands_of(row, [LoadInfo(load, False, kernel, frozenset())], [tap])
+    assert found == Operands(4 * stride, shared=shared)
 
 
 @given(st.integers(1, 16), st.integers(1, 40), st.integers(1, 64))
