@@ -15,8 +15,8 @@ needs it, at the indices found here; a node is stored when that would cost more 
   and a launch;
 - movement ops are never stored by choice: the node below them is, and the movement is an index;
   casts to a wider type are not either: fewer bytes are below them;
-- a stored join (CAT) of values that are expensive to compute gets one loop nest for each source,
-  which writes its slice: nothing is selected and nothing is copied.
+- a stored join (CAT) gets one loop nest for each source, which writes its slice, and so does what
+  is computed from joins element by element: nothing is selected (`joins.py`).
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from scheduler import device_spec
 from scheduler import index as ixs
 from scheduler.index import Atom
 from scheduler.kernelize.custom import stored_for_custom
+from scheduler.kernelize.joins import cut_at_joins, in_parts
 from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.uses import (
     Realized,
@@ -37,6 +38,7 @@ from scheduler.kernelize.uses import (
     Use,
     open_parts,
     open_region,
+    open_slices,
     open_write,
     reduce_index,
 )
@@ -183,7 +185,8 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
     order = toposort(sinks)
     forced = {*sinks, *pins} | stored_for_custom(order)
     forced |= {n for n in order if n.op in (Op.ASSIGN, Op.CONTIGUOUS)}
-    carries, cost = _summaries(order, forced)
+    users = consumers(order)
+    carries, cost = _summaries(order, forced, users)
     uses: dict[Node, dict[tuple[Region, Index], Use]] = {n: {} for n in order}
     walk = _Walk({}, {}, {}, {}, _reduced_elements(order))
     for node in reversed(order):
@@ -196,7 +199,7 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
             and node.op not in _NEVER_STORED
             and _must_store(node, needed, carries[node], cost[node], walk)
         ):
-            if node.op is Op.CAT and _in_parts(node, carries, cost):
+            if node.op is Op.CAT and in_parts(node, carries, cost):
                 walk.regions[node] = open_parts(node)
                 for part in walk.regions[node]:
                     _merge_use(uses[part.root], Use(part, part.index, 1.0))
@@ -210,9 +213,11 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
                     _merge_use(uses[row], Use(part, (part.index[axis],), 1.0))
                 continue
             if node in forced or not walk.try_stage(node, needed):
-                region = open_region(node)
-                walk.regions[node] = (region,)
-                needed = [Use(region, region.index, 1.0)]
+                cut = None if carries[node] else cut_at_joins(node, users, forced)
+                walk.regions[node] = (
+                    (open_region(node),) if cut is None else open_slices(node, *cut)
+                )
+                needed = [Use(r, r.index, _share(r)) for r in walk.regions[node]]
             else:
                 needed = [Use(walk.stages[node].root, walk.stages[node].index, 1.0)]
         elif node.op in _LEAVES:
@@ -223,12 +228,9 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
     return Realized(walk.regions, walk.stages)
 
 
-def _in_parts(join: Node, carries: dict[Node, bool], cost: dict[Node, float]) -> bool:
-    """Whether the sources of a join are computed in loops of their own, not selected from."""
-    if any(carries[s] for s in join.src):
-        return True
-    repeated = sum(cost[s] * (prod(join.shape) - prod(s.shape)) for s in join.src)
-    return repeated > LAUNCH_COST
+def _share(region: Region) -> float:
+    """Return which part of the elements of its root a region computes."""
+    return prod(r.size for r in region.ranges if r is not None) / max(1, prod(region.root.shape))
 
 
 def _merge_use(table: dict[tuple[Region, Index], Use], use: Use) -> None:
@@ -261,11 +263,13 @@ def _widens(node: Node) -> bool:
     return node.op is Op.CAST and node.src[0].dtype.itemsize < node.dtype.itemsize
 
 
-def _summaries(order: list[Node], forced: set[Node]) -> tuple[dict[Node, bool], dict[Node, float]]:
+def _summaries(
+    order: list[Node], forced: set[Node], users: dict[Node, list[Node]]
+) -> tuple[dict[Node, bool], dict[Node, float]]:
     """Return per node whether it carries a reduction, and the cost of recomputing it in adds."""
     carries: dict[Node, bool] = {}
     cost: dict[Node, float] = {}
-    settled = forced | _needed_apart(order, forced)
+    settled = forced | _needed_apart(order, forced, users)
     for node in order:
         below = [s for s in node.src if s not in settled]
         if node.op is Op.REDUCE:
@@ -288,13 +292,12 @@ def _is_one_to_one(node: Node) -> bool:
     return node.op in ELEMENTWISE or node.op in _ONE_TO_ONE
 
 
-def _needed_apart(order: list[Node], forced: set[Node]) -> set[Node]:
+def _needed_apart(order: list[Node], forced: set[Node], users: dict[Node, list[Node]]) -> set[Node]:
     """Return nodes that several reductions or movements need, each through its own path.
 
     Such a value is stored if it holds a reduction (a residual stream before its layernorm), so what
     is computed from it does not carry that reduction any further.
     """
-    users = consumers(order)
     reached: dict[Node, frozenset[Node]] = {}
     for node in reversed(order):
         found = [
@@ -342,7 +345,8 @@ def _needs(node: Node, use: Use, walk: _Walk) -> list[tuple[Node, Use]]:
         return [(data, need(hidden, 2.0)), (which, need(at, ratio))]
     if node.op is Op.CAT:  # every source is evaluated for every result, then one is selected
         size = prod(node.shape)
-        return [(s, need(i, size / max(1, prod(s.shape)))) for s, i, _ in cat_sources(node, index)]
+        found = [(s, i) for s, i, inside in cat_sources(node, index) if inside != ixs.NEVER]
+        return [(s, need(i, size / max(1, prod(s.shape)))) for s, i in found]
     if node.op in MOVEMENT:
         src = node.src[0]
         inner, _ = source_index(node, index)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler import index as ixs
@@ -38,6 +39,7 @@ class Region:
         at: where root begins in target, per axis.
         steps: from one element of root to the next in target, per axis.
         row: an axis, and the integer node (m,) that says where each row of root goes on it.
+        begin: where in root the loops begin, per axis; () is the origin.
     """
 
     root: Node
@@ -46,11 +48,14 @@ class Region:
     at: tuple[int, ...]
     steps: tuple[int, ...]
     row: tuple[int, Node] | None = None
+    begin: tuple[int, ...] = ()
 
     @property
     def index(self) -> Index:
         """The element of root that one iteration computes."""
-        return tuple(ixs.ZERO if r is None else ixs.of(r) for r in self.ranges)
+        here = tuple(ixs.ZERO if r is None else ixs.of(r) for r in self.ranges)
+        begin = self.begin or (0,) * len(here)
+        return tuple(ixs.shift(i, b) if b else i for i, b in zip(here, begin, strict=True))
 
     @property
     def target_index(self) -> Index:
@@ -71,7 +76,7 @@ def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()
         at: where root begins in target, by default at the origin.
     """
     rank = len(root.shape)
-    return Region(root, _ranges(root), target or root, at or (0,) * rank, (1,) * rank)
+    return Region(root, _ranges(root.shape), target or root, at or (0,) * rank, (1,) * rank)
 
 
 def open_write(assign: Node) -> Region:
@@ -80,11 +85,11 @@ def open_write(assign: Node) -> Region:
     row = (assign.arg.index(None), assign.src[2]) if None in assign.arg else None
     value = assign.src[1]
     at, steps = tuple(p[0] for p in parts), tuple(p[2] for p in parts)
-    return Region(value, _ranges(value), assign, at, steps, row)
+    return Region(value, _ranges(value.shape), assign, at, steps, row)
 
 
-def _ranges(root: Node) -> tuple[Atom | None, ...]:
-    return tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(root.shape))
+def _ranges(shape: Sequence[int]) -> tuple[Atom | None, ...]:
+    return tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(shape))
 
 
 def open_parts(join: Node) -> tuple[Region, ...]:
@@ -95,6 +100,24 @@ def open_parts(join: Node) -> tuple[Region, ...]:
         parts.append(open_region(source, join, at))
         begin += source.shape[join.arg]
     return tuple(parts)
+
+
+def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
+    """Return regions that compute a node slice by slice along an axis.
+
+    Args:
+        root: what they compute.
+        axis: that is cut.
+        ends: of the slices, ascending; the last is the size of the axis.
+    """
+    rank, slices, start = len(root.shape), [], 0
+    for end in ends:
+        shape = [end - start if a == axis else s for a, s in enumerate(root.shape)]
+        begin = tuple(start if a == axis else 0 for a in range(rank))
+        at, steps = (0,) * rank, (1,) * rank
+        slices.append(Region(root, _ranges(shape), root, at, steps, begin=begin))
+        start = end
+    return tuple(slices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -155,6 +155,8 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
     kernel = program.kernels[position]
     if kernel.custom is not None:
         return _lower_custom(program, kernel, kernel.custom)
+    if len(kernel.bodies) > 1:
+        _lay_out_parts(program, kernel)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
     trace.loops(kernel, [nest.schedule for nest in nests])
     trace.nests(kernel, nests)
@@ -202,7 +204,7 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
 def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     """Choose layouts and loops of one loop nest."""
     placed = split_ranges(place(body, program.layouts))
-    # What several loop nests write in parts is laid out before it is known what each would like.
+    # What several loop nests write has a layout already.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
     free = program.free & whole
     vector, lanes = choose_vector(placed, free)
@@ -225,6 +227,18 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
         if not overwrites(placed, node, target):
             raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
     return Nest(placed, schedule, outputs, program.images, _spare_buffers(kernel))
+
+
+def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
+    """Choose the layout of what several loop nests write in parts: as the largest would like it."""
+    bodies = sorted(kernel.bodies, key=lambda b: prod(r.size for r in b.ranges if r is not None))
+    for body in bodies:  # the largest has the last word
+        for store in body.stores:
+            if store.target in program.free:
+                placed = split_ranges(place(body, program.layouts))
+                vector, _ = choose_vector(placed, {store.target})
+                mine = next(s for s in placed.stores if s.target is store.target)
+                program.layouts[store.target] = _layout(mine, vector)
 
 
 def _spare_buffers(kernel: Kernel) -> int:
