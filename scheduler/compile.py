@@ -117,13 +117,14 @@ def compile_plain(
             dimension that `bind` names.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
-    imported = import_model(model, bind=bind)
-    graph = EntryGraph(
-        {n: t.node for n, t in imported.outputs.items()},
-        inputs=[t.node for t in imported.inputs.values()],
-        precision=precision,
-    )
+    # Translators ask what the device is like, too.
     with device_spec.using(target or device_spec.chosen() or target_for(AUTO)):
+        imported = import_model(model, bind=bind)
+        graph = EntryGraph(
+            {n: t.node for n, t in imported.outputs.items()},
+            inputs=[t.node for t in imported.inputs.values()],
+            precision=precision,
+        )
         name = Path(model.name).stem or "model"
         emitted = _emitted({"run": graph}, name, "plain", tables)
     finished = _finish(emitted, {"model": model}, {})
@@ -160,19 +161,23 @@ def compile_driving(
     }
     check_driving(models["vision"], models["policy"])
     check_supported(*models.values())
-    states = make_states()
     sizes = {f"{c.width}x{c.height}": c for c in cameras}
-    entries: dict[str, EntryGraph] = {}
-    for size, camera in sizes.items():
-        entries[f"run:{size}"] = run_graph(models["vision"], models["policy"], camera, states)
-    for size, camera in sizes.items():
-        entries[f"prepare:{size}"] = prepare_graph(camera, states)
-    entries = {name: replace(graph, precision=precision) for name, graph in entries.items()}
     with device_spec.using(target or device_spec.chosen() or target_for(AUTO)):
+        entries = _driving_entries(models["vision"], models["policy"], sizes, precision)
         emitted = _emitted(entries, "driving", "driving", tables)
     imported = [import_model(model, bind=driving_sizes(model)) for model in models.values()]
     finished = _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
     return replace(finished, notes=tuple(note for model in models.values() for note in model.notes))
+
+
+def _driving_entries(
+    vision: OnnxModel, policy: OnnxModel, sizes: Mapping[str, Camera], precision: str
+) -> dict[str, EntryGraph]:
+    """Return the entries "run:WxH" and "prepare:WxH" for each size; they share their states."""
+    states = make_states()
+    entries = {f"run:{s}": run_graph(vision, policy, c, states) for s, c in sizes.items()}
+    entries |= {f"prepare:{s}": prepare_graph(c, states) for s, c in sizes.items()}
+    return {name: replace(graph, precision=precision) for name, graph in entries.items()}
 
 
 def driving_sizes(model: OnnxModel) -> dict[str, int]:

@@ -1,7 +1,8 @@
 """The numpy interpreter: the meaning of the IR. Every optimisation is tested against it.
 
 Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`,
-because the broadcast product of a convolution would not fit in memory.
+because the broadcast product of a convolution would not fit in memory. Integers wrap in every order
+alike.
 """
 
 from __future__ import annotations
@@ -200,7 +201,7 @@ def _is_contraction(node: Node) -> bool:
         node.op is Op.REDUCE
         and node.arg[0] is Op.ADD
         and node.src[0].op is Op.MUL
-        and node.dtype.is_float
+        and (node.dtype.is_float or (node.dtype.is_int and node.src[0].dtype is node.dtype))
     )
 
 

@@ -51,7 +51,8 @@ class TensorNeural(TensorMath):
     def softmax(self, axis: int = -1) -> Self:
         """Return exp(x)/sum(exp(x)) along an axis, shifted by the maximum."""
         weights = (self - self.max(axis, keepdim=True)).exp()
-        return weights / weights.sum(axis, keepdim=True)
+        # One division for a row: the sum is at least 1, so its reciprocal is a normal number.
+        return weights * (1.0 / weights.sum(axis, keepdim=True))
 
     def log_softmax(self, axis: int = -1) -> Self:
         """Return log(softmax(x))."""

@@ -203,11 +203,15 @@ def shipped_table(target: str) -> TunedTable:
 
 def table_for(target: str, device: str, driver: str) -> TunedTable:
     """Return what is known for a device: the shipped entries, and above them its own."""
-    own = read_table(table_path(target, device, driver))
-    if (own.target, own.device, own.driver) != (target, device, driver):
-        own = EMPTY
     whole = TunedTable(target, device, driver, shipped_table(target).entries)
-    return whole.with_entries(own.entries)
+    return whole.with_entries(own_table(target, device, driver).entries)
+
+
+def own_table(target: str, device: str, driver: str) -> TunedTable:
+    """Return what was measured on a device; empty where its file is of another one."""
+    own = read_table(table_path(target, device, driver))
+    same = (own.target, own.device, own.driver) == (target, device, driver)
+    return own if same else TunedTable(target, device, driver, {})
 
 
 # --- what is in force ---------------------------------------------------------------------------

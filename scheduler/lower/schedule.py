@@ -18,7 +18,7 @@ from scheduler.index import Atom
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower.choice import HEURISTIC, Choice
 from scheduler.lower.laneless import laneless_tile
-from scheduler.lower.operands import operands_of
+from scheduler.lower.operands import hoisted_rows, operands_of
 from scheduler.lower.parts import inner_parts
 from scheduler.lower.place import PlacedBody, dependencies, looped
 from scheduler.lower.tile import contraction_tile, window_rows
@@ -159,7 +159,7 @@ def choose_schedule(
         _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
         heavy = [ld for ld in loads if ld.times > 1]
-        _register_tile(schedule, tiles, heavy, hoisted)
+        _register_tile(schedule, body, tiles, heavy, hoisted)
     if vector is None and hoisted is None:
         for atom, unroll in laneless_tile(body, loads, schedule.across, lanes).items():
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
@@ -273,6 +273,7 @@ def _resize(schedule: Schedule, tiles: dict[Atom, Tile], choice: Choice) -> None
 
 def _register_tile(
     schedule: Schedule,
+    body: PlacedBody,
     tiles: dict[Atom, Tile],
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
@@ -287,11 +288,13 @@ def _register_tile(
         r
         for r in tiles
         if r is not vector
-        and (hoisted is None or r not in hoisted)
         and any(ixs.coefficient(ld.node.arg.offset, r) not in (0,) for ld in inner if not ld.weight)
     ]
-    row = schedule.row = rows[-1] if rows else None
     schedule.contracts = outer_product or (hoisted is not None and shared)
+    if hoisted is not None:
+        below = [r for r in rows if r not in hoisted]
+        rows = below or (hoisted_rows(body, vector, rows) if schedule.contracts else [])
+    row = schedule.row = rows[-1] if rows else None
     if schedule.contracts:
         lanes = tiles[vector].lanes
         vectors = -(-vector.size // lanes)
@@ -301,13 +304,14 @@ def _register_tile(
         steps = max(ld.times for ld in inner)
         ends = [order[-1] for order in schedule.reduce_order.values() if order]
         whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
-        operands = operands_of(row, inner, whole)
+        operands = operands_of(body, (vector, row), inner, whole)
         shape = contraction_tile(vectors, row.size, steps, lanes, operands)
         tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
         accumulators = device_spec.current().vector_registers // 2
-        vectors = min(accumulators // WINDOW_ROWS, -(-vector.size // tiles[vector].lanes))
+        vectors = max(1, accumulators // WINDOW_ROWS)
+        vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)
         most = accumulators // vectors if weighted else POOL_ROWS
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)

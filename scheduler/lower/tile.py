@@ -60,7 +60,7 @@ def contraction_tile(
         operands: what rows read.
     """
     most = _cached_rows(operands.stride)
-    ranked = ranked_tiles(vectors, rows, steps, lanes, shared=operands.shared)
+    ranked = ranked_tiles(vectors, rows, steps, lanes, operands)
     ranked = [t for t in ranked if t[2] <= most]
     if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
@@ -79,7 +79,7 @@ def _cached_rows(stride: int) -> int:
 
 
 def ranked_tiles(
-    vectors: int, rows: int, steps: int, lanes: int, *, shared: bool = False
+    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
 ) -> list[tuple[float, int, int]]:
     """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
 
@@ -88,15 +88,17 @@ def ranked_tiles(
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
-        shared: whether rows share scalars, see `Operands`.
+        operands: what rows read.
     """
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
         for r in range(1, rows + 1):
-            if not _fits(v, r, shared=shared):
+            if not _fits(v, r, shared=operands.shared):
                 break
             tiles = -(-vectors // v) * -(-rows // r)
-            found.append((tiles * _tile_cycles(v, r, steps, lanes, again=rows > r), v, r))
+            found.append(
+                (tiles * _tile_cycles(v, r, steps, lanes, operands.work, again=rows > r), v, r)
+            )
     return sorted(found)
 
 
@@ -110,7 +112,7 @@ def _fits(v: int, r: int, *, shared: bool) -> bool:
     return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
 
 
-def _tile_cycles(v: int, r: int, steps: int, lanes: int, *, again: bool) -> float:
+def _tile_cycles(v: int, r: int, steps: int, lanes: int, work: int, *, again: bool) -> float:
     """Return the cycles of one tile.
 
     Args:
@@ -118,9 +120,10 @@ def _tile_cycles(v: int, r: int, steps: int, lanes: int, *, again: bool) -> floa
         r: rows.
         steps: of the reduction.
         lanes: float32 elements of a vector.
+        work: operations that compute a row's scalar.
         again: its weights are read once more for other rows.
     """
-    step = _step_cycles(v, r)
+    step = _step_cycles(v, r, work)
     if again:
         step += v * lanes * 4 * STREAM_COST
     return steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
@@ -153,11 +156,11 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
     return best[2:]
 
 
-def _step_cycles(v: int, r: int) -> float:
+def _step_cycles(v: int, r: int, work: int) -> float:
     """Return the cycles of one step of the reduction, operands in the innermost cache."""
-    alone = v > 1 or not device_spec.current().broadcasts
-    operations = v * r + v + (r if alone else 0)
-    return max(v * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
+    alone = v > 1 or work > 0 or not device_spec.current().broadcasts
+    operations = v * r + v + (r if alone else 0) + r * work
+    return max((v + work) * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
 
 
 def window_rows(rows: int, most: int) -> int:

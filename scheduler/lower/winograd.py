@@ -34,9 +34,14 @@ UNROLL: Final = 4
 # Accumulators of a register tile, by registers: the rest is for operands.
 ACCUMULATORS: Final = {32: 24, 16: 12}
 MAX_VECTORS: Final = 4
+LEAST_ROWS: Final = 2
 MAX_TILES: Final = 48
-# Bytes of V: at most this part of the core's cache. It is on the stack of a work-item.
+# Bytes of V of a tile and channel: 16 float32.
+TILE_BYTES: Final = 64
+# Bytes of V: at most this part of the core's cache, more only for a single register tile. It is on
+# the stack of a work-item: threads have 8 MiB on Linux, 2 with `ulimit -s unlimited` (glibc).
 CACHE_PART: Final = 4
+STACK_BYTES: Final = 3 << 19
 
 # Cycles, fitted to measurements on 2 cores (PoCL 3.0, November 2026). Multiply-adds and loads are
 # two a cycle. Of a tile, for a vector of channels: B^T d B with its 16 loads and stores, the way
@@ -127,12 +132,14 @@ class Blocks:
 
 
 def fits(shape: Shape, spec: DeviceSpec) -> bool:
-    """Whether there are whole vectors of channels, and registers for a tile."""
+    """Whether there are whole vectors of channels, registers for a tile, and stack for its V."""
+    if _most_rows(shape, spec) < LEAST_ROWS:
+        return False
     whole = all(c % spec.lanes == 0 for c in (*shape.channels, shape.outputs))
     sizes = [shape.batch * shape.height * shape.width * c for c in shape.channels]
     sizes.append(shape.batch * shape.rows * shape.columns * shape.outputs)
     small = max(sizes) < 2**31
-    return whole and small and spec.lanes >= UNROLL and spec.vector_registers in ACCUMULATORS
+    return whole and small and spec.lanes >= UNROLL
 
 
 @lru_cache(maxsize=1024)
@@ -167,9 +174,15 @@ def pays(shape: Shape, spec: DeviceSpec) -> bool:
     return fits(shape, spec) and gain(shape, spec) >= LEAST_GAIN
 
 
+def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
+    """Return the most rows of a register tile; 0 on devices whose registers are not known."""
+    room = STACK_BYTES // (TILE_BYTES * sum(shape.channels))
+    return min(room, ACCUMULATORS.get(spec.vector_registers, 0))
+
+
 def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
     depth, lanes = sum(shape.channels), spec.lanes
-    most = spec.l2_bytes // CACHE_PART // (64 * depth)
+    most = spec.l2_bytes // CACHE_PART // (TILE_BYTES * depth)
     for groups in (1, 2, 4, 8):
         if shape.outputs % (lanes * groups):
             continue
@@ -177,7 +190,8 @@ def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
         for v in range(1, min(MAX_VECTORS, vectors) + 1):
             if vectors % v:
                 continue
-            for r in range(2, ACCUMULATORS[spec.vector_registers] // v + 1):
+            rows = min(_most_rows(shape, spec), ACCUMULATORS[spec.vector_registers] // v)
+            for r in range(LEAST_ROWS, rows + 1):
                 for tiles in range(r, max(r, min(MAX_TILES, most, shape.tiles + r - 1)) + 1, r):
                     yield Blocks(lanes, v, r, tiles, groups)
 

@@ -21,7 +21,7 @@ from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueLis
 from scheduler.onnx_import.element_types import graph_array
 from scheduler.onnx_import.files.initializers import graph_constants
 from scheduler.onnx_import.files.load import OnnxModel
-from scheduler.onnx_import.fold import evaluate_reference
+from scheduler.onnx_import.fold import evaluate_known, evaluate_reference
 from scheduler.onnx_import.functions import (
     Body,
     Key,
@@ -31,11 +31,11 @@ from scheduler.onnx_import.functions import (
     schema_body,
     tensor_type,
 )
-from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
+from scheduler.onnx_import.limits import check_shape
 from scheduler.onnx_import.support import node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
-from scheduler.tensor import Tensor, evaluate
+from scheduler.tensor import Tensor
 
 Values = MutableMapping[str, AnyValue]
 
@@ -62,6 +62,7 @@ class Translation:
         types: ONNX element types by value name, where some are carried.
         weights: constants already turned into Tensors.
         nodes: translated so far.
+        folded: elements computed so far for values that are known.
         initializers: arrays of the graphs inside nodes, by the graph's identity. The graphs are
             kept, so that no other one gets their identities.
     """
@@ -71,6 +72,7 @@ class Translation:
     types: Mapping[str, int]
     weights: WeightCache = field(default_factory=WeightCache)
     nodes: int = 0
+    folded: int = 0
     initializers: dict[int, tuple[onnx.GraphProto, dict[str, Array]]] = field(default_factory=dict)
 
     def arrays(self, graph: onnx.GraphProto) -> dict[str, Array]:
@@ -171,7 +173,14 @@ class Scope:
         result = translator(context)
         results = [result] if isinstance(result, Tensor | np.ndarray | ValueList) else result
         has_body = any(a.HasField("g") for a in node.attribute)
-        return _fold(results) if known and not has_body else results
+        return self._fold(results) if known and not has_body else results
+
+    def _fold(self, results: Sequence[AnyValue]) -> list[AnyValue]:
+        """Evaluate results that depend on no input."""
+        lazy = [value for value in results if isinstance(value, Tensor)]
+        found, self.shared.folded = evaluate_known(lazy, self.shared.folded)
+        arrays = iter(found)
+        return [next(arrays) if isinstance(value, Tensor) else value for value in results]
 
     def _call(self, body: Body, arguments: Sequence[AnyValue | None], label: str) -> list[AnyValue]:
         """Translate the body of a function, which sees its arguments only."""
@@ -245,12 +254,3 @@ def _without(node: onnx.NodeProto, names: set[str]) -> onnx.NodeProto:
         if name in names:
             made.input[i] = ""
     return made
-
-
-def _fold(results: Sequence[AnyValue]) -> list[AnyValue]:
-    """Evaluate results that depend on no input; the interpreter is what defines their meaning."""
-    lazy = [value for value in results if isinstance(value, Tensor)]
-    for value in lazy:
-        check_shape(value.shape, value.dtype.itemsize, "its value, known now", MAX_KNOWN_BYTES)
-    arrays = iter(evaluate(lazy))
-    return [next(arrays) if isinstance(value, Tensor) else value for value in results]

@@ -142,8 +142,7 @@ def tune(
         for choice in outcome.wrong:
             logger.warning("%s: choice %s gives other results", outcome.job.name, choice)
     try:
-        kept = tuned_table.read_table(path)
-        own = TunedTable(spec.target, device.info.name, device.info.driver, kept.entries)
+        own = tuned_table.own_table(spec.target, device.info.name, device.info.driver)
         tuned_table.write_table(path, own.with_entries(found))
     except OSError as error:
         logger.warning("%s: cannot keep what was measured: %s", path, error)

@@ -53,18 +53,6 @@ def test_what_cannot_be_imported_is_refused(one: Case, message: str) -> None:
         import_model(model)
 
 
-def test_a_search_that_takes_too_long_is_refused() -> None:
-    many = np.zeros((2**15, 1), np.int64)
-    one = case("ScatterND", np.zeros(2**14, np.float32), many, np.zeros(2**15, np.float32))
-    with pytest.raises(ModelError, match="comparisons"):
-        imported(one)
-
-
-def test_sorting_too_much_is_refused() -> None:
-    with pytest.raises(ModelError, match="take fewer"):
-        first_places(Tensor.zeros(1, 2**17).int(), 2**17)
-
-
 def test_known_box_of_indices_takes_no_gather() -> None:
     rows = np.stack(np.meshgrid([1, 2], [0, 1, 2], indexing="ij"), -1)
     assert Op.GATHER not in ops_of(case("ScatterND", f(4, 5), Const(rows), f(2, 3)))

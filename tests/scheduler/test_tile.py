@@ -17,10 +17,11 @@ from scheduler.device_spec import SPECS, using
 from scheduler.lower.choice import Choice
 from scheduler.lower.operands import Operands, operands_of
 from scheduler.lower.parts import WANTED_PARTS
-from scheduler.lower.place import Place
+from scheduler.lower.place import Place, PlacedBody
 from scheduler.lower.render import Rendered
 from scheduler.lower.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
 from scheduler.lower.vector import LoadInfo
+from scheduler.lower.winograd import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
 from scheduler.node import make
 from scheduler.ops import Op
 from scheduler.schedule_cache import EntryGraph
@@ -115,7 +116,9 @@ def test_rows_that_read_one_element_share_it(
     offset = ixs.add(ixs.mul(ixs.of(row), stride), ixs.mul(ixs.of(tap), dilation))
     source = Tensor.input("x", (64,)).node
     load = make(Op.LOAD, source.dtype, (source,), Place((offset,), (), 0.0, offset))
-    found = operands_of(row, [LoadInfo(load, False, kernel, frozenset())], [tap])
+    body = PlacedBody((row,), make(Op.ACCUMULATE, source.dtype, (load,), (Op.ADD, (tap,))), ())
+    info = LoadInfo(load, False, kernel, frozenset())
+    found = operands_of(body, (ixs.new_range(8, "c"), row), [info], [tap])
     assert found == Operands(4 * stride, shared=shared)
 
 
@@ -182,6 +185,26 @@ KINDS: dict[str, Callable[[int, int, int], Tensor]] = {
 
 def job_of(tensor: Tensor) -> Job:
     return jobs_of([EntryGraph({"y": tensor.node})])[-1]
+
+
+@pytest.mark.parametrize("row", CPUS)
+def test_rows_of_a_hoisted_sum_share_what_is_read_below_it(row: str) -> None:
+    """softmax(x) @ v: 512 rows are enough to share v's vectors, 16 are left to the cores."""
+    v = Tensor.weight(floats(2048, 64))
+    with using(SPECS[row]):
+        many = job_of(Tensor.input("x", (512, 2048)).softmax(-1) @ v).nest.schedule
+        few = job_of(Tensor.input("x", (16, 2048)).softmax(-1) @ v).nest.schedule
+    assert many.tiles[0].unroll > 1
+    assert few.tiles[0].unroll == 1
+    assert few.items == 16
+
+
+def test_scalars_that_are_computed_make_more_vectors_pay() -> None:
+    """Each is computed again for the next vectors of the same row."""
+    with using(SPECS["cpu-avx2"]):
+        v, _ = contraction_tile(8, 128, 256, 8)
+        computed, _ = contraction_tile(8, 128, 256, 8, Operands(work=4))
+    assert computed > v
 
 
 def stores(rendered: Rendered, item: int) -> Iterator[tuple[int, int]]:
@@ -280,3 +303,21 @@ def test_parts_of_a_long_row_are_done_once_each(rows: int) -> None:
     assert 1 < job.nest.schedule.items <= WANTED_PARTS
     assert job.nest.schedule.parts > 1
     check_steps(job, Choice())
+
+
+# --- the stack of a work-item ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", CPUS)
+@pytest.mark.parametrize("channels", [(512,), (2048,), (2048,) * 4, (2048,) * 20])
+def test_arrays_of_a_fast_convolution_fit_the_stack(channels: tuple[int, ...], row: str) -> None:
+    """Of many joined inputs one register tile fills more than the cache."""
+    spec = SPECS[row]
+    shape = Shape(1, 28, 28, channels, 32, 1, 1, 28, 28)
+    assert fits(shape, spec) is (sum(channels) < 2048 * 20)
+    if fits(shape, spec):
+        blocks = choose_blocks(shape, spec)
+        text = kernel_source(shape, blocks)
+        found = [int(n) for n in re.findall(r" [vm]\[(\d+)\]", text.split(";")[1])]
+        assert len(found) == 2
+        assert sum(found) * blocks.lanes * 4 <= STACK_BYTES * 1.05

@@ -230,6 +230,21 @@ def test_a_damaged_table_is_left_alone_with_a_warning(
     assert read_table(tmp_path / "missing.json") == tuned_table.EMPTY
 
 
+def test_a_file_of_another_device_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is a digest, so such a file was copied there; nothing in it was measured here."""
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    path = tuned_table.table_path("cpu", "this", "1.0")
+    key = "0" * 24
+    found = {key: ENTRY}
+    tuned_table.write_table(path, TunedTable("cpu", "this", "1.0", found))
+    assert tuned_table.own_table("cpu", "this", "1.0").entries == found
+    tuned_table.write_table(path, TunedTable("cpu", "another", "1.0", found))
+    assert not tuned_table.own_table("cpu", "this", "1.0").entries
+    assert key not in tuned_table.table_for("cpu", "this", "1.0").entries
+
+
 def test_shipped_tables_are_whole() -> None:
     for path in sorted(tuned_table.SHIPPED.glob("*.json")):
         table = parse_table(path.read_text(encoding="utf-8"))

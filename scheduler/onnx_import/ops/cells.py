@@ -11,6 +11,8 @@ from scheduler.onnx_import.ops.recurrent import Layer, read_layer
 from scheduler.tensor import Tensor
 
 States = tuple[Tensor, ...]
+# Of the gates, of the candidate, and of what the cell gives.
+LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 
 def rnn(ctx: NodeContext) -> Sequence[Value]:
@@ -20,10 +22,10 @@ def rnn(ctx: NodeContext) -> Sequence[Value]:
         ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
     """
     layer = read_layer(ctx, 1, ("Tanh",))
-    (weight,), (activation,) = layer.weights, layer.activations
+    (by_r,), (activation,) = layer.weights.gates, layer.activations
 
     def step(gates: list[Tensor], state: States) -> States:
-        return (activation(gates[0] + state[0].matmul(weight)),)
+        return (activation(gates[0] + by_r(state[0])),)
 
     return layer.run(step, (layer.initial(5),), _both_biases(layer))
 
@@ -38,7 +40,7 @@ def gru(ctx: NodeContext) -> Sequence[Value]:
         ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
     """
     layer = read_layer(ctx, 3, ("Sigmoid", "Tanh"))
-    weight_z, weight_r, weight_h = layer.weights
+    by_z, by_r, by_h = layer.weights.gates
     gate, candidate = layer.activations
     after = bool(ctx.integer("linear_before_reset", 0))
     bias = _both_biases(layer)
@@ -47,12 +49,9 @@ def gru(ctx: NodeContext) -> Sequence[Value]:
 
     def step(gates: list[Tensor], state: States) -> States:
         (h,) = state
-        z = gate(gates[0] + h.matmul(weight_z))
-        r = gate(gates[1] + h.matmul(weight_r))
-        if after:
-            inner = r * (h.matmul(weight_h) + layer.hidden_bias[2])
-        else:
-            inner = (r * h).matmul(weight_h)
+        z = gate(gates[0] + by_z(h))
+        r = gate(gates[1] + by_r(h))
+        inner = r * (by_h(h) + layer.hidden_bias[2]) if after else by_h(r * h)
         new = candidate(gates[2] + inner)
         return ((1.0 - z) * new + z * h,)
 
@@ -65,8 +64,16 @@ def lstm(ctx: NodeContext) -> Sequence[Value]:
     Raises:
         ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
     """
-    layer = read_layer(ctx, 4, ("Sigmoid", "Tanh", "Tanh"))
-    weights = layer.weights
+    return lstm_of(read_layer(ctx, 4, LSTM_ACTIVATIONS))
+
+
+def lstm_of(layer: Layer) -> Sequence[Value]:
+    """Return Y, Y_h and Y_c of an LSTM layer; see `lstm`.
+
+    Raises:
+        ModelError: shapes of the initial states or the peepholes do not fit.
+    """
+    ctx = layer.ctx
     gate, candidate, squash = layer.activations
     peepholes = _peepholes(layer)
     coupled = bool(ctx.integer("input_forget", 0))
@@ -76,7 +83,7 @@ def lstm(ctx: NodeContext) -> Sequence[Value]:
 
     def step(gates: list[Tensor], state: States) -> States:
         h, cell = state
-        i, o, f, c = (x + h.matmul(weight) for x, weight in zip(gates, weights, strict=True))
+        i, o, f, c = (x + by_r(h) for x, by_r in zip(gates, layer.weights.gates, strict=True))
         i = gate(peep(0, i, cell))
         f = 1.0 - i if coupled else gate(peep(2, f, cell))
         new = f * cell + i * candidate(c)

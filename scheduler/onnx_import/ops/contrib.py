@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.conv import conv
@@ -98,6 +99,28 @@ def simplified_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
     axes = tuple(range(first, x.ndim))
     results: list[Value] = [*rms_norm(x, axes, ctx.number("epsilon", 1e-5), ctx.tensor(1))]
     return results[: max(1, ctx.outputs)]
+
+
+def embed_layer_normalization(ctx: NodeContext) -> Sequence[Value]:
+    """Translate EmbedLayerNormalization: of word + position + segment embedding, (N, S, W).
+
+    Inputs: ids (N, S), segment ids (optional), word, position and segment embedding (optional),
+    gamma, beta, mask (N, S) and position ids (optional). Outputs: the result, the number of ones in
+    each row of the mask (zeros without one), the sum of the embeddings.
+    """
+    ids = ctx.tensor(0)
+    batch, steps = ids.shape
+    total = wide(ctx.tensor(2)).gather(ids, 0)
+    positions = wide(ctx.tensor(3))
+    total = total + (positions.gather(ctx.tensor(8), 0) if ctx.has(8) else positions[:steps])
+    if ctx.has(1):
+        total = total + wide(ctx.tensor(4)).gather(ctx.tensor(1), 0)
+    y = layer_norm(total, (2,), ctx.number("epsilon", 1e-12), ctx.tensor(5), ctx.tensor(6))[0]
+    dtype = ctx.tensor(2).dtype
+    kept: Tensor = Tensor.zeros(batch, dtype=dt.int32)
+    if ctx.has(7):
+        kept = ctx.tensor(7).eq(1).cast(dt.int32).sum(1)
+    return [y.cast(dtype), kept, total.cast(dtype)][: max(1, ctx.outputs)]
 
 
 def skip_layer_normalization(ctx: NodeContext) -> Sequence[Value]:

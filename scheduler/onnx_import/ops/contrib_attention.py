@@ -1,4 +1,4 @@
-"""Attention and MultiHeadAttention of com.microsoft, without caches.
+"""Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """
@@ -10,6 +10,7 @@ import math
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
+from scheduler.onnx_import.ops.quantize import Scheme
 from scheduler.onnx_import.ops.scaled_dot import Mask, join_heads, scaled_dot, split_heads
 from scheduler.tensor import Tensor
 
@@ -34,9 +35,34 @@ def packed_attention(ctx: NodeContext) -> Value:
     if ctx.has(2):
         joined = joined + ctx.tensor(2)
     sizes = ctx.ints_attribute("qkv_hidden_sizes") or [joined.shape[2] // 3] * 3
+    return _attend(ctx, *_heads(ctx, joined, sizes), mask=3, addend=5)
+
+
+def quantized_attention(ctx: NodeContext) -> Value:
+    """Translate QAttention: Attention of a quantised x and weight, everything else float32.
+
+    Inputs: x, weight, bias, scales of x and weight, mask, zero points of x and weight.
+
+    Raises:
+        ModelError: a cache is given, or shapes do not fit.
+    """
+    if ctx.has(8) or ctx.outputs > 1:
+        raise ModelError("a cache (past, present) is not supported")
+    if ctx.integer("do_rotary", 0):
+        raise ModelError("do_rotary=1 is not supported")
+    left, right = (
+        Scheme(ctx.tensor(3 + i), ctx.tensor(6 + i) if ctx.has(6 + i) else None) for i in (0, 1)
+    )
+    product = left.centred(ctx.tensor(0)).matmul(right.centred(ctx.tensor(1)))
+    joined = product.cast(dt.float32) * (left.scale * right.scale) + ctx.tensor(2)
+    heads = _heads(ctx, joined, [joined.shape[2] // 3] * 3)
+    return _attend(ctx, *heads, mask=5, addend=ctx.count)
+
+
+def _heads(ctx: NodeContext, joined: Tensor, sizes: list[int]) -> tuple[Tensor, Tensor, Tensor]:
     heads = ctx.integer("num_heads", 0)
     q, k, v = (split_heads(part, heads) for part in joined.split(sizes, axis=2))
-    return _attend(ctx, q, k, v, mask=3, addend=5)
+    return q, k, v
 
 
 def multi_head_attention(ctx: NodeContext) -> Value:

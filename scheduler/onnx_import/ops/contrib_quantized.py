@@ -11,8 +11,8 @@ from dataclasses import replace
 
 from scheduler import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
-from scheduler.onnx_import.ops.pool import average_pool
-from scheduler.onnx_import.ops.quantize import Scheme
+from scheduler.onnx_import.ops.pool import average_pool, max_pool
+from scheduler.onnx_import.ops.quantize import Scheme, qlinear_conv
 from scheduler.tensor import Tensor
 
 Translator = Callable[[NodeContext], Value]
@@ -58,13 +58,31 @@ def qlinear_average_pool(ctx: NodeContext) -> Value:
     """Translate QLinearAveragePool: channels on axis 1, or last with channels_last=1."""
     x = _real(ctx, 0)
     last = bool(ctx.integer("channels_last", 0))
-    if last:
-        x = x.permute((0, x.ndim - 1, *range(1, x.ndim - 1)))
-    y = average_pool(replace(ctx, inputs=(x,)))
+    y = average_pool(replace(ctx, inputs=(_channels_second(x) if last else x,)))
     assert isinstance(y, Tensor)
-    if last:
-        y = y.permute((0, *range(2, y.ndim), 1))
-    return _stored(ctx, y, 3, ctx.tensor(0).dtype)
+    return _stored(ctx, _channels_last(y) if last else y, 3, ctx.tensor(0).dtype)
+
+
+def qlinear_conv_any_layout(ctx: NodeContext) -> Value:
+    """Translate QLinearConv: ONNX's, with the channels of x and y last for channels_last=1."""
+    if not ctx.integer("channels_last", 0):
+        return qlinear_conv(ctx)
+    y = qlinear_conv(replace(ctx, inputs=(_channels_second(ctx.tensor(0)), *ctx.inputs[1:])))
+    assert isinstance(y, Tensor)
+    return _channels_last(y)
+
+
+def nhwc_max_pool(ctx: NodeContext) -> Value:
+    """Translate NhwcMaxPool: MaxPool of integers with the channels last."""
+    y = max_pool(replace(ctx, inputs=(_channels_second(ctx.tensor(0)),)))
+    assert isinstance(y, Tensor)
+    return _channels_last(y)
+
+
+def qlinear_where(ctx: NodeContext) -> Value:
+    """Translate QLinearWhere: condition, (x, scale, zero), (y, scale, zero), scale, zero."""
+    chosen = ctx.tensor(0).bool().where(_real(ctx, 1), _real(ctx, 4))
+    return _stored(ctx, chosen, 7, ctx.tensor(1).dtype)
 
 
 def qlinear_softmax(ctx: NodeContext) -> Value:
@@ -100,6 +118,14 @@ def _scheme(ctx: NodeContext, index: int) -> Scheme:
     """Return what the scale and the zero point at inputs `index` and `index` + 1 say."""
     zero = ctx.tensor(index + 1).reshape(()) if ctx.has(index + 1) else None
     return Scheme(ctx.tensor(index).reshape(()), zero)
+
+
+def _channels_second(x: Tensor) -> Tensor:
+    return x.permute((0, x.ndim - 1, *range(1, x.ndim - 1)))
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.permute((0, *range(2, x.ndim), 1))
 
 
 def _real(ctx: NodeContext, index: int) -> Tensor:

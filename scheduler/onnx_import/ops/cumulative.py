@@ -4,7 +4,8 @@
                   + all blocks before, the n/32 totals taken the same way
 
 So n values cost some 32 n operations in a few kernels, however long the axis is, and rounding
-errors grow with log n only.
+errors grow with log n only. That is for devices with many weak cores; others run along an axis
+longer than two blocks in one kernel (`running`).
 """
 
 from __future__ import annotations
@@ -12,9 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from scheduler import device_spec
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
+from scheduler.onnx_import.ops.running import Running, run_along
 from scheduler.tensor import Tensor
 
 # Up to LONG elements are one block.
@@ -48,10 +51,12 @@ def cumulative(ctx: NodeContext) -> Value:
         return x
     kind = _SUM if ctx.node.op_type == "CumSum" else _PRODUCT
     wide = x.float() if x.dtype is dt.float16 else x
+    reverse, exclusive = (bool(ctx.integer(name, 0)) for name in ("reverse", "exclusive"))
+    if x.shape[axis] > _LONG and not device_spec.current().is_simt:
+        return run_along(wide, axis, Running(kind is _PRODUCT, exclusive, reverse)).cast(x.dtype)
     rows = wide.transpose(axis, -1) if axis != x.ndim - 1 else wide
-    reverse = bool(ctx.integer("reverse", 0))
     rows = rows.flip(-1) if reverse else rows
-    if ctx.integer("exclusive", 0):
+    if exclusive:
         rows = _shifted(rows, kind)
     result = _accumulated(rows, kind)
     result = result.flip(-1) if reverse else result

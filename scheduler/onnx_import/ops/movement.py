@@ -8,9 +8,12 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
-from scheduler.onnx_import.limits import check_shape
+from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
 from scheduler.onnx_import.ops.picks import pick_rows
 from scheduler.tensor import Tensor
+
+# From this many copies on an edge is repeated.
+WIDE_EDGE = 2**16
 
 
 def reshape(ctx: NodeContext) -> Value:
@@ -144,14 +147,29 @@ def _pad_constant(ctx: NodeContext, x: Tensor, pairs: list[tuple[int, int]]) -> 
 
 
 def _pad_copied(x: Tensor, axis: int, widths: tuple[int, int], mode: str) -> Tensor:
-    """Pad one axis with copies of its own elements: a gather with indices known here."""
+    """Pad one axis with copies of its own elements: a gather with indices known here.
+
+    Wide edges are an element repeated, as the indices would take longer than the result.
+    """
     index = np.arange(x.shape[axis])
     if not len(index):
         raise ModelError(f"axis {axis} of {x.shape} is empty: there is nothing to copy")
     cut = index[max(0, -widths[0]) : len(index) - max(0, -widths[1])]
     grow = (max(0, widths[0]), max(0, widths[1]))
+    if mode == "edge" and len(cut) and max(grow) > WIDE_EDGE:
+        inner = x[(*(slice(None),) * axis, slice(int(cut[0]), int(cut[-1]) + 1))]
+        return _with_wide_edges(inner, axis, grow)
+    check_shape((len(cut) + sum(grow),), 8, "the positions it copies", MAX_KNOWN_BYTES)
     padded = np.pad(cut, grow, mode=mode)  # type: ignore[call-overload] # one of three literals
     return pick_rows(x, padded, axis)
+
+
+def _with_wide_edges(x: Tensor, axis: int, widths: tuple[int, int]) -> Tensor:
+    edges = []
+    for at, count in zip((0, x.shape[axis] - 1), widths, strict=True):
+        end = x[(*(slice(None),) * axis, slice(at, at + 1))]
+        edges.append(end.expand(tuple(count if i == axis else n for i, n in enumerate(x.shape))))
+    return Tensor.cat([part for part in (edges[0], x, edges[1]) if part.size], axis)
 
 
 def depth_to_space(ctx: NodeContext) -> Value:

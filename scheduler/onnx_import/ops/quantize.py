@@ -86,13 +86,26 @@ def dequantize_linear(ctx: NodeContext) -> Value:
 def dynamic_quantize_linear(ctx: NodeContext) -> list[Value]:
     """Translate DynamicQuantizeLinear: uint8, with a scale and a zero point from the data."""
     x = ctx.tensor(0)
-    high, low = x.max().maximum(0.0), x.min().minimum(0.0)
+    scheme = dynamic_scheme(x, tuple(range(x.ndim)))
+    assert scheme.zero_point is not None
+    scale, zero_point = scheme.scale.reshape(()), scheme.zero_point.reshape(())
+    quantized = Scheme(scale, zero_point).quantize(x, TensorProto.UINT8)
+    return [quantized, scale, zero_point.cast(dt.uint8)]
+
+
+def dynamic_scheme(x: Tensor, axes: tuple[int, ...]) -> Scheme:
+    """Return the scheme of uint8 whose range is that of x and 0, for each index of other axes.
+
+    Args:
+        x: real numbers.
+        axes: what shares a scale; they stay, with size 1. The zero point is a whole float.
+    """
+    high = x.max(axes, keepdim=True).maximum(0.0)
+    low = x.min(axes, keepdim=True).minimum(0.0)
     scale = (high - low) / 255.0
     # Of zeros only the scale would be 0, and whoever divides by it get NaN: onnxruntime's is 1.
     scale = scale.eq(0.0).where(1.0, scale)
-    zero_point = ((0.0 - low) / scale).clip(0.0, 255.0).round()
-    quantized = ((x / scale).round() + zero_point).clip(0.0, 255.0).cast(dt.uint8)
-    return [quantized, scale, zero_point.cast(dt.uint8)]
+    return Scheme(scale, ((0.0 - low) / scale).clip(0.0, 255.0).round())
 
 
 def matmul_integer(ctx: NodeContext) -> Value:

@@ -33,13 +33,28 @@ Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Weights:
+    """What a layer's weights do from the right; whoever stores them knows how.
+
+    Attributes:
+        hidden: size H of the hidden state.
+        inputs: inputs (1, T·N, I) -> (D, T·N, G·H), X W without bias.
+        gates: hidden state (D, N, H) -> (D, N, H), of each gate: H R without bias.
+    """
+
+    hidden: int
+    inputs: Callable[[Tensor], Tensor]
+    gates: Sequence[Callable[[Tensor], Tensor]]
+
+
+@dataclass(frozen=True, slots=True)
 class Layer:
     """A recurrent layer with D directions over T steps of a batch of N, hidden size H.
 
     Attributes:
         ctx: the node.
         inputs: (D, T, N, G·H): the products X W of G gates without bias, in the order of steps.
-        weights: (D, H, H) per gate: what the hidden state is multiplied by from the right.
+        weights: what the hidden state is multiplied by.
         input_bias: (D, 1, H) per gate, or zeros.
         hidden_bias: same, of the hidden state's part.
         backwards: of each direction.
@@ -48,7 +63,7 @@ class Layer:
 
     ctx: NodeContext
     inputs: Tensor
-    weights: list[Tensor]
+    weights: Weights
     input_bias: list[Tensor]
     hidden_bias: list[Tensor]
     backwards: tuple[bool, ...]
@@ -57,7 +72,7 @@ class Layer:
     @property
     def hidden(self) -> int:
         """Size of the hidden state."""
-        return self.weights[0].shape[-1]
+        return self.weights.hidden
 
     @property
     def state_shape(self) -> tuple[int, int, int]:
@@ -128,47 +143,72 @@ class Layer:
         return [None if row.all() else Tensor.weight(np.ascontiguousarray(row)) for row in known]
 
 
-def read_layer(ctx: NodeContext, gates: int, defaults: Sequence[str]) -> Layer:
+def read_layer(
+    ctx: NodeContext, gates: int, defaults: Sequence[str], weights: Weights | None = None
+) -> Layer:
     """Read X, W, R and B of a node of so many gates.
 
     Args:
         ctx: the node.
         gates: number of gates: rows of W and R by the hidden size.
         defaults: activations of one direction.
+        weights: what W and R do, if they are not what RNN, GRU and LSTM have.
 
     Raises:
         ModelError: shapes do not fit, an attribute is wrong, or the sequence is too long to unroll.
     """
-    backwards = _DIRECTIONS.get(ctx.text("direction", "forward"))
-    if backwards is None:
-        raise ModelError(f"direction must be one of {list(_DIRECTIONS)}")
-    x, w, r = (wide(ctx.tensor(i)) for i in range(3))
+    backwards = directions(ctx)
+    x = wide(ctx.tensor(0))
     if ctx.integer("layout", 0):
         x = x.permute(1, 0, 2)
     steps, batch, size = x.shape
-    hidden, count = r.shape[-1], len(backwards)
+    made = weights or _weights(ctx, gates, size)
+    hidden, count = made.hidden, len(backwards)
     if ctx.integer("hidden_size", hidden) != hidden:
-        raise ModelError(f"hidden_size={ctx.integer('hidden_size', 0)}, but R is {list(r.shape)}")
-    for name, value, shape in (
-        ("W", w, (count, gates * hidden, size)),
-        ("R", r, (count, gates * hidden, hidden)),
-    ):
-        if value.shape != shape:
-            raise ModelError(f"expected {name} of shape {shape}, found {value.shape}")
+        raise ModelError(f"hidden_size={ctx.integer('hidden_size', 0)}, but R has {hidden}")
     if not 1 <= steps <= MAX_STEPS:
         raise ModelError(
             f"a sequence of {steps} steps cannot be unrolled; expected 1 to {MAX_STEPS}: export "
             "the model for shorter sequences"
         )
     # (D, T·N, G·H): one product for all steps.
-    products = x.reshape((1, steps * batch, size)).matmul(w.transpose())
+    products = made.inputs(x.reshape((1, steps * batch, size)))
     inputs = in_step_order(products.reshape((count, steps, batch, gates * hidden)), backwards)
     shape = (count, 1, 2 * gates * hidden)
     bias = wide(ctx.tensor(3)).reshape(shape) if ctx.has(3) else Tensor.zeros(*shape, dtype=x.dtype)
     biases = [bias[:, :, i : i + hidden] for i in range(0, shape[2], hidden)]
-    weights = [r[:, i : i + hidden].transpose() for i in range(0, gates * hidden, hidden)]
     activations = _for_all_directions(ctx, defaults, count)
-    return Layer(ctx, inputs, weights, biases[:gates], biases[gates:], backwards, activations)
+    return Layer(ctx, inputs, made, biases[:gates], biases[gates:], backwards, activations)
+
+
+def directions(ctx: NodeContext) -> tuple[bool, ...]:
+    """Return of each direction whether it runs backwards.
+
+    Raises:
+        ModelError: `direction` has an unknown value.
+    """
+    found = _DIRECTIONS.get(ctx.text("direction", "forward"))
+    if found is None:
+        raise ModelError(f"direction must be one of {list(_DIRECTIONS)}")
+    return found
+
+
+def _weights(ctx: NodeContext, gates: int, size: int) -> Weights:
+    """Return what W (D, G·H, I) and R (D, G·H, H) do."""
+    w, r = wide(ctx.tensor(1)), wide(ctx.tensor(2))
+    hidden, count = r.shape[-1], len(directions(ctx))
+    for name, value, shape in (
+        ("W", w, (count, gates * hidden, size)),
+        ("R", r, (count, gates * hidden, hidden)),
+    ):
+        if value.shape != shape:
+            raise ModelError(f"expected {name} of shape {shape}, found {value.shape}")
+    parts = [r[:, i : i + hidden].transpose() for i in range(0, gates * hidden, hidden)]
+    return Weights(hidden, lambda x: x.matmul(w.transpose()), [_times(part) for part in parts])
+
+
+def _times(weight: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda h: h.matmul(weight)
 
 
 def in_step_order(x: Tensor, backwards: tuple[bool, ...]) -> Tensor:

@@ -9,8 +9,8 @@ import numpy as np
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes
-from scheduler.onnx_import.fold import evaluate_reference
 from scheduler.onnx_import.ops.sample import AxisTaps, joined_taps
+from scheduler.onnx_import.ops.suppression import Limits, select
 from scheduler.tensor import Tensor
 
 
@@ -35,7 +35,7 @@ def center_crop_pad(ctx: NodeContext) -> Value:
     return x.pad(pairs)
 
 
-def non_max_suppression(ctx: NodeContext) -> Value | list[Value]:
+def non_max_suppression(ctx: NodeContext) -> Value:
     """Fold NonMaxSuppression; how many boxes remain depends on the values.
 
     Raises:
@@ -48,8 +48,21 @@ def non_max_suppression(ctx: NodeContext) -> Value | list[Value]:
                 f"its {role} depend on run-time data, so the number of selected boxes does too; "
                 "expected a model that ends before it: cut it off and select afterwards"
             )
-    inputs = [ctx.value(i) if ctx.has(i) else None for i in range(ctx.count)]
-    return evaluate_reference(ctx.node, inputs, ctx.opset)
+    boxes, scores = ctx.const(0, "boxes"), ctx.const(1, "scores")
+    if boxes.ndim != 3 or boxes.shape[2] != 4 or scores.ndim != 3:
+        raise ModelError(
+            f"expected boxes (N, B, 4) and scores (N, C, B), found {list(boxes.shape)} and "
+            f"{list(scores.shape)}"
+        )
+    if (scores.shape[0], scores.shape[2]) != boxes.shape[:2]:
+        raise ModelError(f"scores {scores.shape} do not fit boxes {boxes.shape}")
+    most = ctx.ints(2, "max_output_boxes_per_class")[0] if ctx.has(2) else 0
+    limits = Limits(
+        max(0, most),
+        float(ctx.const(3, "iou_threshold").item()) if ctx.has(3) else 0.0,
+        float(ctx.const(4, "score_threshold").item()) if ctx.has(4) else -math.inf,
+    )
+    return select(boxes, scores, limits, centred=bool(ctx.integer("center_point_box", 0)))
 
 
 def roi_align(ctx: NodeContext) -> Value:

@@ -57,8 +57,7 @@ def upsample(ctx: NodeContext) -> Value:
     if len(scales) != x.ndim:
         raise ModelError(f"expected one scale for each of {x.ndim} axes, found {scales}")
     sides = [
-        Side(a, n, math.floor(n * s), s)
-        for a, (n, s) in enumerate(zip(x.shape, scales, strict=True))
+        Side(a, n, _scaled(n, s), s) for a, (n, s) in enumerate(zip(x.shape, scales, strict=True))
     ]
     return _resized(ctx, x, sides, "asymmetric", "floor")
 
@@ -172,9 +171,17 @@ def _sides(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Si
     if not (scales > 0).all():
         raise ModelError(f"scales must be above 0, found {scales.tolist()}")
     return [
-        Side(a, shape[a], math.floor(shape[a] * s), s)
+        Side(a, shape[a], _scaled(shape[a], s), s)
         for a, s in zip(axes, scales.tolist(), strict=True)
     ]
+
+
+def _scaled(size: int, scale: float) -> int:
+    """Return floor(size * scale), multiplied in float32 as ONNX's shape inference does.
+
+    Exporters write target / size: in float64 23 * float32(40 / 23) stays below 40.
+    """
+    return int(np.floor(np.float32(size) * np.float32(scale)))
 
 
 def _from_sizes(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Side]:

@@ -5,10 +5,11 @@ There is no scattered store in a graph: kernels compute each element of their re
 indices known while importing   the last update of each element is known: a gather from data and
                                 updates with a constant map; a box of indices needs no map at all
 known, with a reduction         a table of the updates of each element, as wide as the most of them
-known at run time               each element looks at every update that may be its own: a search
+known at run time, few          each element looks at every update that may be its own: a search
+known at run time, many         a kernel written by hand (`scatter_store`)
 
-The search costs elements x updates, along one axis only for ScatterElements; it is refused beyond
-MAX_VISITS. Indices that are out of range at run time write nothing.
+The search costs elements x updates, along one axis only for ScatterElements, but it is an ordinary
+part of the graph. Indices that are out of range at run time write nothing.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from math import prod
 
 import numpy as np
 
+from scheduler import device_spec
+from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, as_tensor, normal_axis
 from scheduler.onnx_import.ops.picks import (
@@ -30,10 +33,13 @@ from scheduler.onnx_import.ops.picks import (
 )
 from scheduler.onnx_import.ops.reducers import Reduction, reduction_named
 from scheduler.onnx_import.ops.scatter_known import scatter_known
+from scheduler.onnx_import.ops.scatter_store import combined, last_writers
 from scheduler.tensor import Tensor
 
-# Comparisons of one search: about 0.1 s of one core.
-MAX_VISITS = 2**28
+# Comparisons of one search: some 30 us of one core; what it takes otherwise is two launches more.
+# Where neighbouring work-items run together a search has thousands of them.
+MAX_VISITS = 2**18
+MAX_SIMT_VISITS = 2**26
 
 
 def scatter_elements(ctx: NodeContext) -> Value:
@@ -88,45 +94,64 @@ def scatter_nd(ctx: NodeContext) -> Value:
 def _search_line(
     data: Tensor, index: Tensor, updates: Tensor, axis: int, how: Reduction | None
 ) -> Tensor:
-    """Each element compares itself with the indices of its line along the axis."""
+    """Each element compares itself with the indices of its line along the axis, or is stored."""
     size, count = data.shape[axis], index.shape[axis]
-    _check_visits(index.size // count * size * count)
     rows = _rows_or_outside(index, size)
     match = rows.unsqueeze(axis).eq(ramp(size, axis, data.ndim + 1))
     pairs = [
         (0, 0) if i == axis else (0, s - n)
         for i, (s, n) in enumerate(zip(data.shape, index.shape, strict=True))
     ]
+    many = _too_many(index.size * size)
+    lines = (prod(index.shape[:axis]), count, prod(index.shape[axis + 1 :]))
+    whole = tuple(size if i == axis else n for i, n in enumerate(index.shape))
+    if how is not None and many:
+        own = data.shrink([(0, n) for n in whole]).reshape((lines[0], size, lines[2]))
+        found = _combined(rows.reshape(lines), own, updates.reshape(lines), how).reshape(whole)
+        if whole == data.shape:
+            return found
+        return Tensor.full(whole, True).pad(pairs).where(found.pad(pairs), data)
     if how is not None:
         value = match.where(updates.unsqueeze(axis), how.neutral(data.dtype))
         total = how.over(value, axis + 1)
         return how.join(data, total.pad(pairs, how.neutral(data.dtype)))
-    last = match.where(ramp(count, axis + 1, data.ndim + 1), -1).max(axis + 1)
+    if many:
+        last = last_writers(rows.reshape(lines), size).reshape(whole)
+    else:
+        last = match.where(ramp(count, axis + 1, data.ndim + 1), -1).max(axis + 1)
     at = element_positions(last.maximum(0), axis, updates.shape)
     return (last >= 0).pad(pairs).where(pick_flat(updates, at).pad(pairs), data)
 
 
 def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: Reduction | None) -> Tensor:
-    """Each row of (R, ...) compares itself with all targets (U,); updates are (U, ...)."""
+    """Each row of (R, ...) compares itself with all targets (U,), or is stored."""
     size, count = data.shape[0], at.shape[0]
+    many = _too_many(size * (count if how is None else updates.size))
+    targets = at.reshape((1, count, 1))
     match = ramp(size, 0, 2).eq(at)
     inner = (1,) * (data.ndim - 1)
+    if how is not None and many:
+        own, new = (x.reshape((1, x.shape[0], 1, *x.shape[1:])) for x in (data, updates))
+        return _combined(targets, own, new, how).reshape(data.shape)
     if how is not None:
-        _check_visits(updates.size * size)
         value = match.reshape((size, count, *inner)).where(updates, how.neutral(data.dtype))
         return how.join(data, how.over(value, 1))
-    _check_visits(size * count)
-    last = match.where(ramp(count, 1, 2), -1).max(1)
+    if many:
+        last = last_writers(targets, size).reshape((size,))
+    else:
+        last = match.where(ramp(count, 1, 2), -1).max(1)
     written = (last >= 0).reshape((size, *inner))
     return written.where(updates.gather(last.maximum(0), 0), data)
 
 
-def _check_visits(count: int) -> None:
-    if count > MAX_VISITS:
-        raise ModelError(
-            f"its indices depend on run-time data: the search for updates takes {count} "
-            f"comparisons, more than {MAX_VISITS}; export with constant indices"
-        )
+def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) -> Tensor:
+    if data.dtype is dt.float16:
+        return combined(targets, data.float(), updates.float(), how).cast(data.dtype)
+    return combined(targets, data, updates, how)
+
+
+def _too_many(visits: int) -> bool:
+    return visits > (MAX_SIMT_VISITS if device_spec.current().is_simt else MAX_VISITS)
 
 
 def _rows_or_outside(rows: Tensor, size: int) -> Tensor:

@@ -1,4 +1,7 @@
-"""TopK without sorting: each element counts how many come before it, and the first k are picked.
+"""TopK: each element counts those before it, and the first k are picked; long rows are sorted.
+
+Counting is an ordinary part of the graph, and the way of devices with many weak cores. Others sort
+(`row_order`) what takes longer to count than a few launches.
 
 Counting compares all pairs. So a long axis is cut into blocks first: the k first of each block are
 the candidates of the next round. Candidates stay in the order of their places among equal values,
@@ -9,20 +12,27 @@ n = 8400, k = 100: 70 million comparisons at once, 9 million with blocks of 512.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
+from scheduler import device_spec
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.picks import ramp
+from scheduler.onnx_import.ops.row_order import sorted_places
 from scheduler.ops import LAUNCH_COST
 from scheduler.tensor import Tensor
 
-# Comparisons of one operator: about half a second of one core.
-MAX_COMPARISONS = 2**30
+# Counting costs its launches and this many more before a row is sorted instead; on a device that
+# runs neighbouring work-items together, this many comparisons.
+_COUNTING = 4 * LAUNCH_COST
+_SIMT_COUNTING = 2**28
+# A row this long is sorted in parts, if they leave out most of it and few rows are there to share.
+_LONG_ROW, _PARTS = 2**15, 8
 # Of a comparison with its tie, and of one visit of a pick, in adds.
 _COMPARE, _PICK = 5, 2
 _KEYS = {dt.float32: dt.int32, dt.float64: dt.int64}
@@ -81,24 +91,27 @@ def first_places(keys: Tensor, k: int) -> Tensor:
 
     Returns:
         (rows, k).
-
-    Raises:
-        ModelError: it takes too many comparisons.
     """
     rows, size = keys.shape
     if k == 1:
         return keys.argmax(1, keepdim=True)
     cost, block = _plan(rows, size, k)
-    if cost > MAX_COMPARISONS * _COMPARE:
-        raise ModelError(
-            f"the {k} first of {size} elements in {rows} rows take about {cost // _COMPARE} "
-            f"comparisons, more than {MAX_COMPARISONS}; take fewer elements"
-        )
+    simt = device_spec.current().is_simt
+    if cost > (_SIMT_COUNTING if simt else _COUNTING):
+        if size < _LONG_ROW or rows >= _PARTS or 8 * _PARTS * k > size:
+            return sorted_places(keys.contiguous(), k)
+        return _in_blocks(keys, k, -(-size // _PARTS), sorted_places)
     if not block:
         return _ranked(keys, k)
+    return _in_blocks(keys, k, block, _ranked)
+
+
+def _in_blocks(keys: Tensor, k: int, block: int, first: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Return the same from the k first of each block."""
+    rows, size = keys.shape
     count = -(-size // block)
     padded = keys.pad([(0, 0), (0, count * block - size)], int(dt.min_value(keys.dtype)))
-    inner = _ranked(padded.reshape((rows * count, block)), k).reshape((rows, count, k))
+    inner = first(padded.reshape((rows * count, block)), k).reshape((rows, count, k))
     places = (inner + ramp(count, 1, 3) * block).reshape((rows, count * k)).contiguous()
     # What was padded is the smallest key and comes last: it is never among the k first.
     candidates = _at(padded, places)

@@ -28,7 +28,85 @@ def quantized(op: str, *shape: int, **attributes: Any) -> Case:
     return ms(op, u8(*shape), SCALE, ZERO, OUT_SCALE, OUT_ZERO, **attributes)
 
 
+def packed(count: int, size: int) -> Const:
+    return Const(u8(count, size))
+
+
+def small(*shape: int) -> Const:
+    """Return int8 weights: onnxruntime saturates sums of products on some processors."""
+    return Const(rng.integers(-60, 61, shape).astype(np.int8))
+
+
+def nbits(bits: int, size: int, zero: Const | None, *inputs: Any, **attributes: Any) -> Case:
+    """Return a case of MatMulNBits: 5 rows of B in blocks of 16."""
+    blocks = -(-size // 16)
+    weight = Const(u8(5, blocks, 16 * bits // 8))
+    scales = Const((rng.random(5 * blocks) / 50 + 0.01).astype(np.float32))
+    attributes |= {"N": 5, "K": size, "bits": bits, "block_size": 16}
+    return ms("MatMulNBits", f(2, 3, size), weight, scales, zero, *inputs, **attributes)
+
+
+def i16(*shape: int) -> np.ndarray[Any, Any]:
+    return rng.integers(-30000, 30000, shape).astype(np.int16)
+
+
+IDS = rng.integers(0, 9, (2, 5)).astype(np.int32)
+EMBEDDINGS = (w(9, 8), w(6, 8), w(3, 8), w(8), w(8))
+
 CASES = [
+    ms("EmbedLayerNormalization", IDS, IDS % 3, *EMBEDDINGS, PADDING, outputs=2),
+    ms("EmbedLayerNormalization", IDS, IDS % 3, *EMBEDDINGS, None, IDS % 6, outputs=3),
+    ms("EmbedLayerNormalization", IDS, None, w(9, 8), w(6, 8), None, w(8), w(8), outputs=2),
+    ms("TransposeMatMul", f(2, 5, 3), f(2, 4, 5), transA=1, transB=1, alpha=0.3),
+    ms("QuantizeLinear", f(3, 4) * 900, SCALE, Const(np.int16(7))),
+    ms("DequantizeLinear", i16(3, 4), Const(f(4)), Const(i16(4)), axis=1),
+    ms("DynamicQuantizeMatMul", f(2, 3, 7), small(7, 4), Const(f(4)), Const(np.zeros(4, np.int8))),
+    ms("DynamicQuantizeMatMul", f(3, 7), Const(u8(7, 4)), OUT_SCALE, OUT_ZERO, w(4)),
+    ms("MatMulIntegerToFloat", u8(2, 3, 7), small(7, 4), SCALE, Const(f(4)), ZERO),
+    ms("MatMulIntegerToFloat", u8(3, 7), Const(u8(7, 4)), SCALE, OUT_SCALE, None, OUT_ZERO, w(4)),
+    nbits(4, 32, None),
+    nbits(4, 40, packed(5, 2), None, w(5)),
+    nbits(8, 32, packed(5, 2)),
+    nbits(4, 32, Const(f(10))),
+    *(
+        ms(
+            "QAttention",
+            u8(2, 5, 12),
+            small(12, 24),
+            w(24),
+            SCALE,
+            Const(np.float32(0.0131)),
+            *(PADDING, ZERO, Const(np.int8(0))),
+            num_heads=2,
+            unidirectional=u,
+        )
+        for u in (0, 1)
+    ),
+    ms(
+        "QLinearWhere",
+        rng.random((3, 7)) < 0.5,
+        *(u8(3, 7), SCALE, ZERO),
+        *(u8(7), OUT_SCALE, OUT_ZERO),
+        *(Const(np.float32(0.10193)), ZERO),
+    ),
+    ms("NhwcMaxPool", u8(1, 6, 5, 3), **POOL),
+    *(
+        ms(
+            "QLinearConv",
+            u8(*((1, 6, 5, 4) if last else (1, 4, 6, 5))),
+            SCALE,
+            ZERO,
+            small(6, 2, 3, 3),
+            Const((rng.random(6) / 50 + 0.01).astype(np.float32)),
+            Const(np.zeros(6, np.int8)),
+            *(Const(np.float32(0.9377)), OUT_ZERO),
+            Const(rng.integers(-999, 999, 6).astype(np.int32)),
+            group=2,
+            pads=[1, 1, 1, 1],
+            channels_last=last,
+        )
+        for last in (0, 1)
+    ),
     case("SimplifiedLayerNormalization", f(2, 3, 8), w(8), epsilon=1e-3),
     ms("Gelu", f(3, 7)),
     ms("BiasGelu", f(3, 7), w(7)),

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_cases.case import Case, Const, case, f, w
+from tests.scheduler.onnx_cases.case import Case, Const, case, f, rng, w
 
 STEPS, BATCH, SIZE, HIDDEN = 4, 3, 5, 6
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -43,7 +43,51 @@ def activated(op: str, *names: str, **attributes: Any) -> Case:
     return layer(op, given="b", activations=list(names), **attributes)
 
 
+def quantized(
+    *, both: bool = False, columns: bool = False, given: str = "", **attributes: Any
+) -> Case:
+    """Return a case of DynamicQuantizeLSTM; scales are per direction or `columns`.
+
+    Weights are small: onnxruntime saturates sums of products at 16 bits on some processors.
+    """
+    count, wide = 1 + both, 4 * HIDDEN
+
+    def integers(*shape: int) -> Const:
+        return Const(rng.integers(-60, 61, shape).astype(np.int8))
+
+    def scheme() -> tuple[Const, Const]:
+        shape = (count, wide) if columns else (count,)
+        scale = rng.uniform(0.004, 0.008, shape).astype(np.float32)
+        return Const(scale), Const(np.zeros(shape, np.int8))
+
+    if both:
+        attributes["direction"] = "bidirectional"
+    state = (count, BATCH, HIDDEN)
+    shapes = {"b": (count, 2 * wide), "h": state, "c": state, "p": (count, 3 * HIDDEN)}
+    optional: list[Any] = [w(*shapes[key]) if key in given else None for key in "bhcp"]
+    optional.insert(1, Const(LENGTHS) if "l" in given else None)
+    return case(
+        "DynamicQuantizeLSTM",
+        f(STEPS, BATCH, SIZE),
+        integers(count, SIZE, wide),
+        integers(count, HIDDEN, wide),
+        *optional,
+        *scheme(),
+        *scheme(),
+        domain="com.microsoft",
+        hidden_size=HIDDEN,
+        outputs=3,
+        **attributes,
+    )
+
+
 CASES = [
+    quantized(),
+    quantized(columns=True, given="bhc"),
+    quantized(given="bl"),
+    quantized(both=True, given="b"),
+    quantized(both=True, columns=True, given="bp"),
+    quantized(given="b", direction="reverse", clip=0.5),
     *(layer(op, given="bh", fixed=False) for op in GATES),
     *(layer(op, opset=7, direction="reverse", outputs=1) for op in GATES),
     *(layer(op, given="blh", direction="bidirectional", opset=22) for op in GATES),

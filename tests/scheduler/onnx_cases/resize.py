@@ -106,6 +106,9 @@ CASES = [
     smooth("linear", 1.5, 0.5, antialias=1, opset=18),
     *(crop(mode, 3, 5) for mode in ("nearest", "linear", "cubic")),
     crop("linear", 1, 4),
+    # 23 * 40 / 23 is below 40, unless it is computed in float32.
+    case("Resize", f(1, 23), None, scales(1, 40 / 23), opset=13, mode="linear"),
+    case("Upsample", f(1, 1, 1, 23), scales(1, 1, 1, 40 / 23), opset=9),
     case("Resize", f(5, 6), None, scales(2, 1.5), opset=13, mode="linear"),
     case("Resize", f(1, 2, 4, 5, 6), None, scales(1, 1, 2, 1.5, 0.7), opset=13, mode="linear"),
     case(

@@ -1,0 +1,182 @@
+"""Scattered writes with indices known at run time, by kernels written by hand.
+
+    targets (batches, count, columns): count i of a column names the row that it writes there
+
+Each work-item owns a part of the columns of one batch, or of its rows if there is one column: it
+looks at the targets in their order and writes those that are its own. So nothing is written by two
+work-items, the last of equal targets wins, and sums are taken in the order of the updates. This is
+for processors with few strong cores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler import dtype as dt
+from scheduler.custom import CustomKernel, custom_kernel
+from scheduler.onnx_import.ops.reducers import Reduction
+from scheduler.ops import Op
+from scheduler.tensor import Tensor
+
+# Parts of all batches together: as many as the cores of most devices this is for.
+_PARTS = 8
+
+_OWN = """
+const int item = get_global_id(0);
+const long batch = item / {parts};
+const int low = {split_rows} ? item % {parts} * {step} : 0;
+const int high = {split_rows} ? min(low + {step}, {rows}) : {rows};
+const int first = {split_rows} ? 0 : item % {parts} * {step};
+const int end = {split_rows} ? {columns} : min(first + {step}, {columns});
+const __global int* targets = in0 + batch * {count} * {columns};
+"""
+_LAST = (
+    _OWN
+    + """
+__global int* last = out0 + batch * {rows} * {columns};
+for (int i = low; i < high; ++i)
+  for (int c = first; c < end; ++c) last[(long)i * {columns} + c] = -1;
+for (int i = 0; i < {count}; ++i)
+  for (int c = first; c < end; ++c) {{
+    const int target = targets[(long)i * {columns} + c];
+    if (target >= low && target < high) last[(long)target * {columns} + c] = i;
+  }}
+"""
+)
+_COMBINE = (
+    _OWN
+    + """
+const __global {kind}* data = in1 + batch * {rows} * {columns} * {inner};
+const __global {kind}* updates = in2 + batch * {count} * {columns} * {inner};
+__global {kind}* result = out0 + batch * {rows} * {columns} * {inner};
+for (int i = low; i < high; ++i)
+  for (long j = (long)first * {inner}; j < (long)end * {inner}; ++j)
+    result[(long)i * {columns} * {inner} + j] = data[(long)i * {columns} * {inner} + j];
+for (int i = 0; i < {count}; ++i)
+  for (int c = first; c < end; ++c) {{
+    const int target = targets[(long)i * {columns} + c];
+    if (target < low || target >= high) continue;
+    const long to = ((long)target * {columns} + c) * {inner};
+    const long from = ((long)i * {columns} + c) * {inner};
+    for (int j = 0; j < {inner}; ++j) {{
+      const {kind} x = result[to + j];
+      const {kind} y = updates[from + j];
+      result[to + j] = {value};
+    }}
+  }}
+"""
+)
+# A NaN stays, as in all reductions.
+_VALUES = {
+    Op.ADD: "x + y",
+    Op.MUL: "x * y",
+    Op.MAX: "x > y || x != x ? x : y",
+    Op.MIN: "x < y || x != x ? x : y",
+}
+_NUMPY: dict[Op, Any] = {
+    Op.ADD: np.add,
+    Op.MUL: np.multiply,
+    Op.MAX: np.maximum,
+    Op.MIN: np.minimum,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """The last writers in numpy."""
+
+    rows: int
+
+    def __call__(self, targets: NDArray[Any]) -> NDArray[Any]:
+        batches, count, columns = targets.shape
+        found = np.full((batches, self.rows, columns), -1, np.int32)
+        place, written = _places(targets, self.rows)
+        order = np.broadcast_to(np.arange(count, dtype=np.int32).reshape((-1, 1)), targets.shape)
+        np.maximum.at(found, place, order[written])
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Combine:
+    """Updates combined with data in numpy."""
+
+    op: Op
+
+    def __call__(
+        self, targets: NDArray[Any], data: NDArray[Any], updates: NDArray[Any]
+    ) -> NDArray[Any]:
+        found = data.copy()
+        place, written = _places(targets, data.shape[1])
+        _NUMPY[self.op].at(found, place, updates[written])
+        return found
+
+
+def _places(targets: NDArray[Any], rows: int) -> tuple[tuple[NDArray[Any], ...], NDArray[Any]]:
+    """Return where targets lie in (batches, rows, columns), and which of them lie anywhere."""
+    written = (targets >= 0) & (targets < rows)
+    batch, _, column = np.nonzero(written)
+    return (batch, targets[written], column), written
+
+
+def last_writers(targets: Tensor, rows: int) -> Tensor:
+    """Return the number of the last target that names each row, -1 where there is none.
+
+    Args:
+        targets: int32 (batches, count, columns); what is outside [0, rows) names nothing.
+        rows: of each batch.
+
+    Returns:
+        int32 (batches, rows, columns).
+    """
+    batches, _, columns = targets.shape
+    parts, numbers = _parts(targets, rows, 1)
+    kernel = CustomKernel(
+        "last_writers",
+        _LAST.format(**numbers),
+        [((batches, rows, columns), dt.int32)],
+        batches * parts,
+        _Last(rows),
+        targets.size,
+    )
+    return custom_kernel(kernel, targets)[0]
+
+
+def combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) -> Tensor:
+    """Return data with the updates of each row combined into it.
+
+    Args:
+        targets: int32 (batches, count, columns); what is outside [0, rows) names nothing.
+        data: (batches, rows, columns, ...), no halves.
+        updates: (batches, count, columns, ...), of the same type.
+        how: to combine them.
+    """
+    inner = prod(data.shape[3:])
+    parts, numbers = _parts(targets, data.shape[1], inner)
+    kernel = CustomKernel(
+        "combined",
+        _COMBINE.format(**numbers, inner=inner, kind=data.dtype.cl, value=_VALUES[how.op]),
+        [(data.shape, data.dtype)],
+        targets.shape[0] * parts,
+        _Combine(how.op),
+        updates.size,
+    )
+    return custom_kernel(kernel, targets, data, updates)[0]
+
+
+def _parts(targets: Tensor, rows: int, inner: int) -> tuple[int, dict[str, int]]:
+    """Return into how many parts each batch is cut, and the numbers that sources have in common.
+
+    Parts of one column all look at all of its targets, so they must have more to do than that.
+    """
+    batches, count, columns = targets.shape
+    split_rows = columns == 1
+    most = min(rows, max(2, rows * inner // count)) if split_rows else columns
+    parts = min(most, max(1, _PARTS // batches))
+    step = -(-(rows if split_rows else columns) // parts)
+    sizes = {"rows": rows, "count": count, "columns": columns}
+    return parts, {"parts": parts, "step": step, "split_rows": int(split_rows), **sizes}
