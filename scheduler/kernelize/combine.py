@@ -63,24 +63,39 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     limits = device_spec.limits()
     if a.operations + b.operations > limits.operations:
         return None
-    origin = tuple(dict.fromkeys((*a.origin, *b.origin)))
     bodies: tuple[Body, ...] | None = None
-    fits = _loops_fit(a, b) and not _is_pinned(a, b)
-    if fits and (a, b) not in graph.unfit and not _reads_too_much(graph, first, second, limits):
-        merged = merge(a.bodies[0], b.bodies[0])
-        if merged is None or not _pays(merged, a, b) or not _keeps_old_values(graph, merged):
-            graph.unfit.add((a, b))  # other pairs of the same groups ask again
-        else:
-            whole = merged.body
-            stores = [s for s in whole.stores if not graph.is_local(s.target, first, second)]
-            bodies = (Body(whole.ranges, tuple(stores)),)
+    kept: tuple[Node, ...] | None = None
+    nest = _nest(graph, first, second, limits)
+    if nest is not None:
+        stores = [s for s in nest.stores if not graph.is_local(s.target, first, second)]
+        bodies, kept = (Body(nest.ranges, tuple(stores)),), tuple(s.target for s in stores)
     bindable = limits.fits(len({*a.reads, *b.reads}), len({*a.targets, *b.targets}))
     if bodies is None and bindable and not graph.overwrites(first, second) and _fits_beside(a, b):
         bodies = (*a.bodies, *b.bodies)
     if bodies is None:
         return None
-    kernel = make_kernel(bodies, origin)
+    kernel = graph.tried.kernels.get((a, b, kept))
+    if kernel is None:
+        kernel = make_kernel(bodies, tuple(dict.fromkeys((*a.origin, *b.origin))))
+        graph.tried.kernels[a, b, kept] = kernel
     return kernel if limits.fits(_arguments(kernel), len(kernel.targets)) else None
+
+
+def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body | None:
+    """Return two kernels as one loop nest that stores all they do, None if that does not pay."""
+    a, b = graph.groups[first].kernel, graph.groups[second].kernel
+    pair, tried = (a, b), graph.tried
+    if pair in tried.unfit or not _loops_fit(a, b) or _is_pinned(a, b):
+        return None
+    if _reads_too_much(graph, first, second, limits):
+        return None
+    if pair not in tried.nests:
+        merged = merge(a.bodies[0], b.bodies[0])
+        if merged is None or not _pays(merged, a, b) or not _keeps_old_values(graph, merged):
+            tried.unfit.add(pair)
+            return None
+        tried.nests[pair] = merged.body
+    return tried.nests[pair]
 
 
 def _arguments(kernel: Kernel) -> int:

@@ -7,8 +7,9 @@ is then a few operations on integers, however large the graph is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from scheduler.kernelize.body import Body
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.order import Step, best_order, estimated_peak
 from scheduler.node import Node
@@ -29,13 +30,30 @@ class Group:
     position: int
 
 
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What became of pairs of kernels: copies of a graph ask for the same ones again.
+
+    Attributes:
+        unfit: those that cannot be one loop nest, or should not.
+        nests: the others, as one loop nest.
+        kernels: those that were made, by what they store; by None side by side.
+    """
+
+    unfit: set[tuple[Kernel, Kernel]] = field(default_factory=set)
+    nests: dict[tuple[Kernel, Kernel], Body] = field(default_factory=dict)
+    kernels: dict[tuple[Kernel, Kernel, tuple[Node, ...] | None], Kernel] = field(
+        default_factory=dict
+    )
+
+
 class FusionGraph:
     """Kernels with their edges.
 
     Attributes:
         groups: by number; a group that was merged into another is gone.
         sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
-        unfit: pairs of kernels that cannot be one loop nest, or should not; known to all copies.
+        tried: known to all copies.
     """
 
     def __init__(
@@ -44,7 +62,7 @@ class FusionGraph:
         both = enumerate(zip(kernels, steps, strict=True))
         self.groups = {i: Group(k, s, i) for i, (k, s) in both}
         self.sizes = sizes
-        self.unfit: set[tuple[Kernel, Kernel]] = set()
+        self.tried = Tried()
         self._merged: dict[int, int] = {}
         self._committed = frozenset(t for k in kernels for t in k.targets if t.op is Op.BUFFER)
         self._producer = {t: i for i, s in enumerate(steps) for t in s.writes}
@@ -58,7 +76,7 @@ class FusionGraph:
     def copy(self) -> FusionGraph:
         """Return a graph that can change without changing this one."""
         other = FusionGraph.__new__(FusionGraph)
-        other.groups, other.sizes, other.unfit = dict(self.groups), self.sizes, self.unfit
+        other.groups, other.sizes, other.tried = dict(self.groups), self.sizes, self.tried
         other._committed = self._committed
         other._merged, other._producer = dict(self._merged), dict(self._producer)
         other._readers, other._ancestors = dict(self._readers), list(self._ancestors)
