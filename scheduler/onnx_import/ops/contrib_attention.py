@@ -26,16 +26,25 @@ def packed_attention(ctx: NodeContext) -> Value:
     Raises:
         ModelError: a cache is given, or shapes do not fit.
     """
-    if ctx.has(4) or ctx.outputs > 1:
-        raise ModelError("a cache (past, present) is not supported")
-    if ctx.integer("do_rotary", 0):
-        raise ModelError("do_rotary=1 is not supported")
+    _refuse_extras(ctx, past=4)
     x, weight = ctx.tensor(0), ctx.tensor(1)
     joined = x.matmul(weight)
     if ctx.has(2):
         joined = joined + ctx.tensor(2)
     sizes = ctx.ints_attribute("qkv_hidden_sizes") or [joined.shape[2] // 3] * 3
     return _attend(ctx, *_heads(ctx, joined, sizes), mask=3, addend=5)
+
+
+def _refuse_extras(ctx: NodeContext, past: int) -> None:
+    """Refuse what neither form of Attention computes here.
+
+    Raises:
+        ModelError: a cache is given as input `past`, or wanted; or do_rotary is set.
+    """
+    if ctx.has(past) or ctx.outputs > 1:
+        raise ModelError("a cache (past, present) is not supported")
+    if ctx.integer("do_rotary", 0):
+        raise ModelError("do_rotary=1 is not supported")
 
 
 def quantized_attention(ctx: NodeContext) -> Value:
@@ -46,10 +55,7 @@ def quantized_attention(ctx: NodeContext) -> Value:
     Raises:
         ModelError: a cache is given, or shapes do not fit.
     """
-    if ctx.has(8) or ctx.outputs > 1:
-        raise ModelError("a cache (past, present) is not supported")
-    if ctx.integer("do_rotary", 0):
-        raise ModelError("do_rotary=1 is not supported")
+    _refuse_extras(ctx, past=8)
     left, right = (
         Scheme(ctx.tensor(3 + i), ctx.tensor(6 + i) if ctx.has(6 + i) else None) for i in (0, 1)
     )
