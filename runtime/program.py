@@ -39,6 +39,7 @@ class Program:
         self._artifact: Artifact | None = artifact
         self._manifest = artifact.manifest
         self._device = device
+        self._workers = device.workers
         self._queue = _open_queue(device)
         _log_target(artifact, device)
         built_before = cache.built_from_source
@@ -190,7 +191,10 @@ class Program:
         self._execute(bound, bound.steps, inputs, self._queue, None)
         stats = self.stats
         stats.runs += 1
-        stats.last_run_ms = (time.perf_counter_ns() - started_ns) / 1e6
+        duration_ns = time.perf_counter_ns() - started_ns
+        stats.last_run_ms = duration_ns / 1e6
+        if self._workers is not None:
+            self._workers.ran(duration_ns)
         if self._check:
             check_finite(bound.results, bound.name)
             if self._replay is not None and not self._replay.idle(self._queue):

@@ -6,6 +6,7 @@ Example::
     modeld bench policy.pkl --profile --json --trace policy.json
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
+    modeld bench driving.pkl --paced --beside busy,one-cpu
     modeld bench --daemon 300 --model driving.pkl
     modeld bench --bus --json
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 # Option -> module that does it; imported only then, because each needs something else.
 MODES = {
     "roofline": "tools.bench_roofline",
+    "paced": "tools.bench_paced",
     "against": "tools.bench_against",
     "bus": "tools.bench_bus",
     "daemon": "tools.bench_daemon",
@@ -79,6 +81,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--roofline", action="store_true", help="each kernel beside what the device can do"
     )
     modes.add_argument(
+        "--paced", action="store_true", help="runs after pauses of 0, 5, 30 and 50 ms"
+    )
+    modes.add_argument(
         "--against",
         metavar="PEER[,PEER]",
         help="MODEL.onnx in onnxruntime, openvino, tinygrad; two files: the driving program",
@@ -90,6 +95,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = parser.add_argument_group("of these")
     options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")
     options.add_argument("--blocks", type=int, default=8, help="--against: blocks of 20 runs (8)")
+    options.add_argument(
+        "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
+    )
     options.add_argument("--model", type=Path, help="--daemon: driving artifact")
     options.add_argument(
         "--camera", metavar="WxH", help="--daemon, --against: frame size (the artifact's first)"
