@@ -29,6 +29,24 @@ def cache_dir() -> Path:
     return wanted if writable else _temporary(str(wanted))
 
 
+def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file of the cache directory; writers of the same one race, each leaves it whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
 def _has_space(directory: Path) -> bool:
     """PoCL aborts the process when a write to its cache fails, so that must not come to happen."""
     disk = os.statvfs(directory)

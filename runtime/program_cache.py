@@ -8,16 +8,13 @@ An entry carries its own digest, because a driver given a damaged binary may abo
 import functools
 import hashlib
 import logging
-import os
-import re
-import tempfile
 import warnings
 from pathlib import Path
 from typing import Final
 
-from runtime.cache_dir import cache_dir
+from runtime.cache_dir import cache_dir, write_whole
 from runtime.device import Device, DeviceInfo
-from runtime.errors import BuildError, first_line
+from runtime.errors import BuildError, compiler_error, first_line
 from runtime.manifest import ABI, ProgramSpec, TargetSpec
 from runtime.opencl import cl
 
@@ -25,8 +22,6 @@ logger = logging.getLogger(__name__)
 
 _ENTRY_MAGIC: Final = b"modeldpb"
 _MAX_IN_MEMORY: Final = 1024  # programs; a process that realizes many tensors stays bounded
-_ERROR_MARK: Final = "error:"
-_SOURCE_FILE: Final = re.compile(r"\S+\.cl:")  # the driver's temporary file says nothing
 
 
 def cache_key(source: str, options: str, info: DeviceInfo) -> str:
@@ -125,24 +120,15 @@ class ProgramCache:
             return _build(cl.Program(self.device.context, spec.source), spec.options)
         except cl.Error as error:
             raise BuildError(
-                f"{self.device.info.name}: a program does not build: {_compiler_error(error)}"
+                f"{self.device.info.name}: a program does not build: {compiler_error(error)}"
             ) from error
 
     def _store(self, key: str, program: cl.Program) -> None:
-        """Write the entry; writers of the same entry may race, each leaves a whole file."""
         binary = binary_of(program)
         if not binary:
             return
         try:
-            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=".new-")
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_entry(binary, key))
-                Path(temporary).replace(self.directory / key)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_whole(self.directory / key, _entry(binary, key))
         except OSError as error:
             logger.warning("%s: cannot cache a program: %s", self.directory, error)
 
@@ -180,11 +166,3 @@ def _check_entry(content: bytes, key: str) -> bytes | None:
     """Return the binary of an entry, or None where it is damaged or belongs to another key."""
     binary = content[len(_ENTRY_MAGIC) + 32 :]
     return binary if content == _entry(binary, key) else None
-
-
-def _compiler_error(error: Exception) -> str:
-    """Return the line of a build log that says what is wrong."""
-    for line in str(error).splitlines():
-        if _ERROR_MARK in line:
-            return _SOURCE_FILE.sub("line ", line.strip())
-    return first_line(error)
