@@ -43,11 +43,12 @@ def target_for(name: str, device: str | None = None) -> DeviceSpec:
 
 
 def spec_of_device(device: Device) -> DeviceSpec:
-    """Return the row of an opened device, with what a GPU says of itself in place of guesses."""
+    """Return the row of an opened device, with what it says of itself in place of guesses."""
     info = device.info
     if info.kind != "gpu":
         wide = device.handle.native_vector_width_float >= _AVX512_LANES
-        return SPECS["cpu" if wide else "cpu-avx2"]
+        row = SPECS["cpu" if wide else "cpu-avx2"]
+        return replace(row, host_clang=row.host_clang and info.is_pocl)
     known_as = f"{info.name} {info.platform} {info.version}".lower()
     row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]
     most = min(row.max_group, info.max_work_group_size)
