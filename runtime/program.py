@@ -70,13 +70,14 @@ class Program:
     def _make_replay(self, cache: ProgramCache) -> Replay | None:
         """Build the replay program, where the artifact has one and this is a device for it.
 
-        Only CPUs replay: work-groups of a GPU need not run in turns, so one that waits for another
-        may wait for ever.
+        Only PoCL's CPU devices replay: their work-groups are threads of the host, which run in
+        turns. Work-groups of a GPU need not, so one that waits for another may wait for ever; other
+        drivers for CPUs promise nothing either, and llvmpipe leaves a loop that waits for long.
         """
         manifest, memory = self._manifest, self._memory
         if manifest.replay is None or memory.memory is None or memory.data is None:
             return None
-        if not replay_enabled():
+        if not (self._device.info.is_pocl and replay_enabled()):
             return None
         index = manifest.replay.program
         try:
