@@ -40,6 +40,7 @@ class Program:
         self._manifest = artifact.manifest
         self._device = device
         self._workers = device.workers
+        self._cache = cache
         self._queue = _open_queue(device)
         _log_target(artifact, device)
         built_before = cache.built_from_source
@@ -336,6 +337,7 @@ class Program:
         if self._artifact is None:
             return
         self._queue.finish()
+        self._cache.launched()
         self._entries.clear()
         self._single_steps.clear()
         if self._replay is not None:
