@@ -15,6 +15,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.quantities import flops_text
 from tools.errors import UsageError
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         print(
             f"{row['file']}  {row['bytes'] / 1e6:.1f} MB  "
-            f"{row['parameters'] / 1e6:.2f} M parameters  {row['gflop']:.2f} GFLOP"
+            f"{row['parameters'] / 1e6:.2f} M parameters  {flops_text(1e9 * row['gflop'])}"
         )
     return 0
 
