@@ -37,12 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=(*MODELS, *BENCHMARKS, "all"),
         default="all",
-        help=f"which one (default: {' and '.join(MODELS)})",
+        metavar="NAME",
+        help=f"one of {', '.join((*MODELS, *BENCHMARKS))} (default: {' and '.join(MODELS)})",
     )
     which.add_argument(
         "--benchmarks",
         action="store_true",
-        help=f"also the networks of the benchmarks: {', '.join(BENCHMARKS)}",
+        help=f"also the {len(BENCHMARKS)} networks of the benchmarks",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights; equal seeds give equal bytes"
