@@ -239,9 +239,9 @@ _ROWS: Final = (
         peak=Peak(),
         host_clang=True,
         sources=(
-            "lanes, registers: Arm ARM, Advanced SIMD of AArch64: 32 registers of 128 bits; a scalar",
-            "of a multiply-add is a lane of a register, not memory, so nothing is broadcast",
-            "cores, caches: the least of Cortex-A72, A76, A78 and Neoverse N1 as their manuals offer",
+            "lanes, registers: Arm ARM, Advanced SIMD of AArch64: 32 registers of 128 bits; a",
+            "scalar of a multiply-add is a lane of a register, not memory: nothing is broadcast",
+            "cores, caches: the least of Cortex-A72, A76, A78, Neoverse N1 as their manuals offer",
             "peak: none, no such CPU was at hand",
         ),
     ),

@@ -29,7 +29,7 @@ from scheduler.eager_plan import (
 )
 from scheduler.errors import ModelError
 from scheduler.kernelize.memory_plan import ALIGNMENT
-from scheduler.node import Buffer, Node, make
+from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.schedule_cache import emitted_for
 
@@ -152,6 +152,19 @@ def _old_values(plan: EagerPlan) -> dict[Node, Node]:
 def values_of(node: Node) -> Array:
     """Return the values of a view of a buffer or constant, as an array of the caller's."""
     return np.array(interp.evaluate([node])[0])
+
+
+def shared_values(node: Node) -> Array | None:
+    """Return the values of a view of a buffer without copying them; None where none are so.
+
+    The array cannot be written to, and stays what it is when the buffer is assigned to.
+    """
+    values: Array = interp.evaluate([node])[0].view()
+    held = [n.arg.data for n in toposort([node]) if n.op is Op.BUFFER]
+    if len(held) != 1 or not np.may_share_memory(values, held[0]):
+        return None
+    values.flags.writeable = False
+    return values
 
 
 def run(
