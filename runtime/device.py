@@ -15,6 +15,7 @@ from runtime.linker import MISSING, ensure_linker
 from runtime.opencl import cl
 from runtime.pocl_cpu import POCL
 from runtime.probe import UNKNOWN, examine
+from runtime.workers import Workers, starting, workers_of
 
 _INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
 
@@ -58,6 +59,7 @@ class Device:
     info: DeviceInfo
     handle: cl.Device
     context: cl.Context
+    workers: Workers | None = None  # threads that can be placed; None where there are none
 
 
 def list_devices() -> list[DeviceInfo]:
@@ -111,9 +113,11 @@ def _examined(info: DeviceInfo, handle: cl.Device) -> DeviceInfo:
 @functools.lru_cache(maxsize=8)
 def _open(info: DeviceInfo, handle: cl.Device) -> Device:
     try:
-        return Device(info, handle, cl.Context([handle]))
+        context = cl.Context([handle])
     except cl.Error as error:
         raise NoDeviceError(f"{info.name}: cannot be opened: {first_line(error)}") from error
+    _, threads = _devices_of(handle.platform)
+    return Device(info, handle, context, workers_of(threads, info.compute_units))
 
 
 def _matches(info: DeviceInfo, name: str) -> bool:
@@ -141,15 +145,21 @@ def _platforms() -> tuple[cl.Platform, ...]:
         ) from error
 
 
+@functools.lru_cache(maxsize=8)
+def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int, ...]]:
+    """Return the devices of a platform, and the threads that its driver started for them."""
+    try:
+        devices, threads = starting(platform.get_devices)
+    except cl.Error:  # a platform may have no device at all, which is no fault
+        return (), ()
+    return tuple(devices), threads
+
+
 def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
     """Return all devices with their descriptions, preferred first: GPUs, CPUs, others."""
     found = []
     for number, platform in enumerate(_platforms()):
-        try:
-            devices = platform.get_devices()
-        except cl.Error:  # a platform may have no device at all, which is no fault
-            continue
-        for index, handle in enumerate(devices):
+        for index, handle in enumerate(_devices_of(platform)[0]):
             found.append((_describe(f"{number}:{index}", platform, handle), handle))
     rank = {"gpu": 0, "cpu": 1}
     found.sort(key=lambda item: (bool(item[0].problem), rank.get(item[0].kind, 2)))

@@ -57,7 +57,10 @@ def spec_of_device(device: Device) -> DeviceSpec:
     """Return the row of an opened device, with what it says of itself in place of guesses."""
     info = device.info
     if info.kind != "gpu":
-        return replace(SPECS[_cpu_row(info)], cores=max(1, info.compute_units))
+        row = SPECS[_cpu_row(info)]
+        return replace(
+            row, cores=max(1, info.compute_units), host_clang=row.host_clang and info.is_pocl
+        )
     known_as = f"{info.name} {info.platform} {info.version}".lower()
     row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]
     most = min(row.max_group, info.max_work_group_size)

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runtime.quantities import count_text
+
 if TYPE_CHECKING:
     from runtime import Device
     from runtime.opencl import cl
@@ -266,7 +268,7 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             name = line.partition(":")[2].strip()
             break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {count_text(len(os.sched_getaffinity(0)), 'core')}"
 
 
 def describe(ceilings: Ceilings) -> Sequence[str]:
