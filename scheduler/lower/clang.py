@@ -61,6 +61,11 @@ def ctype(dtype: DType, lanes: int) -> str:
     return register(dtype).cl + (str(lanes) if lanes > 1 else "")
 
 
+def function(name: str, dtype: DType) -> str:
+    """Return the name of a function of the prelude for a type."""
+    return name if dtype is not dt.float64 else f"m_double_{name.removeprefix('m_')}"
+
+
 def literal(value: float | int | bool, dtype: DType) -> str:
     """Return a scalar constant in C."""
     if dtype is dt.bool_:
@@ -137,10 +142,9 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     if op in _INFIX:
         return f"({src[0]} {_INFIX[op]} {src[1]})"
     if op is Op.GELU and kind is dt.float64:
-        return f"({src[0]} * 0.5 * (erf({src[0]} * 0.70710678118654752440) + 1.0))"
+        return f"({src[0]} * 0.5 * (m_double_erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
-        name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
-        return f"{name}({', '.join(src)})"
+        return f"{function(_CALL[op], kind)}({', '.join(src)})"
     return _unary(op, src[0], kind, lanes)
 
 
@@ -172,7 +176,7 @@ def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
         return f"(-{a})"
     if op is Op.ABS:
         if kind.is_float:
-            return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
+            return f"{function('m_fabs', kind)}({a})"
         if kind.is_unsigned or kind is dt.bool_:
             return a
         return choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)

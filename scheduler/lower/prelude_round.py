@@ -25,7 +25,9 @@ def _round(name: str, builtin: str, standard: str) -> Function:
     return Function((), f"\n#ifdef M_HOST\n{host}\n#else\n{other}\n#endif\n")
 
 
-# clang knows the instruction for one float; for vectors it is named by width.
+# clang knows the instruction for one float; for vectors it is named by width. Of other widths lanes
+# are taken one by one: PoCL's library is not built for vectors wider than a register, and neither
+# are its conversions of halves.
 _SQRT: Final = """
 #if defined(M_HOST) && $N == 1
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return __builtin_sqrtf(x); }
@@ -38,6 +40,22 @@ M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
   typedef float lanes __attribute__((vector_size(32)));
   return __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x, lanes)), $T);
+}
+#elif defined(M_HOST) && defined(__AVX__) && $N == 16
+M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
+  typedef float lanes __attribute__((vector_size(32)));
+  const float8 low = __builtin_astype(
+      __builtin_ia32_sqrtps256(__builtin_astype(x.lo, lanes)), float8);
+  const float8 high = __builtin_astype(
+      __builtin_ia32_sqrtps256(__builtin_astype(x.hi, lanes)), float8);
+  return ($T)(low, high);
+}
+#elif defined(M_HOST)
+M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) lanes.each[i] = __builtin_sqrtf(lanes.each[i]);
+  return lanes.all;
 }
 #else
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return sqrt(x); }
@@ -67,6 +85,25 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
   return __builtin_convertvector(__builtin_convertvector(x, m_half$N), $T);
 }
 #endif
+#elif defined(M_HOST) && $N > 1
+M_INLINE $T m_load_half_$N(const __global half* p) {
+  union { $T all; float each[$N]; } lanes;
+  for (int i = 0; i < $N; i++) lanes.each[i] = vload_half(i, p);
+  return lanes.all;
+}
+M_INLINE void m_store_half_$N($T x, __global half* p) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) vstore_half_rte(lanes.each[i], i, p);
+}
+#define M_LOAD_HALF_$N(p) m_load_half_$N(p)
+#define M_STORE_HALF_$N(v, p) m_store_half_$N(v, p)
+M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) lanes.each[i] = m_round_half(lanes.each[i]);
+  return lanes.all;
+}
 #else
 #define M_LOAD_HALF_$N(p) vload_half$S(0, p)
 #define M_STORE_HALF_$N(v, p) vstore_half$S_rte(v, 0, p)
