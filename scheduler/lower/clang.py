@@ -1,7 +1,8 @@
 """How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is
+them. A half is a float in registers, and always one that a half can be: arithmetic on halves is
+widened and rounded by nodes of the graph (`passes.halves`). FP contraction is off: what is fused is
 written m_fma.
 """
 
@@ -11,6 +12,7 @@ import math
 
 from scheduler import dtype as dt
 from scheduler.dtype import DType
+from scheduler.effects import rounds
 from scheduler.errors import LoweringError
 from scheduler.node import Node
 from scheduler.ops import COMPARE, Op
@@ -121,9 +123,11 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     """Return the expression of an elementwise node over operands that all have `lanes` lanes.
 
     Raises:
-        LoweringError: the op has no rendering.
+        LoweringError: the op has no rendering, or computes in halves (an internal error).
     """
     op, kind = node.op, node.src[-1].dtype
+    if node.dtype is dt.float16 and rounds(node):
+        raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
     if op in (Op.CAST, Op.BITCAST):
         return _conversion(node, src[0], lanes)
     if op in COMPARE:
