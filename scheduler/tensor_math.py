@@ -14,6 +14,7 @@ from scheduler.errors import ModelError
 from scheduler.node import alu, make
 from scheduler.ops import Op
 from scheduler.tensor_core import Scalar, axis_of
+from scheduler.tensor_half import rounds_once
 from scheduler.tensor_power import power
 from scheduler.tensor_shape import Axis, TensorShape
 
@@ -68,6 +69,7 @@ class TensorMath(TensorShape):
     def __rtruediv__(self, other: Other) -> Self:
         return _as_float(self).binary(Op.DIV, _as_float(self.operand(other)), reverse=True)
 
+    @rounds_once
     def __floordiv__(self, other: Other) -> Self:
         a, b = self.broadcast_with(other)
         if a.dtype.is_float:
@@ -79,6 +81,7 @@ class TensorMath(TensorShape):
     def __rfloordiv__(self, other: Other) -> Self:
         return self.operand(other) // self
 
+    @rounds_once
     def __mod__(self, other: Other) -> Self:
         return self.binary(Op.SUB, (self // other) * other)
 
@@ -215,6 +218,7 @@ class TensorMath(TensorShape):
         """Return 1/x."""
         return _as_float(self).unary(Op.RECIP)
 
+    @rounds_once
     def rsqrt(self) -> Self:
         """Return 1/sqrt(x)."""
         return self.sqrt().reciprocal()
@@ -223,6 +227,7 @@ class TensorMath(TensorShape):
         """Return e**x."""
         return _as_float(self).unary(Op.EXP)
 
+    @rounds_once
     def exp2(self) -> Self:
         """Return 2**x."""
         return (_as_float(self) * math.log(2.0)).exp()
@@ -231,6 +236,7 @@ class TensorMath(TensorShape):
         """Return the natural logarithm."""
         return _as_float(self).unary(Op.LOG)
 
+    @rounds_once
     def log2(self) -> Self:
         """Return the base-2 logarithm."""
         return self.log() * (1.0 / math.log(2.0))
@@ -310,18 +316,21 @@ class TensorMath(TensorShape):
         """Return the smallest value over axes."""
         return self._reduce(Op.MIN, axis, keepdim)
 
+    @rounds_once
     def mean(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Return the arithmetic mean over axes, in floating point."""
         count: int = math.prod(self.shape[a] for a in self.axes(axis))
-        return _as_float(self).sum(axis, keepdim=keepdim) * (1.0 / max(1, count))
+        return _as_float(self).sum(axis, keepdim=keepdim) / max(1, count)
 
+    @rounds_once
     def var(self, axis: Axis = None, keepdim: Any = False, *, correction: Any = 1) -> Self:
         """Return the variance over axes, dividing by count - correction."""
         count: int = math.prod(self.shape[a] for a in self.axes(axis))
         centred = self - self.mean(axis, keepdim=True)
         divisor: int = max(1, count - correction)
-        return centred.square().sum(axis, keepdim=keepdim) * (1.0 / divisor)
+        return centred.square().sum(axis, keepdim=keepdim) / divisor
 
+    @rounds_once
     def std(self, axis: Axis = None, keepdim: Any = False, *, correction: Any = 1) -> Self:
         """Return the standard deviation over axes."""
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()

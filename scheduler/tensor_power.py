@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from scheduler.ops import Op
 from scheduler.tensor_core import TensorCore
+from scheduler.tensor_half import rounds_once
 
 if TYPE_CHECKING:
     from scheduler.tensor_math import TensorMath
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="TensorMath")
 
 
+@rounds_once
 def power(x: T, exponent: Any) -> T:
     """Return x**exponent; of integers an integer, unless a known exponent is negative."""
     known = _known_number(exponent)

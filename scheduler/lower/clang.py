@@ -1,7 +1,8 @@
 """How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is
+them. A half is a float in registers, and always one that a half can be: arithmetic on halves is
+widened and rounded by nodes of the graph (`passes.halves`). FP contraction is off: what is fused is
 written m_fma.
 """
 
@@ -11,6 +12,7 @@ import math
 
 from scheduler import dtype as dt
 from scheduler.dtype import DType
+from scheduler.effects import rounds
 from scheduler.errors import LoweringError
 from scheduler.node import Node
 from scheduler.ops import COMPARE, Op
@@ -59,6 +61,11 @@ def register(dtype: DType) -> DType:
 def ctype(dtype: DType, lanes: int) -> str:
     """Return the C type of a register value."""
     return register(dtype).cl + (str(lanes) if lanes > 1 else "")
+
+
+def function(name: str, dtype: DType) -> str:
+    """Return the name of a function of the prelude for a type."""
+    return name if dtype is not dt.float64 else f"m_double_{name.removeprefix('m_')}"
 
 
 def literal(value: float | int | bool, dtype: DType) -> str:
@@ -116,9 +123,11 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     """Return the expression of an elementwise node over operands that all have `lanes` lanes.
 
     Raises:
-        LoweringError: the op has no rendering.
+        LoweringError: the op has no rendering, or computes in halves (an internal error).
     """
     op, kind = node.op, node.src[-1].dtype
+    if node.dtype is dt.float16 and rounds(node):
+        raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
     if op in (Op.CAST, Op.BITCAST):
         return _conversion(node, src[0], lanes)
     if op in COMPARE:
@@ -137,10 +146,9 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     if op in _INFIX:
         return f"({src[0]} {_INFIX[op]} {src[1]})"
     if op is Op.GELU and kind is dt.float64:
-        return f"({src[0]} * 0.5 * (erf({src[0]} * 0.70710678118654752440) + 1.0))"
+        return f"({src[0]} * 0.5 * (m_double_erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
-        name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
-        return f"{name}({', '.join(src)})"
+        return f"{function(_CALL[op], kind)}({', '.join(src)})"
     return _unary(op, src[0], kind, lanes)
 
 
@@ -172,7 +180,7 @@ def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
         return f"(-{a})"
     if op is Op.ABS:
         if kind.is_float:
-            return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
+            return f"{function('m_fabs', kind)}({a})"
         if kind.is_unsigned or kind is dt.bool_:
             return a
         return choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduler.lower import prelude_exp, prelude_pow, prelude_round, prelude_trig
+from scheduler.lower import prelude_double, prelude_exp, prelude_pow, prelude_round, prelude_trig
 from scheduler.lower.prelude_text import ABSOLUTE, Function, unary
 
 # gelu: relative to |x|, which is what the sum of a product feels.
@@ -44,6 +44,7 @@ _FABS: Final = unary("m_fabs", f"  return {ABSOLUTE.format('x')};")
 _FUNCTIONS: Final = {
     "m_fma": Function((), _FMA),
     "m_fabs": Function((), _FABS),
+    **prelude_double.FUNCTIONS,
     **prelude_round.FUNCTIONS,
     **prelude_exp.FUNCTIONS,
     **prelude_trig.FUNCTIONS,

@@ -24,14 +24,31 @@ _SQRT_256: Final = """
   typedef float lanes __attribute__((vector_size(32)));
   return __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x, lanes)), $T);
 """
-# clang knows the instruction for one float; for vectors it is named by width.
+_SQRT_TWICE: Final = """
+  typedef float lanes __attribute__((vector_size(32)));
+  const float8 low = __builtin_astype(
+      __builtin_ia32_sqrtps256(__builtin_astype(x.lo, lanes)), float8);
+  const float8 high = __builtin_astype(
+      __builtin_ia32_sqrtps256(__builtin_astype(x.hi, lanes)), float8);
+  return ($T)(low, high);
+"""
+_SQRT_LANES: Final = """
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) lanes.each[i] = __builtin_sqrtf(lanes.each[i]);
+  return lanes.all;
+"""
+# clang knows the instruction for one float; for vectors it is named by width. Of other widths lanes
+# are taken one by one: PoCL's library is not built for vectors wider than a register.
 _SQRT: Final = Function(
     (),
     unary("m_sqrt", "  return sqrt(x);"),
     (
         Host(unary("m_sqrt", "  return __builtin_sqrtf(x);"), width=1),
         Host(unary("m_sqrt", _SQRT_512), "defined(__AVX512F__)", 16),
+        Host(unary("m_sqrt", _SQRT_TWICE), "defined(__AVX__)", 16),
         Host(unary("m_sqrt", _SQRT_256), "defined(__AVX__)", 8),
+        Host(unary("m_sqrt", _SQRT_LANES)),
     ),
 )
 # A half is computed as a float; a cast to half rounds to the nearest half, ties to even. clang's
@@ -58,6 +75,27 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
   return __builtin_convertvector(__builtin_convertvector(x, m_half$N), $T);
 }
 """
+# The library's conversions of vectors are as little to be used as its roots.
+_HALF_LANES: Final = """
+M_INLINE $T m_load_half_$N(const __global half* p) {
+  union { $T all; float each[$N]; } lanes;
+  for (int i = 0; i < $N; i++) lanes.each[i] = vload_half(i, p);
+  return lanes.all;
+}
+M_INLINE void m_store_half_$N($T x, __global half* p) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) vstore_half_rte(lanes.each[i], i, p);
+}
+#define M_LOAD_HALF_$N(p) m_load_half_$N(p)
+#define M_STORE_HALF_$N(v, p) m_store_half_$N(v, p)
+M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) lanes.each[i] = m_round_half(lanes.each[i]);
+  return lanes.all;
+}
+"""
 _HALF: Final = """
 #define M_LOAD_HALF_$N(p) vload_half$S(0, p)
 #define M_STORE_HALF_$N(v, p) vstore_half$S_rte(v, 0, p)
@@ -73,5 +111,13 @@ FUNCTIONS: Final = {
     "m_rint": _round("m_rint", "roundeven", "rint"),
     "m_trunc": _round("m_trunc", "trunc", "trunc"),
     "m_sqrt": _SQRT,
-    "m_round_half": Function((), _HALF, (Host(_ONE_HALF, _HAS_HALF, 1), Host(_HALVES, _HAS_HALF))),
+    "m_round_half": Function(
+        (),
+        _HALF,
+        (
+            Host(_ONE_HALF, _HAS_HALF, 1),
+            Host(_HALVES, _HAS_HALF),
+            Host(_HALF_LANES, "$N > 1"),
+        ),
+    ),
 }
