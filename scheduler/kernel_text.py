@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from runtime.origin import short_origin
-from runtime.quantities import count_text, flops_text
+from runtime.quantities import count_text, flops_text, size_text
 from scheduler.kernel_table import KernelTable, Launch, Nest, Value
 
 HEADER = (
@@ -124,8 +124,8 @@ def summary(table: KernelTable) -> str:
     return (
         f"{count_text(t.kernels, 'kernel')}, {count_text(t.launches, 'launch')}, "
         f"{flops_text(t.flops)}, "
-        f"{t.bytes_moved / 2**20:.3f} MiB moved, arena {t.arena_peak / 2**20:.3f} MiB "
-        f"({t.arena_unplanned / 2**20:.3f} MiB without reuse)"
+        f"{size_text(t.bytes_moved)} moved, arena {size_text(t.arena_peak)} "
+        f"({size_text(t.arena_unplanned)} without reuse)"
     )
 
 
