@@ -29,7 +29,7 @@ th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var
   white-space: nowrap; }
 th { font-weight: 500; color: var(--soft); }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
-.counts th:not(:first-child) { text-align: right; min-width: 130px; }
+.counts th:not(:first-child) { text-align: right; min-width: 90px; }
 .total td { font-weight: 600; }
 .counts i { font-style: normal; margin-right: 10px; font-size: 12px; font-weight: 400; }
 .up { color: var(--up); } .down { color: var(--down); } .re { color: var(--reduce); }
@@ -48,7 +48,7 @@ summary span, .same span { color: var(--soft); margin-left: 8px; }
 details details { margin-left: 15px; color: var(--soft); }
 pre { margin: 0; padding: 6px 10px; font: 12px/16px var(--mono); background: var(--shade);
   overflow: auto; }
-pre.ir { content-visibility: auto; padding: 0 10px; overflow: hidden; }
+pre.ir { content-visibility: auto; padding: 0 10px; overflow: auto hidden; }
 ins { text-decoration: none; color: var(--up); } ins.re { color: var(--reduce); }
 .split { display: grid; grid-template-columns: fit-content(62%) minmax(470px, 1fr); gap: 16px; }
 .pane { height: 760px; overflow: auto; border: 1px solid var(--rule); border-radius: 4px; }
