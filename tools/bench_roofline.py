@@ -89,11 +89,9 @@ def explain_excess(rows: Sequence[RooflineRow]) -> list[str]:
         return []
     numbers = ", ".join(str(row.launch) for row in sorted(beyond, key=lambda row: row.launch))
     return [
-        f"\nover 100 %: {numbers}. Operations are counted as the model defines them, and compared "
-        "with the rate of",
-        "numpy's sgemm or of plain multiply-adds. Winograd's 3x3 convolutions multiply 16 times "
-        "where the",
-        "definition has 36, and sgemm is below what the device can do.",
+        f"\nover 100 %: {numbers}",
+        "  operations are counted as the model defines them; Winograd's 3x3 convolutions multiply",
+        "  16 times where the definition has 36, and numpy's sgemm is not all a device can do",
     ]
 
 
