@@ -123,7 +123,7 @@ def test_the_table_for_people(model: Path, capsys: pytest.CaptureFixture[str]) -
         assert text in row
     total = lines[-1].split()
     assert total[:3] == ["run", "2", "2"]
-    assert f"{sum(FLOPS) / 1e6:.3f}" in total
+    assert f"{sum(FLOPS) / 1e3:.3f}" in total
 
 
 def test_the_same_every_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

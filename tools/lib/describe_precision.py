@@ -27,7 +27,7 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[str
         sizes = f"{size_text(before)} -> {size_text(after)} ({share:.0%})"
         yield f"{name}: as halves {count_text(count, what)}: {sizes}"
     biases = count_text(report["biases"], "bias or scale", "biases and scales")
-    yield f"stay float32: {biases}{', and' * bool(report['kept'])}"
+    yield f"stay float32: {biases}{', and:' if report['kept'] else ''}"
     for kept in report["kept"]:
         shape = "x".join(map(str, kept["shape"]))
         yield f"  {kept['what']} {kept['name']} ({shape}): {kept['reason']}"
