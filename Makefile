@@ -4,6 +4,8 @@
 #   make test    all tests            make check   formatting, lint, types, layers
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
+#   make setup   only .venv           make format  format the code, fix what can be fixed
+#   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	command -v $$p >/dev/null 2>&1 && echo $$p && break; done)

@@ -12,6 +12,7 @@ from typing import Protocol
 from weakref import WeakValueDictionary
 
 from scheduler.node import Buffer, Node
+from scheduler.ops import Op
 from scheduler.rewrite import remake
 
 
@@ -38,6 +39,12 @@ def substitute(replaced: Mapping[Node, Node]) -> None:
     memo = dict(replaced)
     for handle in list(_live.values()):
         handle.node = rebuild(handle.node, memo)
+    for buffer, version in list(newest.items()):
+        now = memo.get(version, version)
+        if now.op is Op.ASSIGN and now.src[0].arg is buffer:
+            newest[buffer] = now
+        else:  # it has run, or is the value of an ASSIGN that nobody stores
+            newest.pop(buffer, None)
 
 
 def rebuild(root: Node, memo: dict[Node, Node]) -> Node:

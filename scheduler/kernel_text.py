@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from runtime.origin import short_origin
+from runtime.quantities import count_text, flops_text
 from scheduler.kernel_table import KernelTable, Launch, Nest, Value
 
 HEADER = (
@@ -22,39 +24,6 @@ HEADER = (
     "arena offset",
     "alive",
 )
-ORIGIN_WIDTH = 44
-
-
-def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
-    """Return ONNX node names in few characters: the last one's layer, what it has, how many others.
-
-    ("/a/Erf", "/b/Conv", "/b/Mul")  ->  "/b/{Conv,Mul} +1"
-
-    Names are in topological order, so the last one is what the kernel ends with.
-    """
-    if not names:
-        return "-"
-    layer, slash, last = names[-1].rpartition("/")
-    parts = [n.rpartition("/") for n in names]
-    mine = [name for head, _, name in parts if head == layer] if slash else [last]
-    others = len(names) - len(mine)
-    more = f" +{others}" if others else ""
-    if len(mine) == 1:
-        return _cut(names[-1], width - len(more)) + more
-    room = width - len(more) - len(layer) - 3
-    kept = list(mine)
-    while len(kept) > 1 and len(",".join(kept)) + 3 * (len(kept) < len(mine)) > room:
-        del kept[len(kept) // 2]
-    if len(kept) < len(mine):
-        kept.insert((len(kept) + 1) // 2, "..")
-    return _cut(f"{layer}/{{{','.join(kept)}}}", width - len(more)) + more
-
-
-def _cut(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    head = width // 2 - 2
-    return f"{text[:head]}..{text[head + 2 - width :]}"
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -153,7 +122,8 @@ def summary(table: KernelTable) -> str:
     """Return the totals on one line."""
     t = table.totals
     return (
-        f"{t.kernels} kernels, {t.launches} launches, {t.flops / 1e6:.3f} MFLOP, "
+        f"{count_text(t.kernels, 'kernel')}, {count_text(t.launches, 'launch')}, "
+        f"{flops_text(t.flops)}, "
         f"{t.bytes_moved / 2**20:.3f} MiB moved, arena {t.arena_peak / 2**20:.3f} MiB "
         f"({t.arena_unplanned / 2**20:.3f} MiB without reuse)"
     )

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import handles
+from scheduler.eager_plan import INVERTIBLE, base_of
 from scheduler.errors import ModelError
 from scheduler.node import Buffer, Node, make
 from scheduler.ops import Op
@@ -23,8 +24,6 @@ from scheduler.passes.merge_assign import Region, merged, value_after
 from scheduler.tensor_core import Scalar
 from scheduler.tensor_nn import TensorNeural
 from scheduler.tensor_shape import full_key
-
-_INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SHRINK})
 
 
 class TensorAssign(TensorNeural):
@@ -88,11 +87,14 @@ class TensorAssign(TensorNeural):
             node = given.broadcast_to(lifted).reshape(shape).node
             self._write_part(region, (node, index.node))
             return
-        view = self[key]
+        whole = self.of(
+            make(Op.BUFFER, self.dtype, (), Buffer("input", "", self.shape, self.dtype))
+        )
+        view = whole[key]  # of a stand-in: a view of a view may leave out the one between them
         if not all(view.shape):
             return
-        part, node = _through_views(view.node, self.node, given.broadcast_to(view.shape))
-        self._write_part(part, (node,))
+        part, node = _through_views(view.node, whole.node, given.broadcast_to(view.shape))
+        self._write_part(part, (handles.rebuild(node, {whole.node: self.node}),))
 
     def fit(self, value: Any) -> TensorNeural:
         """Return a value to be written here: numbers and arrays take this type, tensors have it.
@@ -145,7 +147,8 @@ class TensorAssign(TensorNeural):
         """Let this tensor and its owner mean the new version of a buffer."""
         memo = {inner: new}
         for holder in (self, self.owner):
-            if holder is not None:
+            # An owner that was given another value since is no view of this buffer any more.
+            if holder is not None and base_of(holder.node) is inner:
                 holder.node = handles.rebuild(holder.node, memo)
         _supersede(inner)
 
@@ -163,7 +166,7 @@ def _target(node: Node) -> Node | None:
         ModelError: the view repeats elements of a buffer.
     """
     views = set()
-    while node.op in _INVERTIBLE or node.op is Op.EXPAND:
+    while node.op in INVERTIBLE or node.op is Op.EXPAND:
         views.add(node.op)
         node = node.src[0]
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg

@@ -13,11 +13,10 @@ from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.node import alu, make
 from scheduler.ops import Op
-from scheduler.tensor_core import Scalar
+from scheduler.tensor_core import Scalar, axis_of
 from scheduler.tensor_power import power
-from scheduler.tensor_shape import TensorShape
+from scheduler.tensor_shape import Axis, TensorShape
 
-Axis = int | Sequence[int] | None
 T = TypeVar("T", bound="TensorMath")
 Other = Any  # Tensor | Scalar | NDArray; spelled out in `operand`
 
@@ -295,17 +294,6 @@ class TensorMath(TensorShape):
             return kept
         return kept.reshape(tuple(s for i, s in enumerate(self.shape) if i not in axes))
 
-    def axes(self, axis: Axis) -> tuple[Any, ...]:
-        """Return axes as a sorted tuple of non-negative ints; None means all."""
-        given = (
-            range(self.ndim)
-            if axis is None
-            else (axis,)
-            if not isinstance(axis, Sequence)
-            else axis
-        )
-        return tuple(sorted({a % self.ndim for a in given}))
-
     def sum(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Sum over axes; bool and narrow integers are summed as int32."""
         return _widened(self)._reduce(Op.ADD, axis, keepdim)
@@ -359,7 +347,7 @@ class TensorMath(TensorShape):
             flat = last._first_extreme(op, -1, keepdim=False)
             kept = tuple(1 if i in axes else s for i, s in enumerate(self.shape))
             return flat.reshape(kept) if keepdim else flat
-        axis = axis % self.ndim
+        axis = axis_of(axis, self.ndim)
         n = self.shape[axis]
         ramp = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
@@ -368,7 +356,7 @@ class TensorMath(TensorShape):
 
 
 def _is_operand(value: object) -> bool:
-    return isinstance(value, TensorMath | np.ndarray | np.generic | int | float)
+    return isinstance(value, TensorMath | np.ndarray | np.generic | int | float | list | tuple)
 
 
 def _as_float(x: T) -> T:

@@ -77,13 +77,17 @@ class TensorNeural(TensorMath):
         """Multiply matrices with numpy's rules for 1-D and batched operands.
 
         Raises:
-            ModelError: the inner sizes differ.
+            ModelError: the inner sizes differ, or an operand has no axes.
         """
         other = self.operand(other)
-        if self.ndim == 1:
-            return self.unsqueeze(0).matmul(other).squeeze(-2)
+        if not self.shape or not other.shape:
+            raise ModelError(
+                f"matmul: {self.shape} and {other.shape}: a number is no matrix; use *"
+            )
         if other.ndim == 1:
             return self.matmul(other.unsqueeze(1)).squeeze(-1)
+        if self.ndim == 1:
+            return self.unsqueeze(0).matmul(other).squeeze(-2)
         if self.shape[-1] != other.shape[-2]:
             raise ModelError(f"matmul: inner sizes of {self.shape} and {other.shape} differ")
         return (self.unsqueeze(-2) * other.transpose().unsqueeze(-3)).sum(-1)

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.blocks import (
     FRAMES,
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= len(args.path) <= 2:
         raise UsageError(
             f"--against: expected MODEL.onnx, or VISION.onnx POLICY.onnx for the whole driving "
-            f"program, found {len(args.path)} files"
+            f"program, found {count_text(len(args.path), 'file')}"
         )
     if args.blocks < 1:
         raise UsageError(f"--blocks: expected 1 or more, found {args.blocks}")

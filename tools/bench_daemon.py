@@ -29,6 +29,7 @@ import numpy as np
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
+from runtime.quantities import count_text
 from tools.errors import ArtifactMismatchError, ToolError, UsageError
 from tools.lib.processes import Child, ProcessError
 
@@ -250,8 +251,8 @@ def _result(
 
 def _print_result(result: Mapping[str, Any]) -> None:
     print(
-        f"{result['frames']} frames at {result['rate_hz']:g} Hz: {result['published']} modelV2, "
-        f"{result['dropped']} dropped, {result['valid']} valid"
+        f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
+        f"{result['published']} modelV2, {result['dropped']} dropped, {result['valid']} valid"
     )
     for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
         values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)

@@ -12,6 +12,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import runtime
+from runtime.origin import short_origin
+from runtime.quantities import count_text
 from tools.bench import make_inputs
 from tools.lib.ceilings import CeilingProbe, Ceilings, describe
 from tools.lib.roofline import (
@@ -97,12 +99,14 @@ def _print_rows(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> None:
             row.bound,
             f"{row.of_roofline:.0%}" + (" !" if row.flagged else ""),
             "-" if row.of_sgemm is None else f"{row.of_sgemm:.0%}",
-            ", ".join(row.origin[:2])[:50],
+            short_origin(row.origin),
         )
         for row in rows
     ]
     header = ("#", "kernel", "ms", "min", "share", "Mflop", "MB", "GFLOP/s", "GB/s", "bound")
-    print(f"\n{len(rows)} launches, {sum(row.ms for row in rows):.3f} ms on the device:")
+    print(
+        f"\n{count_text(len(rows), 'launch')}, {sum(row.ms for row in rows):.3f} ms on the device:"
+    )
     print(format_table((*header, "of roof", "of sgemm", "from"), cells))
     flagged = [row for row in rows if row.flagged]
     print(

@@ -17,6 +17,8 @@ import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
 
+from tools.lib.help_text import HelpFormatter, epilog, split_docstring
+
 if TYPE_CHECKING:
     from types import FrameType
 
@@ -30,11 +32,12 @@ EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 EXIT_CODES = """\
 exit codes:
-  0  done
-  1  a check or a regression failed
-  2  usage
-  3  no usable device, or an optional package is missing
-  4  bad model, artifact, video or log
+  0    done
+  1    a check failed, or an unexpected error
+  2    usage: an option, a configuration or an input array
+  3    no usable device, a kernel that does not build, or an optional package is missing
+  4    bad model, artifact, video or log; a device that fails
+  130  interrupted (SIGINT); 141: a closed pipe; 143: terminated (SIGTERM)
 """
 
 
@@ -145,13 +148,14 @@ def _dispatch(arguments: list[str]) -> int:
     for command_name, command in COMMANDS.items():
         chosen = command_name == name
         module = importlib.import_module(command.module) if chosen else None
-        description = (module.__doc__ or command.summary) if module else command.summary
+        documented = (module.__doc__ if module else None) or command.summary
+        description, examples = split_docstring(documented)
         sub = subparsers.add_parser(
             command_name,
             help=command.summary,
             description=description,
-            epilog=EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=epilog(examples, EXIT_CODES),
+            formatter_class=HelpFormatter,
         )
         # SUPPRESS: a sub-command's default must not overwrite what stood before its name.
         _add_common_arguments(sub, default=argparse.SUPPRESS)
@@ -170,9 +174,8 @@ def _build_parser() -> tuple[_Parser, argparse._SubParsersAction[_Parser]]:
     parser = _Parser(
         prog="modeld",
         description="On-device inference for driving models: ONNX to OpenCL to modelV2 at 20 Hz.",
-        epilog="Example:\n  modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst\n\n"
-        + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=epilog("modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst", EXIT_CODES),
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "--version", action=_ShowVersion, nargs=0, help="print the version and exit"

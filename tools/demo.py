@@ -33,6 +33,7 @@ from cereal.logfile import read_log
 from modeld.driving_model import DrivingModel
 from runtime import load_program
 from runtime.artifact import read_artifact
+from runtime.quantities import count_text
 from tools import example_models
 from tools.errors import ToolError, UsageError
 from tools.lib.demo_camera import DRIVE_HZ, MOUNTING, demo_cameras
@@ -280,8 +281,8 @@ def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     }
     return Report(
         title="Demo drive",
-        summary=f"{plan.frames} rendered frames through the daemon process, over shared memory "
-        "and ZeroMQ.",
+        summary=f"{count_text(plan.frames, 'rendered frame')} through the daemon process, over "
+        "shared memory and ZeroMQ.",
         facts=facts,
         drive=drive,
         frames_sent=plan.frames,
@@ -308,7 +309,8 @@ def _print_result(plan: Plan, drive: DriveLog) -> int:
         print(json.dumps(result))
     else:
         counts = ", ".join(f"{count} {name}" for name, count in messages.items())
-        print(f"\npublished for {plan.frames} camera frames at {plan.rate_hz:g} Hz: {counts}")
+        frames = count_text(plan.frames, "camera frame")
+        print(f"\npublished for {frames} at {plan.rate_hz:g} Hz: {counts}")
         print(f"valid: {valid}; median execution {median_ms:.1f} ms")
         print(f"event log: {plan.log}\nreport:    {plan.report}")
     if min(messages.values()) < MIN_PUBLISHED * plan.frames or not drive.all_finite:

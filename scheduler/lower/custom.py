@@ -36,9 +36,9 @@ _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
 _APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
 _IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names of functions, macros and variables in the text that is put around and into the source; only
-# m_fma is for sources too: vectors of full width come with it, see docs/passes/custom-kernels.md.
-_RESERVED = re.compile(r"(?!m_fma$)[mM]_\w+|epilogue_\w+")
+# Names of functions, macros and variables in the text that is put around and into the source. Two
+# are for sources too, see docs/passes/custom-kernels.md.
+_RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _SLOT = "EPILOGUE"

@@ -3,8 +3,10 @@
 Functions of the device's library are calls that PoCL does not inline (its library is built for
 another processor), and for several functions and widths they are scalar code; so these use
 operators only. Error bounds in units of the last place, seen over the whole range against float64
-and asserted in the tests (`BOUNDS`). Unaligned vector types need clang, which the OpenCL compilers
-of PoCL, Qualcomm and NVIDIA are; others take the standard functions for memory.
+and asserted in the tests (`BOUNDS`). Memory is read and written by macros: with clang for the
+host's processor (`DeviceSpec.host_clang`) they are vector types of any alignment, elsewhere the
+standard functions. Of what is no OpenCL C only the attribute `overloadable` is left, which clang
+knows, and every OpenCL compiler of today is made of clang.
 """
 
 from __future__ import annotations
@@ -49,8 +51,17 @@ _FUNCTIONS: Final = {
 }
 # Names under which kernels call functions that define several.
 _ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}
-_HEADER = """#pragma OPENCL FP_CONTRACT OFF
-#ifdef __clang__
+_CONTRACT: Final = "#pragma OPENCL FP_CONTRACT OFF\n"
+# An artifact may be loaded by another driver than its row says: PoCL alone defines that name, and
+# the others take what is plain.
+_HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
+#if defined(__x86_64__) || defined(__aarch64__)
+#if __has_builtin(__builtin_elementwise_roundeven) && __has_builtin(__builtin_elementwise_trunc)
+#define M_HOST
+#endif
+#endif
+#endif
+#ifdef M_HOST
 #define M_INLINE static inline __attribute__((always_inline))
 #define M_LOAD(T, N, p) (*(const __global T##N##_u*)(p))
 #define M_STORE(T, N, v, p) (*(__global T##N##_u*)(p) = (v))
@@ -65,7 +76,9 @@ _HEADER = """#pragma OPENCL FP_CONTRACT OFF
 #define M_CONVERT(T, x) __builtin_convertvector(x, T)
 {typedefs}
 #else
-#define M_INLINE static
+{plain}#endif
+"""
+_PLAIN: Final = """#define M_INLINE static inline
 #define M_LOAD(T, N, p) vload##N(0, p)
 #define M_STORE(T, N, v, p) vstore##N(v, 0, p)
 #define M_AHEAD(p)
@@ -73,7 +86,6 @@ _HEADER = """#pragma OPENCL FP_CONTRACT OFF
 #define M_PICK(T, N, p) vload##N(0, p)
 #define M_PUT(T, N, v, p) vstore##N(v, 0, p)
 #define M_CONVERT(T, x) convert_##T(x)
-#endif
 """
 _TYPEDEF = "typedef {base} {base}{n}_u __attribute__((ext_vector_type({n}), aligned({align})));"
 _VECTOR_TYPES = {
@@ -89,12 +101,13 @@ _VECTOR_TYPES = {
 }
 
 
-def prelude(text: str, widths: list[int]) -> str:
+def prelude(text: str, widths: list[int], *, host_clang: bool) -> str:
     """Return the function definitions that kernel text needs.
 
     Args:
         text: kernels.
         widths: vector widths in use; scalars always are.
+        host_clang: as in the row that the text is for; False is plain OpenCL C.
     """
     stack = [name for name in _FUNCTIONS if f"{name}(" in text]
     stack += [name for mark, name in _ALSO.items() if mark in text]
@@ -105,15 +118,18 @@ def prelude(text: str, widths: list[int]) -> str:
             needed.add(name)
             stack.extend(_FUNCTIONS[name].needs)
     every = sorted({1, *widths})
+    parts = [_CONTRACT, _header(text, every[1:]) if host_clang else _PLAIN]
+    functions = [function for name, function in _FUNCTIONS.items() if name in needed]
+    parts += [f.at(width, host_clang=host_clang) for width in every for f in functions]
+    return "".join(parts)
+
+
+def _header(text: str, widths: list[int]) -> str:
+    """Return the macros of a program for PoCL, with the vector types it uses."""
     types = _VECTOR_TYPES | ({"double": 8} if "double" in text else {})
     typedefs = [
         _TYPEDEF.format(base=base, n=n, align=align)
-        for n in every[1:]
+        for n in widths
         for base, align in types.items()
     ]
-    parts = [_HEADER.format(typedefs="\n".join(typedefs))]
-    if needed & prelude_round.FUNCTIONS.keys():
-        parts.append(prelude_round.HEADER)
-    functions = [function for name, function in _FUNCTIONS.items() if name in needed]
-    parts += [function.at(width) for width in every for function in functions]
-    return "".join(parts)
+    return _HOST.format(typedefs="\n".join(typedefs), plain=_PLAIN)

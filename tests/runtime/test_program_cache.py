@@ -64,7 +64,7 @@ def test_damaged_entry_is_built_again_and_replaced(
     }
     entry.write_bytes(bad[damage])
     assert load_and_run(artifact) == 1
-    assert "the cached program is damaged; building it again" in caplog.text
+    assert "the cached program is damaged; making it again" in caplog.text
     assert load_and_run(artifact) == 0
 
 

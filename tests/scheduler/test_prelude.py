@@ -7,6 +7,7 @@ judged at width 16; the other widths give the same bits.
 from __future__ import annotations
 
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -81,13 +82,15 @@ def built(context: cl.Context, text: str) -> cl.Program:
 
 
 def _compute(
-    inputs: Array, widths: tuple[int, ...], first: str = ""
+    inputs: Array, widths: tuple[int, ...], first: str = "", *, host_clang: bool = True
 ) -> dict[int, dict[str, Array]]:
     """Return by width what each function gives; `first` comes before the program's text."""
     device = choose_device(None)
     queue = cl.CommandQueue(device.context)
     text = "".join(_kernel(width) for width in widths)
-    program = built(device.context, first + prelude(text, list(widths)) + text)
+    program = built(
+        device.context, first + prelude(text, list(widths), host_clang=host_clang) + text
+    )
     flags = cl.mem_flags
     source = cl.Buffer(device.context, flags.COPY_HOST_PTR, hostbuf=inputs)
     n = inputs.shape[1]
@@ -179,6 +182,22 @@ def test_without_special_instructions_the_bits_are_the_same(
     _check_same_bits(found[16], _compute(inputs, (16,), hidden)[16])
 
 
+def test_plain_text_gives_the_same_bits(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    """What a driver that is not PoCL compiles: one width there is enough."""
+    inputs, found = values
+    _check_same_bits(found[16], _compute(inputs, (16,), host_clang=False)[16])
+
+
+def test_plain_text_names_nothing_of_clang_but_its_overloads() -> None:
+    text = "".join(f"m_{name}(" for name in (*BOUNDS, "gelu", "round_half"))
+    plain = prelude(text + "M_LOAD_HALF_16(", [2, 4, 8, 16], host_clang=False)
+    assert "clang" not in plain
+    assert not re.findall(r"__builtin\w*|__asm__|ext_vector_type|always_inline|__fp16", plain)
+    assert set(re.findall(r"__attribute__\(\((\w+)", plain)) == {"overloadable"}
+
+
 def test_bounded_functions_do_not_leave_their_range(
     values: tuple[Array, dict[int, dict[str, Array]]],
 ) -> None:
@@ -226,7 +245,7 @@ def test_every_half_is_loaded_and_stored_as_it_is() -> None:
         + "}}\n"
         for w in (1, 2, 8, 16)
     )
-    program = built(device.context, prelude(text, [1, 2, 8, 16]) + text)
+    program = built(device.context, prelude(text, [1, 2, 8, 16], host_clang=True) + text)
     source = cl.Buffer(device.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=bits)
     back, wide = np.empty(65536, np.uint16), np.empty(65536, np.float32)
     target = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, back.nbytes)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from tools import cli
+from tools.lib.help_text import epilog, split_docstring
 
 
 class _ModelError(Exception):
@@ -143,8 +146,7 @@ def test_help_of_each_command_shows_example_and_exit_codes(
         pytest.fail(f"{cli.COMMANDS[name].module} is in the table but does not exist")
     assert cli.main([name, "--help"]) == 0
     text = capsys.readouterr().out
-    assert "Example:" in text
-    assert f"modeld {name}" in text
+    assert f":\n  modeld {name}" in text
     assert "exit codes:" in text
 
 
@@ -221,3 +223,41 @@ def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
         check=False,
     )
     assert done.stdout.splitlines()[-1] == "drive\\udcff.mp4"
+
+
+@pytest.mark.parametrize("columns", [66, 100])
+@pytest.mark.parametrize("command", [None, *cli.COMMANDS])
+def test_help_is_plain_text_that_fits_with_an_example(
+    command: str | None,
+    columns: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main([*filter(None, [command]), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert not re.search(r"`|::(?!/)", text)
+    assert re.search(rf"\nexamples?:\n  modeld {command or ''}", text)
+    # Lines that are shown to be typed are never broken; all others fit.
+    assert all(
+        len(line) <= columns for line in text.splitlines() if not line.startswith("  modeld ")
+    ), text
+
+
+def test_docstrings_become_text_and_examples() -> None:
+    documented = """``modeld exec``: run an artifact once.
+
+    Example::
+
+        modeld exec a.pkl
+        modeld exec b.pkl
+
+    More about it.
+    """
+    text, examples = split_docstring(inspect.cleandoc(documented))
+    assert text.split() == ["Run", "an", "artifact", "once.", "More", "about", "it."]
+    assert examples == "modeld exec a.pkl\nmodeld exec b.pkl"
+    assert (
+        epilog(examples, "more")
+        == f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}\n\nmore"
+    )

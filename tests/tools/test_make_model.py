@@ -113,7 +113,7 @@ def test_command_writes_one_model_and_lists_it(
     assert cli.main(["make-model", str(tmp_path), "--model", "policy", "--seed", "3"]) == 0
     assert [p.name for p in tmp_path.iterdir()] == ["policy.onnx"]
     out = capsys.readouterr().out
-    assert out == f"{tmp_path}/policy.onnx  29.5 MB  7.37 M parameters  0.33 GFLOP\n"
+    assert out == f"{tmp_path}/policy.onnx  29.5 MB  7.37 M parameters  333.3 MFLOP\n"
 
 
 def test_benchmarks_are_written_beside_the_driving_models(

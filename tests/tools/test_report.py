@@ -31,6 +31,7 @@ def _model(frame_id: int, *, y_m: float = 0.0, valid: bool = True) -> Any:
     for name, offsets in (("laneLines", (-5.4, -1.8, 1.8, 5.4)), ("roadEdges", (-7.0, 7.0))):
         for curve, offset in zip(model.init(name, len(offsets)), offsets, strict=True):
             curve.x, curve.y, curve.z = far.tolist(), [offset] * 33, [1.22] * 33
+    model.action.desiredCurvature = -1e-9  # shown without the sign of a rounded zero
     model.laneLineProbs = [0.1, 0.9, 0.9, 0.1]
     return read_event(event.to_bytes())
 
@@ -53,6 +54,18 @@ def test_summary_reads_what_the_messages_say() -> None:
     assert drive.lane_lines_m.shape == (3, 4, 33, 3)
     assert drive.plan_m[2, 0].tolist() == [0.0, 2.0, 0.0]
     assert drive.all_finite
+
+
+def test_a_picture_says_whose_speed_it_is() -> None:
+    car = new_event("carState", mono_time_ns=1_000_000_000, valid=True)  # frame 0 is of then
+    car.carState.vEgo = 12.25
+    captions = [
+        render(_report([*events, _model(0)], 1)).partition("<figcaption>")[2]
+        for events in ([read_event(car.to_bytes())], [])
+    ]
+    assert "speed: planned 15.0 m/s, the car&#x27;s 12.2 m/s" in captions[0]
+    assert "speed: planned 15.0 m/s, the car&#x27;s not known" in captions[1]
+    assert "planned curvature +0.0000 1/m" in captions[0]
 
 
 def test_non_finite_value_is_noticed() -> None:

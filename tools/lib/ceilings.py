@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runtime.quantities import count_text
+
 if TYPE_CHECKING:
     from runtime import Device
     from runtime.opencl import cl
@@ -122,12 +124,15 @@ class CeilingProbe:
         target_ns: int = TARGET_NS,
     ) -> None:
         from runtime.opencl import cl
+        from scheduler.targets import spec_of_device
 
         info = device.info
         self._cl = cl
         self._is_cpu = info.kind == "cpu"
         self._target_ns = target_ns
+        # Vectors that the compiler would cut in pieces need more registers than there are.
         width = max(1, min(16, device.handle.preferred_vector_width_float))
+        width = spec_of_device(device).lanes if self._is_cpu else width
         self._vector_bytes = 4 * width
         # A CPU runs one work-item after the other on each core, a GPU thousands at once. Several
         # for each core: the driver may hand the first two to the same thread.
@@ -263,7 +268,7 @@ def cpu_name() -> str:
         if line.startswith("model name"):
             name = line.partition(":")[2].strip()
             break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {count_text(len(os.sched_getaffinity(0)), 'core')}"
 
 
 def describe(ceilings: Ceilings) -> Sequence[str]:

@@ -226,14 +226,23 @@ def _panel(picture: Picture, report: Report) -> str:
     drive, row = report.drive, picture.row
     caption = (
         f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "
-        f"{drive.execution_ms[row]:.1f} ms · speed {drive.plan_speed_mps[row]:.1f} m/s · "
-        f"curvature {drive.curvature_1pm[row]:+.4f} 1/m"
+        f"{drive.execution_ms[row]:.1f} ms · "
+        f"speed: planned {drive.plan_speed_mps[row]:.1f} m/s, {_car_speed(drive, row)} · "
+        f"planned curvature {drive.curvature_1pm[row]:+z.4f} 1/m"
     )
     return (
         f'<figure class="panel"><div class="road">{_overlay(picture, report)}</div>'
         f'<div class="top">{_top_view(drive, row)}</div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def _car_speed(drive: DriveLog, row: int) -> str:
+    """Return what the car last said of its speed when a frame was taken."""
+    before = int(np.searchsorted(drive.car_times_s, drive.times_s[row], side="right"))
+    if not before:
+        return "the car's not known"
+    return f"the car's {drive.car_speed_mps[before - 1]:z.1f} m/s"
 
 
 def _overlay(picture: Picture, report: Report) -> str:
