@@ -92,9 +92,7 @@ def _run_all(cases: Sequence[Case], plans: Mapping[str, Schedule], outcomes: lis
     first = cases[0].name
     plain = SPECS[first.row].is_simt and first.seed % OPTIMIZED_EVERY != 0
     with _large_programs():
-        made = emit.emit(
-            plans, name="fuzz", kind="plain", options=UNOPTIMIZED if plain else ""
-        )
+        made = emit.emit(plans, name="fuzz", kind="plain", options=UNOPTIMIZED if plain else "")
     for fault in memory_faults(made.manifest):
         outcomes[_case_of(fault)].problem = f"memory: {fault}"
     states = _rename_states(made.manifest)

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.fuzz.batch import Outcome
 from tests.fuzz.case import Name
-from tests.scheduler.test_tensor_random import run_program
+from tests.fuzz.eager import run_program
 
 
 def run(names: Sequence[Name]) -> list[Outcome]:
@@ -19,7 +19,7 @@ def run(names: Sequence[Name]) -> list[Outcome]:
 def _run(name: Name) -> Outcome:
     outcome = Outcome(name)
     try:
-        run_program(np.random.default_rng(name.seed))
+        run_program(np.random.default_rng(name.seed), name.steps or None)
     except Exception as error:  # noqa: BLE001  # whatever it is, it is what is looked for
         outcome.problem = f"{type(error).__name__}: {error}"
     outcome.counts.exact += 1

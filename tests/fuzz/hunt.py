@@ -1,4 +1,4 @@
-"""Runs many programs on several processes, and tells each that is wrong with what finds it again."""
+"""Runs many programs on several processes; each that is wrong is told with its name."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def run_names(worker: Worker, names: Sequence[Name]) -> list[Outcome]:
 
 def shrink(worker: Worker, outcome: Outcome) -> Outcome:
     """Return the shortest beginning of a program that is wrong; the program itself if none is."""
-    if outcome.name.steps or outcome.name.kind == "eager":
+    if outcome.name.steps:
         return outcome
     for steps in SHORTER:
         (shorter,) = run_names(worker, [replace(outcome.name, steps=steps)])

@@ -5,8 +5,8 @@
 
 Values are those of the interpreter, in the types of the graph. Errors are absolute, and grow as in
 a running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, chapters 2 to 4):
-each rounding adds half a unit of the last place, sums of n terms n of them of the sum of magnitudes,
-in whatever order they are added up. An error of 0 means that the bits are known: what only adds up
+each rounding adds a unit of the last place, sums of n terms n halves of the sum of magnitudes, in
+whatever order they are added up. An error of 0 means that the bits are known: what only adds up
 numbers of one grid, moves, compares or rounds them. An infinite one means that nothing is known:
 a comparison that rounding may turn, a cast of what no integer holds, a sum that may overflow.
 """
@@ -25,9 +25,9 @@ from scheduler.node import Buffer, Node, toposort
 from scheduler.ops import COMPARE, MOVEMENT, Op
 from tests.fuzz.rounding import (
     EXACT_GRID,
-    SUM_GRID,
     FUNCTION_ULPS,
     INFINITE,
+    SUM_GRID,
     Array,
     clean,
     is_exact,
@@ -156,7 +156,7 @@ def _where(_: Node, sources: list[Known], __: Array) -> Array:
     return np.where(same, 0.0, chosen + test.error)
 
 
-def _compare(node: Node, sources: list[Known], _: Array) -> Array:
+def _compare(_: Node, sources: list[Known], __: Array) -> Array:
     a, b = sources
     slack = a.error + b.error
     far = np.abs(wide(a.value) - wide(b.value)) > slack
@@ -176,7 +176,7 @@ def _sign(node: Node) -> float:
 
 
 def _rounded(node: Node, sources: tuple[Known, ...], exact: Array, value: Array) -> Array:
-    """Return the error of rounding a result: none where it is representable and made of exact ones."""
+    """Return the error of rounding: none where exact numbers give a representable one."""
     known = np.zeros(value.shape)
     for s in sources:
         known = known + s.error
@@ -222,7 +222,7 @@ def _divide(node: Node, sources: list[Known], value: Array) -> Array:
     return own + spread + np.where(np.isfinite(wide(value)) & (value != 0) | ~known, loose, 0.0)
 
 
-def _extreme(_: Node, sources: list[Known], value: Array) -> Array:
+def _extreme(_: Node, sources: list[Known], __: Array) -> Array:
     a, b = sources
     return np.asarray(np.maximum(a.error, b.error))
 
@@ -252,7 +252,7 @@ def _bitcast(_: Node, sources: list[Known], value: Array) -> Array:
     return np.where(sources[0].error.reshape(value.shape) == 0, 0.0, INFINITE)
 
 
-def _step(node: Node, sources: list[Known], value: Array) -> Array:
+def _step(node: Node, sources: list[Known], _: Array) -> Array:
     """Return errors of rounding to whole numbers: none, or a step that nobody can know."""
     apply = interp.FUNCTIONS[node.op]
     (x,) = sources

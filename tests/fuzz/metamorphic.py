@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scheduler.node import Buffer, Node, make as node_of, toposort
+from scheduler.node import Buffer, Node, toposort
+from scheduler.node import make as node_of
 from scheduler.ops import Op
 from scheduler.rewrite import remake
 from scheduler.tensor import Tensor

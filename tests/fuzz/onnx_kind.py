@@ -1,4 +1,4 @@
-"""Kind `onnx`: random ONNX models, imported against onnxruntime or onnx, compiled against the graph."""
+"""Kind `onnx`: random models, imported against onnxruntime or onnx, compiled against the graph."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _judged(tensors: Sequence[Tensor], feeds: Feeds) -> list[Known]:
 def _disagreement(
     known: Sequence[Known], reference: Sequence[Array] | None, feeds: Feeds, model: Any
 ) -> str:
-    """Return how the import differs from onnxruntime, unless onnx's own evaluator agrees with it."""
+    """Return how an import differs from onnxruntime, unless onnx's own evaluator agrees."""
     first = "" if reference is None else _differs(known, reference)
     if reference is not None and not first:
         return ""
@@ -65,13 +65,14 @@ def _differs(known: Sequence[Known], reference: Sequence[Array]) -> str:
     for i, (ours, theirs) in enumerate(zip(known, reference, strict=True)):
         value = ours.value
         if value.shape != theirs.shape or value.dtype.kind != theirs.dtype.kind:
-            if theirs.dtype.kind == "V" or theirs.dtype.kind == value.dtype.kind:
+            if theirs.dtype.kind in ("V", value.dtype.kind):
                 continue  # carried types
             return f"output {i}: {value.dtype}{value.shape}, expected {theirs.dtype}{theirs.shape}"
         wrong = _outside(ours, theirs)
         if wrong.any():
             at = tuple(int(j) for j in np.argwhere(wrong)[0])
-            return f"output {i} at {list(at)}: ours {value[at]!r}, theirs {theirs[at]!r} ({int(wrong.sum())})"
+            found = f"ours {value[at]!r}, theirs {theirs[at]!r}"
+            return f"output {i} at {list(at)}: {found} ({int(wrong.sum())} differ)"
     return ""
 
 

@@ -1,8 +1,9 @@
-"""Random ONNX models over all operators and types, with values that hurt, and who says what is right."""
+"""Random ONNX models over all operators and types, with values that hurt, and references."""
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -36,8 +37,11 @@ ELEMENTWISE: Final = {
 }
 # Integers of these are numbers; of others they may be places, sizes, lengths.
 NUMBERS: Final = ELEMENTWISE - {"Gather", "Slice", "Pad", "Tile", "Expand", "Reshape", "Split"}
-# What is put before and behind a node: they round, decide, and are moved by passes.
-AROUND: Final = ("Neg", "Abs", "Floor", "Ceil", "Round", "Relu", "Identity", "Div", "Mul", "Add")
+# Whose results others round otherwise, so that nothing may decide by them.
+ROUNDED: Final = {"Sqrt", "Reciprocal", "Exp", "Log", "Tanh", "Sigmoid", "Erf"}
+# What is put before and behind a node, and is moved by passes; and what also decides.
+AROUND: Final = ("Neg", "Abs", "Relu", "Identity", "Div", "Mul", "Add")
+DECIDING: Final = ("Floor", "Ceil", "Round")
 
 
 def model_of(seed: int) -> tuple[onnx.ModelProto, Feeds, str]:
@@ -47,10 +51,7 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, Feeds, str]:
         network = Network(seed)
         return network.model(), dict(network.feeds), ""
     ops = list(GENERATORS)
-    if seed % 5 == 3:
-        node = draw.pick(CASES)
-    else:
-        node = case_of(draw.pick(ops), OnnxDraw(seed))
+    node = draw.pick(CASES) if seed % 5 == 3 else case_of(draw.pick(ops), OnnxDraw(seed))
     model, feeds = build(node, folded=draw.integer(0, 7) == 0)
     hurt(draw, node, feeds)
     if not node.domain and draw.flag():
@@ -59,7 +60,7 @@ def model_of(seed: int) -> tuple[onnx.ModelProto, Feeds, str]:
 
 
 def hurt(draw: Draw, node: NodeCase, feeds: Feeds) -> None:
-    """Give some inputs other values: ties of rounding for all, the ends of types where they mean something."""
+    """Give some inputs other values: ties of rounding, and the ends of types where any will do."""
     if draw.integer(0, 3) == 0:
         return
     for name, value in feeds.items():
@@ -88,20 +89,25 @@ def surround(draw: Draw, model: onnx.ModelProto, feeds: Feeds) -> None:
     before, behind = [], []
     for i, name in enumerate(node.input):
         if name in feeds and feeds[name].dtype == np.float32 and draw.flag():
-            before += _around(draw, graph, name, f"{name}_before")
+            before += _around(draw, graph, (name, f"{name}_before"), (*AROUND, *DECIDING))
             node.input[i] = f"{name}_before"
     for i, info in enumerate(graph.output):
         if info.type.tensor_type.elem_type == TensorProto.FLOAT and draw.flag():
             node.output[i] = f"{info.name}_inner"
-            behind += _around(draw, graph, f"{info.name}_inner", info.name)
+            sharp = node.op_type in ELEMENTWISE - ROUNDED and not before
+            ops = (*AROUND, *DECIDING) if sharp else AROUND
+            behind += _around(draw, graph, (f"{info.name}_inner", info.name), ops)
     nodes = [*before, node, *behind]
     copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
-def _around(draw: Draw, graph: onnx.GraphProto, source: str, target: str) -> list[onnx.NodeProto]:
-    op = draw.pick(AROUND)
+def _around(
+    draw: Draw, graph: onnx.GraphProto, names: tuple[str, str], ops: Sequence[str]
+) -> list[onnx.NodeProto]:
+    source, target = names
+    op = draw.pick(ops)
     if op not in ("Div", "Mul", "Add"):
         return [helper.make_node(op, [source], [target])]
     number = draw.pick([41.0, 2.0, 0.5, 3.0, 10.0, -1.0, 1.0])

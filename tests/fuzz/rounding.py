@@ -58,7 +58,7 @@ def is_exact(dtype: DType, exact: Array, value: Array) -> Array:
 
 
 def on_one_grid(dtype: DType, terms: Array, total: Array, axes: tuple[int, ...]) -> Array:
-    """Whether sums of the terms are exact in every order: multiples of one power of two, few of it."""
+    """Whether sums are exact in every order: few multiples of one power of two."""
     digits = SUM_GRID[dtype.name][0]
     fraction, exponent = np.frexp(wide(terms))
     scaled = np.where(np.isfinite(fraction), fraction * 2.0**digits, 0.0).astype(np.int64)
@@ -66,7 +66,10 @@ def on_one_grid(dtype: DType, terms: Array, total: Array, axes: tuple[int, ...])
     lowest = np.where((scaled == 0) | ~np.isfinite(fraction), 2.0**20, exponent - digits + zeros)
     grid = lowest.min(axis=axes, keepdims=True, initial=2.0**20)
     finite = np.isfinite(wide(terms)).all(axis=axes, keepdims=True)
-    return finite & ((total == 0) | (np.log2(np.where(total == 0, 1.0, total)) - grid < digits))
+    fits: Array = finite & (
+        (total == 0) | (np.log2(np.where(total == 0, 1.0, total)) - grid < digits)
+    )
+    return fits
 
 
 def clean(error: Array, value: Array) -> NDArray[np.float64]:

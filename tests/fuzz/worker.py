@@ -37,8 +37,8 @@ def serve(pipe: Connection, log: str, plant: str) -> None:
     directory = tempfile.mkdtemp(prefix="fuzz-")
     os.environ.update(SCHEDULE_CACHE="0", TUNED="1", MODELD_CACHE_DIR=directory)
     os.environ["POCL_CACHE_DIR"] = directory
-    from tests.fuzz.kinds import KINDS  # noqa: PLC0415  # after the environment is set
-    from tests.fuzz.planted import spoil  # noqa: PLC0415
+    from tests.fuzz.kinds import KINDS  # after the environment is set
+    from tests.fuzz.planted import spoil
 
     try:
         while True:
