@@ -24,6 +24,17 @@ _SQRT_256: Final = """
   typedef float lanes __attribute__((vector_size(32)));
   return __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x, lanes)), $T);
 """
+_SQRT_128: Final = """
+  typedef float lanes __attribute__((vector_size(16)));
+  return __builtin_astype(__builtin_ia32_sqrtps(__builtin_astype(x, lanes)), $T);
+"""
+# PoCL chooses its library by the processor's flags. Where it compiles for less than they say, the
+# two pass vectors in different registers, so no function of the library gets a vector.
+_SQRT_EACH: Final = """
+  $T y;
+  for (int i = 0; i < $N; i++) ((float*)&y)[i] = __builtin_sqrtf(((const float*)&x)[i]);
+  return y;
+"""
 # clang knows the instruction for one float; for vectors it is named by width.
 _SQRT: Final = Function(
     (),
@@ -32,6 +43,8 @@ _SQRT: Final = Function(
         Host(unary("m_sqrt", "  return __builtin_sqrtf(x);"), width=1),
         Host(unary("m_sqrt", _SQRT_512), "defined(__AVX512F__)", 16),
         Host(unary("m_sqrt", _SQRT_256), "defined(__AVX__)", 8),
+        Host(unary("m_sqrt", _SQRT_128), "defined(__SSE2__)", 4),
+        Host(unary("m_sqrt", _SQRT_EACH)),
     ),
 )
 # A half is computed as a float; a cast to half rounds to the nearest half, ties to even. clang's
@@ -58,6 +71,26 @@ M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
   return __builtin_convertvector(__builtin_convertvector(x, m_half$N), $T);
 }
 """
+_EACH_HALF: Final = """
+M_INLINE $T m_load_half_$N(const __global half* p) {
+  $T x;
+  for (int i = 0; i < $N; i++) ((float*)&x)[i] = vload_half(i, p);
+  return x;
+}
+M_INLINE void m_store_half_$N($T x, __global half* p) {
+  for (int i = 0; i < $N; i++) vstore_half_rte(((const float*)&x)[i], i, p);
+}
+#define M_LOAD_HALF_$N(p) m_load_half_$N(p)
+#define M_STORE_HALF_$N(v, p) m_store_half_$N(v, p)
+M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
+  ushort h[$N];
+  for (int i = 0; i < $N; i++) {
+    vstore_half_rte(((const float*)&x)[i], i, (half*)h);
+    ((float*)&x)[i] = vload_half(i, (half*)h);
+  }
+  return x;
+}
+"""
 _HALF: Final = """
 #define M_LOAD_HALF_$N(p) vload_half$S(0, p)
 #define M_STORE_HALF_$N(v, p) vstore_half$S_rte(v, 0, p)
@@ -73,5 +106,9 @@ FUNCTIONS: Final = {
     "m_rint": _round("m_rint", "roundeven", "rint"),
     "m_trunc": _round("m_trunc", "trunc", "trunc"),
     "m_sqrt": _SQRT,
-    "m_round_half": Function((), _HALF, (Host(_ONE_HALF, _HAS_HALF, 1), Host(_HALVES, _HAS_HALF))),
+    "m_round_half": Function(
+        (),
+        _HALF,
+        (Host(_ONE_HALF, _HAS_HALF, 1), Host(_HALVES, _HAS_HALF), Host(_EACH_HALF)),
+    ),
 }

@@ -23,7 +23,7 @@ class Host(NamedTuple):
     Attributes:
         text: template.
         condition: of the preprocessor, on what the processor has.
-        width: the only one it is for; 0 for those that have no form of their own.
+        width: the only one it is for; 0 for every width.
     """
 
     text: str
@@ -51,10 +51,12 @@ class Function(NamedTuple):
             width: of its vectors; 1 for scalars.
             host_clang: with the forms for such a driver.
         """
-        forms = [form for form in self.host if form.width == width]
-        forms = forms or [form for form in self.host if not form.width]
+        forms: dict[str, Host] = {}
+        for form in self.host if host_clang else ():
+            if form.width in (0, width):
+                forms.setdefault(form.condition, form)
         parts: list[str] = []
-        for form in forms if host_clang else ():
+        for form in forms.values():
             test = f"defined(M_HOST) && {form.condition}" if form.condition else "defined(M_HOST)"
             parts.append(f"#{'elif' if parts else 'if'} {test}\n{form.text.strip()}\n")
         if parts:
