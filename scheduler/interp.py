@@ -171,6 +171,7 @@ def _write_region(region: Any, src: list[Array]) -> Array:
 
 
 def evaluate_node(node: Node, src: list[Array]) -> Array:
+    """Return the value of one node, of its shape and dtype, from those of its sources."""
     op = node.op
     if op is Op.CONST:
         return np.asarray(node.arg, dtype=node.dtype.np)

@@ -149,10 +149,10 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     if op in (Op.IDIV, Op.MOD):
         known = node.src[1].op is Op.CONST and node.src[1].arg not in (0, -1)
         return _divide(op, src[0], src[1], kind, lanes, known=known)
-    if op in _WRAPS and kind.is_int:
-        return _wrapped(_INFIX[op], src[0], src[1], kind, lanes)
     if op in _INFIX:
-        return f"({src[0]} {_INFIX[op]} {src[1]})"
+        sign, (a, b) = _INFIX[op], src
+        wraps = op in _WRAPS and kind.is_int
+        return _wrapped(sign, a, b, kind, lanes) if wraps else f"({a} {sign} {b})"
     if op is Op.GELU and kind is dt.float64:
         return f"({src[0]} * 0.5 * (m_double_erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
