@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from runtime import choose_device
+from runtime.origin import short_origin
 from runtime.quantities import count_text
 from scheduler import flags
 from tools.lib.ceilings import cpu_name
@@ -162,7 +163,7 @@ def kernel_lines(found: dict[str, Any], shown: int = 12) -> list[str]:
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kernel in found["kernels"][:shown]:
-        origin = ", ".join(kernel["origin"][:2])[:60]
+        origin = short_origin(kernel["origin"])
         of_sgemm = "-" if kernel["of_sgemm"] is None else f"{kernel['of_sgemm']:.0%}"
         lines.append(
             f"| {kernel['launch']} | {origin} | {kernel['ms']:.3f} | {kernel['share']:.1%} | "
