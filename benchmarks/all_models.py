@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime import choose_device
+from runtime.origin import short_origin
+from runtime.quantities import count_text
 from scheduler import flags
 from tools.lib.ceilings import cpu_name
 from tools.lib.peers import installed
@@ -151,16 +153,17 @@ def kernel_lines(found: dict[str, Any], shown: int = 12) -> list[str]:
     sgemm = found["ceilings"]["sgemm_gflops"]
     slow = len(found["flagged"])
     ceilings = f"Ceilings: {found['ceilings']['gflops']:.0f} GFLOP/s multiply-adds, {memory}"
-    total = f"{len(found['kernels'])} launches, {found['kernels_ms']:.2f} ms on the device; "
+    launches = count_text(len(found["kernels"]), "launch")
+    total = f"{launches}, {found['kernels_ms']:.2f} ms on the device; "
     lines = [
         ceilings + (f", numpy sgemm {sgemm:.0f} GFLOP/s." if sgemm else "."),
-        total + f"{slow} take over 2 % of the frame below half of their roofline (!).",
+        total + f"over 2 % of the frame below half of their roofline (!): {slow}.",
         "",
         "| # | from | ms | share | GFLOP/s | GB/s | bound | of roofline | of sgemm |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kernel in found["kernels"][:shown]:
-        origin = ", ".join(kernel["origin"][:2])[:60]
+        origin = short_origin(kernel["origin"])
         of_sgemm = "-" if kernel["of_sgemm"] is None else f"{kernel['of_sgemm']:.0%}"
         lines.append(
             f"| {kernel['launch']} | {origin} | {kernel['ms']:.3f} | {kernel['share']:.1%} | "

@@ -184,5 +184,5 @@ def test_report_shows_kernels() -> None:
     }
     lines = kernel_lines(found)
     assert lines[0].endswith("100 GB/s from L2, numpy sgemm 50 GFLOP/s.")
-    assert "1 take over 2 %" in lines[1]
+    assert "over 2 % of the frame below half of their roofline (!): 1." in lines[1]
     assert lines[-1] == "| 0 | /n0 | 0.080 | 100.0% | 25 | 0.0 | compute | 25% ! | 50% |"

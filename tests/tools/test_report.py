@@ -84,7 +84,7 @@ def test_numbers_and_texts_are_on_the_page() -> None:
     assert "<h1>A &lt;title&gt;</h1>" in text
     assert "<th>a &amp; b</th>" in text
     assert "median 31.0 ms" in text
-    assert "1 frame ids between the first and the last message have none" in text
+    assert "1 frame id between the first and the last message without one" in text
 
 
 def test_drive_without_messages_still_gives_a_page() -> None:

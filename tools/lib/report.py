@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from modeld.calibration import Camera
 from runtime.manifest import Manifest
+from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
@@ -205,8 +206,9 @@ def _timing(report: Report) -> str:
     return (
         "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
         f"as published in <code>modelV2.modelExecutionTime</code>.{note}</p>{chart.render()}"
-        f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; {drive.missing_frames} frame ids "
-        f"between the first and the last message have none.</p>{drops.render()}</section>"
+        f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; "
+        f"{count_text(drive.missing_frames, 'frame id')} between the first and the "
+        f"last message without one.</p>{drops.render()}</section>"
     )
 
 

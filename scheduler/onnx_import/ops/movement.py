@@ -119,7 +119,7 @@ def pad(ctx: NodeContext) -> Value:
     widths = ctx.ints_attribute("pads") if ctx.opset < 11 else ctx.ints(1, "pads")
     axes = normal_axes(ctx.ints(3, "axes"), x.ndim) if ctx.has(3) else list(range(x.ndim))
     if widths is None or len(widths) != 2 * len(axes):
-        raise ModelError(f"pads {widths} does not fit {len(axes)} axes")
+        raise ModelError(f"pads {widths} does not fit {count_text(len(axes), 'axis', 'axes')}")
     pairs = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         pairs[axis] = (widths[i], widths[len(axes) + i])
