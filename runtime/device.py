@@ -156,14 +156,19 @@ def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int
 
 
 def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
-    """Return all devices with their descriptions, preferred first: GPUs, CPUs, others."""
+    """Return all devices with their descriptions, preferred first: GPUs, CPUs (PoCL's), others."""
     found = []
     for number, platform in enumerate(_platforms()):
         for index, handle in enumerate(_devices_of(platform)[0]):
             found.append((_describe(f"{number}:{index}", platform, handle), handle))
-    rank = {"gpu": 0, "cpu": 1}
-    found.sort(key=lambda item: (bool(item[0].problem), rank.get(item[0].kind, 2)))
+    found.sort(key=lambda item: _rank(item[0]))
     return found
+
+
+def _rank(info: DeviceInfo) -> tuple[bool, int, bool]:
+    """Return what devices are sorted by; PoCL is what CPUs are measured with."""
+    kind = {"gpu": 0, "cpu": 1}.get(info.kind, 2)
+    return bool(info.problem), kind, info.kind == "cpu" and not info.is_pocl
 
 
 def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInfo:

@@ -4,7 +4,7 @@
 
 An entry is written beside its place and renamed, so a reader sees a whole file or none. One that is
 damaged, or belongs to another key, is removed. The oldest used go first when there is too much.
-Used by the caches of programs and of schedules.
+Used by the caches of probes, programs, kernels and schedules.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Final
 
 logger = logging.getLogger(__name__)
 
-# Bounds of one cache, of which a user has three.
+# Bounds of one cache, of which a user has four.
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 4096
 

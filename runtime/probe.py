@@ -25,7 +25,8 @@ from typing import Final
 import numpy as np
 
 from runtime import pocl_cpu
-from runtime.cache_dir import cache_dir, write_whole
+from runtime.cache_dir import cache_dir
+from runtime.entry_store import EntryStore
 from runtime.errors import compiler_error
 from runtime.opencl import cl
 
@@ -201,18 +202,17 @@ def _key(handle: cl.Device, cpu: str, how: str) -> str:
 
 
 def _remembered(key: str) -> str | None:
-    try:
-        simd = (cache_dir() / "probes" / key).read_text(encoding="ascii").strip()
-    except (OSError, UnicodeDecodeError):
-        return None
+    payload = _store().get(key)
+    simd = "" if payload is None else payload.decode("ascii", errors="replace")
     return simd if simd in _SIMD else None
 
 
 def _remember(key: str, simd: str) -> None:
-    try:
-        write_whole(cache_dir() / "probes" / key, f"{simd}\n".encode())
-    except OSError as error:
-        logger.debug("a probe cannot be remembered: %s", error)
+    _store().put(key, simd.encode())
+
+
+def _store() -> EntryStore:
+    return EntryStore(cache_dir() / "probes", "probe")
 
 
 def main(index: str) -> None:

@@ -1,5 +1,7 @@
 """Numbers with their units for people: counts, bytes, operations."""
 
+from collections.abc import Sequence
+
 
 def count_text(count: int, noun: str, plural: str = "") -> str:
     """Return "1 launch", "1,368 launches".
@@ -28,8 +30,21 @@ def size_text(size: float) -> str:
 
 def flops_text(flops: float) -> str:
     """Return operations for people, to four digits: "512 FLOP", "3.456 kFLOP", "1.646 GFLOP"."""
-    for unit in ("", "k", "M", "G"):
-        if flops < 999.95:
-            return f"{flops:.4g} {unit}FLOP"
-        flops /= 1000
-    return f"{flops:.4g} TFLOP"
+    unit, size = _flops_unit(flops)
+    return f"{flops / size:.4g} {unit}"
+
+
+def flops_column(values: Sequence[int]) -> tuple[str, list[float]]:
+    """Return the unit for a column of operations, and the values in it; that of the largest."""
+    unit, size = _flops_unit(max(values, default=0))
+    return unit, [value / size if size > 1 else value for value in values]
+
+
+def _flops_unit(flops: float) -> tuple[str, int]:
+    """Return the unit in which a number of operations has one to three digits, and its size."""
+    size = 1
+    for unit in ("FLOP", "kFLOP", "MFLOP", "GFLOP"):
+        if flops < 999.95 * size:
+            return unit, size
+        size *= 1000
+    return "TFLOP", size

@@ -51,7 +51,7 @@ def gelu(x: Array) -> Array:
     return np.asarray(wide * 0.5 * (1.0 + erf(wide * sqrt(0.5)))).astype(x.dtype)
 
 
-_ALU: dict[Op, Callable[..., Any]] = {
+FUNCTIONS: dict[Op, Callable[..., Any]] = {
     Op.NEG: np.negative,
     Op.ABS: np.abs,
     Op.SQRT: np.sqrt,
@@ -170,7 +170,8 @@ def _write_region(region: Any, src: list[Array]) -> Array:
     return whole
 
 
-def _evaluate_node(node: Node, src: list[Array]) -> Array:
+def evaluate_node(node: Node, src: list[Array]) -> Array:
+    """Return the value of one node, of its shape and dtype, from those of its sources."""
     op = node.op
     if op is Op.CONST:
         return np.asarray(node.arg, dtype=node.dtype.np)
@@ -183,7 +184,7 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
     if node.dtype is dt.float16 and rounds(node):
         src = [s.astype(np.float32) for s in src]
     if op in ELEMENTWISE:
-        return np.asarray(_ALU[op](*src)).astype(node.dtype.np, copy=False)
+        return np.asarray(FUNCTIONS[op](*src)).astype(node.dtype.np, copy=False)
     if op is Op.REDUCE:
         return _reduce(src[0], node.arg[0], node.arg[1], node.dtype)
     if op is Op.GATHER:
@@ -248,7 +249,7 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
                 a, b = (values[s] for s in reads[node])
                 values[node] = _contract(a, b, node.arg[1])
             else:
-                evaluate_one = _run_custom if node.op in _CUSTOM else _evaluate_node
+                evaluate_one = _run_custom if node.op in _CUSTOM else evaluate_node
                 values[node] = evaluate_one(node, [values[s] for s in node.src])
             for s in reads[node]:  # free what nobody will read again
                 uses[s] -= 1

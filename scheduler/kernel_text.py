@@ -7,10 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from runtime.origin import short_origin
-from runtime.quantities import count_text, flops_text
+from runtime.quantities import count_text, flops_column, flops_text, size_text
 from scheduler.kernel_table import KernelTable, Launch, Nest, Value
 
-HEADER = (
+_WORK = "work"
+_HEADER = (
     "#",
     "kernel",
     "kind",
@@ -19,7 +20,7 @@ HEADER = (
     "ranges",
     "items",
     "lanes",
-    "MFLOP",
+    _WORK,
     "moved KiB",
     "arena offset",
     "alive",
@@ -31,10 +32,20 @@ def shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
+def header(table: KernelTable) -> tuple[str, ...]:
+    """Return the titles of the columns; work has the unit that fits the largest launch."""
+    return tuple(_work(table)[0] if title == _WORK else title for title in _HEADER)
+
+
+def _work(table: KernelTable) -> tuple[str, list[float]]:
+    return flops_column([launch.flops for launch in table.launches])
+
+
 def rows(table: KernelTable) -> list[tuple[object, ...]]:
-    """Return the cells under HEADER; None where a manifest does not say."""
+    """Return the cells under `header`; None where a manifest does not say."""
     result: list[tuple[object, ...]] = []
-    for launch in table.launches:
+    _, work = _work(table)
+    for launch, flops in zip(table.launches, work, strict=True):
         stored = [table.values[i] for i in launch.writes]
         main = stored[0] if stored else None
         shape = f"{main.dtype}[{shape_text(main.shape)}]" if main else "-"
@@ -49,7 +60,7 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
                 ranges_text(launch),
                 launch.items,
                 launch.lanes,
-                launch.flops / 1e6,
+                flops,
                 launch.bytes_moved / 1024,
                 _offset_text(main),
                 _life_text(main),
@@ -124,15 +135,16 @@ def summary(table: KernelTable) -> str:
     return (
         f"{count_text(t.kernels, 'kernel')}, {count_text(t.launches, 'launch')}, "
         f"{flops_text(t.flops)}, "
-        f"{t.bytes_moved / 2**20:.3f} MiB moved, arena {t.arena_peak / 2**20:.3f} MiB "
-        f"({t.arena_unplanned / 2**20:.3f} MiB without reuse)"
+        f"{size_text(t.bytes_moved)} moved, arena {size_text(t.arena_peak)} "
+        f"({size_text(t.arena_unplanned)} without reuse)"
     )
 
 
 def table_text(table: KernelTable) -> str:
-    """Return HEADER and rows in aligned columns."""
-    cells = [list(HEADER), *([_cell(c) for c in row] for row in rows(table))]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(HEADER))]
+    """Return header and rows in aligned columns."""
+    titles = header(table)
+    cells = [list(titles), *([_cell(c) for c in row] for row in rows(table))]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
     return "\n".join(line.rstrip() for line in lines)
 

@@ -55,6 +55,11 @@ def target_for(name: str, device: str | None = None) -> DeviceSpec:
 
 def spec_of_device(device: Device) -> DeviceSpec:
     """Return the row of an opened device, with what it says of itself in place of guesses."""
+    row = _row_of(device)
+    return replace(row, float64=row.float64 and "cl_khr_fp64" in device.info.extensions)
+
+
+def _row_of(device: Device) -> DeviceSpec:
     info = device.info
     if info.kind != "gpu":
         row = SPECS[_cpu_row(info)]

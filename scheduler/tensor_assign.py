@@ -51,9 +51,9 @@ class TensorAssign(TensorNeural):
             given = given.broadcast_to(self.shape)
         if given.shape != self.shape:
             raise ModelError(f"assign: {self!r} cannot take {given!r}")
-        inner = _target(self.node)
+        inner = self._storage()
         if inner is None:
-            self.node = given.node
+            self._become(given.node)
             return self
         region, node = _through_views(self.node, inner, given)
         target = inner.src[0] if inner.op is Op.ASSIGN else inner
@@ -130,7 +130,7 @@ class TensorAssign(TensorNeural):
 
     def _write_part(self, region: Region | None, sources: tuple[Node, ...]) -> None:
         """Give this tensor, and the one it is a view of, a value that differs in a region."""
-        inner = _target(self.node)
+        inner = self._storage()
         if inner is self.node:
             self._move(inner, _next_version(inner, region, sources))
             return
@@ -138,13 +138,35 @@ class TensorAssign(TensorNeural):
         if region is not None:
             whole = merged(self.node, region, whole, sources[1:])
         if inner is None:
-            self.node = whole
+            self._become(whole)
             return
         part, node = _through_views(self.node, inner, TensorNeural.of(whole))
         self._move(inner, _next_version(inner, part, (node,)))
 
+    def _storage(self) -> Node | None:
+        """Return the buffer, or its newest ASSIGN, that a write to this tensor goes to.
+
+        None where there is none, and where it is that of another tensor that has the same value.
+        """
+        inner = _target(self.node)
+        buffer = None if inner is None else (inner.src or (inner,))[0].arg
+        if buffer is None or not buffer.is_realized:
+            return inner
+        owner, holder = self.owner, handles.holder_of(buffer)
+        root = self if owner is None else owner
+        if holder is not None and holder is not root and base_of(holder.node) is inner:
+            return None
+        handles.hold(buffer, root)
+        return inner
+
+    def _become(self, node: Node) -> None:
+        """Take a value that goes to no buffer; this is no view of another tensor any more."""
+        self.node, self._owner = node, None
+
     def _move(self, inner: Node, new: Node) -> None:
         """Let this tensor and its owner mean the new version of a buffer."""
+        if new is inner:  # the same value again
+            return
         memo = {inner: new}
         for holder in (self, self.owner):
             # An owner that was given another value since is no view of this buffer any more.

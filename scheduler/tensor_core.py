@@ -67,6 +67,7 @@ class TensorCore:
             buffer = Buffer("input", "", values.shape, dt.from_numpy(values.dtype), values)
             buffer.device = _device_name(device)
             self.node = make(Op.BUFFER, buffer.dtype, (), buffer)
+            handles.hold(buffer, self)
         handles.register(self)
 
     @classmethod

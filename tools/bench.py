@@ -152,7 +152,7 @@ def _run_artifact(args: argparse.Namespace) -> int:
         _print_tables(result, times, len(times) if args.profile else SHOWN_KERNELS)
         if args.trace:
             runs = f"{result['trace_runs']} of {count_text(args.iters, 'run')}"
-            print(f"\ntrace: {args.trace}, {runs} (at most {MAX_EVENTS} launches)")
+            print(f"\ntrace: {args.trace}, {runs} (a trace has at most {MAX_EVENTS:,} launches)")
     return 0
 
 

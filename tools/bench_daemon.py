@@ -258,7 +258,7 @@ def _print_result(result: Mapping[str, Any]) -> None:
         values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
         print(f"  {name} ms  {values}  ({text})")
     print(
-        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+.1f}), "
+        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+z.1f}), "
         f"descriptors {result['fds_growth']:+d}"
     )
     print(

@@ -7,6 +7,7 @@ or ONNX never loads them. A command module has ``add_arguments(parser)`` and ``r
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import logging
@@ -162,7 +163,10 @@ def _dispatch(arguments: list[str]) -> int:
         if module is not None:
             module.add_arguments(sub)
             run = cast("Callable[[argparse.Namespace], int]", module.run)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:  # the command's own usage, not that of the list of commands
+        asked = parser if name not in COMMANDS else subparsers.choices[name]
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}")
     if run is None:
         parser.print_help(sys.stderr)
         return 2
@@ -267,7 +271,9 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
         _print_error(str(error))
         return exit_code
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
+        # A full disk behind what is printed: streams have no name.
+        stream = "output: " if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) else ""
+        where = f"{error.filename}: " if error.filename else stream
         _print_error(f"{where}{error.strerror or error}")
         return EXIT_UNEXPECTED
     if isinstance(error, MemoryError):

@@ -19,7 +19,7 @@ from typing import Any
 
 from cereal.frames import nv12_format
 from runtime.device import choose_device
-from runtime.quantities import count_text, flops_text
+from runtime.quantities import count_text, flops_text, size_text
 from scheduler import device_spec, flags
 from scheduler.compile import (
     CompiledModel,
@@ -337,11 +337,10 @@ def _sizes(compiled: CompiledModel) -> dict[str, Any]:
 def _print_sizes(report: Mapping[str, Any]) -> None:
     print(f"{report['output']}: {count_text(report['kernels'], 'kernel')}, ", end="")
     print(
-        f"{flops_text(report['flops'])}, {report['weight_bytes'] / 2**20:.1f} MiB of weights, ",
-        end="",
+        f"{flops_text(report['flops'])}, {size_text(report['weight_bytes'])} of weights, ", end=""
     )
-    print(f"arena {report['arena_bytes'] / 2**20:.1f} MiB ", end="")
-    unplanned = report["arena_unplanned_bytes"] / 2**20
-    print(f"({unplanned:.1f} MiB without reuse), {report['total_s']} s")
+    print(f"arena {size_text(report['arena_bytes'])} ", end="")
+    unplanned = size_text(report["arena_unplanned_bytes"])
+    print(f"({unplanned} without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {count_text(launches, 'launch')}")

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,8 @@ def run(args: argparse.Namespace) -> int:
     first, last = _drive(plan)
     drive = summarize(_of_drive(read_log(plan.log), first, last))
     write_report(plan.report, _make_report(plan, drive, first))
-    return _print_result(plan, drive)
+    logged = Counter(str(event.which()) for event in read_log(plan.log))
+    return _print_result(plan, drive, {name: logged[name] for name in OUTPUT_SERVICES})
 
 
 def _say(text: str, *, quiet: bool) -> None:
@@ -291,7 +293,8 @@ def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     )
 
 
-def _print_result(plan: Plan, drive: DriveLog) -> int:
+def _print_result(plan: Plan, drive: DriveLog, logged: Mapping[str, int]) -> int:
+    """Print what came of the drive; the log holds what the daemon said before it, too."""
     messages = {name: drive.counts[name] for name in OUTPUT_SERVICES}
     valid = drive.counts["modelV2:valid"]
     median_ms = float(np.median(drive.execution_ms)) if drive.execution_ms.size else math.nan
@@ -300,6 +303,7 @@ def _print_result(plan: Plan, drive: DriveLog) -> int:
             "frames": plan.frames,
             "rate_hz": plan.rate_hz,
             "messages": messages,
+            "logged": dict(logged),
             "valid": valid,
             "finite": drive.all_finite,
             "execution_ms_median": round(median_ms, 3) if drive.execution_ms.size else None,
@@ -312,7 +316,10 @@ def _print_result(plan: Plan, drive: DriveLog) -> int:
         frames = count_text(plan.frames, "camera frame")
         print(f"\npublished for {frames} at {plan.rate_hz:g} Hz: {counts}")
         print(f"valid: {valid}; median execution {median_ms:.1f} ms")
-        print(f"event log: {plan.log}\nreport:    {plan.report}")
+        early = max(logged[name] - messages[name] for name in OUTPUT_SERVICES)
+        more = f", with {early} more of each from before the drive" if early else ""
+        print(f"event log: {plan.log}{more}")
+        print(f"report:    {plan.report}")
     if min(messages.values()) < MIN_PUBLISHED * plan.frames or not drive.all_finite:
         raise ToolError(
             f"demo: expected at least {MIN_PUBLISHED:.0%} of {plan.frames} frames with finite "

@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Follow the bus until told to stop."""
     printed = tuple(args.services) or OUTPUT_SERVICES
-    if args.every < 1 or (args.count is not None and args.count < 1):
-        raise UsageError(f"--every, --count: expected at least 1, found {args.every}, {args.count}")
+    for option, value in (("--every", args.every), ("--count", args.count)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option}: expected at least 1, found {value}")
     if args.timeout is not None and not 0 < args.timeout < math.inf:
         raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
     check_outputs({"--output": args.output})

@@ -322,12 +322,14 @@ def _as_index(value: Node) -> Ix | None:
         return ix if fits else None  # a narrow type would wrap around
     if value.op in (Op.ADD, Op.MUL):
         a, b = _as_index(value.src[0]), _as_index(value.src[1])
-        if a is None or b is None:
+        if a is None or b is None or not (value.op is Op.ADD or a.is_const or b.is_const):
             return None
         if value.op is Op.ADD:
-            return ixs.add(a, b)
-        if a.is_const or b.is_const:
-            return ixs.mul(a, b.const) if b.is_const else ixs.mul(b, a.const)
+            ix = ixs.add(a, b)
+        else:
+            ix = ixs.mul(a, b.const) if b.is_const else ixs.mul(b, a.const)
+        fits = dt.holds(value.dtype, ix.lo) and dt.holds(value.dtype, ix.hi)
+        return ix if fits else None  # values wrap around, indices do not
     return None
 
 

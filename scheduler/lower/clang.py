@@ -1,9 +1,10 @@
 """How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. A half is a float in registers, and always one that a half can be: arithmetic on halves is
-widened and rounded by nodes of the graph (`passes.halves`). FP contraction is off: what is fused is
-written m_fma.
+them. Integers wrap around, so what could overflow is written with unsigned operands (`_wrapped`):
+in C a signed overflow has no meaning, and compilers use that. A half is a float in registers, and
+always one that a half can be: arithmetic on halves is widened and rounded by nodes of the graph
+(`passes.halves`). FP contraction is off: what is fused is written m_fma.
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ _INFIX = {
     Op.EQ: "==",
     Op.NE: "!=",
 }
+# What leaves the range of its type; of a shift to the left, C also forbids negative numbers.
+_WRAPS = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.SHL})
 # Arithmetic on bools is logic, as numpy has it; true is 1 or -1, so signs would not do.
 _LOGIC = {Op.ADD: "|", Op.MUL: "&", Op.MAX: "|", Op.MIN: "&"}
 _CALL = {
@@ -110,6 +113,9 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
     if target is dt.bool_:
         test = f"({code} != {widen('0', source, lanes) if lanes > 1 else '0'})"
         return test if lanes == 1 or a.itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
+    if source.is_float and target.is_int and target.itemsize < 4:
+        # Compilers take it that a conversion to a narrow type fits; what does not must be cut.
+        code, a = cast(code, source, dt.int32, lanes), dt.int32
     if source is dt.bool_ and lanes > 1:
         return f"M_CONVERT({b.cl}{lanes}, -{code})"
     if target is dt.float16 and source is not dt.float16:
@@ -141,10 +147,12 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
         a, b = src if risks[0] or not risks[1] else src[::-1]
         return _extreme(op, a, b, kind, lanes, nan=all(risks))
     if op in (Op.IDIV, Op.MOD):
-        known = node.src[1].op is Op.CONST and node.src[1].arg != 0
+        known = node.src[1].op is Op.CONST and node.src[1].arg not in (0, -1)
         return _divide(op, src[0], src[1], kind, lanes, known=known)
     if op in _INFIX:
-        return f"({src[0]} {_INFIX[op]} {src[1]})"
+        sign, (a, b) = _INFIX[op], src
+        wraps = op in _WRAPS and kind.is_int
+        return _wrapped(sign, a, b, kind, lanes) if wraps else f"({a} {sign} {b})"
     if op is Op.GELU and kind is dt.float64:
         return f"({src[0]} * 0.5 * (m_double_erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
@@ -152,10 +160,25 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     return _unary(op, src[0], kind, lanes)
 
 
+def _wrapped(sign: str, a: str, b: str, kind: DType, lanes: int) -> str:
+    """Return integer arithmetic modulo 2 to the width."""
+    if kind.cl == kind.arithmetic or (kind.is_unsigned and lanes > 1):
+        return f"({a} {sign} {b})"
+    if lanes > 1:
+        return f"as_{kind.cl}{lanes}(as_u{kind.cl}{lanes}({a}) {sign} as_u{kind.cl}{lanes}({b}))"
+    return f"({kind.cl})(({kind.arithmetic}){a} {sign} ({kind.arithmetic}){b})"
+
+
+def _negated(a: str, kind: DType, lanes: int) -> str:
+    if not kind.is_int:
+        return f"(-{a})"
+    return _wrapped("-", widen("0", kind, lanes) if lanes > 1 else "0", a, kind, lanes)
+
+
 def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> str:
     """Return a quotient or remainder of integers; x86 traps on a/0 and on the smallest int / -1.
 
-    Dividing by 0 counts as dividing by 1, as in the interpreter; a known divisor is safe.
+    Dividing by 0 counts as dividing by 1, as in the interpreter; another known divisor is safe.
     """
     sign = "/" if op is Op.IDIV else "%"
     if known:
@@ -172,18 +195,18 @@ def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> 
     result = f"({a} {sign} {choose(unsafe, one, b, kind, lanes)})"
     if op is Op.MOD:  # the remainder of 1 and of -1 is 0
         return result
-    return choose(is_equal("(-1)"), f"(-{a})", result, kind, lanes)
+    return choose(is_equal("(-1)"), _negated(a, kind, lanes), result, kind, lanes)
 
 
 def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
     if op is Op.NEG:
-        return f"(-{a})"
+        return _negated(a, kind, lanes)
     if op is Op.ABS:
         if kind.is_float:
             return f"{function('m_fabs', kind)}({a})"
         if kind.is_unsigned or kind is dt.bool_:
             return a
-        return choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)
+        return choose(_negative(a, kind, lanes), _negated(a, kind, lanes), a, kind, lanes)
     if op is Op.RECIP:
         one = literal(1.0, kind)
         return f"({one if lanes == 1 else widen(one, kind, lanes)} / {a})"
@@ -261,6 +284,8 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
     """Return the next value of an accumulator."""
     if dtype is dt.bool_:
         return f"{accumulator} {_LOGIC[op]} {value}"
+    if op in (Op.ADD, Op.MUL) and dtype.is_int:
+        return _wrapped(_INFIX[op], accumulator, value, dtype, lanes)
     if op in (Op.ADD, Op.MUL):
         return f"{accumulator} {_INFIX[op]} {value}"
     return _extreme(op, accumulator, value, dtype, lanes, nan=dtype.is_float)

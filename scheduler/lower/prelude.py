@@ -14,7 +14,7 @@ from __future__ import annotations
 from typing import Final
 
 from scheduler.lower import prelude_double, prelude_exp, prelude_pow, prelude_round, prelude_trig
-from scheduler.lower.prelude_text import ABSOLUTE, Function, unary
+from scheduler.lower.prelude_text import ABSOLUTE, Function, Host, unary
 
 # gelu: relative to |x|, which is what the sum of a product feels.
 BOUNDS: Final = {
@@ -39,10 +39,29 @@ M_INLINE $T __attribute__((overloadable)) m_fma($T a, $T b, $T c) {
   return a * b + c;
 }
 """
+# The same where the result depends on one rounding. Without the instruction a compiler may round
+# the product first, which loses all of a*b - round(a*b); in float64 the product is exact.
+_FUSED_SCALAR: Final = """
+M_INLINE float __attribute__((overloadable)) m_fused(float a, float b, float c) {
+  return (float)((double)a * (double)b + (double)c);
+}
+"""
+_FUSED_IN_DOUBLE: Final = """
+M_INLINE $T __attribute__((overloadable)) m_fused($T a, $T b, $T c) {
+  typedef double$S wide;
+  return M_CONVERT($T, M_CONVERT(wide, a) * M_CONVERT(wide, b) + M_CONVERT(wide, c));
+}
+"""
+_HAS_NO_FMA: Final = "defined(__x86_64__) && !defined(__FMA__)"
 _FABS: Final = unary("m_fabs", f"  return {ABSOLUTE.format('x')};")
 # In the order in which they are defined.
 _FUNCTIONS: Final = {
     "m_fma": Function((), _FMA),
+    "m_fused": Function(
+        (),
+        _FMA.replace("m_fma", "m_fused"),
+        (Host(_FUSED_SCALAR, _HAS_NO_FMA, 1), Host(_FUSED_IN_DOUBLE, _HAS_NO_FMA)),
+    ),
     "m_fabs": Function((), _FABS),
     **prelude_double.FUNCTIONS,
     **prelude_round.FUNCTIONS,

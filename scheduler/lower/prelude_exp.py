@@ -39,7 +39,8 @@ _EXP = unary(
   const $T n = shifted - {number(12582912.0)};
   $T r = m_fma(n, {number(-0.693145751953125)}, x);
   r = m_fma(n, ($T)(-1.42860682030941723e-6f), r);
-{horner("p", "r", (*_EXP_Q, 1.0, 1.0))}
+{horner("p", "r", (*_EXP_Q, 1.0))}
+  p = m_fused(p, r, {number(1.0)});
   return m_scale(p, n);
 """,
 )
@@ -192,7 +193,7 @@ _GELU = unary(
 
 FUNCTIONS: Final = {
     "m_scale": Function((), _SCALE, (Host(_SCALE_AVX512, "defined(__AVX512F__)", 16),)),
-    "m_exp": Function(("m_fma", "m_scale"), _EXP),
+    "m_exp": Function(("m_fma", "m_fused", "m_scale"), _EXP),
     "m_log": Function(("m_fma",), _LOG),
     "m_tanh": Function(("m_fma",), _TANH),
     "m_erf": Function(("m_fma",), _ERF),

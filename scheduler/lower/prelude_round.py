@@ -32,14 +32,20 @@ _SQRT_TWICE: Final = """
       __builtin_ia32_sqrtps256(__builtin_astype(x.hi, lanes)), float8);
   return ($T)(low, high);
 """
+_SQRT_128: Final = """
+  typedef float lanes __attribute__((vector_size(16)));
+  return __builtin_astype(__builtin_ia32_sqrtps(__builtin_astype(x, lanes)), $T);
+"""
+# PoCL chooses its library by the processor's flags. Where it compiles for less than they say, or a
+# vector is wider than a register, the two pass vectors in different registers, so no function of
+# the library gets a vector.
 _SQRT_LANES: Final = """
   union { $T all; float each[$N]; } lanes;
   lanes.all = x;
   for (int i = 0; i < $N; i++) lanes.each[i] = __builtin_sqrtf(lanes.each[i]);
   return lanes.all;
 """
-# clang knows the instruction for one float; for vectors it is named by width. Of other widths lanes
-# are taken one by one: PoCL's library is not built for vectors wider than a register.
+# clang knows the instruction for one float; for vectors it is named by width.
 _SQRT: Final = Function(
     (),
     unary("m_sqrt", "  return sqrt(x);"),
@@ -48,6 +54,7 @@ _SQRT: Final = Function(
         Host(unary("m_sqrt", _SQRT_512), "defined(__AVX512F__)", 16),
         Host(unary("m_sqrt", _SQRT_TWICE), "defined(__AVX__)", 16),
         Host(unary("m_sqrt", _SQRT_256), "defined(__AVX__)", 8),
+        Host(unary("m_sqrt", _SQRT_128), "defined(__SSE2__)", 4),
         Host(unary("m_sqrt", _SQRT_LANES)),
     ),
 )

@@ -238,7 +238,10 @@ class Machine:
         a.value = changed
         a.writes += 1
         root = a.root
-        if root is None or a.places is None or a.version != root.writes:
+        if root is None or a.places is None:
+            return
+        if a.version != root.writes:  # from here on it is what its own views write to
+            a.root = None
             return
         through = root.value.copy()
         through.reshape(-1)[a.places] = changed

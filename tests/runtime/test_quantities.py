@@ -1,6 +1,6 @@
 import pytest
 
-from runtime.quantities import count_text, flops_text, size_text
+from runtime.quantities import count_text, flops_column, flops_text, size_text
 
 
 @pytest.mark.parametrize(
@@ -32,6 +32,12 @@ def test_counts_agree_with_their_nouns(count: int, noun: str, plural: str, text:
 )
 def test_operations_have_the_unit_that_fits(flops: float, text: str) -> None:
     assert flops_text(flops) == text
+
+
+def test_a_column_of_operations_has_the_unit_of_its_largest() -> None:
+    assert flops_column([4, 1_500, 2_000_000]) == ("MFLOP", [4e-6, 1.5e-3, 2.0])
+    assert flops_column([4, 16]) == ("FLOP", [4, 16])
+    assert flops_column([]) == ("FLOP", [])
 
 
 def test_bytes_have_the_unit_that_fits() -> None:

@@ -182,3 +182,34 @@ def test_a_view_does_not_write_into_what_its_owner_became() -> None:
     view.assign(100.0)
     np.testing.assert_array_equal(other.numpy(), six() * 2)
     np.testing.assert_array_equal(view.numpy(), [100, 100])
+
+
+@pytest.mark.opencl
+def test_what_took_the_value_of_a_view_is_no_view() -> None:
+    a = Tensor(six())
+    old = a[0:2]
+    a.assign(a + 1.0)
+    old.assign(a[2:4])
+    old[0] = 100.0
+    np.testing.assert_array_equal(a.numpy(), six() + 1)
+    np.testing.assert_array_equal(old.numpy(), [100, 4])
+
+
+@pytest.mark.opencl
+def test_a_tensor_that_took_the_value_of_another_leaves_its_buffer_alone() -> None:
+    a = Tensor(six())
+    view = a[1:3]
+    same = Tensor.zeros(6).assign(a)
+    same[0] = 7.0
+    view.assign(9.0)
+    np.testing.assert_array_equal(a.numpy(), [0, 9, 9, 3, 4, 5])
+    np.testing.assert_array_equal(same.numpy(), [7, 1, 2, 3, 4, 5])
+
+
+@pytest.mark.opencl
+def test_the_same_value_assigned_twice_leaves_the_buffer_with_its_tensor() -> None:
+    a, b = Tensor(six()), Tensor(six())
+    a.assign(b + 1.0)
+    a.assign(b + 1.0)
+    a.reshape(2, 3).assign(0.0)
+    np.testing.assert_array_equal(a.numpy(), np.zeros(6))

@@ -8,16 +8,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 from runtime.artifact import from_memory
 from runtime.device import Device, choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
+from scheduler.compile import compile_plain
 from scheduler.device_spec import SPECS, DeviceSpec, using
 from scheduler.emit import Emitted, emit
+from scheduler.errors import DeviceLimitError
+from scheduler.onnx_import import from_proto
 from scheduler.schedule import schedule
 from scheduler.targets import spec_of_device
 from scheduler.tensor import Tensor, evaluate
+from tests.scheduler.tiny_models import model_of, value
 
 pytestmark = pytest.mark.opencl
 INPUT = (np.arange(240) % 17 / 8 - 1).astype(np.float32).reshape(6, 40)
@@ -46,6 +51,18 @@ def test_only_pocl_gets_code_for_clang_on_the_host() -> None:
     assert spec_of_device(device).host_clang is device.info.is_pocl
     assert not spec_of_device(other_driver(device)).host_clang
     assert all(row.host_clang is not row.is_simt for row in SPECS.values())
+
+
+def test_a_device_that_says_so_has_no_float64() -> None:
+    device = choose_device("cpu")
+    without = tuple(e for e in device.info.extensions if e != "cl_khr_fp64")
+    assert spec_of_device(device).float64
+    poor = replace(device, info=replace(device.info, extensions=without))
+    assert not spec_of_device(poor).float64
+    ends = (value(name, [4], TensorProto.DOUBLE) for name in "xy")
+    model = model_of([helper.make_node("Exp", ["x"], ["y"])], [next(ends)], [next(ends)])
+    with pytest.raises(DeviceLimitError, match="computes in float64"):
+        compile_plain(from_proto(model), target=spec_of_device(poor))
 
 
 @pytest.mark.parametrize("target", ["cpu", "gpu", "adreno"])

@@ -120,6 +120,45 @@ def test_integers_wrap_around(count: int, kind: dt.DType) -> None:
     check(outputs | {"shift": x << 1, "cube": x**3}, x=a, y=b)
 
 
+@pytest.mark.parametrize("kind", [dt.int32, dt.int64, dt.uint16], ids=str)
+@pytest.mark.parametrize("count", SIZES)
+def test_what_wrapped_around_is_what_is_compared_and_converted(count: int, kind: dt.DType) -> None:
+    low, high = int(dt.min_value(kind)), int(dt.max_value(kind))
+    a = np.resize(np.array([low, high, high // 2 + 5], kind.np), count)
+    x = Tensor.input("x", a.shape, kind)
+    check(
+        {
+            "next": x + 1 < x,
+            "previous": x < x - 1,
+            "magnitude": x.abs() < 0,
+            "negative": (-x < 0).eq(x > 0),
+            "halved": (x * 2).trunc_div(2),
+            "shifted": (x << 1) >> 1,
+            "square": (x * x).cast(dt.uint64),
+            "opposite": x.trunc_div(-1 if low else 1) < 0,
+            "sum": x.sum() > x[0],
+        },
+        x=a,
+    )
+
+
+def test_products_that_wrapped_around_are_widened() -> None:
+    a = np.random.default_rng(1).integers(-(2**31), 2**31, (333, 3)).astype(np.int32)
+    x = Tensor.input("x", a.shape, dt.int32)
+    check({"y": (x.T * 1103515245).cast(dt.int64)}, x=a)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_cast_out_of_range_gives_a_value_of_the_type(count: int) -> None:
+    a = np.resize(np.array([300.7, -5, 1e9, -40000, np.inf, np.nan, 70000], np.float32), count)
+    x = Tensor.input("x", a.shape)
+    narrow = (dt.int8, dt.uint8, dt.int16, dt.uint16)
+    with load({str(kind): x.cast(kind).cast(dt.int64) for kind in narrow}) as program:
+        for name, found in program.run({"x": a}).items():
+            assert found.min() >= np.iinfo(name).min, name
+            assert found.max() <= np.iinfo(name).max, name
+
+
 @pytest.mark.parametrize("kind", INTS, ids=str)
 @pytest.mark.parametrize("count", SIZES)
 def test_integer_division_by_zero_and_of_the_smallest_number(count: int, kind: dt.DType) -> None:

@@ -11,6 +11,7 @@ import pytest
 from benchmarks.all_models import Row, kernel_lines, table
 from runtime import choose_device
 from runtime.profile import KernelTime
+from tools.bench_roofline import explain_excess
 from tools.lib.blocks import compare, max_relative_error, measure_rounds
 from tools.lib.ceilings import (
     EVERYTHING,
@@ -101,6 +102,18 @@ def test_only_slow_kernels_with_a_share_are_flagged_and_the_slowest_comes_first(
     rows = make_rows(times, [0, 0, 0], CEILINGS)
     assert [(row.launch, row.flagged) for row in rows] == [(1, False), (2, True), (0, False)]
     assert sum(row.share for row in rows) == pytest.approx(1.0)
+
+
+def test_a_rate_over_what_it_is_compared_with_is_explained() -> None:
+    # 1.92e6 operations in 20 us are 96 per ns: under the peak of 100, 192 % of sgemm's 50.
+    times = [kernel_time(0, 20.0, 1_920_000, 0), kernel_time(1, 20.0, 900_000, 0)]
+    rows = make_rows(times, [0, 0], CEILINGS)
+    assert rows[0].of_sgemm == pytest.approx(1.92)
+    text = " ".join(explain_excess(rows))
+    assert "over 100 %: 1 launch " in text
+    assert "operations are counted as the model defines them" in text
+    assert "Winograd" in text
+    assert explain_excess(rows[1:]) == []
 
 
 def test_quietest_profile_counts_with_the_shortest_times_of_all() -> None:

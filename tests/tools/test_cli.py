@@ -52,6 +52,7 @@ def _raising(error: BaseException) -> Any:
         (_ModelError("model.pkl: expected a,\nfound b"), 4, "model.pkl: expected a, found b"),
         (ValueError("odd"), 1, "unexpected ValueError: odd; run again with -vv"),
         (FileNotFoundError(2, "No such file", "x.pkl"), 1, "x.pkl: No such file"),
+        (OSError(28, "No space left on device"), 1, "error: output: No space left on device"),
         (ModuleNotFoundError("no", name="onnx"), 3, "pip install 'modeld[compile]'"),
         (ModuleNotFoundError("no", name="backports.zstd"), 3, "pip install 'modeld[replay]'"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -261,3 +262,14 @@ def test_docstrings_become_text_and_examples() -> None:
         epilog(examples, "more")
         == f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}\n\nmore"
     )
+
+
+def test_what_a_command_does_not_know_shows_that_commands_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["devices", "extra", "--more"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: modeld devices ")
+    assert "unrecognized arguments: extra --more; see modeld devices --help" in error
+    assert cli.main(["subscribe", "--count", "0"]) == 2
+    assert "error: --count: expected at least 1, found 0\n" in capsys.readouterr().err

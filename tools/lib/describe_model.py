@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
-from runtime.quantities import count_text, flops_text
+from runtime.quantities import count_text, flops_column, flops_text
 from scheduler.onnx_import import load_model
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
@@ -159,13 +159,14 @@ def _slices(found: ModelReport) -> Iterator[Section]:
 
 def _operators(found: ModelReport) -> Section:
     refused = Counter(problem.op for problem in found.problems)
-    work = found.flops_by_operator
+    operators = found.operators.most_common()
+    unit, work = flops_column([found.flops_by_operator.get(name, 0) for name, _ in operators])
     rows: list[tuple[object, ...]] = [
-        (name, count, work.get(name, 0) / 1e6, f"{refused[name]} not" if refused[name] else "yes")
-        for name, count in found.operators.most_common()
+        (name, count, flops, f"{refused[name]} not" if refused[name] else "yes")
+        for (name, count), flops in zip(operators, work, strict=True)
     ]
     return Section(
-        count_text(found.operators.total(), "node"), ("operator", "count", "MFLOP", "ok"), rows
+        count_text(found.operators.total(), "node"), ("operator", "count", unit, "ok"), rows
     )
 
 

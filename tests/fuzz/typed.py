@@ -1,0 +1,110 @@
+"""Random graphs of every type and operation, judged as they grow.
+
+A step whose result is too large, or of which too little is known, is not taken; so what a program
+computes mostly means something, however deep it is. The same seed with fewer steps is a prefix.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler import dtype as dt
+from scheduler.tensor import Tensor
+from tests.fuzz.judge import Judge
+from tests.fuzz.values import array
+from tests.scheduler.strategies import Draw
+
+Array = NDArray[Any]
+MAX_ELEMENTS: Final = 2000
+# Of a result; more, and a step is not taken.
+MAX_UNDECIDED: Final = 0.4
+SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 16, 17, 19, 33)
+COMMON: Final = (dt.float32,) * 5 + (dt.float16,) * 3 + (dt.int32,) * 3 + (dt.bool_,)
+KINDS: Final = (*COMMON, *dt.ALL)
+
+
+@dataclass
+class Typed:
+    """A graph as it grows.
+
+    Attributes:
+        draw: decides everything.
+        float64: the target has it.
+        profile: of its values.
+        inputs: what a run gives.
+        values: all tensors so far.
+        ranges: by position in `values`, smallest and largest value of those that have limits.
+    """
+
+    draw: Draw
+    float64: bool
+    profile: str = "whole"
+    inputs: dict[str, Array] = field(default_factory=dict)
+    values: list[Tensor] = field(default_factory=list)
+    ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
+    judge: Judge = field(default_factory=lambda: Judge({}))
+
+    def kind(self) -> dt.DType:
+        """Return a type."""
+        found = self.draw.pick(KINDS)
+        return dt.float32 if found is dt.float64 and not self.float64 else found
+
+    def shape(self) -> tuple[int, ...]:
+        """Return zero to four axes."""
+        rank = self.draw.pick([2, 3, 1, 4, 2, 3, 2, 0])
+        found = [self.draw.pick(SIZES) for _ in range(rank)]
+        while prod(found) > MAX_ELEMENTS // 2:
+            found.pop()
+        return tuple(found)
+
+    def leaf(self, shape: tuple[int, ...], kind: dt.DType) -> Tensor:
+        """Return an input, a weight or one value repeated."""
+        source = self.draw.pick(["input", "input", "weight", "full"])
+        data = array(self.draw, shape, kind, self.profile)
+        if source == "full":
+            return Tensor.full(shape, array(self.draw, (), kind, self.profile).item(), kind)
+        if source == "weight" and shape:
+            return Tensor.weight(data)
+        name = f"x{len(self.inputs)}"
+        self.inputs[name] = data
+        return Tensor.input(name, shape, kind)
+
+    def keep(self, made: Tensor, limits: tuple[int, int] | None = None) -> bool:
+        """Add a value, if it is of use; return whether it is."""
+        if not 0 < made.size <= MAX_ELEMENTS or made.ndim > 8:
+            return False
+        if made.dtype is dt.float64 and not self.float64:
+            return False
+        self.judge.given = self.inputs
+        known = self.judge.of(made.node)
+        if known.undecided > MAX_UNDECIDED and limits is None:
+            return False
+        if limits is not None:
+            self.ranges[len(self.values)] = limits
+        self.values.append(made)
+        return True
+
+    def partner(self, x: Tensor) -> Tensor:
+        """Return a value of the same type that broadcasts with another: often a new one."""
+        fits = [v for v in self.values if v.dtype is x.dtype and _broadcasts(v.shape, x.shape)]
+        if fits and self.draw.integer(0, 2):
+            return self.draw.pick(fits)
+        shape = x.shape[self.draw.integer(0, x.ndim) :] if self.draw.flag() else x.shape
+        shape = tuple(1 if self.draw.integer(0, 4) == 0 else s for s in shape)
+        return self.leaf(shape, x.dtype)
+
+    def axis(self, x: Tensor) -> int:
+        """Return one of the axes of a value that has some."""
+        return self.draw.integer(0, x.ndim - 1)
+
+
+def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
+    try:
+        return prod(np.broadcast_shapes(a, b)) <= MAX_ELEMENTS
+    except ValueError:
+        return False
