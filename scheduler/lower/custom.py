@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
+from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError, ModelError
 from scheduler.kernelize.scalar import scalar_nodes
@@ -221,7 +222,9 @@ def _block(
     """Return what a slot stands for: what it is given, statements, the buffers they read."""
     raw, lanes = launch.outputs[0], launch.spec.lanes
     kind = clang.ctype(raw.dtype, lanes)
-    value = f"({slot.value}) != 0" if raw.dtype.name == "bool" else f"({slot.value})"
+    value = f"({slot.value}) != 0" if raw.dtype is dt.bool_ else f"({slot.value})"
+    if raw.dtype is dt.float16 and epilogue is not None:  # without one, the store rounds
+        value = f"m_round_half(({kind}){value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
         stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)

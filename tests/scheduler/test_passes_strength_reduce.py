@@ -147,12 +147,12 @@ def test_whole_quotients_stay_whole_whatever_passes_them_on(
     assert compute(made, x=given, **more).tolist() == want
 
 
-@pytest.mark.parametrize("kind", [dt.float32, dt.float64])
-def test_means_of_whole_multiples_are_whole(kind: dt.DType) -> None:
-    given = np.repeat(np.arange(1, 9), 49).reshape(8, 49).astype(kind.np)
-    rows = Tensor.input("x", (8, 49), kind)
+@pytest.mark.parametrize(("kind", "count"), [(dt.float32, 41), (dt.float64, 49)])
+def test_means_of_whole_multiples_are_whole(kind: dt.DType, count: int) -> None:
+    given = np.repeat(np.arange(1, 9), count).reshape(8, count).astype(kind.np)
+    rows = Tensor.input("x", (8, count), kind)
     assert compute(rows.mean(1).floor(), x=given).tolist() == list(range(1, 9))
-    images = rows.reshape(1, 8, 7, 7).avg_pool2d(7).reshape(8)
+    images = rows.reshape(1, 8, 1, count).avg_pool2d((1, count)).reshape(8)
     assert compute(images.floor(), x=given).tolist() == list(range(1, 9))
 
 
