@@ -299,8 +299,8 @@ def _reduce(node: Node, sources: list[Known], value: Array) -> Array:
         high = (wide(x.value) + x.error).min(axis=axes, keepdims=True, initial=np.inf)
         low = (wide(x.value) - x.error).min(axis=axes, keepdims=True, initial=np.inf)
     error = np.maximum(high - wide(value), wide(value) - low)
-    exact = ~(x.error > 0).any(axis=axes, keepdims=True)
-    return np.where(exact | (high == low), 0.0, np.where(np.isnan(error), INFINITE, error))
+    known = ~(x.error > 0).any(axis=axes, keepdims=True) | (high == low)
+    return np.where(known, 0.0, np.where(np.isnan(error), INFINITE, error))
 
 
 def _product(x: Known, axes: tuple[int, ...], value: Array, node: Node) -> Array:
