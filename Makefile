@@ -2,7 +2,7 @@
 #
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
-#   make onnx fuzz    ONNX's own test suite, compiled and run on the OpenCL device
+#   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed

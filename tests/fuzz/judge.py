@@ -176,11 +176,15 @@ def _sign(node: Node) -> float:
 
 
 def _rounded(node: Node, sources: tuple[Known, ...], exact: Array, value: Array) -> Array:
-    """Return the error of rounding: none where exact numbers give a representable one."""
-    known = np.zeros(value.shape)
+    """Return the error of rounding: none where exact numbers give a representable one.
+
+    What overflows is not known: behind a product may stand a sum, and both may be one rounding.
+    """
+    known, finite = np.ones(value.shape, bool), np.ones(value.shape, bool)
     for s in sources:
-        known = known + s.error
-    return np.where((known == 0) & is_exact(node.dtype, exact, value), 0.0, rounding(value))
+        known, finite = known & (s.error == 0), finite & np.isfinite(s.value)
+    error = np.where(known & is_exact(node.dtype, exact, value), 0.0, rounding(value))
+    return np.where(np.isinf(value) & finite, INFINITE, error)
 
 
 def _multiply(node: Node, sources: list[Known], value: Array) -> Array:
