@@ -9,12 +9,16 @@ each rounding adds a unit of the last place, sums of n terms n halves of the sum
 whatever order they are added up. An error of 0 means that the bits are known: what only adds up
 numbers of one grid, moves, compares or rounds them. An infinite one means that nothing is known:
 a comparison that rounding may turn, a cast of what no integer holds, a sum that may overflow.
+
+A quotient may be a product with a reciprocal, unless something decides by it before the next sum
+(docs/passes/strength_reduce.md): so errors are kept twice, the strict ones for what decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,10 +60,18 @@ class Judge:
 
     Attributes:
         given: values of inputs and states by name; states may come with errors of an earlier run.
+        known: what is known so far.
+        loose: None; in the judge of what decides, the one that asks it.
     """
 
     given: Mapping[str, Array | Known]
     known: dict[Node, Known] = field(default_factory=dict)
+    loose: Judge | None = None
+
+    @cached_property
+    def strict(self) -> Judge:
+        """The judge of what decides: quotients are what IEEE 754 says."""
+        return Judge(self.given, loose=self)
 
     def of(self, root: Node) -> Known:
         """Return what is known of a node."""
@@ -75,6 +87,10 @@ class Judge:
             return self._leaf(node.arg)
         if node.op is Op.RESULT:
             return _custom(node, [self.known[s] for s in node.src[0].src])
+        if self.loose is None and decides(node) and any(s.dtype.is_float for s in node.src):
+            return self.strict.of(node)
+        if self.loose is not None and _adds_up(node):
+            return self.loose.of(node)
         sources = [self.known[s] for s in node.src]
         value = _value(node, [s.value for s in sources])
         if not sources:
@@ -88,6 +104,8 @@ class Judge:
             error = _of_function(node, sources, value)
         else:
             error = rule(node, sources, value)
+            if node.op in (Op.DIV, Op.RECIP) and self.loose is None:
+                error = error + _reciprocal(node, sources, value)
         return Known(value, clean(error, value))
 
     def _leaf(self, buffer: Buffer) -> Known:
@@ -98,6 +116,18 @@ class Judge:
             found = np.zeros(buffer.shape, buffer.dtype.np)
         value = np.asarray(found, buffer.dtype.np).reshape(buffer.shape)
         return Known(value, np.zeros(buffer.shape))
+
+
+def decides(node: Node) -> bool:
+    """Whether a small change of an operand may change a result by a whole step."""
+    if node.op is Op.CAST:
+        narrows = node.src[0].dtype.itemsize > node.dtype.itemsize
+        return narrows or not node.dtype.is_float
+    return node.op in COMPARE or node.op in _STEPS or node.op is Op.BITCAST
+
+
+def _adds_up(node: Node) -> bool:
+    return node.op is Op.REDUCE and node.arg[0] in (Op.ADD, Op.MUL) and node.dtype.is_float
 
 
 def _value(node: Node, sources: list[Array]) -> Array:
@@ -215,15 +245,15 @@ def _divide(node: Node, sources: list[Known], value: Array) -> Array:
     )
     divisor = np.where(b.error == 0, np.abs(wide(b.value)), np.maximum(low, 0.0))
     own = np.where(a.error == 0, 0.0, a.error / divisor)
-    power = np.frexp(np.abs(wide(b.value)))[0] == 0.5
-    known = a.error + b.error == 0
-    # A quotient by a constant may be a product with its reciprocal: a unit of the last place more.
-    loose = np.where(
-        known & power & is_exact(node.dtype, wide(a.value) / wide(b.value), value),
-        0.0,
-        3 * rounding(value),
-    )
-    return own + spread + np.where(np.isfinite(wide(value)) & (value != 0) | ~known, loose, 0.0)
+    exact = wide(a.value) / wide(b.value)
+    by_zero = (a.error + b.error == 0) & (b.value == 0)  # an infinity or NaN, and no overflow
+    return np.where(by_zero, 0.0, own + spread + _rounded(node, (a, b), exact, value))
+
+
+def _reciprocal(_: Node, sources: list[Known], value: Array) -> Array:
+    """Return what a product with a reciprocal adds: a unit of the last place, if it rounds."""
+    power = np.frexp(np.abs(wide(sources[-1].value)))[0] == 0.5
+    return np.where(power | (value == 0), 0.0, 2 * rounding(value))
 
 
 def _extreme(_: Node, sources: list[Known], __: Array) -> Array:
@@ -371,12 +401,13 @@ def _custom(node: Node, sources: list[Known]) -> Known:
     return Known(value, clean(np.full(value.shape, error), value))
 
 
+_STEPS = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 _RULES: dict[Op, Callable[[Node, list[Known], Array], Array]] = {
     **dict.fromkeys(COMPARE, _compare),
     **dict.fromkeys((Op.ADD, Op.SUB), _add),
     **dict.fromkeys((Op.DIV, Op.RECIP), _divide),
     **dict.fromkeys((Op.MAX, Op.MIN), _extreme),
-    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC), _step),
+    **dict.fromkeys(_STEPS, _step),
     **dict.fromkeys((Op.NEG, Op.ABS), _kept),
     Op.MUL: _multiply,
     Op.CAST: _cast,

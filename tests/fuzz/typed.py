@@ -47,7 +47,9 @@ class Typed:
     inputs: dict[str, Array] = field(default_factory=dict)
     values: list[Tensor] = field(default_factory=list)
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
-    judge: Judge = field(default_factory=lambda: Judge({}))
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.inputs)
 
     def kind(self) -> dt.DType:
         """Return a type."""
@@ -80,7 +82,6 @@ class Typed:
             return False
         if made.dtype is dt.float64 and not self.float64:
             return False
-        self.judge.given = self.inputs
         known = self.judge.of(made.node)
         if known.undecided > MAX_UNDECIDED and limits is None:
             return False
