@@ -31,18 +31,25 @@ HALF_EVERY = 4
 
 
 def make(name: Name) -> Case:
-    """Return a model as a program; what is wrong with its import is its problem."""
-    model, feeds, op = model_of(name.seed)
-    imported = import_model(model)
+    """Return a model as a program, some with halves stored."""
+    case = model(name)
+    if name.seed % HALF_EVERY != 1 or case.problem or not case.outputs:
+        return case
+    stored = _with_halves(case.outputs, name.row)
+    variant = Variant(f"{case.variants[0].label} fp16", case.outputs, precision=FP16)
+    return Case(name, stored, [variant], case.runs)
+
+
+def model(name: Name) -> Case:
+    """Return a model as it is; what is wrong with its import is its problem."""
+    proto, feeds, op = model_of(name.seed)
+    imported = import_model(proto)
     tensors = list(imported.outputs.values())
     known = _judged(tensors, feeds)
-    problem = _disagreement(known, by_onnxruntime(model, feeds), feeds, model)
+    problem = _disagreement(known, by_onnxruntime(proto, feeds), feeds, proto)
     outputs = {n: t for n, t in imported.outputs.items() if t.size and _has_types(t, name.row)}
     read = {i for t in outputs.values() for i in run_time_inputs(t)}
     given = {n: v for n, v in feeds.items() if n in read}
-    if name.seed % HALF_EVERY == 1 and not problem and outputs:
-        stored = _with_halves(outputs, name.row)
-        return Case(name, stored, [Variant(f"{op} fp16", outputs, precision=FP16)], [given])
     variants = [Variant(op, outputs)]
     return Case(name, outputs, variants, [given], problem=problem)
 
