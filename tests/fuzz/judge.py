@@ -246,8 +246,9 @@ def _divide(node: Node, sources: list[Known], value: Array) -> Array:
     divisor = np.where(b.error == 0, np.abs(wide(b.value)), np.maximum(low, 0.0))
     own = np.where(a.error == 0, 0.0, a.error / divisor)
     exact = wide(a.value) / wide(b.value)
-    by_zero = (a.error + b.error == 0) & (b.value == 0)  # an infinity or NaN, and no overflow
-    return np.where(by_zero, 0.0, own + spread + _rounded(node, (a, b), exact, value))
+    # Which zero a sum or a maximum gives is not promised, nor is the sign of this infinity.
+    by_zero = (b.value == 0) & (wide(a.value) != 0) & ~np.isnan(wide(value))
+    return np.where(by_zero, INFINITE, own + spread + _rounded(node, (a, b), exact, value))
 
 
 def _reciprocal(_: Node, sources: list[Known], value: Array) -> Array:
@@ -283,7 +284,11 @@ def _cast(node: Node, sources: list[Known], value: Array) -> Array:
 
 
 def _bitcast(_: Node, sources: list[Known], value: Array) -> Array:
-    return np.where(sources[0].error.reshape(value.shape) == 0, 0.0, INFINITE)
+    (x,) = sources
+    known = x.error == 0
+    if x.value.dtype.kind == "f":  # which zero, and which NaN, is not promised
+        known = known & (x.value != 0) & ~np.isnan(x.value)
+    return np.where(known.reshape(value.shape), 0.0, INFINITE)
 
 
 def _step(node: Node, sources: list[Known], _: Array) -> Array:
