@@ -3,6 +3,7 @@
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
+#   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make clean   remove build/ and the tools' caches; make help: this list
@@ -21,8 +22,11 @@ BENCH_ARGS ?=
 ONNX_WORKERS ?= 2
 ONNX_ARGS ?=
 
+# Of `make fuzz`: kinds of programs, how many, for how long; `python -m tests.fuzz --help`.
+FUZZ_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test onnx check format bench clean
+.PHONY: help setup demo test onnx fuzz check format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -52,6 +56,9 @@ test: $(STAMP)
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \
 		--onnx-failures $(BUILD)/onnx-failures.txt -q -r fE $(ONNX_ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

@@ -5,12 +5,14 @@ from __future__ import annotations
 from scheduler.device_spec import SPECS
 from scheduler.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant
-from tests.fuzz.typed import Typed
+from tests.fuzz.typed import LARGE, SMALL, Typed
 from tests.fuzz.typed_steps import grow
 from tests.fuzz.values import PROFILES
 from tests.scheduler.random_motifs import build
 from tests.scheduler.strategies import Draw
 
+# Programs of long values, that are reduced in stages.
+LONG_EVERY = 16
 STEPS = (2, 4, 6, 8, 10, 14, 20)
 
 
@@ -23,7 +25,9 @@ def typed_graph(name: Name) -> tuple[Typed, dict[str, Tensor], dict[str, tuple[i
     """Return a graph of single steps, its outputs, and limits of some of them."""
     draw = Draw(name.seed)
     profile, steps = draw.pick(PROFILES), draw.pick(STEPS)
-    t = Typed(draw, SPECS[name.row].float64, profile)
+    long = name.seed % LONG_EVERY == 0
+    t = Typed(draw, SPECS[name.row].float64, profile, LARGE if long else SMALL)
+    steps = min(steps, 6) if long else steps
     grow(t, name.steps or steps)
     chosen = Draw(name.seed + 1)
     last = range(max(0, len(t.values) - 6), len(t.values))

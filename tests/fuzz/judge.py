@@ -9,12 +9,16 @@ each rounding adds a unit of the last place, sums of n terms n halves of the sum
 whatever order they are added up. An error of 0 means that the bits are known: what only adds up
 numbers of one grid, moves, compares or rounds them. An infinite one means that nothing is known:
 a comparison that rounding may turn, a cast of what no integer holds, a sum that may overflow.
+
+A quotient may be a product with a reciprocal, unless something decides by it before the next sum
+(docs/passes/strength_reduce.md): so errors are kept twice, the strict ones for what decides.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -56,10 +60,18 @@ class Judge:
 
     Attributes:
         given: values of inputs and states by name; states may come with errors of an earlier run.
+        known: what is known so far.
+        loose: None; in the judge of what decides, the one that asks it.
     """
 
     given: Mapping[str, Array | Known]
     known: dict[Node, Known] = field(default_factory=dict)
+    loose: Judge | None = None
+
+    @cached_property
+    def strict(self) -> Judge:
+        """The judge of what decides: quotients are what IEEE 754 says."""
+        return Judge(self.given, loose=self)
 
     def of(self, root: Node) -> Known:
         """Return what is known of a node."""
@@ -75,6 +87,10 @@ class Judge:
             return self._leaf(node.arg)
         if node.op is Op.RESULT:
             return _custom(node, [self.known[s] for s in node.src[0].src])
+        if self.loose is None and decides(node) and any(s.dtype.is_float for s in node.src):
+            return self.strict.of(node)
+        if self.loose is not None and _adds_up(node):
+            return self.loose.of(node)
         sources = [self.known[s] for s in node.src]
         value = _value(node, [s.value for s in sources])
         if not sources:
@@ -88,6 +104,8 @@ class Judge:
             error = _of_function(node, sources, value)
         else:
             error = rule(node, sources, value)
+            if node.op in (Op.DIV, Op.RECIP) and self.loose is None:
+                error = error + _reciprocal(node, sources, value)
         return Known(value, clean(error, value))
 
     def _leaf(self, buffer: Buffer) -> Known:
@@ -98,6 +116,18 @@ class Judge:
             found = np.zeros(buffer.shape, buffer.dtype.np)
         value = np.asarray(found, buffer.dtype.np).reshape(buffer.shape)
         return Known(value, np.zeros(buffer.shape))
+
+
+def decides(node: Node) -> bool:
+    """Whether a small change of an operand may change a result by a whole step."""
+    if node.op is Op.CAST:
+        narrows = node.src[0].dtype.itemsize > node.dtype.itemsize
+        return narrows or not node.dtype.is_float
+    return node.op in COMPARE or node.op in _STEPS or node.op is Op.BITCAST
+
+
+def _adds_up(node: Node) -> bool:
+    return node.op is Op.REDUCE and node.arg[0] in (Op.ADD, Op.MUL) and node.dtype.is_float
 
 
 def _value(node: Node, sources: list[Array]) -> Array:
@@ -176,11 +206,15 @@ def _sign(node: Node) -> float:
 
 
 def _rounded(node: Node, sources: tuple[Known, ...], exact: Array, value: Array) -> Array:
-    """Return the error of rounding: none where exact numbers give a representable one."""
-    known = np.zeros(value.shape)
+    """Return the error of rounding: none where exact numbers give a representable one.
+
+    What overflows is not known: behind a product may stand a sum, and both may be one rounding.
+    """
+    known, finite = np.ones(value.shape, bool), np.ones(value.shape, bool)
     for s in sources:
-        known = known + s.error
-    return np.where((known == 0) & is_exact(node.dtype, exact, value), 0.0, rounding(value))
+        known, finite = known & (s.error == 0), finite & np.isfinite(s.value)
+    error = np.where(known & is_exact(node.dtype, exact, value), 0.0, rounding(value))
+    return np.where(np.isinf(value) & finite, INFINITE, error)
 
 
 def _multiply(node: Node, sources: list[Known], value: Array) -> Array:
@@ -211,15 +245,16 @@ def _divide(node: Node, sources: list[Known], value: Array) -> Array:
     )
     divisor = np.where(b.error == 0, np.abs(wide(b.value)), np.maximum(low, 0.0))
     own = np.where(a.error == 0, 0.0, a.error / divisor)
-    power = np.frexp(np.abs(wide(b.value)))[0] == 0.5
-    known = a.error + b.error == 0
-    # A quotient by a constant may be a product with its reciprocal: a unit of the last place more.
-    loose = np.where(
-        known & power & is_exact(node.dtype, wide(a.value) / wide(b.value), value),
-        0.0,
-        3 * rounding(value),
-    )
-    return own + spread + np.where(np.isfinite(wide(value)) & (value != 0) | ~known, loose, 0.0)
+    exact = wide(a.value) / wide(b.value)
+    # Which zero a sum or a maximum gives is not promised, nor is the sign of this infinity.
+    by_zero = (b.value == 0) & (wide(a.value) != 0) & ~np.isnan(wide(value))
+    return np.where(by_zero, INFINITE, own + spread + _rounded(node, (a, b), exact, value))
+
+
+def _reciprocal(_: Node, sources: list[Known], value: Array) -> Array:
+    """Return what a product with a reciprocal adds: a unit of the last place, if it rounds."""
+    power = np.frexp(np.abs(wide(sources[-1].value)))[0] == 0.5
+    return np.where(power | (value == 0), 0.0, 2 * rounding(value))
 
 
 def _extreme(_: Node, sources: list[Known], __: Array) -> Array:
@@ -249,7 +284,11 @@ def _cast(node: Node, sources: list[Known], value: Array) -> Array:
 
 
 def _bitcast(_: Node, sources: list[Known], value: Array) -> Array:
-    return np.where(sources[0].error.reshape(value.shape) == 0, 0.0, INFINITE)
+    (x,) = sources
+    known = x.error == 0
+    if x.value.dtype.kind == "f":  # which zero, and which NaN, is not promised
+        known = known & (x.value != 0) & ~np.isnan(x.value)
+    return np.where(known.reshape(value.shape), 0.0, INFINITE)
 
 
 def _step(node: Node, sources: list[Known], _: Array) -> Array:
@@ -299,8 +338,8 @@ def _reduce(node: Node, sources: list[Known], value: Array) -> Array:
         high = (wide(x.value) + x.error).min(axis=axes, keepdims=True, initial=np.inf)
         low = (wide(x.value) - x.error).min(axis=axes, keepdims=True, initial=np.inf)
     error = np.maximum(high - wide(value), wide(value) - low)
-    exact = ~(x.error > 0).any(axis=axes, keepdims=True)
-    return np.where(exact | (high == low), 0.0, np.where(np.isnan(error), INFINITE, error))
+    known = ~(x.error > 0).any(axis=axes, keepdims=True) | (high == low)
+    return np.where(known, 0.0, np.where(np.isnan(error), INFINITE, error))
 
 
 def _product(x: Known, axes: tuple[int, ...], value: Array, node: Node) -> Array:
@@ -367,12 +406,13 @@ def _custom(node: Node, sources: list[Known]) -> Known:
     return Known(value, clean(np.full(value.shape, error), value))
 
 
+_STEPS = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 _RULES: dict[Op, Callable[[Node, list[Known], Array], Array]] = {
     **dict.fromkeys(COMPARE, _compare),
     **dict.fromkeys((Op.ADD, Op.SUB), _add),
     **dict.fromkeys((Op.DIV, Op.RECIP), _divide),
     **dict.fromkeys((Op.MAX, Op.MIN), _extreme),
-    **dict.fromkeys((Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC), _step),
+    **dict.fromkeys(_STEPS, _step),
     **dict.fromkeys((Op.NEG, Op.ABS), _kept),
     Op.MUL: _multiply,
     Op.CAST: _cast,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from scheduler.device_spec import SPECS
-from tests.fuzz import choices, eager_kind, graphs, metamorphic, onnx_kind, state
+from tests.fuzz import choices, eager_kind, graphs, metamorphic, onnx_kind, passes, state
 from tests.fuzz.batch import Outcome, run_batch
 from tests.fuzz.case import Case, Name
 
@@ -56,5 +56,6 @@ KINDS: Final[dict[str, Kind]] = {
     "state": Kind(_together(state.make), _MOSTLY_CPU, 40, 12),
     "choices": Kind(_together(choices.make), CPU_ROWS, 30, 10),
     "metamorphic": Kind(_together(metamorphic.make), _MOSTLY_CPU, 20, 12),
+    "passes": Kind(passes.run, CPU_ROWS + GPU_ROWS, 100, 20),
     "eager": Kind(eager_kind.run, ("cpu",), 4, 4),
 }

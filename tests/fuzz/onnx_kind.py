@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler import device_spec
 from scheduler.device_spec import SPECS
 from scheduler.dtype import float64
-from scheduler.node import toposort
+from scheduler.node import Node, toposort
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.context import run_time_inputs
+from scheduler.passes.precision import FP16
+from scheduler.schedule import schedule
 from scheduler.tensor import Tensor
+from scheduler.trace import Observer
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.judge import Judge, Known
 from tests.fuzz.onnx_programs import Feeds, by_onnx, by_onnxruntime, model_of
@@ -22,20 +26,51 @@ Array = NDArray[Any]
 # Of what others compute in another order, with other functions: see numerics.md, "How close".
 FLOAT_TOLERANCE = 2e-5
 HALF_TOLERANCE = 4e-3
+# Models that are computed with `--precision fp16`.
+HALF_EVERY = 4
 
 
 def make(name: Name) -> Case:
-    """Return a model as a program; what is wrong with its import is its problem."""
-    model, feeds, op = model_of(name.seed)
-    imported = import_model(model)
+    """Return a model as a program, some with halves stored."""
+    case = model(name)
+    if name.seed % HALF_EVERY != 1 or case.problem or not case.outputs:
+        return case
+    stored = _with_halves(case.outputs, name.row)
+    variant = Variant(f"{case.variants[0].label} fp16", case.outputs, precision=FP16)
+    return Case(name, stored, [variant], case.runs)
+
+
+def model(name: Name) -> Case:
+    """Return a model as it is; what is wrong with its import is its problem."""
+    proto, feeds, op = model_of(name.seed)
+    imported = import_model(proto)
     tensors = list(imported.outputs.values())
     known = _judged(tensors, feeds)
-    problem = _disagreement(known, by_onnxruntime(model, feeds), feeds, model)
+    problem = _disagreement(known, by_onnxruntime(proto, feeds), feeds, proto)
     outputs = {n: t for n, t in imported.outputs.items() if t.size and _has_types(t, name.row)}
     read = {i for t in outputs.values() for i in run_time_inputs(t)}
     given = {n: v for n, v in feeds.items() if n in read}
     variants = [Variant(op, outputs)]
     return Case(name, outputs, variants, [given], problem=problem)
+
+
+class _Halves(Observer):
+    """Keeps the graph in which halves are stored: what kernels of `--precision fp16` compute."""
+
+    def __init__(self) -> None:
+        self.roots: Sequence[Node] = ()
+
+    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+        if name == "half storage":
+            self.roots = roots
+
+
+def _with_halves(outputs: Mapping[str, Tensor], row: str) -> dict[str, Tensor]:
+    """Return what the outputs mean where halves are stored."""
+    seen = _Halves()
+    with device_spec.using(SPECS[row]):
+        schedule({n: t.node for n, t in outputs.items()}, observer=seen, precision=FP16)
+    return {n: Tensor.of(root) for n, root in zip(outputs, seen.roots, strict=True)}
 
 
 def _has_types(tensor: Tensor, row: str) -> bool:

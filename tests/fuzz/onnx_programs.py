@@ -37,6 +37,11 @@ ELEMENTWISE: Final = {
 }
 # Integers of these are numbers; of others they may be places, sizes, lengths.
 NUMBERS: Final = ELEMENTWISE - {"Gather", "Slice", "Pad", "Tile", "Expand", "Reshape", "Split"}
+# What others make of a NaN here differs; ours is in numerics.md.
+WITHOUT_NAN: Final = {
+    *("Max", "Min", "Clip", "Relu", "LeakyRelu", "ThresholdedRelu", "Sign", "ReduceMax", "Sum"),
+    *("ReduceMin", "MaxPool", "GlobalMaxPool"),
+}
 # Whose results others round otherwise, so that nothing may decide by them.
 ROUNDED: Final = {"Sqrt", "Reciprocal", "Exp", "Log", "Tanh", "Sigmoid", "Erf"}
 # What is put before and behind a node, and is moved by passes; and what also decides.
@@ -79,6 +84,8 @@ def hurt(draw: Draw, node: NodeCase, feeds: Feeds) -> None:
         profiles = ("whole", "halves", "extreme") if node.op in ELEMENTWISE else ("whole", "halves")
         positive = kind.kind == "f" and value.size and (value > 0).all()
         made = array(draw, value.shape, dt.from_numpy(kind), draw.pick(profiles))
+        if kind.kind == "f" and node.op in WITHOUT_NAN:
+            made = np.where(np.isnan(made), kind.type(7), made)
         feeds[name] = np.abs(made) + kind.type(0.5) if positive else made
 
 

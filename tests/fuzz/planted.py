@@ -32,4 +32,4 @@ def spoil(plant: str, names: Sequence[Name]) -> None:
     def wrong(got: Any, want: Any, *rest: Any) -> str:
         return right(got, replace(want, value=want.value + want.value.dtype.type(1)), *rest)
 
-    batch.difference = wrong  # type: ignore[attr-defined]  # for this process only
+    batch.difference = wrong  # type: ignore[attr-defined, assignment]  # for this process only

@@ -66,10 +66,8 @@ def on_one_grid(dtype: DType, terms: Array, total: Array, axes: tuple[int, ...])
     lowest = np.where((scaled == 0) | ~np.isfinite(fraction), 2.0**20, exponent - digits + zeros)
     grid = lowest.min(axis=axes, keepdims=True, initial=2.0**20)
     finite = np.isfinite(wide(terms)).all(axis=axes, keepdims=True)
-    fits: Array = finite & (
-        (total == 0) | (np.log2(np.where(total == 0, 1.0, total)) - grid < digits)
-    )
-    return fits
+    small = np.log2(np.where(total == 0, 1.0, total)) - grid < digits
+    return np.asarray(finite & ((total == 0) | small))
 
 
 def clean(error: Array, value: Array) -> NDArray[np.float64]:

@@ -35,8 +35,8 @@ MAKERS = {
 @pytest.mark.parametrize(
     ("kind", "row", "count"),
     [
-        ("graphs", "cpu-avx2", 12),
-        ("graphs", "gpu", 4),
+        ("graphs", "cpu-avx2", 8),
+        ("graphs", "gpu", 3),
         ("onnx", "cpu", 12),
         ("state", "cpu", 6),
         ("choices", "cpu", 3),
@@ -97,10 +97,10 @@ def test_a_process_that_dies_is_the_fault_of_one_program(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     report = tmp_path / "report.json"
-    asked = ["state", "--programs", "3", "--jobs", "1", "--report", str(report)]
+    asked = ["state", "--programs", "2", "--jobs", "1", "--report", str(report)]
     assert main([*asked, "--plant", "crash:1"]) == 1
     found = json.loads(report.read_text(encoding="utf-8"))
-    assert found["programs"] == 3
+    assert found["programs"] == 2
     (wrong,) = found["wrong"]
     assert wrong["name"].startswith("state/cpu:1")
     assert "ended with -6" in wrong["problem"]

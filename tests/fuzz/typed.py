@@ -20,10 +20,13 @@ from tests.fuzz.values import array
 from tests.scheduler.strategies import Draw
 
 Array = NDArray[Any]
-MAX_ELEMENTS: Final = 2000
+# Elements of a value: of most programs, and of those that are long enough to be reduced in stages.
+SMALL: Final = 2000
+LARGE: Final = 150_000
 # Of a result; more, and a step is not taken.
 MAX_UNDECIDED: Final = 0.4
 SIZES: Final = (1, 2, 3, 4, 5, 7, 8, 16, 17, 19, 33)
+LONG_SIZES: Final = (*SIZES, 64, 257, 1024, 4099, 33_000, 70_001)
 COMMON: Final = (dt.float32,) * 5 + (dt.float16,) * 3 + (dt.int32,) * 3 + (dt.bool_,)
 KINDS: Final = (*COMMON, *dt.ALL)
 
@@ -36,6 +39,7 @@ class Typed:
         draw: decides everything.
         float64: the target has it.
         profile: of its values.
+        most: elements of a value.
         inputs: what a run gives.
         values: all tensors so far.
         ranges: by position in `values`, smallest and largest value of those that have limits.
@@ -44,10 +48,13 @@ class Typed:
     draw: Draw
     float64: bool
     profile: str = "whole"
+    most: int = SMALL
     inputs: dict[str, Array] = field(default_factory=dict)
     values: list[Tensor] = field(default_factory=list)
     ranges: dict[int, tuple[int, int]] = field(default_factory=dict)
-    judge: Judge = field(default_factory=lambda: Judge({}))
+
+    def __post_init__(self) -> None:
+        self.judge = Judge(self.inputs)
 
     def kind(self) -> dt.DType:
         """Return a type."""
@@ -57,9 +64,10 @@ class Typed:
     def shape(self) -> tuple[int, ...]:
         """Return zero to four axes."""
         rank = self.draw.pick([2, 3, 1, 4, 2, 3, 2, 0])
-        found = [self.draw.pick(SIZES) for _ in range(rank)]
-        while prod(found) > MAX_ELEMENTS // 2:
-            found.pop()
+        sizes = SIZES if self.most == SMALL else LONG_SIZES
+        found = [self.draw.pick(sizes) for _ in range(rank)]
+        while prod(found) > self.most // 2:
+            found.pop(0)
         return tuple(found)
 
     def leaf(self, shape: tuple[int, ...], kind: dt.DType) -> Tensor:
@@ -76,11 +84,10 @@ class Typed:
 
     def keep(self, made: Tensor, limits: tuple[int, int] | None = None) -> bool:
         """Add a value, if it is of use; return whether it is."""
-        if not 0 < made.size <= MAX_ELEMENTS or made.ndim > 8:
+        if not 0 < made.size <= self.most or made.ndim > 8:
             return False
         if made.dtype is dt.float64 and not self.float64:
             return False
-        self.judge.given = self.inputs
         known = self.judge.of(made.node)
         if known.undecided > MAX_UNDECIDED and limits is None:
             return False
@@ -91,7 +98,7 @@ class Typed:
 
     def partner(self, x: Tensor) -> Tensor:
         """Return a value of the same type that broadcasts with another: often a new one."""
-        fits = [v for v in self.values if v.dtype is x.dtype and _broadcasts(v.shape, x.shape)]
+        fits = [v for v in self.values if v.dtype is x.dtype and self._broadcasts(v, x)]
         if fits and self.draw.integer(0, 2):
             return self.draw.pick(fits)
         shape = x.shape[self.draw.integer(0, x.ndim) :] if self.draw.flag() else x.shape
@@ -102,9 +109,8 @@ class Typed:
         """Return one of the axes of a value that has some."""
         return self.draw.integer(0, x.ndim - 1)
 
-
-def _broadcasts(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    try:
-        return prod(np.broadcast_shapes(a, b)) <= MAX_ELEMENTS
-    except ValueError:
-        return False
+    def _broadcasts(self, a: Tensor, b: Tensor) -> bool:
+        try:
+            return prod(np.broadcast_shapes(a.shape, b.shape)) <= self.most
+        except ValueError:
+            return False

@@ -9,7 +9,7 @@ import numpy as np
 
 from scheduler import dtype as dt
 from scheduler.tensor import Tensor
-from tests.fuzz.typed import MAX_ELEMENTS, Typed
+from tests.fuzz.typed import Typed
 from tests.fuzz.values import array
 from tests.scheduler.strategies import Draw
 
@@ -269,7 +269,7 @@ def gather(t: Typed, x: Tensor) -> Tensor | None:
     else:
         places = [t.draw.integer(-size, size - 1) for _ in range(t.draw.integer(1, 5))]
         index = Tensor.weight(np.array(places, t.draw.pick([np.int32, np.int64])))
-    if x.size // size * index.size > MAX_ELEMENTS:
+    if x.size // size * index.size > t.most:
         return None
     return x.gather(index, axis)
 
