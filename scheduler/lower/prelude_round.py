@@ -25,7 +25,9 @@ def _round(name: str, builtin: str, standard: str) -> Function:
     return Function((), f"\n#ifdef M_HOST\n{host}\n#else\n{other}\n#endif\n")
 
 
-# clang knows the instruction for one float; for vectors it is named by width.
+# clang knows the instruction for one float; for vectors it is named by width, and wider ones are made
+# of parts: PoCL 3.0's own function of a vector wider than the processor's aborts in LLVM ("Cannot
+# select: fsqrt").
 _SQRT: Final = """
 #if defined(M_HOST) && $N == 1
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return __builtin_sqrtf(x); }
@@ -34,10 +36,19 @@ M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
   typedef float lanes __attribute__((vector_size(64)));
   return __builtin_astype(__builtin_ia32_sqrtps512(__builtin_astype(x, lanes), 4), $T);
 }
-#elif defined(M_HOST) && defined(__AVX__) && $N == 8
+#elif defined(M_HOST) && defined(__AVX__) && $N >= 8
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
   typedef float lanes __attribute__((vector_size(32)));
-  return __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x, lanes)), $T);
+  union { $T all; lanes part[$N / 8]; } u = {x};
+  for (int i = 0; i < $N / 8; ++i) u.part[i] = __builtin_ia32_sqrtps256(u.part[i]);
+  return u.all;
+}
+#elif defined(M_HOST) && defined(__SSE__) && $N >= 4
+M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
+  typedef float lanes __attribute__((vector_size(16)));
+  union { $T all; lanes part[$N / 4]; } u = {x};
+  for (int i = 0; i < $N / 4; ++i) u.part[i] = __builtin_ia32_sqrtps(u.part[i]);
+  return u.all;
 }
 #else
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return sqrt(x); }
