@@ -47,7 +47,7 @@ def write_trace(
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(trace_events(iterations, device)))
+        temporary.write_text(json.dumps(trace_events(iterations, device)), encoding="utf-8")
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -25,9 +25,9 @@ def _round(name: str, builtin: str, standard: str) -> Function:
     return Function((), f"\n#ifdef M_HOST\n{host}\n#else\n{other}\n#endif\n")
 
 
-# clang knows the instruction for one float; for vectors it is named by width, and wider ones are made
-# of parts: PoCL 3.0's own function of a vector wider than the processor's aborts in LLVM ("Cannot
-# select: fsqrt").
+# clang knows the instruction for one float; for vectors it is named by width, and wider ones are
+# made of parts: PoCL 3.0's own function of a vector wider than the processor's aborts in LLVM
+# ("Cannot select: fsqrt").
 _SQRT: Final = """
 #if defined(M_HOST) && $N == 1
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return __builtin_sqrtf(x); }

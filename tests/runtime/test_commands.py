@@ -112,7 +112,7 @@ def test_bench_has_the_documented_keys(
     # A cold load compiles five kernels and a warm one none.
     assert 0 < result["load_warm_ms"] < result["load_cold_ms"]
     assert [row["name"] for row in result["per_kernel"]][:2] == ["shift", "sum"]
-    assert len(json.loads(trace.read_text())["traceEvents"]) == 1 + 5 * 5
+    assert len(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]) == 1 + 5 * 5
 
 
 def test_bench_shows_a_table_and_takes_an_entry(

@@ -27,7 +27,7 @@ def test_summarize_takes_medians_and_rates_by_hand() -> None:
 def test_trace_is_in_microseconds_since_the_first_enqueue(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
     write_trace(path, SPANS, "a device")
-    trace = json.loads(path.read_text())
+    trace = json.loads(path.read_text(encoding="utf-8"))
     assert trace == trace_events(SPANS, "a device")
     name, *events = trace["traceEvents"]
     assert name["args"] == {"name": "a device"}

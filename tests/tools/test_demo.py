@@ -40,7 +40,9 @@ def test_demo_drives_the_daemon_process_over_the_bus(
     assert result["valid"] == result["messages"]["modelV2"]
     names = {str(event.which()) for event in read_log(tmp_path / "demo" / "drive.rlog.zst")}
     assert names >= {*OUTPUT_SERVICES, "carState", "liveCalibration", "roadCameraState"}
-    assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text()
+    assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text(
+        encoding="utf-8"
+    )
 
 
 @pytest.mark.opencl
