@@ -2,6 +2,7 @@
 #
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
+#   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
@@ -15,6 +16,7 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
 BUILD := build
 PYTEST_ARGS ?=
+CONDITIONS_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 
@@ -26,7 +28,7 @@ ONNX_ARGS ?=
 FUZZ_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test onnx fuzz check format bench clean
+.PHONY: help setup demo test test-conditions onnx fuzz check format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -52,6 +54,10 @@ test: $(STAMP)
 		test $$? -eq $(if $(PYTEST_ARGS),5,0)
 	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || \
 		test $$? -eq $(if $(PYTEST_ARGS),5,0)
+
+# CONDITIONS_ARGS: names of conditions, --full, --list.
+test-conditions: $(STAMP)
+	$(BIN)/python -m tests.conditions $(CONDITIONS_ARGS)
 
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \

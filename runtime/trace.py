@@ -115,7 +115,7 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
     target = Path(path)
     temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(trace))
+        temporary.write_text(json.dumps(trace), encoding="utf-8")
         temporary.replace(target)
     except OSError as error:
         temporary.unlink(missing_ok=True)

@@ -231,7 +231,7 @@ def measure(
 
 def resident_mib() -> float:
     """Return this process's resident memory in MiB (Linux: VmRSS of /proc/self/status)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0

@@ -77,7 +77,7 @@ class Usage:
 
 def usage_of(pid: int) -> Usage:
     """Return the memory and descriptors of a process (Linux: /proc)."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return Usage(int(line.split()[1]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())))
 
@@ -138,7 +138,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory:
         bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
         config = Path(directory) / "bench.toml"
-        config.write_text(_camera_config(size))
+        config.write_text(_camera_config(size), encoding="utf-8")
         serve = ["--server", server, "--bus", bus, "--size", str(size[0]), str(size[1])]
         serve += ["--frames", str(frames), "--rate-hz", str(RATE_HZ)]
         work = ["run", "--model", str(model), "--demo", "--config", str(config)]

@@ -130,7 +130,7 @@ def _make_model(directory: Path, *, quiet: bool) -> Path:
     target = directory / "driving.pkl"
     stamp = directory / "driving.stamp"
     fingerprint = _fingerprint(camera.width, camera.height)
-    if target.exists() and stamp.exists() and stamp.read_text() == fingerprint:
+    if target.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
         _say(f"model: {target}, compiled earlier", quiet=quiet)
         return target
     stamp.unlink(missing_ok=True)
@@ -139,7 +139,7 @@ def _make_model(directory: Path, *, quiet: bool) -> Path:
     onnx_files = [str(models / "vision.onnx"), str(models / "policy.onnx")]
     size = f"{camera.width}x{camera.height}"
     _modeld("compile", *onnx_files, "-o", str(target), "--camera", size, quiet=quiet)
-    stamp.write_text(fingerprint)
+    stamp.write_text(fingerprint, encoding="utf-8")
     return target
 
 

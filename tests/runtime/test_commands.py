@@ -112,7 +112,7 @@ def test_bench_has_the_documented_keys(
     # A cold load compiles five kernels and a warm one none.
     assert 0 < result["load_warm_ms"] < result["load_cold_ms"]
     assert [row["name"] for row in result["per_kernel"]][:2] == ["shift", "sum"]
-    events = json.loads(trace.read_text())["traceEvents"]
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
     assert result["trace_runs"] == 7  # as many as --iters says; each with its 5 launches
     assert len(events) == 2 + 7 * (1 + 5)
     assert {"/shift", "/sum"} <= {event["name"] for event in events}

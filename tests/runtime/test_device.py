@@ -83,7 +83,7 @@ def test_pocl_links_with_ziglang_where_there_is_no_ld(tmp_path: Path) -> None:
         result = run_in_fresh_process(tmp_path, PATH="/nonexistent", PYTHONPATH=str(package.parent))
         assert (result.returncode, result.stderr) == (0, "")
         assert result.stdout.split() == ["12.0", "24.0", "36.0", "48.0"]
-    assert set(log.read_text().split()) == {"ld.lld"}
+    assert set(log.read_text(encoding="utf-8").split()) == {"ld.lld"}
 
 
 def test_linker_of_the_default_path_is_found_where_path_is_not_set(tmp_path: Path) -> None:

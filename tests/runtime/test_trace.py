@@ -41,7 +41,7 @@ def test_trace_says_what_ran_in_microseconds_since_the_first_enqueue(tmp_path: P
     path = tmp_path / "trace.json"
     trace = trace_events(SPANS, "a device", MANIFEST, "run")
     write_trace(path, trace)
-    assert json.loads(path.read_text()) == trace
+    assert json.loads(path.read_text(encoding="utf-8")) == trace
     assert list(tmp_path.iterdir()) == [path]
     device, thread, *events = trace["traceEvents"]
     assert device["args"] == {"name": "a device"}

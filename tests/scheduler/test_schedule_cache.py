@@ -317,10 +317,10 @@ def test_the_directory_is_private(directory: Path, log: Log) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_no_error(directory: Path, log: Log) -> None:
-    directory.write_text("a file in its place")
+    directory.write_text("a file in its place", encoding="utf-8")
     emitted(network())
     assert log.take() == ["compiled"]
-    assert directory.read_text() == "a file in its place"
+    assert directory.read_text(encoding="utf-8") == "a file in its place"
 
 
 def test_disk_use_is_bounded_and_the_oldest_used_go_first(directory: Path) -> None:
@@ -407,7 +407,7 @@ from pathlib import Path
 from scheduler.schedule_cache import compiler_version
 print(compiler_version())
 path = Path("scheduler/emit.py")
-path.write_text(path.read_text() + "# changed while it ran\\n")
+path.write_text(path.read_text(encoding="utf-8") + "# changed while it ran\\n")
 print(compiler_version())
 """
 

@@ -45,7 +45,7 @@ def test_demo_drives_the_daemon_process_over_the_bus(
     assert result["logged"] == {name: names[name] for name in OUTPUT_SERVICES}
     assert result["logged"]["modelV2"] > result["messages"]["modelV2"]
     assert not {"initData", "sentinel"} & set(names)  # docs/formats/bus.md, Logs
-    assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text()
+    assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.opencl

@@ -141,7 +141,7 @@ def test_directory_that_is_a_file_is_a_usage_error(
     (tmp_path / "file").write_text("mine")
     assert cli.main(["make-model", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert (tmp_path / "file").read_text() == "mine"
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
 def test_sizes_are_those_of_the_2025_models(examples: dict[str, ExampleModel]) -> None:

@@ -85,4 +85,4 @@ def test_no_command_overwrites_its_input(
     places = [str(tmp_path / a) if a in ("F", "G", "H") else a for a in arguments]
     assert cli.main(places) == 2
     assert "which would be lost" in capsys.readouterr().err
-    assert precious.read_text() == "precious"
+    assert precious.read_text(encoding="utf-8") == "precious"

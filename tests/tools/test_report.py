@@ -96,7 +96,7 @@ def test_drive_without_messages_still_gives_a_page() -> None:
 def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, _report([_model(0)], 1))
-    before = path.read_text()
+    before = path.read_text(encoding="utf-8")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # What a full disk does, without one.
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
@@ -105,14 +105,14 @@ def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
             write_report(path, _report([], 5))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_text() == before
+    assert path.read_text(encoding="utf-8") == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_name_that_is_no_text_does_not_cost_the_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, Report("drive\udcff.mp4", "s", {}, summarize([]), 0, [], Mounting()))
-    assert "<h1>drive?.mp4</h1>" in path.read_text()
+    assert "<h1>drive?.mp4</h1>" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

@@ -241,8 +241,8 @@ def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
     """
     found = {2: 1 << 20, 3: 0}
     for index in sorted(directory.glob("index*")):
-        level = int((index / "level").read_text())
-        text = (index / "size").read_text().strip()
+        level = int((index / "level").read_text(encoding="utf-8"))
+        text = (index / "size").read_text(encoding="utf-8").strip()
         if level in found:
             found[level] = int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}[text[-1]]
     return found[2], found[3]
@@ -264,7 +264,7 @@ def measure_sgemm(size: int = SGEMM_SIZE) -> float:
 def cpu_name() -> str:
     """Return the name of the CPU as Linux gives it, with the number of cores we may use."""
     name = "unknown CPU"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             name = line.partition(":")[2].strip()
             break
