@@ -3,6 +3,7 @@
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
+#   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -19,8 +20,11 @@ BENCH_ARGS ?=
 ONNX_WORKERS ?= 2
 ONNX_ARGS ?=
 
+# Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
+DRIVERS_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test onnx check format bench clean
+.PHONY: help setup demo test onnx test-drivers check format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -50,6 +54,9 @@ test: $(STAMP)
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \
 		--onnx-failures $(BUILD)/onnx-failures.txt -q -r fE $(ONNX_ARGS)
+
+test-drivers: $(STAMP)
+	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
