@@ -5,6 +5,7 @@
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
+#   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make clean   remove build/ and the tools' caches; make help: this list
@@ -27,8 +28,11 @@ ONNX_ARGS ?=
 # Of `make fuzz`: kinds of programs, how many, for how long; `python -m tests.fuzz --help`.
 FUZZ_ARGS ?=
 
+# Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
+DRIVERS_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions onnx fuzz check format bench clean
+.PHONY: help setup demo test test-conditions onnx test-drivers fuzz check format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -65,6 +69,9 @@ onnx: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+test-drivers: $(STAMP)
+	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .
