@@ -12,6 +12,7 @@ import math
 from scheduler import dtype as dt
 from scheduler.dtype import DType
 from scheduler.errors import LoweringError
+from scheduler.lower.prelude_double import PREFIX
 from scheduler.node import Node
 from scheduler.ops import COMPARE, Op
 
@@ -137,9 +138,9 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     if op in _INFIX:
         return f"({src[0]} {_INFIX[op]} {src[1]})"
     if op is Op.GELU and kind is dt.float64:
-        return f"({src[0]} * 0.5 * (erf({src[0]} * 0.70710678118654752440) + 1.0))"
+        return f"({src[0]} * 0.5 * ({PREFIX}erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
-        name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
+        name = _CALL[op] if kind is not dt.float64 else f"{PREFIX}{_CALL[op].removeprefix('m_')}"
         return f"{name}({', '.join(src)})"
     return _unary(op, src[0], kind, lanes)
 
@@ -172,7 +173,7 @@ def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
         return f"(-{a})"
     if op is Op.ABS:
         if kind.is_float:
-            return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
+            return f"m_fabs({a})" if kind is not dt.float64 else f"{PREFIX}fabs({a})"
         if kind.is_unsigned or kind is dt.bool_:
             return a
         return choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from scheduler.lower import prelude_exp, prelude_pow, prelude_round, prelude_trig
+from scheduler.lower import prelude_double, prelude_exp, prelude_pow, prelude_round, prelude_trig
 from scheduler.lower.prelude_text import ABSOLUTE, Function, Host, unary
 
 # gelu: relative to |x|, which is what the sum of a product feels.
@@ -67,6 +67,7 @@ _FUNCTIONS: Final = {
     **prelude_exp.FUNCTIONS,
     **prelude_trig.FUNCTIONS,
     **prelude_pow.FUNCTIONS,
+    **prelude_double.FUNCTIONS,
 }
 # Names under which kernels call functions that define several.
 _ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}
