@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from runtime import Program, choose_device
 from runtime.artifact import from_memory
 from runtime.program_cache import shared_cache
-from scheduler import handles, interp, value_cache
+from scheduler import device_spec, handles, interp, value_cache
 from scheduler.eager_plan import (
     BUFFER_VIEWS,
     INVERTIBLE,
@@ -32,6 +32,7 @@ from scheduler.kernelize.memory_plan import ALIGNMENT
 from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.schedule_cache import emitted_for
+from scheduler.targets import spec_of_device
 
 Array = NDArray[Any]
 
@@ -203,9 +204,10 @@ def execute(
     """Compile and run a plan; return its outputs and what it left in assigned buffers, by name."""
     if not plan.graph.outputs and not plan.writes:
         return {}, {}
-    made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
-    data = _with_states(made.manifest, made.data, plan.states())
     opened = choose_device(device)
+    with device_spec.using(device_spec.chosen() or spec_of_device(opened)):
+        made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
+    data = _with_states(made.manifest, made.data, plan.states())
     artifact = from_memory(made.manifest, data)
     with Program(artifact, opened, shared_cache(opened)) as program:
         results = program.run({**plan.feeds({s.name for s in program.inputs}), **inputs})
