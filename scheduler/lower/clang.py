@@ -2,8 +2,8 @@
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
 them. Integers wrap around, so what could overflow is written with unsigned operands (`_wrapped`):
-in C a signed overflow has no meaning, and compilers use that. Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is
-written m_fma.
+in C a signed overflow has no meaning, and compilers use that. Halves are computed as floats and
+rounded when stored. FP contraction is off: what is fused is written m_fma.
 """
 
 from __future__ import annotations
@@ -73,10 +73,10 @@ def literal(value: float | int | bool, dtype: DType) -> str:
         if dtype.name == "int32" and value == -(2**31):
             return "(-2147483647 - 1)"
         return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
-    if math.isnan(value):
-        return "NAN"
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
+    if not math.isfinite(value):
+        text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        wide = "(double)" if dtype is dt.float64 else ""
+        return f"({wide}{text})" if wide or text[0] == "-" else text
     text = float(value).hex() + ("" if dtype is dt.float64 else "f")
     return f"({text})" if text.startswith("-") else text
 
@@ -140,16 +140,30 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     if op in (Op.IDIV, Op.MOD):
         known = node.src[1].op is Op.CONST and node.src[1].arg not in (0, -1)
         return _divide(op, src[0], src[1], kind, lanes, known=known)
-    if op in _WRAPS and kind.is_int:
-        return _wrapped(_INFIX[op], src[0], src[1], kind, lanes)
     if op in _INFIX:
-        return f"({src[0]} {_INFIX[op]} {src[1]})"
-    if op is Op.GELU and kind is dt.float64:
-        return f"({src[0]} * 0.5 * (erf({src[0]} * 0.70710678118654752440) + 1.0))"
+        wraps = op in _WRAPS and kind.is_int
+        plain = f"({src[0]} {_INFIX[op]} {src[1]})"
+        return _wrapped(_INFIX[op], src[0], src[1], kind, lanes) if wraps else plain
     if op in _CALL:
-        name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
-        return f"{name}({', '.join(src)})"
+        return _call(_CALL[op], src, kind, lanes)
     return _unary(op, src[0], kind, lanes)
+
+
+def _call(name: str, src: list[str], kind: DType, lanes: int) -> str:
+    """Return the call of a function of the prelude; of doubles, of the device's library.
+
+    That is called for each lane: PoCL's compiler aborts the process on some calls with double8.
+    """
+    if kind is not dt.float64:
+        return f"{name}({', '.join(src)})"
+    if name == "m_gelu":
+        error = _call("m_erf", [f"({src[0]} * 0.70710678118654752440)"], kind, lanes)
+        return f"({src[0]} * 0.5 * ({error} + 1.0))"
+    name = name.removeprefix("m_")
+    if lanes == 1:
+        return f"{name}({', '.join(src)})"
+    each = (f"{name}({', '.join(f'({s}).s{k:x}' for s in src)})" for k in range(lanes))
+    return f"(double{lanes})({', '.join(each)})"
 
 
 def _wrapped(sign: str, a: str, b: str, kind: DType, lanes: int) -> str:
@@ -195,7 +209,7 @@ def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
         return _negated(a, kind, lanes)
     if op is Op.ABS:
         if kind.is_float:
-            return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
+            return _call("m_fabs", [a], kind, lanes)
         if kind.is_unsigned or kind is dt.bool_:
             return a
         return choose(_negative(a, kind, lanes), _negated(a, kind, lanes), a, kind, lanes)

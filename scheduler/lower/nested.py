@@ -249,8 +249,9 @@ class Loops:
             for source in term.src:
                 self.v.evaluate(source, instance)
             a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
-            function = "fma" if node.dtype is dt.float64 else "m_fma"
-            return f"{function}({a}, {b}, {name})"
+            if node.dtype is dt.float64:  # fma of double8 is a call, and wrong or fatal with PoCL
+                return f"{a} * {b} + {name}"
+            return f"m_fma({a}, {b}, {name})"
         self.v.evaluate(term, instance)
         value = self.v.in_lanes(term, instance, lanes)
         return clang.combine(op, name, value, node.dtype, lanes)

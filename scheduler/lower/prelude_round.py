@@ -25,7 +25,8 @@ def _round(name: str, builtin: str, standard: str) -> Function:
     return Function((), f"\n#ifdef M_HOST\n{host}\n#else\n{other}\n#endif\n")
 
 
-# clang knows the instruction for one float; for vectors it is named by width.
+# clang knows the instruction for one float; for vectors it is named by width. PoCL's own function
+# for vectors wider than the processor's aborts the process.
 _SQRT: Final = """
 #if defined(M_HOST) && $N == 1
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return __builtin_sqrtf(x); }
@@ -38,6 +39,20 @@ M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
   typedef float lanes __attribute__((vector_size(32)));
   return __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x, lanes)), $T);
+}
+#elif defined(M_HOST) && defined(__AVX__) && $N == 16
+M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
+  typedef float lanes __attribute__((vector_size(32)));
+  $T root;
+  root.lo = __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x.lo, lanes)), float8);
+  root.hi = __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x.hi, lanes)), float8);
+  return root;
+}
+#elif defined(M_HOST) && $N > 4
+M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) {
+  $T root;
+  for (int i = 0; i < $N; i++) root[i] = __builtin_sqrtf(x[i]);
+  return root;
 }
 #else
 M_INLINE $T __attribute__((overloadable)) m_sqrt($T x) { return sqrt(x); }
