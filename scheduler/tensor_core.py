@@ -297,7 +297,11 @@ def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[An
     elif is_array:
         values = np.asarray(data)
     else:
-        return const(data, target or _scalar_dtype(data))
+        kind = target or _scalar_dtype(data)
+        _check_range(np.asarray(data), kind)
+        return const(data, kind)
+    if isinstance(data, Sequence) and target is not None:
+        _check_range(values, target)
     own = dt.from_numpy(values.dtype)
     if values.ndim == 0:
         return const(values.item(), target or own)
@@ -319,9 +323,22 @@ def _is_whole_buffer(node: Node) -> bool:
 
 
 def _scalar_dtype(value: Scalar) -> DType:
+    """Return the type of a Python number: of an integer the first of three that holds it."""
     if isinstance(value, bool):
         return dt.bool_
-    return dt.int32 if isinstance(value, int) else dt.float32
+    if not isinstance(value, int):
+        return dt.float32
+    kinds = (dt.int32, dt.int64, dt.uint64)
+    return next((kind for kind in kinds if dt.holds(kind, value)), dt.int64)
+
+
+def _check_range(values: NDArray[Any], kind: DType) -> None:
+    """Refuse Python integers that a type does not hold; arrays have a type, and are converted."""
+    if not kind.is_int or values.dtype.kind not in "iuO" or not values.size:
+        return
+    for value in (values.min(), values.max()):
+        if not isinstance(value, int | np.integer) or not dt.holds(kind, int(value)):
+            raise ModelError(f"{value} is no {kind}; give a wider type, or an array of another one")
 
 
 def evaluate(

@@ -74,6 +74,7 @@ class TensorMath(TensorShape):
         a, b = self.broadcast_with(other)
         if a.dtype.is_float:
             return a.binary(Op.DIV, b).floor()
+        b = _divisor(b)
         quotient = a.binary(Op.IDIV, b)
         inexact = (quotient * b).ne(a)
         return inexact.binary(Op.AND, (a < 0).ne(b < 0)).where(quotient - 1, quotient)
@@ -83,7 +84,9 @@ class TensorMath(TensorShape):
 
     @rounds_once
     def __mod__(self, other: Other) -> Self:
-        return self.binary(Op.SUB, (self // other) * other)
+        a, b = self.broadcast_with(other)
+        b = b if b.dtype.is_float else _divisor(b)
+        return a.binary(Op.SUB, (a // b) * b)
 
     def __rmod__(self, other: Other) -> Self:
         return self.operand(other) % self
@@ -366,6 +369,15 @@ class TensorMath(TensorShape):
 
 def _is_operand(value: object) -> bool:
     return isinstance(value, TensorMath | np.ndarray | np.generic | int | float | list | tuple)
+
+
+def _divisor(x: T) -> T:
+    """Return integers to divide by: 0 counts as 1."""
+    node = x.node
+    while node.op in (Op.EXPAND, Op.RESHAPE):
+        node = node.src[0]
+    known = node.op is Op.CONST and node.arg != 0
+    return x if known else x.eq(0).where(1, x)
 
 
 def _as_float(x: T) -> T:

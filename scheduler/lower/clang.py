@@ -80,10 +80,10 @@ def literal(value: float | int | bool, dtype: DType) -> str:
         if dtype.name == "int32" and value == -(2**31):
             return "(-2147483647 - 1)"
         return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
-    if math.isnan(value):
-        return "NAN"
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
+    if not math.isfinite(value):
+        text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        wide = "(double)" if dtype is dt.float64 else ""
+        return f"({wide}{text})" if wide or text[0] == "-" else text
     text = float(value).hex() + ("" if dtype is dt.float64 else "f")
     return f"({text})" if text.startswith("-") else text
 

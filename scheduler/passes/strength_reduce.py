@@ -2,7 +2,7 @@
 
 x / c                                  ->  x * (1/c)        float32 and float64, c constant
 (x * c) * d                            ->  x * (c*d)
-pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x), ...
+pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infinity, ...
 1 / y                                  ->  recip(y)
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
@@ -26,6 +26,7 @@ from scheduler.node import Node, alu, const, toposort
 from scheduler.ops import Op
 from scheduler.passes.uniform import value_of
 from scheduler.rewrite import unchanged, with_sources
+from scheduler.tensor_power import half_power
 
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.
@@ -117,7 +118,7 @@ def _power(node: Node) -> Node | None:
     if not isinstance(exponent, float) or not math.isfinite(exponent):
         return None
     if abs(exponent) == 0.5:
-        root = alu(Op.SQRT, base)
+        root = half_power(base)
         return root if exponent > 0 else alu(Op.RECIP, root)
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
+from scheduler import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes
 from scheduler.tensor import Tensor
 
@@ -45,10 +46,15 @@ def total(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 
 def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return the mean; integers are divided towards zero; the mean of nothing is NaN, or 0."""
+    """Return the mean; the mean of nothing is NaN, or 0.
+
+    Integers are divided towards zero; the sum of those of 32 bits or less does not wrap around.
+    """
     count = math.prod(x.shape[a] for a in axes)
     if not x.dtype.is_float:
-        return total(x, axes, keepdim=keepdim).trunc_div(count)
+        most = count * (1 << 8 * x.dtype.itemsize)
+        wide = x.cast(dt.int64) if x.dtype.itemsize < 8 and most > 1 << 31 else x
+        return wide.sum(axes, keepdim=keepdim).trunc_div(count).cast(x.dtype)
     if not count:
         return x.sum(axes, keepdim=keepdim) + math.nan
     return x.mean(axes, keepdim=keepdim)
