@@ -1,4 +1,4 @@
-"""The example models on the driver at hand against onnxruntime; a small one under oclgrind."""
+"""The example models on the driver at hand against onnxruntime."""
 
 from __future__ import annotations
 
@@ -16,16 +16,13 @@ from scheduler.compile import compile_plain
 from scheduler.device_spec import SPECS
 from scheduler.onnx_import import from_proto
 from scheduler.targets import spec_of_device
-from tests.drivers.test_programs import apart
 from tools.example_models.policy import build_policy
-from tools.example_models.vision import VisionConfig, build_vision
+from tools.example_models.vision import build_vision
 
 pytestmark = pytest.mark.opencl
-SMALL_VISION = VisionConfig(dims=(4, 8), depths=(1, 1), expansion=1, head_width=4)
 MODELS: dict[str, Callable[[], tuple[onnx.ModelProto, int]]] = {
     "vision": lambda: build_vision(0),
     "policy": lambda: build_policy(0),
-    "small-vision": lambda: build_vision(0, SMALL_VISION),
 }
 
 
@@ -54,8 +51,6 @@ def agrees(name: str, target: str) -> None:
 @pytest.mark.parametrize("target", ["here", "adreno"])
 @pytest.mark.parametrize("name", MODELS)
 def test_model(name: str, target: str, driver: str) -> None:
-    if (driver == "oclgrind") is not name.startswith("small"):
-        pytest.skip("whole models take hours in an interpreter; the small one is for it")
-    if driver == "oclgrind" and target == "here":
-        pytest.skip("row gpu without images; one row is enough")
-    apart(driver, agrees, name, target)
+    if driver == "oclgrind":
+        pytest.skip("hours in an interpreter; their kinds of layers are in cases.py")
+    agrees(name, target)

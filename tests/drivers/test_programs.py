@@ -40,10 +40,15 @@ def row_of(name: str) -> DeviceSpec:
 
 
 def loaded(
-    row: DeviceSpec, outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = (), **how: str
+    row: DeviceSpec,
+    outputs: Mapping[str, Tensor],
+    writes: Sequence[Tensor] = (),
+    *,
+    precision: str = "fp32",
 ) -> Program:
     with using(row):
-        plan = schedule({n: t.node for n, t in outputs.items()}, [w.node for w in writes], **how)
+        nodes = {n: t.node for n, t in outputs.items()}
+        plan = schedule(nodes, [w.node for w in writes], precision=precision)
         made = emit({"run": plan}, name="test", kind="plain")
     device = choose_device(None)
     return Program(from_memory(made.manifest, made.data), device, shared_cache(device))
