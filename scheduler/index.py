@@ -20,6 +20,9 @@ from scheduler.interned import Interned
 if TYPE_CHECKING:
     from scheduler.node import Node
 
+# Kernels compute indices in int: what one may be.
+LARGEST = 2**31 - 1
+
 _serial = count()
 # Weak: expressions of a finished compilation go away with its kernels.
 _atoms: Interned[Atom] = Interned()

@@ -172,6 +172,8 @@ def _buffer(_: tuple[Node, ...], arg: Any) -> Shape:
 
 
 def _iota(_: tuple[Node, ...], arg: Any) -> Shape:
+    if arg > 1 << 31:
+        raise VerifyError(f"positions along {arg} elements do not fit into int32; work on parts")
     return (int(arg),)
 
 

@@ -283,6 +283,10 @@ def _row_index(value: Node, size: int) -> Ix:
         return known
     if _is_within(value, size):
         return ixs.of(ixs.value_atom(value, 0, size - 1))
+    if size > ixs.LARGEST:
+        raise LoweringError(
+            f"a gather from an axis of {size} elements; at most {ixs.LARGEST}: gather from parts"
+        )
     row, zero = _counted_from_start(value, size), const(0, dt.int32)
     row = alu(Op.MIN, alu(Op.MAX, row, zero), const(size - 1, dt.int32))
     return ixs.of(ixs.value_atom(row, 0, size - 1))

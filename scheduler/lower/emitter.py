@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from scheduler import index as ixs
+from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix, Predicate
 
 
@@ -113,11 +114,20 @@ class Emitter:
         return max((self._depths[a] for a in ixs.leaves(ix)), default=0)
 
     def index(self, ix: Ix) -> str:
-        """Return the C expression of an index; divisions and remainders become variables."""
+        """Return the C expression of an index; divisions and remainders become variables.
+
+        Raises:
+            LoweringError: a step of it may be more than an int holds.
+        """
         parts = []
+        low = high = 0
         for atom, factor in ix.terms:
+            ends = (atom.lo * factor, atom.hi * factor)
+            low, high = low + min(ends), high + max(ends)
+            _check(max(abs(e) for e in (*ends, low, high)))
             text = self._atom(atom)
             parts.append(text if factor == 1 else f"{text} * {factor}")
+        _check(max(abs(low + ix.const), abs(high + ix.const)))
         if ix.const or not parts:
             parts.append(str(ix.const))
         return " + ".join(parts)
@@ -129,6 +139,7 @@ class Emitter:
         text = f"({self.index(inner)})"
         if inner.lo < 0:  # C truncates; shift into the non-negative by a multiple of n
             shift = -(inner.lo // n) * n
+            _check(inner.hi + shift)
             text = f"({text} + {shift})"
             text = f"{text} / {n} - {shift // n}" if atom.kind == "div" else f"{text} % {n}"
         else:
@@ -163,3 +174,11 @@ class Emitter:
             stack.append(("}", depth))
             stack.extend((line, depth + 1) for line in reversed(item.lines))
         return "\n".join(out)
+
+
+def _check(value: int) -> None:
+    if value > ixs.LARGEST:
+        raise LoweringError(
+            f"an index of up to {value} elements, also in what is never stored; "
+            f"at most {ixs.LARGEST}: use a smaller batch, or work on parts"
+        )

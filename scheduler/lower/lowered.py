@@ -40,7 +40,7 @@ from scheduler.ops import COST, ELEMENTWISE, Op
 from scheduler.tuned_table import tuned_schedule
 
 # Kernels index with int.
-MAX_OFFSET = 2**31 - 1
+MAX_OFFSET = ixs.LARGEST
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ import numpy as np
 
 from scheduler import dtype as dt
 from scheduler import index as ixs
+from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix, Predicate
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.lower import clang
@@ -67,6 +68,8 @@ class Loops:
         return self._open(stack, count, ("0", str(count)), f"{NO_UNROLL} ")
 
     def _open(self, stack: ExitStack, count: int, bounds: tuple[str, str], hint: str = "") -> Ix:
+        if count > ixs.LARGEST:
+            raise LoweringError(f"a loop of {count} steps; at most {ixs.LARGEST}: work on parts")
         name = self.e.fresh("i")
         step = ixs.new_range(count, name)
         header = f"{hint}for (int {name} = {bounds[0]}; {name} < {bounds[1]}; {name}++)"

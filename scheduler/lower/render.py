@@ -17,6 +17,7 @@ from math import prod
 from scheduler import device_spec
 from scheduler import dtype as dt
 from scheduler import index as ixs
+from scheduler.errors import LoweringError
 from scheduler.index import Atom, Ix
 from scheduler.lower import clang
 from scheduler.lower.emitter import Emitter
@@ -253,6 +254,9 @@ def render(nests: Sequence[Nest]) -> Rendered:
 
     Args:
         nests: its loop nests; of several, each work-item runs one.
+
+    Raises:
+        LoweringError: there are more work-items, or larger indices, than an int holds.
     """
     nodes = dict.fromkeys(node for nest in nests for node in nest.outputs)
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
@@ -266,6 +270,8 @@ def render(nests: Sequence[Nest]) -> Rendered:
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
     items = sum(nest.schedule.items for nest in nests)
+    if items > ixs.LARGEST:
+        raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
     text = f"({', '.join(parameters)})\n{{\n{guard_of(items)}{lines}\n}}\n"
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     return Rendered(text, tuple(inputs), items, lanes)

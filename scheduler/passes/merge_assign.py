@@ -90,6 +90,9 @@ def _scattered(
     """Return which rows of an axis an index names, and the value that each of them takes."""
     count = index.shape[0]
     rows = TensorMath.of(make(Op.IOTA, dt.int32, (), size)).unsqueeze(1)
+    if not dt.holds(dt.int32, int(dt.max_value(index.dtype))):  # what is outside must stay so
+        index = index.minimum(size)
+        index = index if index.dtype.is_unsigned else index.maximum(-size - 1)
     at = index.cast(dt.int32)
     at = (at < 0).where(at + size, at).unsqueeze(0)
     turn = TensorMath.of(make(Op.IOTA, dt.int32, (), count)).unsqueeze(0)

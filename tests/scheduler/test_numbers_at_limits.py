@@ -10,8 +10,10 @@ from onnx import TensorProto, helper
 
 from scheduler import Tensor
 from scheduler import dtype as dt
-from scheduler.errors import ModelError
+from scheduler.errors import LoweringError, ModelError, VerifyError
 from scheduler.onnx_backend import prepare
+from scheduler.schedule import schedule
+from tests.scheduler.on_device import load
 
 I32 = np.iinfo(np.int32)
 
@@ -91,3 +93,35 @@ def test_infinite_coordinates_are_outside(mode: str, padding: str, want: list[fl
     made = model("GridSample", shapes, TensorProto.FLOAT, mode=mode, padding_mode=padding)
     (found,) = prepare(made).run([image, grid])
     np.testing.assert_allclose(found.reshape(-1), want, rtol=1e-6)
+
+
+def wide() -> Tensor:
+    """Return 3e9 elements that nobody stores."""
+    rows, columns = Tensor.input("x", (50000, 1)), Tensor.input("y", (1, 60000))
+    return rows.maximum(columns)
+
+
+def test_an_index_beyond_an_int_is_refused_by_name() -> None:
+    flat, rows = wide().reshape(3_000_000_000), Tensor.input("i", (3,), dt.int64)
+    with pytest.raises(LoweringError, match="a gather from an axis of 3000000000 elements"):
+        lowered(flat.gather(rows, 0))
+    with pytest.raises(LoweringError, match="gather from an axis of 3000000000 elements"):
+        lowered(wide()[rows, rows])
+    with pytest.raises(VerifyError, match="positions along 3000000000 elements"):
+        flat.argmax()
+    with pytest.raises(LoweringError, match=r"an index of up to \d{10} elements"):
+        lowered(flat[::7].gather(rows, 0))
+
+
+def lowered(tensor: Tensor) -> None:
+    """Write the kernels of a value."""
+    assert schedule({"z": tensor.node}).lowered
+
+
+@pytest.mark.opencl
+def test_a_part_of_what_is_too_large_to_store_is_right() -> None:
+    part = wide().reshape(3_000_000_000)[2_900_000_000:2_900_000_003]
+    feeds = {n: np.arange(s, dtype=np.float32) for n, s in (("x", 50000), ("y", 60000))}
+    with load({"z": part}) as program:
+        given = {k.name: feeds[k.name].reshape(k.shape) for k in program.inputs}
+        assert program.run(given)["z"].tolist() == [48333] * 3

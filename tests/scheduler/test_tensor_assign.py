@@ -340,6 +340,9 @@ def test_an_index_beyond_32_bits_is_outside_and_does_not_wrap_around() -> None:
     a = t(np.zeros(6, np.float32))
     a[Tensor(far)] = 1.0
     assert a.tolist() == [0, 0, 1, 0, 0, 0]
+    c = t(np.zeros(6, np.float32))
+    c[Tensor(far)] = t(np.array([1, 2, 3], np.float32))
+    assert c.tolist() == [0, 0, 2, 0, 0, 0]
     b = t(np.zeros(6, np.float32))
     b[Tensor(np.array([2**32 - 1, 4], np.uint32))] = 1.0
     assert b.tolist() == [0, 0, 0, 0, 1, 0]
