@@ -31,6 +31,8 @@ import numpy as np
 
 import runtime
 from tools.errors import ToolError, UsageError
+from tools.lib.bindings import add_bind
+from tools.lib.constants import add_constant
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_size, format_table
 
@@ -90,6 +92,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = parser.add_argument_group("of these")
     options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")
     options.add_argument("--blocks", type=int, default=8, help="--against: blocks of 20 runs (8)")
+    add_bind(options)
+    add_constant(options)
     options.add_argument("--model", type=Path, help="--daemon: driving artifact")
     options.add_argument(
         "--camera", metavar="WxH", help="--daemon, --against: frame size (the artifact's first)"
@@ -102,6 +106,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: the arguments cannot work. RuntimeFault: the artifact or device is not right.
     """
+    if args.against is None and (args.bind or args.constant):
+        raise UsageError("--bind and --constant are for --against; an artifact has them built in")
     mode = next((name for name in MODES if getattr(args, name) not in (None, False)), None)
     if mode in (None, "roofline"):
         if len(args.path) != 1:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from runtime import choose_device
 from tests.runtime import tiny
+from tests.scheduler.tiny_models import model_of, value
 from tests.tools.conftest import SIZE
 from tools import bench_against, bench_bus, bench_daemon, bench_roofline
 from tools.cli import main
@@ -113,6 +115,38 @@ def test_against_shows_a_wrong_result(
     monkeypatch.setitem(peers.PEERS, "numpy", Peer("bench", open_wrong))
     found = run_json(capsys, "--against", "numpy", str(model), "--blocks", "1", *threads)
     assert found["max_rel_err"] > 0.4  # tanh is at most 1
+
+
+@pytest.mark.opencl
+def test_against_binds_and_fixes_inputs_for_everybody(
+    tmp_path: Path, threads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """y = tile(x, times): neither size is known without the options."""
+    nodes = [
+        helper.make_node("Tile", ["x", "times"], ["t"]),
+        helper.make_node("Tanh", ["t"], ["y"]),
+    ]
+    inputs = [value("x", ("batch", 8)), value("times", (2,), TensorProto.INT64)]
+    path = tmp_path / "tile.onnx"
+    onnx.save(model_of(nodes, inputs, [value("y", (None, None))]), path)
+    options = ["--bind", "batch=3", "--constant", "times=2,4", "--blocks", "1", *threads]
+    given: list[tuple[tuple[int, ...], list[str]]] = []
+    opened = peers.PEERS["onnxruntime"].open_variants
+
+    def open_and_look(path: Path, arrays: peers.Arrays, threads: int) -> Sequence[peers.Variant]:
+        variants = opened(path, arrays, threads)
+        variants[0].run()
+        given.append((variants[0].outputs()["y"].shape, list(arrays)))
+        return variants
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(peers.PEERS, "onnxruntime", Peer("bench", open_and_look))
+        found = run_json(capsys, "--against", "onnxruntime", str(path), *options)
+    assert given == [((6, 32), ["x"])]
+    assert found["max_rel_err"] < 1e-5
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tile.onnx"]
+    assert "--bind" in error_of(capsys, 2, "--against", "onnxruntime", "a", "b", "--bind", "n=1")
+    assert "are for --against" in error_of(capsys, 2, str(path), "--bind", "n=1")
 
 
 def test_missing_peer_is_one_line_with_the_extra(
