@@ -8,6 +8,7 @@ from typing import Any
 
 from runtime.errors import RuntimeFault
 from runtime.profile import Span
+from runtime.whole_file import whole_file
 
 
 def trace_events(iterations: Sequence[Sequence[Span]], device: str) -> dict[str, Any]:
@@ -45,10 +46,8 @@ def write_trace(
         RuntimeFault: the file cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(trace_events(iterations, device)))
-        temporary.replace(target)
+        with whole_file(target) as file:
+            file.write(json.dumps(trace_events(iterations, device)).encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RuntimeFault(f"{target}: cannot write: {error.strerror or error}") from error
