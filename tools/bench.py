@@ -18,7 +18,6 @@ kernel cache filled and empty, from the file to ready for the first frame.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import runtime
 from tools.errors import ToolError, UsageError
 from tools.lib.bindings import add_bind
 from tools.lib.constants import add_constant
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_size, format_table
 
@@ -141,7 +141,7 @@ def _run_artifact(args: argparse.Namespace) -> int:
     if args.json:
         if args.profile:
             result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]
-        print(json.dumps(result))
+        print_json(result)
     else:
         _print_tables(result, times, len(times) if args.profile else SHOWN_KERNELS)
     return 0

@@ -9,7 +9,6 @@ that `--bind` and `--constant` fix are fixed for everybody: peers get a file tha
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from contextlib import ExitStack
@@ -28,6 +27,7 @@ from tools.lib.blocks import (
     measure_rounds,
 )
 from tools.lib.constants import with_constants
+from tools.lib.json_output import print_json
 from tools.lib.peers import check_installed, open_peer, version_of
 from tools.lib.table import format_table
 
@@ -110,7 +110,7 @@ def run(args: argparse.Namespace) -> int:
     limit_threads(args.threads, args.device)
     result = measure(args, names)
     if args.json:
-        print(json.dumps(as_json(result)))
+        print_json(as_json(result))
     else:
         _print_result(result)
     return 0

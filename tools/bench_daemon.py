@@ -30,6 +30,7 @@ from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
 from tools.errors import ArtifactMismatchError, ToolError, UsageError
+from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
 
 if TYPE_CHECKING:
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     size = _camera_size(args.model, args.camera)
     result = measure(args.model, size, args.daemon, args.device)
     if args.json:
-        print(json.dumps(result))
+        print_json(result)
     else:
         _print_result(result)
     return 0

@@ -7,13 +7,13 @@ have done. See ``tools.lib.roofline`` for the sums.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import runtime
 from tools.bench import make_inputs
 from tools.lib.ceilings import CeilingProbe, Ceilings, describe
+from tools.lib.json_output import print_json
 from tools.lib.roofline import (
     FLAG_ROOFLINE,
     FLAG_SHARE,
@@ -54,7 +54,7 @@ def run(args: argparse.Namespace) -> int:
         rows = make_rows(quietest(profiles), weights, ceilings)
         name = program.manifest.name
     if args.json:
-        print(json.dumps(as_json(name, entry, device.info.name, ceilings, rows)))
+        print_json(as_json(name, entry, device.info.name, ceilings, rows))
     else:
         print(f"{name}, entry {entry}, on {device.info.name}")
         _print_rows(ceilings, rows)
