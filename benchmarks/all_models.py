@@ -151,19 +151,24 @@ def kernel_lines(found: dict[str, Any], shown: int = 12) -> list[str]:
     sgemm = found["ceilings"]["sgemm_gflops"]
     slow = len(found["flagged"])
     ceilings = f"Ceilings: {found['ceilings']['gflops']:.0f} GFLOP/s multiply-adds, {memory}"
-    total = f"{len(found['kernels'])} launches, {found['kernels_ms']:.2f} ms on the device; "
+    total = (
+        f"{len(found['kernels'])} kernels in {len(found['launches'])} launches, "
+        f"{found['kernels_ms']:.2f} ms on the device (medians); "
+    )
     lines = [
         ceilings + (f", numpy sgemm {sgemm:.0f} GFLOP/s." if sgemm else "."),
-        total + f"{slow} take over 2 % of the frame below half of their roofline (!).",
+        total + f"{slow} kernels take over 2 % of the frame below half of their roofline (!), all "
+        f"launches below half {found['below_half_share']:.1%}.",
         "",
-        "| # | from | ms | share | GFLOP/s | GB/s | bound | of roofline | of sgemm |",
+        "| runs | from | ms | share | GFLOP/s | GB/s | bound | of roofline | of sgemm |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kernel in found["kernels"][:shown]:
         origin = ", ".join(kernel["origin"][:2])[:60]
         of_sgemm = "-" if kernel["of_sgemm"] is None else f"{kernel['of_sgemm']:.0%}"
+        runs = len(kernel["launches"])
         lines.append(
-            f"| {kernel['launch']} | {origin} | {kernel['ms']:.3f} | {kernel['share']:.1%} | "
+            f"| {runs} | {origin} | {kernel['ms']:.3f} | {kernel['share']:.1%} | "
             f"{kernel['gflops']:.0f} | {kernel['gbytes_per_s']:.1f} | {kernel['bound']} | "
             f"{kernel['of_roofline']:.0%}{' !' if kernel['flagged'] else ''} | {of_sgemm} |"
         )

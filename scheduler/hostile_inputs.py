@@ -130,11 +130,13 @@ def unsuited(
         half: whether it stores halves.
         flops: operations of the program.
     """
+    nodes = toposort(list(outputs))
+    if kind is Kind.GRID and any(map(_is_power_of_integers, nodes)):
+        return "powers of integers that are not whole go through float32"
     if kind in (Kind.NORMAL, Kind.GRID):
         return ""
     if flops > MOST_FLOPS:
         return "a network of this size meets them everywhere"
-    nodes = toposort(list(outputs))
     if any(node.op is Op.CUSTOM for node in nodes):
         return "sorting and scattering say nothing about them"
     if any(_drops_fraction(node) for node in nodes):
@@ -153,6 +155,15 @@ def unsuited(
 
 def _drops_fraction(node: Node) -> bool:
     return node.op is Op.CAST and node.dtype.is_int and node.src[0].dtype.is_float
+
+
+def _is_power_of_integers(node: Node) -> bool:
+    if node.op is not Op.POW:
+        return False
+    base = node.src[0]
+    while base.op in MOVEMENT:
+        base = base.src[0]
+    return base.op is Op.CAST and base.src[0].dtype.is_int
 
 
 def _sums(node: Node) -> bool:

@@ -198,17 +198,19 @@ def test_roofline_judges_every_launch(
     monkeypatch.setattr(bench_roofline, "ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
     found = run_json(capsys, str(artifact), "--roofline", "--iters", "3")
-    assert sorted(row["launch"] for row in found["kernels"]) == [0, 1, 2, 3, 4]
+    assert sorted(row["launch"] for row in found["launches"]) == [0, 1, 2, 3, 4]
     assert sum(row["share"] for row in found["kernels"]) == pytest.approx(1.0)
-    weights = {row["name"]: row["weight_bytes"] for row in found["kernels"]}
+    weights = {row["name"]: row["weight_bytes"] for row in found["launches"]}
     assert weights == {"shift": 0, "sum": 0, "double_it": 0, "add_weight": 16, "add_bytes": 0}
     # A few bytes in a launch of microseconds: nowhere near what the memory gives.
     assert all(row["of_roofline"] < 0.5 for row in found["kernels"])
+    assert found["below_half_share"] == pytest.approx(1.0)
     assert found["ceilings"]["gflops"] > 0
     assert main(["bench", str(artifact), "--roofline", "--iters", "3"]) == 0
     out = capsys.readouterr().out
     assert "GFLOP/s float32 multiply-adds on all cores" in out
     assert "/add_weight" in out
+    assert "all launches below 50%, small ones too: 100.0%" in out
 
 
 # --- bus and daemon ---------------------------------------------------------------------------
