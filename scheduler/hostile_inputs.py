@@ -143,13 +143,13 @@ def unsuited(
         return "what becomes an integer of them is not defined"
     if kind is Kind.INFINITE:
         is_weighted = any(_sums_products(node) for node in nodes) or _WEIGHS & set(operators)
-        return "in sums of products those with 0 may be left out" if is_weighted else ""
+        return "sums of products may leave out those with 0" if is_weighted else ""
     if "Mod" in operators:
         return "Mod is exact for quotients below 2^24"
     if half:
         return "halves end at 65504"
     if any(map(_sums, nodes)):
-        return "the order of sums is not defined, so neither is where they overflow"
+        return "where sums overflow depends on their order"
     return ""
 
 

@@ -290,8 +290,8 @@ def test_what_is_not_defined_is_not_tried() -> None:
 
 
 SCALED = [node("Mul", ["x", "c"], ["h"]), node("Add", ["h", "half"], ["y"])]
-ORDER = "extremes: the order of sums is not defined, so neither is where they overflow"
-ZEROS = "infinities: in sums of products those with 0 may be left out"
+ORDER = "extremes: where sums overflow depends on their order"
+ZEROS = "infinities: sums of products may leave out those with 0"
 
 
 @pytest.mark.parametrize(

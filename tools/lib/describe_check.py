@@ -41,7 +41,8 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
             yield f"  warning: never changed, here and in the reference: {names}"
         if report.reason:
             yield f"  {report.reason}"
-        yield from (f"  not tried: {reason}" for reason in report.left_out)
+        if report.left_out:
+            yield f"  not tried: {'; '.join(report.left_out)}"
         yield from (f"  {failure}" for failure in report.failures)
 
 
