@@ -2,8 +2,13 @@
 #
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
+#   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
+#   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
+#   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
+#   make setup   only .venv           make format  format the code, fix what can be fixed
+#   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 	command -v $$p >/dev/null 2>&1 && echo $$p && break; done)
@@ -12,6 +17,7 @@ STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
 BUILD := build
 PYTEST_ARGS ?=
+CONDITIONS_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
 
@@ -19,8 +25,14 @@ BENCH_ARGS ?=
 ONNX_WORKERS ?= 2
 ONNX_ARGS ?=
 
+# Of `make fuzz`: kinds of programs, how many, for how long; `python -m tests.fuzz --help`.
+FUZZ_ARGS ?=
+
+# Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
+DRIVERS_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test onnx check format bench clean
+.PHONY: help setup demo test test-conditions onnx test-drivers fuzz check format bench clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -47,9 +59,19 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || \
 		test $$? -eq $(if $(PYTEST_ARGS),5,0)
 
+# CONDITIONS_ARGS: names of conditions, --full, --list.
+test-conditions: $(STAMP)
+	$(BIN)/python -m tests.conditions $(CONDITIONS_ARGS)
+
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \
 		--onnx-failures $(BUILD)/onnx-failures.txt -q -r fE $(ONNX_ARGS)
+
+fuzz: $(STAMP)
+	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+test-drivers: $(STAMP)
+	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
 
 check: $(STAMP)
 	$(BIN)/ruff format --check .

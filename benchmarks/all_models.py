@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 from runtime import choose_device
+from runtime.origin import short_origin
+from runtime.quantities import count_text
 from scheduler import flags
 from tools.lib.ceilings import cpu_name
 from tools.lib.peers import installed
@@ -151,20 +153,19 @@ def kernel_lines(found: dict[str, Any], shown: int = 12) -> list[str]:
     sgemm = found["ceilings"]["sgemm_gflops"]
     slow = len(found["flagged"])
     ceilings = f"Ceilings: {found['ceilings']['gflops']:.0f} GFLOP/s multiply-adds, {memory}"
-    total = (
-        f"{len(found['kernels'])} kernels in {len(found['launches'])} launches, "
-        f"{found['kernels_ms']:.2f} ms on the device (medians); "
-    )
+    kernels = count_text(len(found["kernels"]), "kernel")
+    launches = count_text(len(found["launches"]), "launch")
+    total = f"{kernels} in {launches}, medians, {found['kernels_ms']:.2f} ms on the device; "
     lines = [
         ceilings + (f", numpy sgemm {sgemm:.0f} GFLOP/s." if sgemm else "."),
-        total + f"{slow} kernels take over 2 % of the frame below half of their roofline (!), all "
-        f"launches below half {found['below_half_share']:.1%}.",
+        total + f"over 2 % of the frame below half of their roofline (!): {slow}; all launches "
+        f"below half: {found['below_half_share']:.1%}.",
         "",
         "| runs | from | ms | share | GFLOP/s | GB/s | bound | of roofline | of sgemm |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kernel in found["kernels"][:shown]:
-        origin = ", ".join(kernel["origin"][:2])[:60]
+        origin = short_origin(kernel["origin"])
         of_sgemm = "-" if kernel["of_sgemm"] is None else f"{kernel['of_sgemm']:.0%}"
         runs = len(kernel["launches"])
         lines.append(

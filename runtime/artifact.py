@@ -149,7 +149,10 @@ def _map_file(path: Path) -> mmap.mmap:
 
 def _read_mapping(mapping: mmap.mmap, path: Path) -> Artifact:
     if not is_artifact(mapping[:64]):
-        raise ArtifactError("not a modeld artifact (it does not start with a protocol 5 pickle)")
+        raise ArtifactError(
+            "not a modeld artifact (it does not start with a protocol 5 pickle); modeld compile "
+            "makes one of ONNX files"
+        )
     try:
         raw, header_size = decode(mapping, MAX_HEADER_BYTES)
     except PlainPickleError as error:

@@ -21,12 +21,34 @@ def cache_dir() -> Path:
     process with a warning: what is cached there is lost at exit.
     """
     wanted = _wanted()
+    return wanted if is_usable(wanted) else temporary_dir(str(wanted), "MODELD_CACHE_DIR")
+
+
+def is_usable(directory: Path) -> bool:
+    """Return whether a directory, made private if it was missing, can be written and has space."""
     try:
-        wanted.mkdir(mode=0o700, parents=True, exist_ok=True)
-        writable = os.access(wanted, os.W_OK | os.X_OK) and _has_space(wanted)
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return os.access(directory, os.W_OK | os.X_OK) and _has_space(directory)
     except OSError:
-        writable = False
-    return wanted if writable else _temporary(str(wanted))
+        return False
+
+
+def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
+    """Write a file of the cache directory; writers of the same one race, each leaves it whole.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
 
 
 def _has_space(directory: Path) -> bool:
@@ -50,13 +72,20 @@ def _wanted() -> Path:
 
 
 @functools.cache
-def _temporary(wanted: str) -> Path:
+def temporary_dir(wanted: str, variable: str) -> Path:
+    """Return a directory of this process in place of one that is of no use, and say so.
+
+    Args:
+        wanted: the directory of no use.
+        variable: the environment variable that names another one.
+    """
     directory = tempfile.TemporaryDirectory(prefix="modeld-cache-")
     _KEEP.append(directory)
     logger.warning(
         "%s: cannot be written or is nearly full; kernels are built again at every start "
-        "(set MODELD_CACHE_DIR to a writable directory)",
+        "(set %s to a writable directory)",
         wanted,
+        variable,
     )
     return Path(directory.name)
 

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Final
 
-from runtime.opencl import cl
+from runtime.opencl import cl, pocl_directory
 
 logger = logging.getLogger(__name__)
 
@@ -42,6 +42,7 @@ def build(program: cl.Program, options: str = "") -> cl.Program:
     Raises:
         pyopencl.Error: it does not build; the text holds the build log.
     """
+    pocl_directory.ensure()
     with _STREAM, warnings.catch_warnings(), _without_counts():
         # A log that is not empty is a warning to pyopencl; for us it is for those who debug.
         warnings.simplefilter("ignore", cl.CompilerWarning)

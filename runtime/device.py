@@ -7,15 +7,17 @@ compiler.
 import functools
 import re
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from runtime.errors import NoDeviceError, first_line
 from runtime.linker import MISSING, ensure_linker
 from runtime.opencl import cl
+from runtime.pocl_cpu import POCL
+from runtime.probe import UNKNOWN, examine
+from runtime.workers import Workers, starting, workers_of
 
 _INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
-_POCL: Final = "Portable Computing Language"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +42,14 @@ class DeviceInfo:
     half_arithmetic: bool
     extensions: tuple[str, ...]
     problem: str  # why it cannot be used; empty if it can
+    simd: str = UNKNOWN  # what its compiler generates code for, see `runtime.probe.Finding`
+    vector_width: int = 1  # float32 elements of a vector, as the driver says
+    cpu: str = ""  # the name by which PoCL's compiler knows the CPU
 
     @property
     def is_pocl(self) -> bool:
         """Whether this is a PoCL device."""
-        return self.platform == _POCL
+        return self.platform == POCL
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +59,7 @@ class Device:
     info: DeviceInfo
     handle: cl.Device
     context: cl.Context
+    workers: Workers | None = None  # threads that can be placed; None where there are none
 
 
 def list_devices() -> list[DeviceInfo]:
@@ -62,7 +68,8 @@ def list_devices() -> list[DeviceInfo]:
     Devices that cannot be used are listed too, with the reason in `problem`. On a machine without
     any OpenCL platform the list is empty.
     """
-    return [info for info, _ in _discover()]
+    found = [_examined(info, handle) for info, handle in _discover()]
+    return sorted(found, key=lambda info: bool(info.problem))
 
 
 def choose_device(name: str | None = None) -> Device:
@@ -82,19 +89,35 @@ def choose_device(name: str | None = None) -> Device:
     if not matching:
         names = ", ".join(f"{info.index} {info.name}" for info, _ in found)
         raise NoDeviceError(f"no OpenCL device matches {name!r}; there are: {names}")
-    for info, handle in matching:
+    problems = []
+    for found_info, handle in matching:
+        info = _examined(found_info, handle)
         if not info.problem:
             return _open(info, handle)
-    info = matching[0][0]
-    raise NoDeviceError(f"{info.name}: {info.problem}")
+        problems.append(f"{info.name}: {info.problem}")
+    raise NoDeviceError(problems[0])
+
+
+@functools.lru_cache(maxsize=64)
+def _examined(info: DeviceInfo, handle: cl.Device) -> DeviceInfo:
+    """Return the description with what a first kernel told; each device is tried once."""
+    if info.problem:
+        return info
+    found = examine(handle, info.index)
+    driver = info.driver
+    if found.cpu and not driver.endswith(f"-{found.cpu}"):
+        driver += f"; compiles for {found.cpu}"
+    return replace(info, driver=driver, problem=found.problem, simd=found.simd, cpu=found.cpu)
 
 
 @functools.lru_cache(maxsize=8)
 def _open(info: DeviceInfo, handle: cl.Device) -> Device:
     try:
-        return Device(info, handle, cl.Context([handle]))
+        context = cl.Context([handle])
     except cl.Error as error:
         raise NoDeviceError(f"{info.name}: cannot be opened: {first_line(error)}") from error
+    _, threads = _devices_of(handle.platform)
+    return Device(info, handle, context, workers_of(threads, info.compute_units))
 
 
 def _matches(info: DeviceInfo, name: str) -> bool:
@@ -122,25 +145,36 @@ def _platforms() -> tuple[cl.Platform, ...]:
         ) from error
 
 
+@functools.lru_cache(maxsize=8)
+def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int, ...]]:
+    """Return the devices of a platform, and the threads that its driver started for them."""
+    try:
+        devices, threads = starting(platform.get_devices)
+    except cl.Error:  # a platform may have no device at all, which is no fault
+        return (), ()
+    return tuple(devices), threads
+
+
 def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
-    """Return all devices with their descriptions, preferred first: GPUs, CPUs, others."""
+    """Return all devices with their descriptions, preferred first: GPUs, CPUs (PoCL's), others."""
     found = []
     for number, platform in enumerate(_platforms()):
-        try:
-            devices = platform.get_devices()
-        except cl.Error:  # a platform may have no device at all, which is no fault
-            continue
-        for index, handle in enumerate(devices):
+        for index, handle in enumerate(_devices_of(platform)[0]):
             found.append((_describe(f"{number}:{index}", platform, handle), handle))
-    rank = {"gpu": 0, "cpu": 1}
-    found.sort(key=lambda item: (bool(item[0].problem), rank.get(item[0].kind, 2)))
+    found.sort(key=lambda item: _rank(item[0]))
     return found
+
+
+def _rank(info: DeviceInfo) -> tuple[bool, int, bool]:
+    """Return what devices are sorted by; PoCL is what CPUs are measured with."""
+    kind = {"gpu": 0, "cpu": 1}.get(info.kind, 2)
+    return bool(info.problem), kind, info.kind == "cpu" and not info.is_pocl
 
 
 def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInfo:
     extensions = tuple(sorted(set(handle.extensions.split())))
-    # The device version names the CPU that PoCL compiles for: two machines with the same marketing
-    # name may differ in AVX-512, and a binary of one would crash the other.
+    # The device version names the CPU that PoCL found: two machines with the same marketing name
+    # may differ in AVX-512, and a binary of one would crash the other.
     driver = f"{platform.version.strip()}; {handle.driver_version}; {handle.version.strip()}"
     return DeviceInfo(
         index=index,
@@ -161,6 +195,7 @@ def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInf
         half_arithmetic="cl_khr_fp16" in extensions,
         extensions=extensions,
         problem=_problem_of(platform.name.strip(), handle),
+        vector_width=handle.native_vector_width_float,
     )
 
 
@@ -177,7 +212,7 @@ def _unified_memory(handle: cl.Device) -> bool:
 
 
 def _problem_of(platform: str, handle: cl.Device) -> str:
-    if platform == _POCL and not ensure_linker():
+    if platform == POCL and not ensure_linker():
         return MISSING
     if not handle.available:
         return "the driver says it is not available"

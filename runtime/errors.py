@@ -1,4 +1,4 @@
-"""Errors of the runtime; imports nothing, raised by every module here.
+"""Errors of the runtime; imports nothing of ours, raised by every module here.
 
 RuntimeFault                 exit code 4   something went wrong while a program ran
 ├── ArtifactError            exit code 4   the artifact file is missing, damaged or not for us
@@ -8,6 +8,12 @@ RuntimeFault                 exit code 4   something went wrong while a program 
 
 Each message is one line: where, what was expected, what was found, what to do next.
 """
+
+import re
+from typing import Final
+
+_ERROR_MARK: Final = "error:"
+_SOURCE_FILE: Final = re.compile(r"\S+\.cl:")  # the driver's temporary file says nothing
 
 
 class RuntimeFault(Exception):  # noqa: N818 - the base of the tree is not itself one error
@@ -44,3 +50,11 @@ def first_line(text: object) -> str:
         if line.strip():
             return line.strip()
     return ""
+
+
+def compiler_error(error: Exception) -> str:
+    """Return the line of a build log that says what is wrong."""
+    for line in str(error).splitlines():
+        if _ERROR_MARK in line:
+            return _SOURCE_FILE.sub("line ", line.strip())
+    return first_line(error)

@@ -12,7 +12,7 @@ import shlex
 import shutil
 from pathlib import Path
 
-from runtime.cache_dir import cache_dir
+from runtime.cache_dir import cache_dir, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ def ensure_linker() -> bool:
     shim = cache_dir() / "linker" / "ld"
     script = f'#!/bin/sh\nexec {shlex.quote(str(zig))} ld.lld "$@"\n'
     if not shim.is_file() or shim.read_text() != script:
-        _install(shim, script)
+        write_whole(shim, script.encode(), 0o755)
     path = os.environ.get("PATH")
     os.environ["PATH"] = f"{shim.parent}{os.pathsep}{path}" if path else str(shim.parent)
     logger.info("no ld on PATH: PoCL links with %s", zig)
@@ -52,11 +52,3 @@ def _find_zig() -> Path | None:
         if os.access(zig, os.X_OK):
             return zig
     return None
-
-
-def _install(shim: Path, script: str) -> None:
-    shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    temporary = shim.with_name(f"ld.{os.getpid()}.tmp")
-    temporary.write_text(script)
-    temporary.chmod(0o755)
-    temporary.replace(shim)

@@ -39,6 +39,8 @@ class Program:
         self._artifact: Artifact | None = artifact
         self._manifest = artifact.manifest
         self._device = device
+        self._workers = device.workers
+        self._cache = cache
         self._queue = _open_queue(device)
         _log_target(artifact, device)
         built_before = cache.built_from_source
@@ -69,13 +71,14 @@ class Program:
     def _make_replay(self, cache: ProgramCache) -> Replay | None:
         """Build the replay program, where the artifact has one and this is a device for it.
 
-        Only CPUs replay: work-groups of a GPU need not run in turns, so one that waits for another
-        may wait for ever.
+        Only PoCL's CPU devices replay: their work-groups are threads of the host, which run in
+        turns. Work-groups of a GPU need not, so one that waits for another may wait for ever; other
+        drivers for CPUs promise nothing either, and llvmpipe leaves a loop that waits for long.
         """
         manifest, memory = self._manifest, self._memory
         if manifest.replay is None or memory.memory is None or memory.data is None:
             return None
-        if not replay_enabled():
+        if not (self._device.info.is_pocl and replay_enabled()):
             return None
         index = manifest.replay.program
         try:
@@ -190,7 +193,10 @@ class Program:
         self._execute(bound, bound.steps, inputs, self._queue, None)
         stats = self.stats
         stats.runs += 1
-        stats.last_run_ms = (time.perf_counter_ns() - started_ns) / 1e6
+        duration_ns = time.perf_counter_ns() - started_ns
+        stats.last_run_ms = duration_ns / 1e6
+        if self._workers is not None:
+            self._workers.ran(duration_ns)
         if self._check:
             check_finite(bound.results, bound.name)
             if self._replay is not None and not self._replay.idle(self._queue):
@@ -331,6 +337,7 @@ class Program:
         if self._artifact is None:
             return
         self._queue.finish()
+        self._cache.launched()
         self._entries.clear()
         self._single_steps.clear()
         if self._replay is not None:

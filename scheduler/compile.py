@@ -13,7 +13,7 @@ from runtime.device import choose_device
 from runtime.executor import build_binaries
 from scheduler import device_spec, tuned_table
 from scheduler.device_checks import check_limits
-from scheduler.device_spec import DeviceSpec, spec_of
+from scheduler.device_spec import DeviceSpec
 from scheduler.driving import driving_metadata, make_states, prepare_graph, run_graph
 from scheduler.emit import Emitted
 from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
@@ -202,13 +202,14 @@ def _emitted(
     entries: Mapping[str, EntryGraph], name: str, kind: str, tables: Tables | None
 ) -> Emitted:
     with tuned_table.using(tuned_table.current() if tables is None else tables(entries)):
-        return emitted_for(entries, name=name, kind=kind)
+        emitted = emitted_for(entries, name=name, kind=kind)
+    check_limits(emitted.manifest, device_spec.current())
+    return emitted
 
 
 def _finish(
     emitted: Emitted, models: dict[str, OnnxModel], metadata: dict[str, Any]
 ) -> CompiledModel:
-    check_limits(emitted.manifest, spec_of(emitted.manifest["target"]["name"]))
     emitted.manifest["metadata"].update(metadata)  # beside what `emit` said
     for role, model in models.items():
         props = model.metadata_props

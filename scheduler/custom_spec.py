@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.quantities import count_text
 from scheduler.dtype import DType
 from scheduler.errors import ModelError
 from scheduler.lower.custom import Source, read_source
@@ -95,9 +96,8 @@ class CustomKernel:
     def _check_outputs(self, source: Source) -> None:
         unknown = sorted(_numbered("out", source) - set(range(len(self.outputs))))
         if unknown:
-            raise ModelError(
-                f"{self._where}: names out{unknown[0]}; it has {len(self.outputs)} outputs"
-            )
+            has = count_text(len(self.outputs), "output")
+            raise ModelError(f"{self._where}: names out{unknown[0]}; it has {has}")
         if source.slot is not None and 0 in _numbered("out", source):
             raise ModelError(
                 f"{self._where}: uses EPILOGUE and names out0; what is stored there may have "
@@ -112,7 +112,8 @@ class CustomKernel:
         """
         unknown = sorted(_numbered("in", read_source(self.name, self.source)) - set(range(count)))
         if unknown:
-            raise ModelError(f"{self._where}: names in{unknown[0]}, but is given {count} inputs")
+            given = count_text(count, "input")
+            raise ModelError(f"{self._where}: names in{unknown[0]}, but is given {given}")
 
     def evaluate(self, inputs: Sequence[Array]) -> tuple[Array, ...]:
         """Return the outputs as the reference computes them.

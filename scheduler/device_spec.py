@@ -88,6 +88,10 @@ class DeviceSpec:
         float64: it computes in that.
         broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
             scalar takes a register and an operation of its own.
+        host_clang: its driver compiles with clang for the host's own processor and runs work-groups
+            as threads of the host, as PoCL does: kernels may use clang's built-ins, vector types of
+            any alignment and prefetches, and an entry may be one launch. Else they are plain
+            OpenCL C, launched one by one.
     """
 
     target: str
@@ -110,6 +114,7 @@ class DeviceSpec:
     max_alloc_bytes: int = 4 << 30
     float64: bool = True
     broadcasts: bool = False
+    host_clang: bool = False
 
     def __post_init__(self) -> None:
         if self.lanes not in (1, 2, 4, 8, 16):
@@ -174,6 +179,7 @@ _ROWS: Final = (
         peak=Peak(gflops=390.0, gbytes=30.0, launch_us=20.0),
         sources=_CPU_SOURCES,
         broadcasts=True,
+        host_clang=True,
     ),
     DeviceSpec(
         target="cpu-avx2",
@@ -193,6 +199,50 @@ _ROWS: Final = (
             "lanes, registers: Intel SDM, AVX2: 16 registers of 256 bits",
             "caches: those of AMD Zen; Haswell to Comet Lake have half of that L2, later ones more",
             "peak: half of row cpu; 188 to 203 were measured on 2 cores of AMD EPYC, 2026-11-22",
+        ),
+        host_clang=True,
+    ),
+    DeviceSpec(
+        target="cpu-sse",
+        limits=replace(TABLE["cpu"], target="cpu-sse"),
+        lanes=4,
+        vector_registers=16,
+        cores=2,
+        l1_bytes=32 << 10,
+        l2_bytes=256 << 10,
+        local_bytes=0,
+        group=1,
+        max_group=4096,
+        subgroup=1,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(gflops=90.0, gbytes=30.0, launch_us=20.0),
+        host_clang=True,
+        sources=(
+            "lanes, registers: Intel SDM, SSE2 in 64-bit mode: 16 registers of 128 bits, no",
+            "multiply-add; caches: Intel Nehalem and Westmere, the last large ones without AVX",
+            "peak: measured with kernels compiled for x86-64-v2 on 2 cores of AMD EPYC, 2026-11-22",
+        ),
+    ),
+    DeviceSpec(
+        target="cpu-neon",
+        limits=replace(TABLE["cpu"], target="cpu-neon"),
+        lanes=4,
+        vector_registers=32,
+        cores=4,
+        l1_bytes=32 << 10,
+        l2_bytes=256 << 10,
+        local_bytes=0,
+        group=1,
+        max_group=4096,
+        subgroup=1,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(),
+        host_clang=True,
+        sources=(
+            "lanes, registers: Arm ARM, Advanced SIMD of AArch64: 32 registers of 128 bits; a",
+            "scalar of a multiply-add is a lane of a register, not memory: nothing is broadcast",
+            "cores, caches: the least of Cortex-A72, A76, A78, Neoverse N1 as their manuals offer",
+            "peak: none, no such CPU was at hand",
         ),
     ),
     DeviceSpec(

@@ -46,6 +46,16 @@ class DType:
         """Whether this is an unsigned integer type."""
         return self.name.startswith("uint")
 
+    @property
+    def arithmetic(self) -> str:
+        """OpenCL C scalar type to add and multiply in: integers wrap around in unsigned ones.
+
+        In C an overflow of a signed integer has no meaning, and narrow ones are promoted to int.
+        """
+        if not self.is_int:
+            return self.cl
+        return "ulong" if self.itemsize == 8 else "uint"
+
     def __repr__(self) -> str:
         return self.name
 

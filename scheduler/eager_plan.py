@@ -27,6 +27,8 @@ from scheduler.schedule import Schedule
 from scheduler.schedule_cache import EntryGraph, schedule_for
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
+# Movements of which every element is one of the source's, and another for each.
+INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SHRINK})
 # Movements that a buffer's elements can be read through, though the result has other elements.
 BUFFER_VIEWS = VIEWS | {Op.SHRINK, Op.WINDOW}
 _KEPT = frozenset({Op.BUFFER, Op.CONST})

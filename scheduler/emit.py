@@ -62,6 +62,7 @@ class _Writer:
     data: bytearray = field(default_factory=bytearray)
     arena_size: int = 0
     arena_unplanned: int = 0
+    host_clang: bool = True
     texts: dict[str, _Text] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
     _by_buffer: dict[Buffer, int] = field(default_factory=dict)
@@ -197,14 +198,19 @@ class _Writer:
             known = {name: self.texts[name] for name in group}
             bodies = "".join(_function(name, text) for name, text in known.items())
             lanes = [1, *(n for text in known.values() for n in text.lanes)]
-            source = prelude(bodies, lanes) + image_prelude(bodies) + bodies
+            head = prelude(bodies, lanes, host_clang=self.host_clang) + image_prelude(bodies)
+            source = head + bodies
             result.append({"source": source, "options": options, "binary": b""})
         return result
 
     def replay(
         self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Append the replay program, where it saves launches; return what the manifest says."""
+        """Append the replay program, where the row takes it and it saves launches.
+
+        Returns:
+            What the manifest says of it.
+        """
         most = max(
             (
                 sum(self.kernels[i]["function"] >= 0 for i in e["launches"])
@@ -212,7 +218,7 @@ class _Writer:
             ),
             default=0,
         )
-        if most < LEAST_LAUNCHES:
+        if most < LEAST_LAUNCHES or not self.host_clang:
             for kernel in self.kernels:
                 kernel["function"] = -1
             return {}
@@ -268,11 +274,11 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     Raises:
         SchedulerError: an intermediate is never read (an internal error).
     """
-    writer = _Writer()
+    spec = next((s.spec for s in entries.values()), device_spec.DEFAULT)
+    writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
     programs = writer.programs(options)
     replay = writer.replay(table, programs)
-    target = next((s.spec.target for s in entries.values()), device_spec.DEFAULT.target)
     manifest: dict[str, Any] = {
         "magic": "modeld-artifact",
         "format": FORMAT,
@@ -281,7 +287,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
         "kind": kind,
         "models": [],
         "metadata": _precision_of(entries),
-        "target": {"name": target, "device": "", "driver": "", "options": options},
+        "target": {"name": spec.target, "device": "", "driver": "", "options": options},
         "buffers": writer.buffers,
         "arena_size": aligned(writer.arena_size) if writer.arena_size else 0,
         "programs": programs,

@@ -232,7 +232,8 @@ def replay_source(functions: Sequence[Function]) -> str:
     text = "".join(bodies)
     lanes = [1, *(n for function in functions for n in function.lanes)]
     kernel = _KERNEL.format(cases="\n".join(cases))
-    return f"{prelude(text, lanes)}{_HEADER}{text}{_RUNNER}{''.join(runners)}{kernel}"
+    head = prelude(text, lanes, host_clang=True)
+    return f"{head}{_HEADER}{text}{_RUNNER}{''.join(runners)}{kernel}"
 
 
 def _parameter_types(text: str) -> list[str] | None:

@@ -7,7 +7,13 @@ SchedulerError
 ├── SelfCheckError         a compiled model does not compute what the model says
 └── ModelError             the user's model cannot be used
     ├── UnsupportedOpError every operator we cannot translate, all at once
-    └── DynamicInputError  what has to be known while compiling depends on inputs of the model
+    ├── DynamicInputError  what has to be known while compiling depends on inputs of the model
+    ├── TensorIndexError   an index or an axis that a tensor does not have; an IndexError too
+    ├── TensorTypeError    a tensor used as what it is not, or beside what is none; a TypeError too
+    └── TensorCopyError    values that only a copy can hold; a ValueError and a BufferError too
+
+The last three are what protocols ask for: a sequence ends at its first IndexError, numpy expects a
+ValueError where it must not copy, DLPack a BufferError.
 """
 
 from __future__ import annotations
@@ -46,6 +52,18 @@ class DynamicInputError(ModelError):
         super().__init__(message)
         self.value = value
         self.inputs = inputs
+
+
+class TensorIndexError(ModelError, IndexError):
+    """A tensor has no such element, row or axis."""
+
+
+class TensorTypeError(ModelError, TypeError):
+    """A tensor is used as a number, a size or a sequence that it is not, or meets no operand."""
+
+
+class TensorCopyError(ModelError, ValueError, BufferError):
+    """The values of a tensor were asked for without a copy, and there is no array of them."""
 
 
 class DeviceLimitError(SchedulerError):

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Protocol
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 from scheduler.node import Buffer, Node
+from scheduler.ops import Op
 from scheduler.rewrite import remake
 
 
@@ -24,11 +25,24 @@ class Handle(Protocol):
 _live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
 # The newest ASSIGN of each realized buffer, until it has run or no tensor holds it.
 newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
+# The tensor that each buffer was made for, or that was the first to write to it.
+_holders: WeakKeyDictionary[Buffer, ref[Handle]] = WeakKeyDictionary()
 
 
 def register(handle: Handle) -> None:
     """Remember a tensor as long as it lives."""
     _live[id(handle)] = handle
+
+
+def hold(buffer: Buffer, handle: Handle) -> None:
+    """Say that a buffer is a tensor's: others that have the same value may not write to it."""
+    _holders[buffer] = ref(handle)
+
+
+def holder_of(buffer: Buffer) -> Handle | None:
+    """Return the tensor that a buffer is held by, if that still lives."""
+    found = _holders.get(buffer)
+    return None if found is None else found()
 
 
 def substitute(replaced: Mapping[Node, Node]) -> None:
@@ -38,6 +52,12 @@ def substitute(replaced: Mapping[Node, Node]) -> None:
     memo = dict(replaced)
     for handle in list(_live.values()):
         handle.node = rebuild(handle.node, memo)
+    for buffer, version in list(newest.items()):
+        now = memo.get(version, version)
+        if now.op is Op.ASSIGN and now.src[0].arg is buffer:
+            newest[buffer] = now
+        else:  # it has run, or is the value of an ASSIGN that nobody stores
+            newest.pop(buffer, None)
 
 
 def rebuild(root: Node, memo: dict[Node, Node]) -> Node:

@@ -2,7 +2,7 @@
 
 Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`,
 because the broadcast product of a convolution would not fit in memory. Integers wrap in every order
-alike.
+alike. Every result of type float16 is a half: computed as float32, sums too, and rounded once.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ import numpy as np
 from numpy.lib.stride_tricks import as_strided
 from numpy.typing import NDArray
 
+from scheduler import dtype as dt
 from scheduler.dtype import DType
+from scheduler.effects import rounds
 from scheduler.errors import SchedulerError
 from scheduler.node import Buffer, Node, toposort
 from scheduler.ops import ELEMENTWISE, Op, identity
@@ -49,7 +51,7 @@ def gelu(x: Array) -> Array:
     return np.asarray(wide * 0.5 * (1.0 + erf(wide * sqrt(0.5)))).astype(x.dtype)
 
 
-_ALU: dict[Op, Callable[..., Any]] = {
+FUNCTIONS: dict[Op, Callable[..., Any]] = {
     Op.NEG: np.negative,
     Op.ABS: np.abs,
     Op.SQRT: np.sqrt,
@@ -139,7 +141,7 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
     kept = [i for i in out if i in present]
     total = np.einsum(*operands, kept, optimize=True)
     if scale != 1:
-        total = total * total.dtype.type(scale)
+        total = total * np.asarray(scale).astype(total.dtype)
     full = [1 if i in axes or i not in present else a.shape[i] for i in range(a.ndim)]
     target = [1 if i in axes else a.shape[i] for i in range(a.ndim)]
     return np.broadcast_to(total.reshape(full), target)
@@ -168,7 +170,8 @@ def _write_region(region: Any, src: list[Array]) -> Array:
     return whole
 
 
-def _evaluate_node(node: Node, src: list[Array]) -> Array:
+def evaluate_node(node: Node, src: list[Array]) -> Array:
+    """Return the value of one node, of its shape and dtype, from those of its sources."""
     op = node.op
     if op is Op.CONST:
         return np.asarray(node.arg, dtype=node.dtype.np)
@@ -178,8 +181,10 @@ def _evaluate_node(node: Node, src: list[Array]) -> Array:
         return src[0].astype(node.dtype.np)
     if op is Op.BITCAST:
         return np.ascontiguousarray(src[0]).view(node.dtype.np).reshape(node.shape)
+    if node.dtype is dt.float16 and rounds(node):
+        src = [s.astype(np.float32) for s in src]
     if op in ELEMENTWISE:
-        return np.asarray(_ALU[op](*src)).astype(node.dtype.np, copy=False)
+        return np.asarray(FUNCTIONS[op](*src)).astype(node.dtype.np, copy=False)
     if op is Op.REDUCE:
         return _reduce(src[0], node.arg[0], node.arg[1], node.dtype)
     if op is Op.GATHER:
@@ -201,6 +206,7 @@ def _is_contraction(node: Node) -> bool:
         node.op is Op.REDUCE
         and node.arg[0] is Op.ADD
         and node.src[0].op is Op.MUL
+        and node.dtype is not dt.float16  # there each product is rounded
         and (node.dtype.is_float or (node.dtype.is_int and node.src[0].dtype is node.dtype))
     )
 
@@ -243,7 +249,7 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
                 a, b = (values[s] for s in reads[node])
                 values[node] = _contract(a, b, node.arg[1])
             else:
-                evaluate_one = _run_custom if node.op in _CUSTOM else _evaluate_node
+                evaluate_one = _run_custom if node.op in _CUSTOM else evaluate_node
                 values[node] = evaluate_one(node, [values[s] for s in node.src])
             for s in reads[node]:  # free what nobody will read again
                 uses[s] -= 1

@@ -26,9 +26,10 @@ from numpy.typing import NDArray
 
 from scheduler import device_spec
 from scheduler import dtype as dt
+from scheduler.effects import Effect, effect, floats, upstream
 from scheduler.kernelize.custom import stored_for_custom
 from scheduler.node import Node, consumers, is_weight, toposort
-from scheduler.ops import COMPARE, ELEMENTWISE, MOVEMENT, Op
+from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.value_range import HALF_MAX, largest_values
 
 # The smallest half with all 11 bits.
@@ -51,7 +52,6 @@ VALUE_USES: Final = 8
 # The reason of weights along one axis.
 BIAS: Final = "a bias or a scale"
 
-_DISCONTINUOUS: Final = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.MOD, Op.IDIV})
 _ONE_TO_ONE: Final = ELEMENTWISE | {Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.CONTIGUOUS}
 _MOVES: Final = MOVEMENT | {Op.CONTIGUOUS}
 
@@ -66,14 +66,18 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node]) -> dict[Node, str
     order = toposort(roots)
     users = consumers(order)
     custom = stored_for_custom(order)
+
+    def cone(seeds: Iterable[Node], through: Callable[[Node], bool] = _carries) -> set[Node]:
+        return upstream(order, seeds, through)
+
     custom |= cone([s for n in order if n.op is Op.CUSTOM for s in n.src], _is_move)
     cones = (
         ("a custom kernel reads or writes it", custom),
         ("an output or a state is a copy of it", cone(_copied(roots), _is_move)),
-        ("an index, an integer or a test comes of it", cone(_decided_by(order), _is_smooth)),
-        ("a variance comes of it", cone(_squared(order), _is_smooth)),
-        ("a sum of exponentials comes of it", cone(_exponents(order, users), _is_smooth)),
-        ("a power comes of it", cone(_powers(order), _is_smooth)),
+        ("an index, an integer or a test comes of it", cone(_decided_by(order))),
+        ("a variance comes of it", cone(_squared(order))),
+        ("a sum of exponentials comes of it", cone(_exponents(order, users))),
+        ("a power comes of it", cone(_powers(order))),
         ("a partial sum", _partial_sums(order)),
     )
     largest = largest_values(order)
@@ -179,21 +183,6 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
 # --- what becomes of a value --------------------------------------------------------------------
 
 
-def cone(seeds: Iterable[Node], passes: Callable[[Node], bool]) -> set[Node]:
-    """Return the seeds and what they are computed of, through the nodes that `passes` accepts."""
-    stack = list(seeds)
-    found = set(stack)
-    while stack:
-        node = stack.pop()
-        if not passes(node):
-            continue
-        sources = node.src[:1] if node.op is Op.GATHER else node.src
-        new = [s for s in sources if s not in found]
-        found.update(new)
-        stack += new
-    return found
-
-
 def is_contraction(node: Node) -> bool:
     """Whether a REDUCE is a sum of products of two different things, in one stage or several.
 
@@ -210,10 +199,13 @@ def _is_move(node: Node) -> bool:
     return node.op in _MOVES
 
 
-def _is_smooth(node: Node) -> bool:
-    if node.op is Op.REDUCE:
-        return not is_contraction(node)
-    return node.op in ELEMENTWISE or node.op in _MOVES or node.op is Op.GATHER
+def _carries(node: Node) -> bool:
+    """Whether a change of an operand is to be seen in the result, and not one among very many."""
+    return not (node.op is Op.REDUCE and is_contraction(node)) and not _is_launch(node)
+
+
+def _is_launch(node: Node) -> bool:
+    return node.op in (Op.CUSTOM, Op.RESULT)
 
 
 def _copied(roots: Sequence[Node]) -> list[Node]:
@@ -221,15 +213,16 @@ def _copied(roots: Sequence[Node]) -> list[Node]:
 
 
 def _decided_by(order: Sequence[Node]) -> list[Node]:
-    """Return the floats by which something is decided; the sign of a value survives rounding."""
+    """Return the floats by which something is decided.
+
+    The sign of a value survives rounding to half, and rounding it to half twice changes nothing.
+    """
     found: list[Node] = []
     for node in order:
-        if not any(s.dtype.is_float for s in node.src):
-            continue
         signs = node.op is Op.LT and any(_scalar(s) == 0 for s in node.src)
-        to_int = node.op in (Op.CAST, Op.BITCAST) and not node.dtype.is_float
-        if node.op in _DISCONTINUOUS or to_int or (node.op in COMPARE and not signs):
-            found += [s for s in node.src if s.dtype.is_float]
+        to_half = node.op is Op.CAST and node.dtype is dt.float16
+        if effect(node) is Effect.DECIDES and not (signs or to_half or _is_launch(node)):
+            found += floats(node)
     return found
 
 

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from runtime.origin import short_origin
+from runtime.quantities import count_text, flops_column, flops_text, size_text
 from scheduler.kernel_table import KernelTable, Launch, Nest, Value
 
-HEADER = (
+_WORK = "work"
+_HEADER = (
     "#",
     "kernel",
     "kind",
@@ -17,44 +20,11 @@ HEADER = (
     "ranges",
     "items",
     "lanes",
-    "MFLOP",
+    _WORK,
     "moved KiB",
     "arena offset",
     "alive",
 )
-ORIGIN_WIDTH = 44
-
-
-def short_origin(names: Sequence[str], width: int = ORIGIN_WIDTH) -> str:
-    """Return ONNX node names in few characters: the last one's layer, what it has, how many others.
-
-    ("/a/Erf", "/b/Conv", "/b/Mul")  ->  "/b/{Conv,Mul} +1"
-
-    Names are in topological order, so the last one is what the kernel ends with.
-    """
-    if not names:
-        return "-"
-    layer, slash, last = names[-1].rpartition("/")
-    parts = [n.rpartition("/") for n in names]
-    mine = [name for head, _, name in parts if head == layer] if slash else [last]
-    others = len(names) - len(mine)
-    more = f" +{others}" if others else ""
-    if len(mine) == 1:
-        return _cut(names[-1], width - len(more)) + more
-    room = width - len(more) - len(layer) - 3
-    kept = list(mine)
-    while len(kept) > 1 and len(",".join(kept)) + 3 * (len(kept) < len(mine)) > room:
-        del kept[len(kept) // 2]
-    if len(kept) < len(mine):
-        kept.insert((len(kept) + 1) // 2, "..")
-    return _cut(f"{layer}/{{{','.join(kept)}}}", width - len(more)) + more
-
-
-def _cut(text: str, width: int) -> str:
-    if len(text) <= width:
-        return text
-    head = width // 2 - 2
-    return f"{text[:head]}..{text[head + 2 - width :]}"
 
 
 def shape_text(shape: Sequence[int]) -> str:
@@ -62,10 +32,20 @@ def shape_text(shape: Sequence[int]) -> str:
     return "x".join(map(str, shape)) or "scalar"
 
 
+def header(table: KernelTable) -> tuple[str, ...]:
+    """Return the titles of the columns; work has the unit that fits the largest launch."""
+    return tuple(_work(table)[0] if title == _WORK else title for title in _HEADER)
+
+
+def _work(table: KernelTable) -> tuple[str, list[float]]:
+    return flops_column([launch.flops for launch in table.launches])
+
+
 def rows(table: KernelTable) -> list[tuple[object, ...]]:
-    """Return the cells under HEADER; None where a manifest does not say."""
+    """Return the cells under `header`; None where a manifest does not say."""
     result: list[tuple[object, ...]] = []
-    for launch in table.launches:
+    _, work = _work(table)
+    for launch, flops in zip(table.launches, work, strict=True):
         stored = [table.values[i] for i in launch.writes]
         main = stored[0] if stored else None
         shape = f"{main.dtype}[{shape_text(main.shape)}]" if main else "-"
@@ -80,7 +60,7 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
                 ranges_text(launch),
                 launch.items,
                 launch.lanes,
-                launch.flops / 1e6,
+                flops,
                 launch.bytes_moved / 1024,
                 _offset_text(main),
                 _life_text(main),
@@ -153,16 +133,18 @@ def summary(table: KernelTable) -> str:
     """Return the totals on one line."""
     t = table.totals
     return (
-        f"{t.kernels} kernels, {t.launches} launches, {t.flops / 1e6:.3f} MFLOP, "
-        f"{t.bytes_moved / 2**20:.3f} MiB moved, arena {t.arena_peak / 2**20:.3f} MiB "
-        f"({t.arena_unplanned / 2**20:.3f} MiB without reuse)"
+        f"{count_text(t.kernels, 'kernel')}, {count_text(t.launches, 'launch')}, "
+        f"{flops_text(t.flops)}, "
+        f"{size_text(t.bytes_moved)} moved, arena {size_text(t.arena_peak)} "
+        f"({size_text(t.arena_unplanned)} without reuse)"
     )
 
 
 def table_text(table: KernelTable) -> str:
-    """Return HEADER and rows in aligned columns."""
-    cells = [list(HEADER), *([_cell(c) for c in row] for row in rows(table))]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(HEADER))]
+    """Return header and rows in aligned columns."""
+    titles = header(table)
+    cells = [list(titles), *([_cell(c) for c in row] for row in rows(table))]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(titles))]
     lines = ("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)) for line in cells)
     return "\n".join(line.rstrip() for line in lines)
 

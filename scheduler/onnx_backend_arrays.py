@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from onnx import helper
 
 from runtime.errors import InputError
+from runtime.quantities import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.element_types import carried, storage_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
@@ -106,7 +107,9 @@ def _by_name(
     # By position; inputs with an initializer are given all or not at all.
     names = needed if len(values) <= len(needed) else declared
     if len(values) > len(names):
-        raise InputError(f"{model}: expected inputs {list(needed)}, found {len(values)} arrays")
+        raise InputError(
+            f"{model}: expected inputs {list(needed)}, found {count_text(len(values), 'array')}"
+        )
     return dict(zip(names, values, strict=False))
 
 

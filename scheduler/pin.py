@@ -83,10 +83,13 @@ def _is_boundary(node: Node) -> bool:
 
 
 def _replacements(planned: dict[Node, Node], pinned: dict[Node, Node]) -> dict[Node, Node]:
-    """Return original node -> its pinned form, for what is stored."""
+    """Return original node -> its pinned form, for what is stored and for writes.
+
+    Of a write too, or there were two versions of it: one with boundaries inside and one without.
+    """
     found: dict[Node, Node] = {}
     for node, plan in planned.items():
         new = pinned.get(plan)
-        if new is not None and new.op is Op.ASSIGN and node.op not in (Op.ASSIGN, Op.BUFFER):
+        if new is not None and new.op is Op.ASSIGN and node.op is not Op.BUFFER:
             found[node] = new
     return found

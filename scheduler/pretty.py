@@ -10,7 +10,7 @@ pass.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -33,10 +33,25 @@ class Names:
 
     def __init__(self) -> None:
         self._numbers: dict[Node, int] = {}
+        self._next = 0
 
     def __call__(self, node: Node) -> str:
         """Return the name of a node, "%7"."""
-        return f"%{self._numbers.setdefault(node, len(self._numbers))}"
+        if node not in self._numbers:
+            self._numbers[node] = self._next
+            self._next += 1
+        return f"%{self._numbers[node]}"
+
+    def renamed(self, same: Mapping[Node, Node]) -> Names:
+        """Return names for another graph, in which a node has the number of the one it stands for.
+
+        Args:
+            same: node of the other graph -> node with a number.
+        """
+        names = Names()
+        names._next = self._next
+        names._numbers = {new: self._numbers[old] for new, old in same.items()}
+        return names
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 from runtime import Program, choose_device
 from runtime.artifact import from_memory
 from runtime.program_cache import shared_cache
-from scheduler import handles, interp, value_cache
+from scheduler import device_spec, handles, interp, value_cache
 from scheduler.eager_plan import (
+    BUFFER_VIEWS,
+    INVERTIBLE,
     EagerPlan,
     base_of,
     device_of,
@@ -27,9 +29,10 @@ from scheduler.eager_plan import (
 )
 from scheduler.errors import ModelError
 from scheduler.kernelize.memory_plan import ALIGNMENT
-from scheduler.node import Buffer, Node, make
+from scheduler.node import Buffer, Node, make, toposort
 from scheduler.ops import Op
 from scheduler.schedule_cache import emitted_for
+from scheduler.targets import spec_of_device
 
 Array = NDArray[Any]
 
@@ -61,18 +64,48 @@ def realize(roots: Sequence[Node], device: str | None = None) -> None:
         value_cache.remember(names[name], stored[node].arg)
     stored.update({assign: assign.src[0] for assign in plan.writes.values()})
     old = _old_values(plan)
-    replaced = views_of(plan.canonical, stored) | stored | old
-    for root in roots:  # what turned out to be a view or a constant
-        if root.op is not Op.BUFFER and base_of(plan.canonical[root]).op in (Op.BUFFER, Op.CONST):
-            replaced[root] = handles.rebuild(plan.canonical[root], dict(old))
-    handles.substitute(replaced)
     for name, assign in plan.writes.items():
         buffer = assign.src[0].arg
         value_cache.forget(buffer)
         buffer.update(states[name])
-        # What has run is no version any more, though a caught error may keep its node alive.
-        if plan.canonical.get(handles.newest.get(buffer, assign), assign) is assign:
-            handles.newest.pop(buffer, None)
+    handles.substitute(_replacements(plan, roots, stored, old) | stored | old)
+
+
+def _replacements(
+    plan: EagerPlan, roots: Sequence[Node], stored: Mapping[Node, Node], old: Mapping[Node, Node]
+) -> dict[Node, Node]:
+    """Return original node -> what holds its values.
+
+    What only turned out to be a view, of elements of something else or of repeated ones, is none to
+    who made it: a write to it goes nowhere else. Asked for it gets a buffer of its own; otherwise
+    it stays as it is, and needs no kernel.
+    """
+    views = views_of(plan.canonical, stored)
+    found = {node: view for node, view in views.items() if _is_invertible(view)}
+    for root in roots:
+        base = base_of(plan.canonical[root])
+        if root.op is Op.BUFFER or (base not in stored and base.op not in (Op.BUFFER, Op.CONST)):
+            continue
+        view = views.get(root) or handles.rebuild(plan.canonical[root], dict(old))
+        own = view.op is not Op.CONST and base_of(root).op is not Op.BUFFER
+        if root not in found and own and not _is_view_of(root, found):
+            view = buffer_node(np.ascontiguousarray(interp.evaluate([view])[0]), root)
+        found[root] = view
+    return found
+
+
+def _is_invertible(view: Node) -> bool:
+    """Whether each element of a view is one of its buffer's, and another for each."""
+    while view.op in INVERTIBLE:
+        view = view.src[0]
+    return view.op is Op.BUFFER
+
+
+def _is_view_of(node: Node, stored: Mapping[Node, Node]) -> bool:
+    """Whether a node was made as a view of something that is stored."""
+    while node.op in BUFFER_VIEWS and node not in stored:
+        node = node.src[0]
+    return node in stored
 
 
 def _keep(node: Node, values: Array) -> Node:
@@ -122,6 +155,19 @@ def values_of(node: Node) -> Array:
     return np.array(interp.evaluate([node])[0])
 
 
+def shared_values(node: Node) -> Array | None:
+    """Return the values of a view of a buffer without copying them; None where none are so.
+
+    The array cannot be written to, and stays what it is when the buffer is assigned to.
+    """
+    values: Array = interp.evaluate([node])[0].view()
+    held = [n.arg.data for n in toposort([node]) if n.op is Op.BUFFER]
+    if len(held) != 1 or not np.may_share_memory(values, held[0]):
+        return None
+    values.flags.writeable = False
+    return values
+
+
 def run(
     roots: Sequence[Node],
     inputs: Mapping[str, Array] | None = None,
@@ -158,9 +204,10 @@ def execute(
     """Compile and run a plan; return its outputs and what it left in assigned buffers, by name."""
     if not plan.graph.outputs and not plan.writes:
         return {}, {}
-    made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
-    data = _with_states(made.manifest, made.data, plan.states())
     opened = choose_device(device)
+    with device_spec.using(device_spec.chosen() or spec_of_device(opened)):
+        made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
+    data = _with_states(made.manifest, made.data, plan.states())
     artifact = from_memory(made.manifest, data)
     with Program(artifact, opened, shared_cache(opened)) as program:
         results = program.run({**plan.feeds({s.name for s in program.inputs}), **inputs})

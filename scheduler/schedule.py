@@ -21,6 +21,7 @@ from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
 from scheduler.passes.fold_constants import fold_constants
+from scheduler.passes.halves import halves
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.narrow import narrow
 from scheduler.passes.one_hot import one_hot
@@ -39,6 +40,7 @@ Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 # Not run where weights are halves.
 WINOGRAD = "fast convolutions"
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("round halves", halves),
     ("merge partial assignments", merge_assign),
     ("canonicalize", canonicalize),
     ("choices of rows", one_hot),

@@ -25,12 +25,12 @@ from typing import Final, Generic, TypeVar
 import numpy as np
 
 from runtime.cache_dir import cache_dir
+from runtime.entry_store import EntryStore
 from runtime.manifest import ABI, FORMAT
 from runtime.plainpickle import PlainPickleError, decode, encode
 from scheduler import device_spec, flags, trace, tuned_table
 from scheduler.digest import canonical, graph_digest
 from scheduler.emit import Emitted, emit
-from scheduler.entry_store import EntryStore
 from scheduler.errors import SchedulerError
 from scheduler.node import Node, toposort
 from scheduler.ops import Op
@@ -41,8 +41,6 @@ logger = logging.getLogger(__name__)
 
 MEMORY_BYTES: Final = 128 << 20
 MEMORY_ENTRIES: Final = 256
-DISK_BYTES: Final = 1 << 30
-DISK_FILES: Final = 4096
 # What a schedule without weights takes: nodes, indices, text of its kernels.
 _SCHEDULE_BYTES: Final = 1 << 20
 # Variables that change what is said about the work, not its result.
@@ -322,7 +320,7 @@ def _version() -> str:
 
 
 def _store() -> EntryStore:
-    return EntryStore(cache_dir() / "schedules", DISK_BYTES, DISK_FILES)
+    return EntryStore(cache_dir() / "schedules", "schedule")
 
 
 def _read(key: str) -> tuple[_Frozen, Emitted] | None:

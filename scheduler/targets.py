@@ -5,10 +5,11 @@
 
 from __future__ import annotations
 
+import platform
 from dataclasses import replace
 from typing import Final
 
-from runtime.device import Device, choose_device
+from runtime.device import Device, DeviceInfo, choose_device
 from runtime.errors import NoDeviceError
 from scheduler.device_spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.errors import SchedulerError
@@ -16,7 +17,17 @@ from scheduler.errors import SchedulerError
 AUTO: Final = "auto"
 # What `--target` offers; the other rows are found by `auto`.
 TARGETS: Final = (AUTO, "cpu", "gpu", "adreno")
-_AVX512_LANES: Final = 16
+# Rows of CPUs by what the driver's compiler generates, see `runtime.probe.Finding`. AVX without
+# multiply-adds has the lanes and registers of AVX2, which is what a row decides by.
+_ROWS_OF_SIMD: Final = {
+    "avx512": "cpu",
+    "avx2": "cpu-avx2",
+    "avx": "cpu-avx2",
+    "sse": "cpu-sse",
+    "neon": "cpu-neon",
+}
+# Where the compiler does not say (SPIR-V between it and the CPU), by the driver's vector width.
+_ROWS_OF_WIDTH: Final = {16: "cpu", 8: "cpu-avx2"}
 
 
 def target_for(name: str, device: str | None = None) -> DeviceSpec:
@@ -43,11 +54,18 @@ def target_for(name: str, device: str | None = None) -> DeviceSpec:
 
 
 def spec_of_device(device: Device) -> DeviceSpec:
-    """Return the row of an opened device, with what a GPU says of itself in place of guesses."""
+    """Return the row of an opened device, with what it says of itself in place of guesses."""
+    row = _row_of(device)
+    return replace(row, float64=row.float64 and "cl_khr_fp64" in device.info.extensions)
+
+
+def _row_of(device: Device) -> DeviceSpec:
     info = device.info
     if info.kind != "gpu":
-        wide = device.handle.native_vector_width_float >= _AVX512_LANES
-        return SPECS["cpu" if wide else "cpu-avx2"]
+        row = SPECS[_cpu_row(info)]
+        return replace(
+            row, cores=max(1, info.compute_units), host_clang=row.host_clang and info.is_pocl
+        )
     known_as = f"{info.name} {info.platform} {info.version}".lower()
     row = SPECS["adreno" if "adreno" in known_as and info.images else "gpu"]
     most = min(row.max_group, info.max_work_group_size)
@@ -59,3 +77,8 @@ def spec_of_device(device: Device) -> DeviceSpec:
         local_bytes=min(row.local_bytes, info.local_mem_bytes),
         max_alloc_bytes=info.max_alloc_bytes,
     )
+
+
+def _cpu_row(info: DeviceInfo) -> str:
+    narrow = "cpu-neon" if platform.machine() in ("aarch64", "arm64") else "cpu-sse"
+    return _ROWS_OF_SIMD.get(info.simd) or _ROWS_OF_WIDTH.get(info.vector_width, narrow)

@@ -4,29 +4,26 @@ A Tensor is a handle on a Node; every operation makes nodes and computes nothing
 computes is put in the place of the nodes it came from, in every tensor that contains them. The
 class is written in files that build on each other: tensor_core (what it is), tensor_shape
 (movement), tensor_math (arithmetic, reductions), tensor_nn (neural network operations),
-tensor_assign (writing).
+tensor_assign (writing), tensor_values (computing), tensor_protocols (what Python and numpy ask).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from scheduler import dtype as dt
 from scheduler import realize as running
 from scheduler.dtype import DType
-from scheduler.eager_plan import make_plan, unbound
 from scheduler.errors import ModelError
 from scheduler.node import make
 from scheduler.ops import Op
-from scheduler.pin import pin
-from scheduler.schedule import Schedule
 from scheduler.tensor_assign import TensorAssign
-from scheduler.tensor_core import Scalar, as_dtype, evaluate
+from scheduler.tensor_core import Scalar, as_dtype, axis_of, evaluate
+from scheduler.tensor_protocols import TensorProtocols
 from scheduler.tensor_shape import shape_of
 
 __all__ = ["Tensor", "evaluate"]
@@ -36,7 +33,7 @@ _random = np.random.default_rng(0)
 T = TypeVar("T", bound=TensorAssign)
 
 
-class Tensor(TensorAssign):
+class Tensor(TensorProtocols):
     """A lazy array of static shape: constructors and joins on top of the operations."""
 
     __slots__ = ()
@@ -116,7 +113,7 @@ class Tensor(TensorAssign):
         tensors, axis = _several(self, others, axis)
         if not tensors or len({t.dtype for t in tensors}) != 1:
             raise ModelError(f"cat: expected tensors of one type, found {list(tensors)}")
-        axis = axis % tensors[0].ndim
+        axis = axis_of(axis, tensors[0].ndim)
         parts = [t.node for t in tensors if t.shape[axis] > 0] or [tensors[0].node]
         if len(parts) == 1:
             return Tensor.of(parts[0])
@@ -127,69 +124,8 @@ class Tensor(TensorAssign):
         tensors, axis = _several(self, others, axis)
         if not tensors:
             raise ModelError("stack: expected tensors, found none")
-        axis = axis % (tensors[0].ndim + 1)
+        axis = axis_of(axis, tensors[0].ndim + 1)
         return Tensor.cat([t.unsqueeze(axis) for t in tensors], axis)
-
-    def schedule(self, *more: TensorAssign) -> Schedule:
-        """Return what realizing these tensors together would run; nothing runs, nothing changes.
-
-        Views of buffers, constants and values that were computed before need no kernel.
-
-        Raises:
-            SchedulerError: a value cannot be compiled.
-        """
-        return make_plan([self.node, *(t.node for t in more)]).schedule()
-
-    def kernelize(self, *more: TensorAssign) -> Self:
-        """Pin the kernel boundaries of these tensors without running anything; return this tensor.
-
-        What the compiler would store becomes ASSIGN(BUFFER, value) in every tensor that contains
-        it, and is loaded, never computed again, by what is built on it later.
-        """
-        pin([self.node, *(t.node for t in more)])
-        return self
-
-    def realize(self, *more: TensorAssign) -> Self:
-        """Compute these tensors together; afterwards they are buffers, or views of buffers.
-
-        Raises:
-            SchedulerError: a value cannot be compiled, or depends on an input without a value.
-            RuntimeFault: there is no device.
-        """
-        running.realize([self.node, *(t.node for t in more)])
-        return self
-
-    def numpy(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
-        """Return the values, computed on an OpenCL device.
-
-        A tensor of realized buffers is realized by this. One that reads inputs or states is
-        compiled and run once, and stays as it is.
-
-        Args:
-            inputs: values of input buffers by name; states are zeros.
-
-        Raises:
-            SchedulerError: it cannot be compiled.
-            RuntimeFault: there is no device, or an input does not fit.
-        """
-        if inputs or unbound([self.node]):
-            return running.run([self.node], inputs)[0]
-        self.realize()
-        return running.values_of(self.node)
-
-    def item(self) -> Any:
-        """Return the value of a tensor of one element as a Python scalar.
-
-        Raises:
-            ModelError: there is not exactly one.
-        """
-        if self.size != 1:
-            raise ModelError(f"item: expected one element, found {self!r}")
-        return self.numpy().item()
-
-    def tolist(self) -> Any:
-        """Return the values as nested lists of Python scalars."""
-        return self.numpy().tolist()
 
     @classmethod
     def einsum(cls, formula: str, *operands: Self) -> Self:
@@ -222,9 +158,9 @@ class Tensor(TensorAssign):
 def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
     """Return the tensors and the axis of a join, given as a list or one by one."""
     if not isinstance(first, TensorAssign):
-        return list(first), int(others[0]) if others else axis
+        return list(first), others[0] if others else axis
     if others and not isinstance(others[-1], TensorAssign):
-        return [first, *others[:-1]], int(others[-1])
+        return [first, *others[:-1]], others[-1]
     return [first, *others], axis
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import handles
+from scheduler.eager_plan import INVERTIBLE, base_of
 from scheduler.errors import ModelError
 from scheduler.node import Buffer, Node, make
 from scheduler.ops import Op
@@ -23,8 +24,6 @@ from scheduler.passes.merge_assign import Region, merged, value_after
 from scheduler.tensor_core import Scalar
 from scheduler.tensor_nn import TensorNeural
 from scheduler.tensor_shape import full_key
-
-_INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SHRINK})
 
 
 class TensorAssign(TensorNeural):
@@ -52,9 +51,9 @@ class TensorAssign(TensorNeural):
             given = given.broadcast_to(self.shape)
         if given.shape != self.shape:
             raise ModelError(f"assign: {self!r} cannot take {given!r}")
-        inner = _target(self.node)
+        inner = self._storage()
         if inner is None:
-            self.node = given.node
+            self._become(given.node)
             return self
         region, node = _through_views(self.node, inner, given)
         target = inner.src[0] if inner.op is Op.ASSIGN else inner
@@ -88,11 +87,14 @@ class TensorAssign(TensorNeural):
             node = given.broadcast_to(lifted).reshape(shape).node
             self._write_part(region, (node, index.node))
             return
-        view = self[key]
+        whole = self.of(
+            make(Op.BUFFER, self.dtype, (), Buffer("input", "", self.shape, self.dtype))
+        )
+        view = whole[key]  # of a stand-in: a view of a view may leave out the one between them
         if not all(view.shape):
             return
-        part, node = _through_views(view.node, self.node, given.broadcast_to(view.shape))
-        self._write_part(part, (node,))
+        part, node = _through_views(view.node, whole.node, given.broadcast_to(view.shape))
+        self._write_part(part, (handles.rebuild(node, {whole.node: self.node}),))
 
     def fit(self, value: Any) -> TensorNeural:
         """Return a value to be written here: numbers and arrays take this type, tensors have it.
@@ -128,7 +130,7 @@ class TensorAssign(TensorNeural):
 
     def _write_part(self, region: Region | None, sources: tuple[Node, ...]) -> None:
         """Give this tensor, and the one it is a view of, a value that differs in a region."""
-        inner = _target(self.node)
+        inner = self._storage()
         if inner is self.node:
             self._move(inner, _next_version(inner, region, sources))
             return
@@ -136,16 +138,39 @@ class TensorAssign(TensorNeural):
         if region is not None:
             whole = merged(self.node, region, whole, sources[1:])
         if inner is None:
-            self.node = whole
+            self._become(whole)
             return
         part, node = _through_views(self.node, inner, TensorNeural.of(whole))
         self._move(inner, _next_version(inner, part, (node,)))
 
+    def _storage(self) -> Node | None:
+        """Return the buffer, or its newest ASSIGN, that a write to this tensor goes to.
+
+        None where there is none, and where it is that of another tensor that has the same value.
+        """
+        inner = _target(self.node)
+        buffer = None if inner is None else (inner.src or (inner,))[0].arg
+        if buffer is None or not buffer.is_realized:
+            return inner
+        owner, holder = self.owner, handles.holder_of(buffer)
+        root = self if owner is None else owner
+        if holder is not None and holder is not root and base_of(holder.node) is inner:
+            return None
+        handles.hold(buffer, root)
+        return inner
+
+    def _become(self, node: Node) -> None:
+        """Take a value that goes to no buffer; this is no view of another tensor any more."""
+        self.node, self._owner = node, None
+
     def _move(self, inner: Node, new: Node) -> None:
         """Let this tensor and its owner mean the new version of a buffer."""
+        if new is inner:  # the same value again
+            return
         memo = {inner: new}
         for holder in (self, self.owner):
-            if holder is not None:
+            # An owner that was given another value since is no view of this buffer any more.
+            if holder is not None and base_of(holder.node) is inner:
                 holder.node = handles.rebuild(holder.node, memo)
         _supersede(inner)
 
@@ -163,7 +188,7 @@ def _target(node: Node) -> Node | None:
         ModelError: the view repeats elements of a buffer.
     """
     views = set()
-    while node.op in _INVERTIBLE or node.op is Op.EXPAND:
+    while node.op in INVERTIBLE or node.op is Op.EXPAND:
         views.add(node.op)
         node = node.src[0]
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg

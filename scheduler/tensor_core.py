@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import prod
+from numbers import Real
+from operator import index
 from typing import Any, Self
 from weakref import ref
 
@@ -13,7 +15,7 @@ from numpy.typing import NDArray
 from scheduler import dtype as dt
 from scheduler import handles, interp
 from scheduler.dtype import DType
-from scheduler.errors import ModelError
+from scheduler.errors import ModelError, TensorIndexError, TensorTypeError
 from scheduler.node import Buffer, Node, const, make, toposort
 from scheduler.ops import Op, Shape
 
@@ -65,6 +67,7 @@ class TensorCore:
             buffer = Buffer("input", "", values.shape, dt.from_numpy(values.dtype), values)
             buffer.device = _device_name(device)
             self.node = make(Op.BUFFER, buffer.dtype, (), buffer)
+            handles.hold(buffer, self)
         handles.register(self)
 
     @classmethod
@@ -76,7 +79,7 @@ class TensorCore:
         return tensor
 
     @classmethod
-    def weight(cls, data: NDArray[Any] | Scalar, dtype: DType | Any = None) -> Self:
+    def weight(cls, data: Data, dtype: DType | Any = None) -> Self:
         """Return values that are constant for the compiler: it may fold and pack them.
 
         An array is not copied: it must not change afterwards. A scalar is a constant.
@@ -131,20 +134,6 @@ class TensorCore:
 
     def __repr__(self) -> str:
         return f"Tensor({self.node!r})"
-
-    def __len__(self) -> int:
-        if not self.shape:
-            raise ModelError(f"len: {self!r} has no axes")
-        return self.shape[0]
-
-    def __index__(self) -> int:
-        raise ModelError(
-            f"{self!r} is used as a size or a position: shapes are fixed when a graph is built; "
-            "use item() for a value that is known now"
-        )
-
-    def __bool__(self) -> bool:
-        raise ModelError(f"{self!r} has no truth value before it is computed; use item()")
 
     @property
     def device(self) -> str:
@@ -244,14 +233,17 @@ class TensorCore:
         """Return an elementwise function of this tensor."""
         return self.of(make(op, self.dtype, (self.node,)))
 
-    def operand(self, value: Self | Scalar | NDArray[Any]) -> Self:
+    def operand(self, value: Self | Data) -> Self:
         """Turn the other operand into a tensor.
 
         A Python scalar takes this tensor's type, unless that would lose its fraction or its range.
+
+        Raises:
+            TensorTypeError: it is neither a tensor nor numbers.
         """
         if isinstance(value, TensorCore):
             return value
-        if isinstance(value, np.ndarray | np.generic):
+        if isinstance(value, np.generic) or not isinstance(value, int | float):
             return self.weight(value)
         if isinstance(value, float) and not self.dtype.is_float:
             return type(self)(value, dt.float32)
@@ -262,27 +254,54 @@ class TensorCore:
         return type(self)(value, self.dtype)
 
 
+def axis_of(axis: Any, ndim: int) -> int:
+    """Return an axis counted from the front; negative ones count from the end.
+
+    Raises:
+        TensorIndexError: there is no such axis.
+        TensorTypeError: it is not an integer.
+    """
+    try:
+        position = index(axis)
+    except TypeError:
+        raise TensorTypeError(f"axis: expected an integer, found {axis!r}") from None
+    if not -ndim <= position < ndim:
+        raise TensorIndexError(f"axis {position} is outside of {ndim} axes")
+    return position % ndim
+
+
 def as_dtype(dtype: DType | Any) -> DType:
     """Return a type given as one of ours, or as anything numpy takes."""
     return dtype if isinstance(dtype, DType) else dt.from_numpy(dtype)
 
 
-def _as_array(data: Data, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
+def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
     """Return values as an array that nobody changes, or as a constant if they are a scalar.
 
     An array of 0 axes is a constant as well.
     """
     target = None if dtype is None else as_dtype(dtype)
+    if isinstance(data, TensorCore) and copy:
+        return data.clone().cast(target or data.dtype).node
+    is_array = hasattr(data, "__array__")
+    if isinstance(data, str | bytes) or not (is_array or isinstance(data, Real | Sequence)):
+        raise TensorTypeError(
+            f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
+        )
     if isinstance(data, Sequence):
         values = np.asarray(data)
         if values.dtype.kind == "f":
             values = values.astype(np.float32)
         elif values.dtype.kind == "i" and np.array_equal(values.astype(np.int32), values):
             values = values.astype(np.int32)
-    elif isinstance(data, np.ndarray | np.generic):
+    elif is_array:
         values = np.asarray(data)
     else:
-        return const(data, target or _scalar_dtype(data))
+        kind = target or _scalar_dtype(data)
+        _check_range(np.asarray(data), kind)
+        return const(data, kind)
+    if isinstance(data, Sequence) and target is not None:
+        _check_range(values, target)
     own = dt.from_numpy(values.dtype)
     if values.ndim == 0:
         return const(values.item(), target or own)
@@ -304,9 +323,22 @@ def _is_whole_buffer(node: Node) -> bool:
 
 
 def _scalar_dtype(value: Scalar) -> DType:
+    """Return the type of a Python number: of an integer the first of three that holds it."""
     if isinstance(value, bool):
         return dt.bool_
-    return dt.int32 if isinstance(value, int) else dt.float32
+    if not isinstance(value, int):
+        return dt.float32
+    kinds = (dt.int32, dt.int64, dt.uint64)
+    return next((kind for kind in kinds if dt.holds(kind, value)), dt.int64)
+
+
+def _check_range(values: NDArray[Any], kind: DType) -> None:
+    """Refuse Python integers that a type does not hold; arrays have a type, and are converted."""
+    if not kind.is_int or values.dtype.kind not in "iuO" or not values.size:
+        return
+    for value in (values.min(), values.max()):
+        if not isinstance(value, int | np.integer) or not dt.holds(kind, int(value)):
+            raise ModelError(f"{value} is no {kind}; give a wider type, or an array of another one")
 
 
 def evaluate(

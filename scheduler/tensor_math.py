@@ -13,11 +13,11 @@ from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.node import alu, make
 from scheduler.ops import Op
-from scheduler.tensor_core import Scalar
+from scheduler.tensor_core import Scalar, axis_of
+from scheduler.tensor_half import rounds_once
 from scheduler.tensor_power import power
-from scheduler.tensor_shape import TensorShape
+from scheduler.tensor_shape import Axis, TensorShape
 
-Axis = int | Sequence[int] | None
 T = TypeVar("T", bound="TensorMath")
 Other = Any  # Tensor | Scalar | NDArray; spelled out in `operand`
 
@@ -69,10 +69,12 @@ class TensorMath(TensorShape):
     def __rtruediv__(self, other: Other) -> Self:
         return _as_float(self).binary(Op.DIV, _as_float(self.operand(other)), reverse=True)
 
+    @rounds_once
     def __floordiv__(self, other: Other) -> Self:
         a, b = self.broadcast_with(other)
         if a.dtype.is_float:
             return a.binary(Op.DIV, b).floor()
+        b = _divisor(b)
         quotient = a.binary(Op.IDIV, b)
         inexact = (quotient * b).ne(a)
         return inexact.binary(Op.AND, (a < 0).ne(b < 0)).where(quotient - 1, quotient)
@@ -80,8 +82,11 @@ class TensorMath(TensorShape):
     def __rfloordiv__(self, other: Other) -> Self:
         return self.operand(other) // self
 
+    @rounds_once
     def __mod__(self, other: Other) -> Self:
-        return self.binary(Op.SUB, (self // other) * other)
+        a, b = self.broadcast_with(other)
+        b = b if b.dtype.is_float else _divisor(b)
+        return a.binary(Op.SUB, (a // b) * b)
 
     def __rmod__(self, other: Other) -> Self:
         return self.operand(other) % self
@@ -216,6 +221,7 @@ class TensorMath(TensorShape):
         """Return 1/x."""
         return _as_float(self).unary(Op.RECIP)
 
+    @rounds_once
     def rsqrt(self) -> Self:
         """Return 1/sqrt(x)."""
         return self.sqrt().reciprocal()
@@ -224,6 +230,7 @@ class TensorMath(TensorShape):
         """Return e**x."""
         return _as_float(self).unary(Op.EXP)
 
+    @rounds_once
     def exp2(self) -> Self:
         """Return 2**x."""
         return (_as_float(self) * math.log(2.0)).exp()
@@ -232,6 +239,7 @@ class TensorMath(TensorShape):
         """Return the natural logarithm."""
         return _as_float(self).unary(Op.LOG)
 
+    @rounds_once
     def log2(self) -> Self:
         """Return the base-2 logarithm."""
         return self.log() * (1.0 / math.log(2.0))
@@ -295,17 +303,6 @@ class TensorMath(TensorShape):
             return kept
         return kept.reshape(tuple(s for i, s in enumerate(self.shape) if i not in axes))
 
-    def axes(self, axis: Axis) -> tuple[Any, ...]:
-        """Return axes as a sorted tuple of non-negative ints; None means all."""
-        given = (
-            range(self.ndim)
-            if axis is None
-            else (axis,)
-            if not isinstance(axis, Sequence)
-            else axis
-        )
-        return tuple(sorted({a % self.ndim for a in given}))
-
     def sum(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Sum over axes; bool and narrow integers are summed as int32."""
         return _widened(self)._reduce(Op.ADD, axis, keepdim)
@@ -322,18 +319,21 @@ class TensorMath(TensorShape):
         """Return the smallest value over axes."""
         return self._reduce(Op.MIN, axis, keepdim)
 
+    @rounds_once
     def mean(self, axis: Axis = None, keepdim: Any = False) -> Self:
         """Return the arithmetic mean over axes, in floating point."""
         count: int = math.prod(self.shape[a] for a in self.axes(axis))
-        return _as_float(self).sum(axis, keepdim=keepdim) * (1.0 / max(1, count))
+        return _as_float(self).sum(axis, keepdim=keepdim) / max(1, count)
 
+    @rounds_once
     def var(self, axis: Axis = None, keepdim: Any = False, *, correction: Any = 1) -> Self:
         """Return the variance over axes, dividing by count - correction."""
         count: int = math.prod(self.shape[a] for a in self.axes(axis))
         centred = self - self.mean(axis, keepdim=True)
         divisor: int = max(1, count - correction)
-        return centred.square().sum(axis, keepdim=keepdim) * (1.0 / divisor)
+        return centred.square().sum(axis, keepdim=keepdim) / divisor
 
+    @rounds_once
     def std(self, axis: Axis = None, keepdim: Any = False, *, correction: Any = 1) -> Self:
         """Return the standard deviation over axes."""
         return self.var(axis, keepdim=keepdim, correction=correction).sqrt()
@@ -359,7 +359,7 @@ class TensorMath(TensorShape):
             flat = last._first_extreme(op, -1, keepdim=False)
             kept = tuple(1 if i in axes else s for i, s in enumerate(self.shape))
             return flat.reshape(kept) if keepdim else flat
-        axis = axis % self.ndim
+        axis = axis_of(axis, self.ndim)
         n = self.shape[axis]
         ramp = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
@@ -368,7 +368,16 @@ class TensorMath(TensorShape):
 
 
 def _is_operand(value: object) -> bool:
-    return isinstance(value, TensorMath | np.ndarray | np.generic | int | float)
+    return isinstance(value, TensorMath | np.ndarray | np.generic | int | float | list | tuple)
+
+
+def _divisor(x: T) -> T:
+    """Return integers to divide by: 0 counts as 1."""
+    node = x.node
+    while node.op in (Op.EXPAND, Op.RESHAPE):
+        node = node.src[0]
+    known = node.op is Op.CONST and node.arg != 0
+    return x if known else x.eq(0).where(1, x)
 
 
 def _as_float(x: T) -> T:

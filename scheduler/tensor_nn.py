@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.tensor_half import rounds_once
 from scheduler.tensor_math import TensorMath
 from scheduler.tensor_transposed import Axis, transposed_convolution
 
@@ -25,6 +26,7 @@ class TensorNeural(TensorMath):
 
     __slots__ = ()
 
+    @rounds_once
     def sigmoid(self) -> Self:
         """Return 1/(1+exp(-x))."""
         return ((-self).exp() + 1.0).reciprocal()
@@ -33,14 +35,17 @@ class TensorNeural(TensorMath):
         """Return max(x, 0)."""
         return self.maximum(0)
 
+    @rounds_once
     def elu(self, alpha: float = 1.0) -> Self:
         """Return x for x > 0, alpha*(exp(x)-1) below."""
         return (self > 0).where(self, (self.minimum(0).exp() - 1.0) * alpha)
 
+    @rounds_once
     def silu(self) -> Self:
         """Return x*sigmoid(x)."""
         return self * self.sigmoid()
 
+    @rounds_once
     def gelu(self, approximate: str = "none") -> Self:
         """Return the Gaussian error linear unit (Hendrycks, Gimpel 2016), exact or with tanh."""
         if approximate == "tanh":
@@ -48,23 +53,27 @@ class TensorNeural(TensorMath):
             return self * 0.5 * (inner.tanh() + 1.0)
         return self * 0.5 * ((self * math.sqrt(0.5)).erf() + 1.0)
 
+    @rounds_once
     def softmax(self, axis: int = -1) -> Self:
         """Return exp(x)/sum(exp(x)) along an axis, shifted by the maximum."""
         weights = (self - self.max(axis, keepdim=True)).exp()
         # One division for a row: the sum is at least 1, so its reciprocal is a normal number.
         return weights * (1.0 / weights.sum(axis, keepdim=True))
 
+    @rounds_once
     def log_softmax(self, axis: int = -1) -> Self:
         """Return log(softmax(x))."""
         shifted = self - self.max(axis, keepdim=True)
         return shifted - shifted.exp().sum(axis, keepdim=True).log()
 
+    @rounds_once
     def layernorm(self, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Self:
         """Return (x - mean)/sqrt(var + eps) over axes, biased variance."""
         centred = self - self.mean(axis, keepdim=True)
         variance = centred.square().mean(axis, keepdim=True)
         return centred * (variance + eps).rsqrt()
 
+    @rounds_once
     def batchnorm(
         self, scale: Self, bias: Self, mean: Self, variance: Self, eps: float = 1e-5
     ) -> Self:
@@ -73,17 +82,22 @@ class TensorNeural(TensorMath):
         factor = scale * (variance + eps).rsqrt()
         return self * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
 
+    @rounds_once
     def matmul(self, other: Self | NDArray[Any]) -> Self:
         """Multiply matrices with numpy's rules for 1-D and batched operands.
 
         Raises:
-            ModelError: the inner sizes differ.
+            ModelError: the inner sizes differ, or an operand has no axes.
         """
         other = self.operand(other)
-        if self.ndim == 1:
-            return self.unsqueeze(0).matmul(other).squeeze(-2)
+        if not self.shape or not other.shape:
+            raise ModelError(
+                f"matmul: {self.shape} and {other.shape}: a number is no matrix; use *"
+            )
         if other.ndim == 1:
             return self.matmul(other.unsqueeze(1)).squeeze(-1)
+        if self.ndim == 1:
+            return self.unsqueeze(0).matmul(other).squeeze(-2)
         if self.shape[-1] != other.shape[-2]:
             raise ModelError(f"matmul: inner sizes of {self.shape} and {other.shape} differ")
         return (self.unsqueeze(-2) * other.transpose().unsqueeze(-3)).sum(-1)
@@ -93,6 +107,7 @@ class TensorNeural(TensorMath):
     def __rmatmul__(self, other: Any) -> Self:
         return self.operand(other).matmul(self)
 
+    @rounds_once
     def conv2d(
         self,
         weight: Self,
@@ -137,6 +152,7 @@ class TensorNeural(TensorMath):
         y = (x * w).sum(axes).reshape((batch, out_channels, *out))
         return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
 
+    @rounds_once
     def conv_transpose2d(  # noqa: PLR0913, PLR0917  # the operator has seven parameters in every framework
         self,
         weight: Self,
@@ -205,6 +221,7 @@ class TensorNeural(TensorMath):
         x = x.windows(size, steps, as_tuple(dilation, spatial))
         return x.max(tuple(range(2 + spatial, 2 + 2 * spatial)))
 
+    @rounds_once
     def avg_pool2d(
         self,
         kernel: Pair,
@@ -222,7 +239,7 @@ class TensorNeural(TensorMath):
         ones = (1,) * spatial
         total = self.pad(pairs).windows(size, steps, ones).sum(axes)
         if count_include_pad or all(p == (0, 0) for p in pairs):
-            return total * (1.0 / math.prod(size))
+            return total / math.prod(size)
         unit = self.operand(1).broadcast_to((1, 1, *self.shape[2:]))
         return total / unit.pad(pairs).windows(size, steps, ones).sum(axes)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from scheduler.boxes import spread
+from scheduler.node import Node, alu, const
 from scheduler.ops import Op
 from scheduler.tensor_core import TensorCore
+from scheduler.tensor_half import rounds_once
 
 if TYPE_CHECKING:
     from scheduler.tensor_math import TensorMath
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
 T = TypeVar("T", bound="TensorMath")
 
 
+@rounds_once
 def power(x: T, exponent: Any) -> T:
     """Return x**exponent; of integers an integer, unless a known exponent is negative."""
     known = _known_number(exponent)
@@ -22,6 +26,16 @@ def power(x: T, exponent: Any) -> T:
         return special
     a, b = x.broadcast_with(exponent)
     return a.binary(Op.POW, b) if a.dtype.is_float else integer_power(a, b)
+
+
+def half_power(x: Node) -> Node:
+    """Return x**0.5 of floats, as C's pow: the root, but 0.0 of -0.0, infinity of -infinity."""
+
+    def number(value: float) -> Node:
+        return spread(const(value, x.dtype), x.shape)
+
+    root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0)))
+    return alu(Op.WHERE, alu(Op.EQ, x, number(-math.inf)), number(math.inf), root)
 
 
 def _known_number(exponent: Any) -> int | float | None:
@@ -60,10 +74,10 @@ def integer_power(base: T, exponent: T) -> T:
 
 def _constant_power(x: T, exponent: Any) -> T | None:
     """Return x**exponent without POW where that is exact or the usual meaning, else None."""
-    if exponent == 0.5:
-        return x.sqrt()
-    if exponent == -0.5:
-        return x.rsqrt()
+    if abs(exponent) == 0.5:
+        floats = x if x.dtype.is_float else x.float()
+        root = floats.of(half_power(floats.node))
+        return root if exponent > 0 else root.reciprocal()
     if exponent in (-1, -2):
         return (x if exponent == -1 else x * x).reciprocal()
     if not 0 <= exponent <= 8 or exponent != int(exponent):  # in this order: inf has no int

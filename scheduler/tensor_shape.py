@@ -8,13 +8,15 @@ from operator import index as as_index
 from typing import Any, Self, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from scheduler import dtype as dt
-from scheduler.errors import ModelError
+from scheduler.errors import ModelError, TensorIndexError
 from scheduler.node import Node, alu, make
 from scheduler.ops import Op, Shape
-from scheduler.tensor_core import Scalar, TensorCore
+from scheduler.tensor_core import Scalar, TensorCore, axis_of
 
+Axis = int | Sequence[int] | None
 Pairs = Sequence[tuple[int, int]]
 T = TypeVar("T", bound="TensorShape")
 
@@ -23,6 +25,17 @@ class TensorShape(TensorCore):
     """Reshaping, moving, slicing and joining."""
 
     __slots__ = ()
+
+    def axes(self, axis: Axis) -> tuple[int, ...]:
+        """Return axes as a sorted tuple of non-negative ints; None means all.
+
+        Raises:
+            TensorIndexError: there is no such axis.
+        """
+        if axis is None:
+            return tuple(range(self.ndim))
+        given = axis if isinstance(axis, Sequence) else (axis,)
+        return tuple(sorted({axis_of(a, self.ndim) for a in given}))
 
     def reshape(self, *shape: int | Sequence[int]) -> Self:
         """Return the same elements in another shape; one -1 is inferred.
@@ -49,7 +62,7 @@ class TensorShape(TensorCore):
 
     def permute(self, *order: int | Sequence[int]) -> Self:
         """Return the axes in a new order: result axis i is source axis order[i]."""
-        axes = tuple(a % self.ndim for a in shape_of(order))
+        axes = tuple(axis_of(a, self.ndim) for a in shape_of(order))
         if axes == tuple(range(self.ndim)):
             return self
         return self.view_as(make(Op.PERMUTE, self.dtype, (self.node,), axes))
@@ -57,6 +70,7 @@ class TensorShape(TensorCore):
     def transpose(self, first: int = -2, second: int = -1) -> Self:
         """Return the tensor with two axes exchanged."""
         order = list(range(self.ndim))
+        first, second = axis_of(first, self.ndim), axis_of(second, self.ndim)
         order[first], order[second] = order[second], order[first]
         return self.permute(order)
 
@@ -99,7 +113,15 @@ class TensorShape(TensorCore):
         return self.of(make(Op.PAD, self.dtype, (inner.node,), (widths, fill)))
 
     def shrink(self, bounds: Pairs) -> Self:
-        """Keep [begin, end) of each axis."""
+        """Keep [begin, end) of each axis.
+
+        Raises:
+            TensorIndexError: a range reaches outside of its axis.
+        """
+        if len(bounds) != self.ndim or any(
+            not 0 <= b <= e <= s for (b, e), s in zip(bounds, self.shape, strict=False)
+        ):
+            raise TensorIndexError(f"shrink: {list(bounds)} is outside of {self.shape}")
         return self._slice([(b, e, 1) for b, e in bounds])
 
     def _slice(self, bounds: Sequence[tuple[int, int, int]]) -> Self:
@@ -109,7 +131,7 @@ class TensorShape(TensorCore):
 
     def flip(self, axis: int | Sequence[int]) -> Self:
         """Reverse the order along axes."""
-        axes = tuple(sorted(a % self.ndim for a in ([axis] if isinstance(axis, int) else axis)))
+        axes = self.axes(axis)
         return self.view_as(make(Op.FLIP, self.dtype, (self.node,), axes)) if axes else self
 
     def window(self, axis: int, size: int, stride: int = 1, dilation: int = 1) -> Self:
@@ -118,14 +140,14 @@ class TensorShape(TensorCore):
         Shape (..., L, ...) becomes (..., count, size, ...) with
         count = (L - (size-1)*dilation - 1) // stride + 1.
         """
-        axis = axis % self.ndim
+        axis = axis_of(axis, self.ndim)
         count = (self.shape[axis] - (size - 1) * dilation - 1) // stride + 1
         arg = (axis, count, size, stride, dilation)
         return self.of(make(Op.WINDOW, self.dtype, (self.node,), arg))
 
     def unsqueeze(self, axis: int) -> Self:
         """Insert an axis of size 1."""
-        axis = axis % (self.ndim + 1)
+        axis = axis_of(axis, self.ndim + 1)
         return self.reshape((*self.shape[:axis], 1, *self.shape[axis:]))
 
     def squeeze(self, axis: int | Sequence[int] | None = None) -> Self:
@@ -133,7 +155,7 @@ class TensorShape(TensorCore):
         if axis is None:
             axes = {i for i, s in enumerate(self.shape) if s == 1}
         else:
-            axes = {a % self.ndim for a in ([axis] if isinstance(axis, int) else axis)}
+            axes = set(self.axes(axis))
         if any(self.shape[a] != 1 for a in axes):
             raise ModelError(f"squeeze: axes {sorted(axes)} of {self.shape} are not all of size 1")
         return self.reshape(tuple(s for i, s in enumerate(self.shape) if i not in axes))
@@ -155,7 +177,7 @@ class TensorShape(TensorCore):
 
     def split(self, sizes: Sequence[int], axis: int = 0) -> list[Self]:
         """Cut along an axis into parts of the given sizes."""
-        axis = axis % self.ndim
+        axis = axis_of(axis, self.ndim)
         if sum(sizes) != self.shape[axis]:
             raise ModelError(f"split: sizes {list(sizes)} do not sum to {self.shape[axis]}")
         parts, at = [], 0
@@ -168,7 +190,7 @@ class TensorShape(TensorCore):
 
     def gather(self, index: Self, axis: int = 0) -> Self:
         """Return numpy.take(self, index, axis); negative indices count from the end."""
-        axis = axis % self.ndim
+        axis = axis_of(axis, self.ndim)
         whole = index if index.dtype.is_int else index.cast(dt.int32)
         return self.of(make(Op.GATHER, self.dtype, (self.node, whole.node), axis))
 
@@ -178,8 +200,11 @@ class TensorShape(TensorCore):
         Several index tensors pick one element each together, as in numpy: their axes become those
         of the broadcast indices, in the place of the first if they stand side by side, else first.
 
+        Values of index tensors are not looked at: outside of their axis they read some element.
+
         Raises:
-            ModelError: an index is outside its axis, or there are too many.
+            TensorIndexError: an index is outside its axis, or there are too many.
+            ModelError: an index is a mask.
         """
         items = full_key(key, self.ndim)
         result, axis = self, 0
@@ -187,6 +212,8 @@ class TensorShape(TensorCore):
         for item in items:
             index = result.index_tensor(item)
             if index is not None:
+                if not isinstance(item, TensorCore):
+                    _check_rows(np.asarray(item), axis, result.shape)
                 picked.append((axis, index))
                 axis += 1
             else:
@@ -199,26 +226,34 @@ class TensorShape(TensorCore):
         """Return an index as a tensor of ints if it is a tensor, an array or a list, else None.
 
         Raises:
+            TensorIndexError: it is neither.
             ModelError: it is a mask: the shape of the result would depend on values.
         """
-        if item is None or isinstance(item, int | np.integer | slice):
+        if item is None or (
+            isinstance(item, int | np.integer | slice) and not isinstance(item, bool)
+        ):
             return None
-        index = item if isinstance(item, TensorCore) else self.weight(np.asarray(item))
-        if not index.dtype.is_int:
-            raise ModelError(f"index: expected ints, found {index.dtype}; use where() for a mask")
-        return self.of(index.node)
+        if not isinstance(item, TensorCore):
+            rows = np.asarray(item)
+            rows = rows.astype(np.int32) if rows.size == 0 else rows
+            if rows.dtype.kind not in "iub":
+                raise TensorIndexError(f"index: expected ints, found {item!r}")
+            item = self.weight(rows)
+        if not item.dtype.is_int:
+            raise ModelError(f"index: expected ints, found {item.dtype}; use where() for a mask")
+        return self.of(item.node)
 
 
 def full_key(key: Any, ndim: int) -> list[Any]:
     """Return an index for every axis: Ellipsis and missing ones are filled in.
 
     Raises:
-        ModelError: there are more indices than axes.
+        TensorIndexError: there are more indices than axes.
     """
     items = list(key) if isinstance(key, tuple) else [key]
     used = sum(1 for k in items if k is not None and k is not Ellipsis)
     if used > ndim:
-        raise ModelError(f"index: {used} indices for {ndim} axes")
+        raise TensorIndexError(f"index: {ndim} axes, and more indices: {used}")
     fill = [slice(None)] * (ndim - used)
     at = next((i for i, k in enumerate(items) if k is Ellipsis), None)
     return [*items, *fill] if at is None else [*items[:at], *fill, *items[at + 1 :]]
@@ -231,7 +266,7 @@ def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
     size = x.shape[axis]
     if isinstance(item, int | np.integer):
         if not -size <= item < size:
-            raise ModelError(f"index: {item} is outside axis {axis} of {x.shape}")
+            raise TensorIndexError(f"index: {item} is outside axis {axis} of {x.shape}")
         start = int(item) % size
         bounds = [(0, s) for s in x.shape]
         bounds[axis] = (start, start + 1)
@@ -244,6 +279,14 @@ def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
     bounds3 = [(0, s, 1) for s in x.shape]
     bounds3[axis] = (start, max(start, stop), step)
     return x._slice(bounds3), axis + 1
+
+
+def _check_rows(rows: NDArray[Any], axis: int, shape: Shape) -> None:
+    """Refuse indices that are known and outside of their axis."""
+    size = shape[axis]
+    for end in (rows.min(), rows.max()) if rows.size else ():
+        if not -size <= end < size:
+            raise TensorIndexError(f"index: {end} is outside axis {axis} of {shape}")
 
 
 def _pick(x: T, picked: Sequence[tuple[int, T]]) -> T:

@@ -1,6 +1,7 @@
-"""Golden files, the settings of random tests and of the cache, for all packages; what runs alone.
+"""Golden files, the settings of random tests and of the caches, for all packages; what runs alone.
 
 Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
+Caches: of the session (`session_cache`); one that wrote into the user's has failed.
 Cache of schedules: off, so that what is tested is compiled; its own tests switch it on.
 Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explore draws new ones.
 """
@@ -14,6 +15,8 @@ from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.session_cache import SESSION
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -47,6 +50,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden instead of comparing"
     )
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if SESSION.strays() and session.exitstatus in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for name in SESSION.strays():
+        terminalreporter.write_line(f"written into the user's cache: {name}", red=True)
+
+
+def pytest_unconfigure() -> None:
+    SESSION.remove()
 
 
 @pytest.fixture(scope="session", autouse=True)

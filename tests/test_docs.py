@@ -5,13 +5,17 @@ import ast
 import importlib
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from onnx import helper
 
 from scheduler.kernelize import realize
-from tools.cli import COMMANDS
+from tests.scheduler.tiny_models import model_of, value
+from tools.cli import COMMANDS, EXIT_CODES, main
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
@@ -74,6 +78,56 @@ def test_commands_of_the_readme_parse(line: str) -> None:
 def test_the_readme_shows_every_command() -> None:
     shown = {line.split()[0] for line in command_lines(read("README.md"))}
     assert set(COMMANDS) <= shown
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = read("Makefile")
+    phony = re.search(r"^\.PHONY: (.+)$", makefile, re.MULTILINE)
+    assert phony is not None
+    make = shutil.which("make")
+    assert make is not None
+    shown = subprocess.run([make, "help"], cwd=ROOT, capture_output=True, text=True, check=True)
+    listed = re.findall(r"make ([a-z]+)\b", shown.stdout)
+    assert sorted(listed) == sorted(phony[1].split())
+
+
+def test_the_exit_codes_of_help_are_those_of_the_readme() -> None:
+    table = re.findall(r"^\| (\d+[\d, ]*) \| ", read("README.md"), re.MULTILINE)
+    documented = {code for row in table for code in row.replace(" ", "").split(",")}
+    assert set(re.findall(r"\b\d+\b", EXIT_CODES)) == documented
+
+
+# --- Python -----------------------------------------------------------------------------------
+
+
+PYTHON_BLOCKS = [
+    code for language, code in FENCE.findall(read("README.md")) if language == "python"
+]
+
+
+@pytest.fixture
+def policy_artifact(tmp_path: Path) -> Path:
+    """`build/policy.pkl` of the README, in an empty directory: the same port, a small network."""
+    model, path = tmp_path / "policy.onnx", tmp_path / "build" / "policy.pkl"
+    path.parent.mkdir()
+    node = helper.make_node("Relu", ["features"], ["outputs"])
+    shapes = value("features", (1, 4)), value("outputs", (1, 4))
+    model.write_bytes(model_of([node], [shapes[0]], [shapes[1]]).SerializeToString())
+    assert main(["compile", "--plain", str(model), "-o", str(path), "--no-binary"]) == 0
+    return path
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("code", PYTHON_BLOCKS)
+def test_python_of_the_readme_runs(
+    code: str, policy_artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(policy_artifact.parent.parent)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102 - our own document
+
+
+def test_the_readme_shows_how_to_load_and_run_an_artifact() -> None:
+    assert any("load_program(" in code and ".run(" in code for code in PYTHON_BLOCKS)
 
 
 # --- environment ------------------------------------------------------------------------------

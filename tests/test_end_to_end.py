@@ -92,7 +92,7 @@ def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def process(*arguments: str, log: Path, **options: Any) -> Iterator[subprocess.Popen[str]]:
     with (
-        log.open("w") as file,
+        log.open("w", encoding="utf-8") as file,
         subprocess.Popen(
             [sys.executable, *arguments],
             cwd=ROOT, stderr=file, text=True, **options,
@@ -133,7 +133,7 @@ def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_pa
             )
         )  # fmt: skip
         printed, _ = subscriber.communicate(timeout=120)
-        assert subscriber.returncode == 0, (tmp_path / "subscriber.log").read_text()
+        assert subscriber.returncode == 0, (tmp_path / "subscriber.log").read_text(encoding="utf-8")
         assert daemon.poll() is None, "the daemon ended"
         assert camera.poll() is None, "the camera ended"
         daemon.send_signal(signal.SIGTERM)
@@ -142,7 +142,7 @@ def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_pa
     result = json.loads(printed)
     assert result["ours"] == []
     check_messages(result["seen"])
-    loaded = imported_modules(daemon_log.read_text())
+    loaded = imported_modules(daemon_log.read_text(encoding="utf-8"))
     assert {"modeld", "runtime", "cereal", "numpy"} <= loaded
     assert loaded.isdisjoint({"onnx", "onnxruntime", "scheduler", "av"})
 

@@ -6,6 +6,7 @@ Example::
     modeld bench policy.pkl --profile --json --trace policy.json
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
+    modeld bench driving.pkl --paced --beside busy,one-cpu
     modeld bench --daemon 300 --model driving.pkl
     modeld bench --bus --json
 
@@ -29,6 +30,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import runtime
+from runtime.origin import short_origin
+from runtime.quantities import count_text, flops_text
+from runtime.trace import MAX_EVENTS
 from tools.errors import ToolError, UsageError
 from tools.lib.bindings import add_bind
 from tools.lib.constants import add_constant
@@ -47,6 +51,7 @@ if TYPE_CHECKING:
 # Option -> module that does it; imported only then, because each needs something else.
 MODES = {
     "roofline": "tools.bench_roofline",
+    "paced": "tools.bench_paced",
     "against": "tools.bench_against",
     "bus": "tools.bench_bus",
     "daemon": "tools.bench_daemon",
@@ -71,7 +76,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--entry", help="entry point (the artifact's first)")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--profile", action="store_true", help="every launch, also with --json")
-    parser.add_argument("--trace", type=Path, metavar="FILE", help="write a Chrome trace")
+    parser.add_argument(
+        "--trace", type=Path, metavar="FILE", help="write a Chrome trace of the runs"
+    )
     parser.add_argument(
         "--no-load", action="store_true", help="skip the two load times (a cold load compiles)"
     )
@@ -79,6 +86,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes = parser.add_argument_group("measure something else").add_mutually_exclusive_group()
     modes.add_argument(
         "--roofline", action="store_true", help="each kernel beside what the device can do"
+    )
+    modes.add_argument(
+        "--paced", action="store_true", help="runs after pauses of 0, 5, 30 and 50 ms"
     )
     modes.add_argument(
         "--against",
@@ -94,6 +104,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument("--blocks", type=int, default=8, help="--against: blocks of 20 runs (8)")
     add_bind(options)
     add_constant(options)
+    options.add_argument(
+        "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
+    )
     options.add_argument("--model", type=Path, help="--daemon: driving artifact")
     options.add_argument(
         "--camera", metavar="WxH", help="--daemon, --against: frame size (the artifact's first)"
@@ -111,7 +124,9 @@ def run(args: argparse.Namespace) -> int:
     mode = next((name for name in MODES if getattr(args, name) not in (None, False)), None)
     if mode in (None, "roofline"):
         if len(args.path) != 1:
-            raise UsageError(f"bench: expected one artifact, found {len(args.path)} files")
+            raise UsageError(
+                f"bench: expected one artifact, found {count_text(len(args.path), 'file')}"
+            )
         if args.iters < 1:
             raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
     if mode is None:
@@ -130,10 +145,7 @@ def _run_artifact(args: argparse.Namespace) -> int:
         result = measure(program, inputs, entry, args.iters)
         times = program.profile(inputs, entry, min(args.iters, 20))
         if args.trace:
-            from runtime.trace import write_trace
-
-            spans = program.spans(inputs, entry, min(args.iters, 5))
-            write_trace(args.trace, spans, program.stats.device)
+            result["trace_runs"] = _write_trace(program, inputs, entry, args)
     result["load_warm_ms"] = result["load_cold_ms"] = None
     if not args.no_load:
         result["load_warm_ms"] = measure_load(path, args.device, cold=False)
@@ -144,7 +156,24 @@ def _run_artifact(args: argparse.Namespace) -> int:
         print_json(result)
     else:
         _print_tables(result, times, len(times) if args.profile else SHOWN_KERNELS)
+        if args.trace:
+            runs = f"{result['trace_runs']} of {count_text(args.iters, 'run')}"
+            print(f"\ntrace: {args.trace}, {runs} (a trace has at most {MAX_EVENTS:,} launches)")
     return 0
+
+
+def _write_trace(
+    program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, args: argparse.Namespace
+) -> int:
+    """Trace as many runs as were asked for, within the trace's bounds; return how many."""
+    from runtime.trace import trace_events, traceable_runs, write_trace
+
+    spec = program.manifest.entry(entry)
+    assert spec is not None  # it has been measured
+    runs = traceable_runs(len(spec.launches), args.iters)
+    spans = program.spans(inputs, entry, runs)
+    write_trace(args.trace, trace_events(spans, program.stats.device, program.manifest, entry))
+    return runs
 
 
 def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any]]:
@@ -208,7 +237,7 @@ def measure(
 
 def resident_mib() -> float:
     """Return this process's resident memory in MiB (Linux: VmRSS of /proc/self/status)."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
     return 0.0
@@ -281,8 +310,8 @@ def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown:
     )
     facts = {
         "run": times_text,
-        "rate": f"{result['gflops']:.1f} GFLOP/s",
-        "kernels": f"{result['kernels']} in {result['launches']} launches",
+        "rate": f"{flops_text(result['gflops'] * 1e9)}/s",
+        "kernels": f"{result['kernels']} in {count_text(result['launches'], 'launch')}",
         "memory": memory_text,
         "load": load,
     }
@@ -298,16 +327,10 @@ def _print_tables(result: Mapping[str, Any], times: Sequence[KernelTime], shown:
             f"{100 * item.median_ms / total:.1f} %" if total else "-",
             item.gflops,
             item.gbytes_per_s,
-            _shorten(item.origin),
+            short_origin(item.origin),
         )
         for item in slowest
     ]
-    print(f"\nslowest {len(rows)} of {len(times)} launches ({total:.3f} ms on the device):")
+    launches = count_text(len(times), "launch")
+    print(f"\nslowest {len(rows)} of {launches} ({total:.3f} ms on the device):")
     print(format_table(("#", "kernel", "ms", "share", "GFLOP/s", "GB/s", "from"), rows))
-
-
-def _shorten(origin: Sequence[str]) -> str:
-    """Show the first nodes a kernel came from; a fused kernel may list twenty."""
-    text = ", ".join(origin[:2])
-    more = f" +{len(origin) - 2}" if len(origin) > 2 else ""
-    return text[:60] + more

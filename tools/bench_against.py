@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.bindings import parse_bindings
 from tools.lib.blocks import (
@@ -95,7 +96,7 @@ def run(args: argparse.Namespace) -> int:
     if not 1 <= len(args.path) <= 2:
         raise UsageError(
             f"--against: expected MODEL.onnx, or VISION.onnx POLICY.onnx for the whole driving "
-            f"program, found {len(args.path)} files"
+            f"program, found {count_text(len(args.path), 'file')}"
         )
     if len(args.path) > 1 and (args.bind or args.constant):
         raise UsageError(

@@ -29,6 +29,7 @@ import numpy as np
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
+from runtime.quantities import count_text
 from tools.errors import ArtifactMismatchError, ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
@@ -77,7 +78,7 @@ class Usage:
 
 def usage_of(pid: int) -> Usage:
     """Return the memory and descriptors of a process (Linux: /proc)."""
-    status = Path(f"/proc/{pid}/status").read_text()
+    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
     line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
     return Usage(int(line.split()[1]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())))
 
@@ -138,7 +139,7 @@ def measure(
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory:
         bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
         config = Path(directory) / "bench.toml"
-        config.write_text(_camera_config(size))
+        config.write_text(_camera_config(size), encoding="utf-8")
         serve = ["--server", server, "--bus", bus, "--size", str(size[0]), str(size[1])]
         serve += ["--frames", str(frames), "--rate-hz", str(RATE_HZ)]
         work = ["run", "--model", str(model), "--demo", "--config", str(config)]
@@ -251,14 +252,14 @@ def _result(
 
 def _print_result(result: Mapping[str, Any]) -> None:
     print(
-        f"{result['frames']} frames at {result['rate_hz']:g} Hz: {result['published']} modelV2, "
-        f"{result['dropped']} dropped, {result['valid']} valid"
+        f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
+        f"{result['published']} modelV2, {result['dropped']} dropped, {result['valid']} valid"
     )
     for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
         values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
         print(f"  {name} ms  {values}  ({text})")
     print(
-        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+.1f}), "
+        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+z.1f}), "
         f"descriptors {result['fds_growth']:+d}"
     )
     print(

@@ -7,6 +7,7 @@ or ONNX never loads them. A command module has ``add_arguments(parser)`` and ``r
 from __future__ import annotations
 
 import argparse
+import errno
 import importlib
 import io
 import logging
@@ -16,6 +17,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TextIO, cast
+
+from tools.lib.help_text import HelpFormatter, epilog, split_docstring
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -30,11 +33,12 @@ EXIT_TERMINATED = 143  # 128 + SIGTERM
 
 EXIT_CODES = """\
 exit codes:
-  0  done
-  1  a check or a regression failed
-  2  usage
-  3  no usable device, or an optional package is missing
-  4  bad model, artifact, video or log
+  0    done
+  1    a check failed, or an unexpected error
+  2    usage: an option, a configuration or an input array
+  3    no usable device, a kernel that does not build, or an optional package is missing
+  4    bad model, artifact, video or log; a device that fails
+  130  interrupted (SIGINT); 141: a closed pipe; 143: terminated (SIGTERM)
 """
 
 
@@ -161,20 +165,24 @@ def _dispatch(arguments: list[str]) -> int:
     for command_name, command in COMMANDS.items():
         chosen = command_name == name
         module = importlib.import_module(command.module) if chosen else None
-        description = (module.__doc__ or command.summary) if module else command.summary
+        documented = (module.__doc__ if module else None) or command.summary
+        description, examples = split_docstring(documented)
         sub = subparsers.add_parser(
             command_name,
             help=command.summary,
             description=description,
-            epilog=EXIT_CODES,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            epilog=epilog(examples, EXIT_CODES),
+            formatter_class=HelpFormatter,
         )
         # SUPPRESS: a sub-command's default must not overwrite what stood before its name.
         _add_common_arguments(sub, default=argparse.SUPPRESS)
         if module is not None:
             module.add_arguments(sub)
             run = cast("Callable[[argparse.Namespace], int]", module.run)
-    args = parser.parse_args(arguments)
+    args, unknown = parser.parse_known_args(arguments)
+    if unknown:  # the command's own usage, not that of the list of commands
+        asked = parser if name not in COMMANDS else subparsers.choices[name]
+        asked.error(f"unrecognized arguments: {' '.join(unknown)}")
     if run is None:
         parser.print_help(sys.stderr)
         return 2
@@ -186,9 +194,8 @@ def _build_parser() -> tuple[_Parser, argparse._SubParsersAction[_Parser]]:
     parser = _Parser(
         prog="modeld",
         description="On-device inference for driving models: ONNX to OpenCL to modelV2 at 20 Hz.",
-        epilog="Example:\n  modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst\n\n"
-        + EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=epilog("modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst", EXIT_CODES),
+        formatter_class=HelpFormatter,
     )
     parser.add_argument(
         "--version", action=_ShowVersion, nargs=0, help="print the version and exit"
@@ -280,7 +287,9 @@ def _report(error: Exception, *, show_traceback: bool) -> int:
         _print_error(str(error))
         return exit_code
     if isinstance(error, OSError):
-        where = f"{error.filename}: " if error.filename else ""
+        # A full disk behind what is printed: streams have no name.
+        stream = "output: " if error.errno in (errno.ENOSPC, errno.EFBIG, errno.EIO) else ""
+        where = f"{error.filename}: " if error.filename else stream
         _print_error(f"{where}{error.strerror or error}")
         return EXIT_UNEXPECTED
     if isinstance(error, MemoryError):

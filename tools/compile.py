@@ -18,6 +18,7 @@ from typing import Any
 
 from cereal.frames import nv12_format
 from runtime.device import choose_device
+from runtime.quantities import count_text, flops_text, size_text
 from scheduler import device_spec, flags
 from scheduler.compile import (
     CompiledModel,
@@ -180,7 +181,9 @@ def _compile(args: argparse.Namespace, found: list[Tuned]) -> CompiledModel:
         compiled = compile_plain(model, bind=bind, **options)
         return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
     if len(args.model) != 2:
-        raise UsageError(f"expected VISION.onnx and POLICY.onnx, found {len(args.model)} files")
+        raise UsageError(
+            f"expected VISION.onnx and POLICY.onnx, found {count_text(len(args.model), 'file')}"
+        )
     if bind or args.constant:
         raise UsageError(
             "--bind and --constant need a plain model; a driving program fixes all its inputs"
@@ -319,11 +322,13 @@ def run(args: argparse.Namespace) -> int:
 def _sizes(compiled: CompiledModel) -> dict[str, Any]:
     manifest = compiled.manifest
     first = next(iter(manifest["entries"].values()))
+    flops = sum(manifest["kernels"][i]["flops"] for i in first["launches"])
     return {
         "entries": {n: len(e["launches"]) for n, e in manifest["entries"].items()},
         "kernels": compiled.kernels,
         "launches": len(first["launches"]),
-        "gflop": round(sum(manifest["kernels"][i]["flops"] for i in first["launches"]) / 1e9, 3),
+        "gflop": round(flops / 1e9, 3),
+        "flops": flops,
         "weight_bytes": len(compiled.data),
         "arena_bytes": manifest["arena_size"],
         "arena_unplanned_bytes": compiled.arena_unplanned,
@@ -331,10 +336,12 @@ def _sizes(compiled: CompiledModel) -> dict[str, Any]:
 
 
 def _print_sizes(report: Mapping[str, Any]) -> None:
-    print(f"{report['output']}: {report['kernels']} kernels, {report['gflop']} GFLOP, ", end="")
-    print(f"{report['weight_bytes'] / 2**20:.1f} MiB of weights, ", end="")
-    print(f"arena {report['arena_bytes'] / 2**20:.1f} MiB ", end="")
-    unplanned = report["arena_unplanned_bytes"] / 2**20
-    print(f"({unplanned:.1f} MiB without reuse), {report['total_s']} s")
+    print(f"{report['output']}: {count_text(report['kernels'], 'kernel')}, ", end="")
+    print(
+        f"{flops_text(report['flops'])}, {size_text(report['weight_bytes'])} of weights, ", end=""
+    )
+    print(f"arena {size_text(report['arena_bytes'])} ", end="")
+    unplanned = size_text(report["arena_unplanned_bytes"])
+    print(f"({unplanned} without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
-        print(f"  {name}: {launches} launches")
+        print(f"  {name}: {count_text(launches, 'launch')}")

@@ -20,7 +20,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,7 @@ from cereal.logfile import read_log
 from modeld.driving_model import DrivingModel
 from runtime import load_program
 from runtime.artifact import read_artifact
+from runtime.quantities import count_text
 from tools import example_models
 from tools.errors import ToolError, UsageError
 from tools.lib.demo_camera import DRIVE_HZ, MOUNTING, demo_cameras
@@ -114,7 +116,8 @@ def run(args: argparse.Namespace) -> int:
     first, last = _drive(plan)
     drive = summarize(_of_drive(read_log(plan.log), first, last))
     write_report(plan.report, _make_report(plan, drive, first))
-    return _print_result(plan, drive)
+    logged = Counter(str(event.which()) for event in read_log(plan.log))
+    return _print_result(plan, drive, {name: logged[name] for name in OUTPUT_SERVICES})
 
 
 def _say(text: str, *, quiet: bool) -> None:
@@ -128,7 +131,7 @@ def _make_model(directory: Path, *, quiet: bool) -> Path:
     target = directory / "driving.pkl"
     stamp = directory / "driving.stamp"
     fingerprint = _fingerprint(camera.width, camera.height)
-    if target.exists() and stamp.exists() and stamp.read_text() == fingerprint:
+    if target.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
         _say(f"model: {target}, compiled earlier", quiet=quiet)
         return target
     stamp.unlink(missing_ok=True)
@@ -137,7 +140,7 @@ def _make_model(directory: Path, *, quiet: bool) -> Path:
     onnx_files = [str(models / "vision.onnx"), str(models / "policy.onnx")]
     size = f"{camera.width}x{camera.height}"
     _modeld("compile", *onnx_files, "-o", str(target), "--camera", size, quiet=quiet)
-    stamp.write_text(fingerprint)
+    stamp.write_text(fingerprint, encoding="utf-8")
     return target
 
 
@@ -281,8 +284,8 @@ def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     }
     return Report(
         title="Demo drive",
-        summary=f"{plan.frames} rendered frames through the daemon process, over shared memory "
-        "and ZeroMQ.",
+        summary=f"{count_text(plan.frames, 'rendered frame')} through the daemon process, over "
+        "shared memory and ZeroMQ.",
         facts=facts,
         drive=drive,
         frames_sent=plan.frames,
@@ -291,7 +294,8 @@ def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     )
 
 
-def _print_result(plan: Plan, drive: DriveLog) -> int:
+def _print_result(plan: Plan, drive: DriveLog, logged: Mapping[str, int]) -> int:
+    """Print what came of the drive; the log holds what the daemon said before it, too."""
     messages = {name: drive.counts[name] for name in OUTPUT_SERVICES}
     valid = drive.counts["modelV2:valid"]
     median_ms = float(np.median(drive.execution_ms)) if drive.execution_ms.size else math.nan
@@ -300,6 +304,7 @@ def _print_result(plan: Plan, drive: DriveLog) -> int:
             "frames": plan.frames,
             "rate_hz": plan.rate_hz,
             "messages": messages,
+            "logged": dict(logged),
             "valid": valid,
             "finite": drive.all_finite,
             "execution_ms_median": round(median_ms, 3) if drive.execution_ms.size else None,
@@ -309,9 +314,13 @@ def _print_result(plan: Plan, drive: DriveLog) -> int:
         print_json(result)
     else:
         counts = ", ".join(f"{count} {name}" for name, count in messages.items())
-        print(f"\npublished for {plan.frames} camera frames at {plan.rate_hz:g} Hz: {counts}")
+        frames = count_text(plan.frames, "camera frame")
+        print(f"\npublished for {frames} at {plan.rate_hz:g} Hz: {counts}")
         print(f"valid: {valid}; median execution {median_ms:.1f} ms")
-        print(f"event log: {plan.log}\nreport:    {plan.report}")
+        early = max(logged[name] - messages[name] for name in OUTPUT_SERVICES)
+        more = f", with {early} more of each from before the drive" if early else ""
+        print(f"event log: {plan.log}{more}")
+        print(f"report:    {plan.report}")
     if min(messages.values()) < MIN_PUBLISHED * plan.frames or not drive.all_finite:
         raise ToolError(
             f"demo: expected at least {MIN_PUBLISHED:.0%} of {plan.frames} frames with finite "

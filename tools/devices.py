@@ -17,6 +17,8 @@ from tools.lib.table import format_size, format_table
 if TYPE_CHECKING:
     import argparse
 
+    from runtime.device import DeviceInfo
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command: none of its own."""
@@ -47,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
                 info.compute_units,
                 format_size(info.global_mem_bytes),
                 _abilities(info.images, info.half_arithmetic, info.unified_memory),
-                info.problem or info.version,
+                info.problem or _driver(info),
             )
             for info in devices
         ]
@@ -58,6 +60,12 @@ def run(args: argparse.Namespace) -> int:
     if auto is None:
         choose_device()  # raises, and says why
     return 0
+
+
+def _driver(info: DeviceInfo) -> str:
+    """Return the driver's version, with the CPU that PoCL's compiler is told where it differs."""
+    told = info.cpu and not info.version.endswith(f"-{info.cpu}")
+    return f"{info.version}, compiles for {info.cpu}" if told else info.version
 
 
 def _abilities(images: bool, half: bool, unified: bool) -> str:

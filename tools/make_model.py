@@ -12,6 +12,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from runtime.quantities import flops_text
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
@@ -35,12 +36,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--model",
         choices=(*MODELS, *BENCHMARKS, "all"),
         default="all",
-        help=f"which one (default: {' and '.join(MODELS)})",
+        metavar="NAME",
+        help=f"one of {', '.join((*MODELS, *BENCHMARKS))} (default: {' and '.join(MODELS)})",
     )
     which.add_argument(
         "--benchmarks",
         action="store_true",
-        help=f"also the networks of the benchmarks: {', '.join(BENCHMARKS)}",
+        help=f"also the {len(BENCHMARKS)} networks of the benchmarks",
     )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights; equal seeds give equal bytes"
@@ -66,7 +68,7 @@ def run(args: argparse.Namespace) -> int:
     for row in rows:
         print(
             f"{row['file']}  {row['bytes'] / 1e6:.1f} MB  "
-            f"{row['parameters'] / 1e6:.2f} M parameters  {row['gflop']:.2f} GFLOP"
+            f"{row['parameters'] / 1e6:.2f} M parameters  {flops_text(1e9 * row['gflop'])}"
         )
     return 0
 

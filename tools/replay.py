@@ -29,6 +29,7 @@ from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from runtime import load_program
 from runtime.artifact import Artifact, read_artifact
+from runtime.quantities import count_text
 from tools.errors import ArtifactMismatchError, UsageError
 from tools.lib.camera import stand_in_camera
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
@@ -194,8 +195,8 @@ def _make_report(job: Job, drive: DriveLog, frames_sent: int, keeper: PictureKee
         "models": describe_models(manifest),
     }
     summary = (
-        f"{frames_sent} frames of {camera.width}x{camera.height} at {info.fps:g} frames/s, through "
-        "the daemon's own loop."
+        f"{count_text(frames_sent, 'frame')} of {camera.width}x{camera.height} at {info.fps:g} "
+        "frames/s, through the daemon's own loop."
     )
     return Report(
         title=f"Replay of {info.path.name}",
@@ -232,7 +233,8 @@ def _print_summary(job: Job, drive: DriveLog, frames_sent: int) -> int:
     if args.json:
         print_json(result)
     else:
-        print(f"{args.video}: {frames_sent} frames of {job.camera.width}x{job.camera.height}")
+        size = f"{job.camera.width}x{job.camera.height}"
+        print(f"{args.video}: {count_text(frames_sent, 'frame')} of {size}")
         print("  ".join(f"{name} {count}" for name, count in messages.items()) + f"  valid {valid}")
         if times.size:
             figures = "  ".join(f"{k} {v:.1f}" for k, v in result["execution_ms"].items())

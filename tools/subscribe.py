@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Follow the bus until told to stop."""
     printed = tuple(args.services) or OUTPUT_SERVICES
-    if args.every < 1 or (args.count is not None and args.count < 1):
-        raise UsageError(f"--every, --count: expected at least 1, found {args.every}, {args.count}")
+    for option, value in (("--every", args.every), ("--count", args.count)):
+        if value is not None and value < 1:
+            raise UsageError(f"{option}: expected at least 1, found {value}")
     if args.timeout is not None and not 0 < args.timeout < math.inf:
         raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
     check_outputs({"--output": args.output})
@@ -103,17 +104,17 @@ def describe(name: str, event: Any) -> str:
         details = (
             f"frame {message.frameId}  {1e3 * message.modelExecutionTime:.1f} ms  "
             f"drops {message.frameDropPerc:.1f} %  "
-            f"in {ahead.t[-1]:.0f} s: {ahead.x[-1]:.0f} m ahead, {ahead.y[-1]:+.1f} m right"
+            f"in {ahead.t[-1]:.0f} s: {ahead.x[-1]:.0f} m ahead, {ahead.y[-1]:+z.1f} m right"
         )
     elif name == "drivingModelData":
         lines = message.laneLineMeta
         details = (
-            f"frame {message.frameId}  curvature {message.action.desiredCurvature:+.5f} 1/m  "
-            f"lane {lines.leftY:+.2f} .. {lines.rightY:+.2f} m"
+            f"frame {message.frameId}  curvature {message.action.desiredCurvature:+z.5f} 1/m  "
+            f"lane {lines.leftY:+z.2f} .. {lines.rightY:+z.2f} m"
         )
     elif name == "cameraOdometry":
         forward, right, down = message.trans
-        details = f"frame {message.frameId}  velocity {forward:.2f} {right:+.2f} {down:+.2f} m/s"
+        details = f"frame {message.frameId}  velocity {forward:z.2f} {right:+z.2f} {down:+z.2f} m/s"
     return f"{name:<16} {stamp}  {details}".rstrip()
 
 

@@ -22,6 +22,7 @@ from scheduler.kernelize.scalar import atoms_of, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
 from scheduler.node import Node, alu, const, is_weight, make
 from scheduler.ops import ELEMENTWISE, Op
+from scheduler.repeated import repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,24 +185,16 @@ class _Builder:
     def _accumulate(self, op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
         """Reduce a scalar value over ranges.
 
-        sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over
-        max(x[i]; j in 0..n)     ->  x[i]
+        sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over,
+        max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.repeated`
         sum(sum(x[i, j]; j); i)  ->  sum(x[i, j]; i, j)
         """
         present = self._ranges_of(value)
-        absent = [r for r in ranges if r not in present]
-        if op is Op.MUL:  # a power would round differently from the product
-            absent = []
-        moving = tuple(r for r in ranges if r not in absent)
-        if moving and value.op is Op.ACCUMULATE and value.arg[0] is op:
-            value, moving = value.src[0], moving + value.arg[1]
-        result = value
-        if moving:
-            result = make(Op.ACCUMULATE, value.dtype, (value,), (op, moving))
-        if op is Op.ADD and absent:
-            count = const(prod(r.size for r in absent), value.dtype)
-            result = alu(Op.MUL, result, count)
-        return result
+        moving = tuple(r for r in ranges if r in present)
+        once = _loop(op, value, moving)
+        count = prod(r.size for r in ranges if r not in present)
+        whole = repeated(op, once, count) if count else None
+        return _loop(op, value, ranges) if whole is None else whole
 
     def _ranges_of(self, value: Node) -> frozenset[Atom]:
         """Return the ranges a scalar value depends on, or reduces over."""
@@ -222,6 +215,15 @@ class _Builder:
                 found |= self.ranges[s]
             self.ranges[node] = frozenset(found)
         return self.ranges[value]
+
+
+def _loop(op: Op, value: Node, ranges: tuple[Atom, ...]) -> Node:
+    """Return a scalar value reduced over ranges; a reduction of the same kind below is merged."""
+    if not ranges:
+        return value
+    if value.op is Op.ACCUMULATE and value.arg[0] is op:
+        value, ranges = value.src[0], ranges + value.arg[1]
+    return make(Op.ACCUMULATE, value.dtype, (value,), (op, ranges))
 
 
 def _both(a: Predicate, b: Predicate) -> Predicate:
@@ -320,12 +322,14 @@ def _as_index(value: Node) -> Ix | None:
         return ix if fits else None  # a narrow type would wrap around
     if value.op in (Op.ADD, Op.MUL):
         a, b = _as_index(value.src[0]), _as_index(value.src[1])
-        if a is None or b is None:
+        if a is None or b is None or not (value.op is Op.ADD or a.is_const or b.is_const):
             return None
         if value.op is Op.ADD:
-            return ixs.add(a, b)
-        if a.is_const or b.is_const:
-            return ixs.mul(a, b.const) if b.is_const else ixs.mul(b, a.const)
+            ix = ixs.add(a, b)
+        else:
+            ix = ixs.mul(a, b.const) if b.is_const else ixs.mul(b, a.const)
+        fits = dt.holds(value.dtype, ix.lo) and dt.holds(value.dtype, ix.hi)
+        return ix if fits else None  # values wrap around, indices do not
     return None
 
 

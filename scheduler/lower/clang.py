@@ -1,8 +1,10 @@
 """How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
-them. Halves are computed as floats and rounded when stored. FP contraction is off: what is fused is
-written m_fma.
+them. Integers wrap around, so what could overflow is written with unsigned operands (`_wrapped`):
+in C a signed overflow has no meaning, and compilers use that. A half is a float in registers, and
+always one that a half can be: arithmetic on halves is widened and rounded by nodes of the graph
+(`passes.halves`). FP contraction is off: what is fused is written m_fma.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import math
 
 from scheduler import dtype as dt
 from scheduler.dtype import DType
+from scheduler.effects import rounds
 from scheduler.errors import LoweringError
 from scheduler.node import Node
 from scheduler.ops import COMPARE, Op
@@ -30,6 +33,8 @@ _INFIX = {
     Op.EQ: "==",
     Op.NE: "!=",
 }
+# What leaves the range of its type; of a shift to the left, C also forbids negative numbers.
+_WRAPS = frozenset({Op.ADD, Op.SUB, Op.MUL, Op.SHL})
 # Arithmetic on bools is logic, as numpy has it; true is 1 or -1, so signs would not do.
 _LOGIC = {Op.ADD: "|", Op.MUL: "&", Op.MAX: "|", Op.MIN: "&"}
 _CALL = {
@@ -61,6 +66,11 @@ def ctype(dtype: DType, lanes: int) -> str:
     return register(dtype).cl + (str(lanes) if lanes > 1 else "")
 
 
+def function(name: str, dtype: DType) -> str:
+    """Return the name of a function of the prelude for a type."""
+    return name if dtype is not dt.float64 else f"m_double_{name.removeprefix('m_')}"
+
+
 def literal(value: float | int | bool, dtype: DType) -> str:
     """Return a scalar constant in C."""
     if dtype is dt.bool_:
@@ -70,10 +80,10 @@ def literal(value: float | int | bool, dtype: DType) -> str:
         if dtype.name == "int32" and value == -(2**31):
             return "(-2147483647 - 1)"
         return f"{int(value)}{suffix}" if value >= 0 else f"({int(value)}{suffix})"
-    if math.isnan(value):
-        return "NAN"
-    if math.isinf(value):
-        return "INFINITY" if value > 0 else "(-INFINITY)"
+    if not math.isfinite(value):
+        text = "NAN" if math.isnan(value) else "INFINITY" if value > 0 else "-INFINITY"
+        wide = "(double)" if dtype is dt.float64 else ""
+        return f"({wide}{text})" if wide or text[0] == "-" else text
     text = float(value).hex() + ("" if dtype is dt.float64 else "f")
     return f"({text})" if text.startswith("-") else text
 
@@ -103,6 +113,9 @@ def cast(code: str, source: DType, target: DType, lanes: int) -> str:
     if target is dt.bool_:
         test = f"({code} != {widen('0', source, lanes) if lanes > 1 else '0'})"
         return test if lanes == 1 or a.itemsize == 4 else f"M_CONVERT(int{lanes}, {test})"
+    if source.is_float and target.is_int and target.itemsize < 4:
+        # Compilers take it that a conversion to a narrow type fits; what does not must be cut.
+        code, a = cast(code, source, dt.int32, lanes), dt.int32
     if source is dt.bool_ and lanes > 1:
         return f"M_CONVERT({b.cl}{lanes}, -{code})"
     if target is dt.float16 and source is not dt.float16:
@@ -116,9 +129,11 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
     """Return the expression of an elementwise node over operands that all have `lanes` lanes.
 
     Raises:
-        LoweringError: the op has no rendering.
+        LoweringError: the op has no rendering, or computes in halves (an internal error).
     """
     op, kind = node.op, node.src[-1].dtype
+    if node.dtype is dt.float16 and rounds(node):
+        raise LoweringError(f"{op.name}: halves are not computed in; the pass halves widens them")
     if op in (Op.CAST, Op.BITCAST):
         return _conversion(node, src[0], lanes)
     if op in COMPARE:
@@ -132,22 +147,38 @@ def operation(node: Node, src: list[str], lanes: int) -> str:
         a, b = src if risks[0] or not risks[1] else src[::-1]
         return _extreme(op, a, b, kind, lanes, nan=all(risks))
     if op in (Op.IDIV, Op.MOD):
-        known = node.src[1].op is Op.CONST and node.src[1].arg != 0
+        known = node.src[1].op is Op.CONST and node.src[1].arg not in (0, -1)
         return _divide(op, src[0], src[1], kind, lanes, known=known)
     if op in _INFIX:
-        return f"({src[0]} {_INFIX[op]} {src[1]})"
+        sign, (a, b) = _INFIX[op], src
+        wraps = op in _WRAPS and kind.is_int
+        return _wrapped(sign, a, b, kind, lanes) if wraps else f"({a} {sign} {b})"
     if op is Op.GELU and kind is dt.float64:
-        return f"({src[0]} * 0.5 * (erf({src[0]} * 0.70710678118654752440) + 1.0))"
+        return f"({src[0]} * 0.5 * (m_double_erf({src[0]} * 0.70710678118654752440) + 1.0))"
     if op in _CALL:
-        name = _CALL[op] if kind is not dt.float64 else _CALL[op].removeprefix("m_")
-        return f"{name}({', '.join(src)})"
+        return f"{function(_CALL[op], kind)}({', '.join(src)})"
     return _unary(op, src[0], kind, lanes)
+
+
+def _wrapped(sign: str, a: str, b: str, kind: DType, lanes: int) -> str:
+    """Return integer arithmetic modulo 2 to the width."""
+    if kind.cl == kind.arithmetic or (kind.is_unsigned and lanes > 1):
+        return f"({a} {sign} {b})"
+    if lanes > 1:
+        return f"as_{kind.cl}{lanes}(as_u{kind.cl}{lanes}({a}) {sign} as_u{kind.cl}{lanes}({b}))"
+    return f"({kind.cl})(({kind.arithmetic}){a} {sign} ({kind.arithmetic}){b})"
+
+
+def _negated(a: str, kind: DType, lanes: int) -> str:
+    if not kind.is_int:
+        return f"(-{a})"
+    return _wrapped("-", widen("0", kind, lanes) if lanes > 1 else "0", a, kind, lanes)
 
 
 def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> str:
     """Return a quotient or remainder of integers; x86 traps on a/0 and on the smallest int / -1.
 
-    Dividing by 0 counts as dividing by 1, as in the interpreter; a known divisor is safe.
+    Dividing by 0 counts as dividing by 1, as in the interpreter; another known divisor is safe.
     """
     sign = "/" if op is Op.IDIV else "%"
     if known:
@@ -164,18 +195,18 @@ def _divide(op: Op, a: str, b: str, kind: DType, lanes: int, *, known: bool) -> 
     result = f"({a} {sign} {choose(unsafe, one, b, kind, lanes)})"
     if op is Op.MOD:  # the remainder of 1 and of -1 is 0
         return result
-    return choose(is_equal("(-1)"), f"(-{a})", result, kind, lanes)
+    return choose(is_equal("(-1)"), _negated(a, kind, lanes), result, kind, lanes)
 
 
 def _unary(op: Op, a: str, kind: DType, lanes: int) -> str:
     if op is Op.NEG:
-        return f"(-{a})"
+        return _negated(a, kind, lanes)
     if op is Op.ABS:
         if kind.is_float:
-            return f"m_fabs({a})" if kind is not dt.float64 else f"fabs({a})"
+            return f"{function('m_fabs', kind)}({a})"
         if kind.is_unsigned or kind is dt.bool_:
             return a
-        return choose(_negative(a, kind, lanes), f"(-{a})", a, kind, lanes)
+        return choose(_negative(a, kind, lanes), _negated(a, kind, lanes), a, kind, lanes)
     if op is Op.RECIP:
         one = literal(1.0, kind)
         return f"({one if lanes == 1 else widen(one, kind, lanes)} / {a})"
@@ -253,6 +284,8 @@ def combine(op: Op, accumulator: str, value: str, dtype: DType, lanes: int) -> s
     """Return the next value of an accumulator."""
     if dtype is dt.bool_:
         return f"{accumulator} {_LOGIC[op]} {value}"
+    if op in (Op.ADD, Op.MUL) and dtype.is_int:
+        return _wrapped(_INFIX[op], accumulator, value, dtype, lanes)
     if op in (Op.ADD, Op.MUL):
         return f"{accumulator} {_INFIX[op]} {value}"
     return _extreme(op, accumulator, value, dtype, lanes, nan=dtype.is_float)

@@ -16,6 +16,7 @@ from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING
 
+from scheduler import dtype as dt
 from scheduler import index as ixs
 from scheduler.errors import LoweringError, ModelError
 from scheduler.kernelize.scalar import scalar_nodes
@@ -36,9 +37,9 @@ _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
 _APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
 _IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names of functions, macros and variables in the text that is put around and into the source; only
-# m_fma is for sources too: vectors of full width come with it, see docs/passes/custom-kernels.md.
-_RESERVED = re.compile(r"(?!m_fma$)[mM]_\w+|epilogue_\w+")
+# Names of functions, macros and variables in the text that is put around and into the source. Two
+# are for sources too, see docs/passes/custom-kernels.md.
+_RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
 _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _SLOT = "EPILOGUE"
@@ -221,7 +222,9 @@ def _block(
     """Return what a slot stands for: what it is given, statements, the buffers they read."""
     raw, lanes = launch.outputs[0], launch.spec.lanes
     kind = clang.ctype(raw.dtype, lanes)
-    value = f"({slot.value}) != 0" if raw.dtype.name == "bool" else f"({slot.value})"
+    value = f"({slot.value}) != 0" if raw.dtype is dt.bool_ else f"({slot.value})"
+    if raw.dtype is dt.float16 and epilogue is not None:  # without one, the store rounds
+        value = f"m_round_half(({kind}){value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
         stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)

@@ -249,8 +249,7 @@ class Loops:
             for source in term.src:
                 self.v.evaluate(source, instance)
             a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
-            function = "fma" if node.dtype is dt.float64 else "m_fma"
-            return f"{function}({a}, {b}, {name})"
+            return f"{clang.function('m_fma', node.dtype)}({a}, {b}, {name})"
         self.v.evaluate(term, instance)
         value = self.v.in_lanes(term, instance, lanes)
         return clang.combine(op, name, value, node.dtype, lanes)

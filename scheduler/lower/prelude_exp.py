@@ -12,6 +12,7 @@ from scheduler.lower.prelude_text import (
     ABSOLUTE,
     SIGN,
     Function,
+    Host,
     horner,
     number,
     then,
@@ -38,27 +39,27 @@ _EXP = unary(
   const $T n = shifted - {number(12582912.0)};
   $T r = m_fma(n, {number(-0.693145751953125)}, x);
   r = m_fma(n, ($T)(-1.42860682030941723e-6f), r);
-{horner("p", "r", (*_EXP_Q, 1.0, 1.0))}
+{horner("p", "r", (*_EXP_Q, 1.0))}
+  p = m_fused(p, r, {number(1.0)});
   return m_scale(p, n);
 """,
 )
 # p * 2^n for whole n from -252 to 254: in two factors, so that overflow comes out right and
 # denormals are rounded once. AVX-512 has an instruction for it; the result is the same.
-_SCALE = """
-#if $N == 16 && defined(__AVX512F__) && defined(__clang__)
+_SCALE_AVX512 = """
 typedef float m_zmm __attribute__((vector_size(64)));
 M_INLINE $T __attribute__((overloadable)) m_scale($T p, $T n) {
   const m_zmm a = __builtin_astype(p, m_zmm), b = __builtin_astype(n, m_zmm);
   return __builtin_astype(__builtin_ia32_scalefps512_mask(a, b, a, (ushort)-1, 4), $T);
 }
-#else
+"""
+_SCALE = """
 M_INLINE $T __attribute__((overloadable)) m_scale($T p, $T n) {
   /* 12583166 = 1.5*2^23 + 254: the low bits hold n + 254, the sum of two biased exponents */
   const $I both = as_$I(n + ($T)(12583166.0f));
   const $I half_of = (both << 22) & 0x7f800000;
   return p * as_$T(half_of) * as_$T((both << 23) - half_of);
 }
-#endif
 """
 # log(m*2^e) = e*ln2 + log(m), sqrt(1/2) <= m < sqrt(2); log(1+f) = f - f^2/2 + f^3 q(f),
 # relative error of the approximation 5.8e-9.
@@ -191,8 +192,8 @@ _GELU = unary(
 )
 
 FUNCTIONS: Final = {
-    "m_scale": Function((), _SCALE),
-    "m_exp": Function(("m_fma", "m_scale"), _EXP),
+    "m_scale": Function((), _SCALE, (Host(_SCALE_AVX512, "defined(__AVX512F__)", 16),)),
+    "m_exp": Function(("m_fma", "m_fused", "m_scale"), _EXP),
     "m_log": Function(("m_fma",), _LOG),
     "m_tanh": Function(("m_fma",), _TANH),
     "m_erf": Function(("m_fma",), _ERF),

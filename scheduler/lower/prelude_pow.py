@@ -39,15 +39,15 @@ M_INLINE $T __attribute__((overloadable)) m_log2($T x, $T* low) {{
   const $T rest = m - (d - {number(1.0)});
   const $T inverse = {number(1.0)} / d;
   const $T s = f * inverse;
-  const $T s_low = m_fma(-s, rest, m_fma(-s, d, f)) * inverse;
+  const $T s_low = m_fma(-s, rest, m_fused(-s, d, f)) * inverse;
   const $T t = s * s;
 {horner("u", "t", _LOG2_Q[:-1])}
-  const $T q0 = {number(_LOG2_Q[-1])}, q = m_fma(u, t, q0), q_low = m_fma(u, t, q0 - q);
+  const $T q0 = {number(_LOG2_Q[-1])}, q = m_fma(u, t, q0), q_low = m_fused(u, t, q0 - q);
   const $T cube = s * t;
-  const $T cube_low = m_fma(s, m_fma(s, s, -t), m_fma(s, t, -cube));
+  const $T cube_low = m_fma(s, m_fused(s, s, -t), m_fused(s, t, -cube));
   const $T k = ($T)(0x1.715476p+1f);
   const $T p = s * k;
-  $T p_low = m_fma(s, k, -p);
+  $T p_low = m_fused(s, k, -p);
   p_low = m_fma(s, ($T)(0x1.4ae0c0p-25f), p_low);
   p_low = m_fma(s_low, m_fma(t, k, k), p_low); /* the derivative is K / (1 - t) */
   p_low = m_fma(cube, q_low, m_fma(cube_low, q, p_low));
@@ -70,7 +70,7 @@ M_INLINE $T __attribute__((overloadable)) m_pow($T x, $T y) {{
   const $T product = c * high;
   $T z = product < {number(-160.0)} ? {number(-160.0)} : product;
   z = z > {number(130.0)} ? {number(130.0)} : z;
-  const $T z_low = m_fma(c, low, m_fma(c, high, -product));
+  const $T z_low = m_fma(c, low, m_fused(c, high, -product));
   const $T n = (z + {number(12582912.0)}) - {number(12582912.0)};
   const $T r = (z - n) + (z == product ? z_low : zero);
 {horner("p", "r", _EXP2_Q)}
@@ -90,6 +90,6 @@ M_INLINE $T __attribute__((overloadable)) m_pow($T x, $T y) {{
 }}
 """
 FUNCTIONS: Final = {
-    "m_log2": Function(("m_fma",), _LOG2),
-    "m_pow": Function(("m_fma", "m_log2", "m_scale", "m_trunc"), _POW),
+    "m_log2": Function(("m_fma", "m_fused"), _LOG2),
+    "m_pow": Function(("m_fma", "m_fused", "m_log2", "m_scale", "m_trunc"), _POW),
 }

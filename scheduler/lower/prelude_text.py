@@ -2,6 +2,10 @@
 
 In a template `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
 `$N` the width and `$S` the width as a suffix, empty for scalars. `$ANY` is the body of `m_any`.
+
+The text of a function is plain OpenCL C. Beside it may stand forms for one kind of driver, clang
+for the host's processor (`DeviceSpec.host_clang`): they are in the program only if its row asks for
+them, and in force only where M_HOST is defined.
 """
 
 from __future__ import annotations
@@ -13,30 +17,65 @@ ABSOLUTE: Final = "as_$T(as_$I({0}) & 0x7fffffff)"
 SIGN: Final = "(as_$I({0}) & (int)0x80000000)"
 
 
+class Host(NamedTuple):
+    """A form of a function for clang and the host's processor.
+
+    Attributes:
+        text: template.
+        condition: of the preprocessor, on what the processor has.
+        width: the only one it is for; 0 for any, after those of a width.
+    """
+
+    text: str
+    condition: str = ""
+    width: int = 0
+
+
 class Function(NamedTuple):
     """A function of the prelude.
 
     Attributes:
         needs: names of the functions it calls.
         text: template, once for each width in use, scalars first.
+        host: forms that take the text's place; the first whose condition holds does.
     """
 
     needs: tuple[str, ...]
     text: str
+    host: tuple[Host, ...] = ()
 
-    def at(self, width: int) -> str:
-        """Return the definition for vectors of a width; 1 for scalars."""
-        suffix = str(width) if width > 1 else ""
-        named = {
-            "$T": f"float{suffix}",
-            "$I": f"int{suffix}",
-            "$N": str(width),
-            "$S": suffix,
-        }
-        text = self.text
-        for key, value in named.items():
-            text = text.replace(key, value)
-        return text.replace("$ANY", _any(width))
+    def at(self, width: int, *, host_clang: bool) -> str:
+        """Return the definition.
+
+        Args:
+            width: of its vectors; 1 for scalars.
+            host_clang: with the forms for such a driver.
+        """
+        forms: dict[str, Host] = {}  # by condition: a second one of the same is never reached
+        for form in sorted(self.host, key=lambda f: not f.width):
+            if form.width in (0, width):
+                forms.setdefault(form.condition, form)
+        parts: list[str] = []
+        for form in forms.values() if host_clang else ():
+            test = f"defined(M_HOST) && {form.condition}" if form.condition else "defined(M_HOST)"
+            parts.append(f"#{'elif' if parts else 'if'} {test}\n{form.text.strip()}\n")
+        if parts:
+            parts = ["\n", *parts, f"#else\n{self.text.strip()}\n#endif\n"]
+        return _filled("".join(parts) or self.text, width)
+
+
+def _filled(text: str, width: int) -> str:
+    """Return a template for vectors of a width."""
+    suffix = str(width) if width > 1 else ""
+    named = {
+        "$T": f"float{suffix}",
+        "$I": f"int{suffix}",
+        "$N": str(width),
+        "$S": suffix,
+    }
+    for key, value in named.items():
+        text = text.replace(key, value)
+    return text.replace("$ANY", _any(width))
 
 
 def _any(width: int) -> str:

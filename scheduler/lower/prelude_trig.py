@@ -40,7 +40,7 @@ M_INLINE float m_far(float x, int* quadrant) {
   const float high = (float)f, low = (float)(f - (long)high);
   const float unit = 0x1.921fb6p-64f, rest = -0x1.777a5cp-89f; /* pi/2 * 2^-64 in two parts */
   const float p = high * unit;
-  const float r = p + m_fma(low, unit, m_fma(high, rest, m_fma(high, unit, -p)));
+  const float r = p + m_fma(low, unit, m_fma(high, rest, m_fused(high, unit, -p)));
   if (bits < 0) { *quadrant = -*quadrant; return -r; }
   return r;
 }
@@ -55,9 +55,9 @@ _REDUCE: Final = f"""
 M_INLINE $T __attribute__((overloadable)) m_reduce($T x, $I* quadrant) {{
   const $T shifted = m_fma(x, ($T)(0.636619772367581343f), {number(12582912.0)});
   const $T n = shifted - {number(12582912.0)};
-  $T r = m_fma(n, ($T)(-0x1.921fb4p+0f), x);
-  r = m_fma(n, ($T)(-0x1.4442d0p-24f), r);
-  r = m_fma(n, ($T)(-0x1.846988p-48f), r);
+  $T r = m_fused(n, ($T)(-0x1.921fb4p+0f), x);
+  r = m_fused(n, ($T)(-0x1.4442d0p-24f), r);
+  r = m_fused(n, ($T)(-0x1.846988p-48f), r);
   *quadrant = as_$I(shifted);
   const $I far = !({ABSOLUTE.format("x")} <= {number(_LIMIT)});
   if (m_any(far)) {{
@@ -100,8 +100,8 @@ M_INLINE $T __attribute__((overloadable)) {name}($T x) {{
 _NEEDS: Final = ("m_fma", "m_reduce", "m_wave")
 FUNCTIONS: Final = {
     "m_any": Function((), _ANY),
-    "m_far": Function(("m_fma",), _FAR),
-    "m_reduce": Function(("m_fma", "m_any", "m_far"), _REDUCE),
+    "m_far": Function(("m_fma", "m_fused"), _FAR),
+    "m_reduce": Function(("m_fma", "m_fused", "m_any", "m_far"), _REDUCE),
     "m_wave": Function(("m_fma",), _WAVE),
     "m_sin": Function(_NEEDS, _wave("m_sin", 0)),
     "m_cos": Function(_NEEDS, _wave("m_cos", 1)),

@@ -275,7 +275,6 @@ def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
     n, vector = blocks.lanes, f"float{blocks.lanes}"
     count = -(-shape.tiles // blocks.tiles)
     return [
-        f"typedef {vector} anywhere __attribute__((aligned(4)));",
         # One vector more in a row: rows whose distance is a power of two share few cache lines.
         f"{vector} v[{16 * (blocks.tiles * depth + 1)}], m[{16 * blocks.rows * blocks.vectors}];",
         f"const int group = get_global_id(0) / {count};",
@@ -312,7 +311,7 @@ def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
             for i in range(4):
                 for j in range(4):
                     offset = (i * w + j) * channels
-                    load = f"*(const __global anywhere*)(in{number} + (at + {offset}))"
+                    load = f"M_LOAD(float, {blocks.lanes}, in{number} + (at + {offset}))"
                     test = f"y >= {-i} & y < {h - i} & x >= {-j} & x < {w - j}"
                     zero = f"({vector})(0.0f)"
                     # Not ?: on the value: what is outside must not be read.
@@ -354,7 +353,7 @@ def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
     for k in range(UNROLL):
         for j in vs:
             at = f"u + (k * {panel} + {k * panel + j * n})"
-            yield f"        const {vector} u{k}_{j} = *(const __global anywhere*)({at});"
+            yield f"        const {vector} u{k}_{j} = M_LOAD(float, {n}, {at});"
         for r in rs:
             yield f"        const {vector} s{k}_{r} = ({vector})(q[k + {r * channels + k}]);"
             for j in vs:

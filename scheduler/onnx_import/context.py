@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from scheduler import dtype as dt
 from scheduler.errors import DynamicInputError, ModelError
 from scheduler.node import toposort
 from scheduler.onnx_import.element_types import CARRIED, carried, graph_array, weight_of
@@ -66,6 +67,7 @@ class NodeContext:
         weights: constants already turned into Tensors, shared by the whole import.
         types: ONNX element types by value name, where some are carried (see `element_types`).
         run_graph: translates the graphs among the attributes.
+        wide: whether halves are given as float32 (see `halves`).
     """
 
     node: onnx.NodeProto
@@ -74,6 +76,7 @@ class NodeContext:
     weights: WeightCache = field(repr=False)
     types: Mapping[str, int] = field(repr=False)
     run_graph: GraphRunner = field(repr=False)
+    wide: bool = False
 
     @property
     def count(self) -> int:
@@ -109,6 +112,12 @@ class NodeContext:
         Raises:
             ModelError: it is left out, or a sequence.
         """
+        found = self._given(index)
+        if not self.wide or found.dtype not in (dt.float16, np.float16):
+            return found
+        return found.float() if isinstance(found, Tensor) else found.astype(np.float32)
+
+    def _given(self, index: int) -> Value:
         found = self.any_value(index)
         if isinstance(found, ValueList):
             raise ModelError(f"input {index} is a sequence or an optional; expected a tensor")
@@ -116,10 +125,10 @@ class NodeContext:
 
     def tensor(self, index: int) -> Tensor:
         """Return input `index` as a Tensor; a constant becomes one weight for all its readers."""
-        found = self.value(index)
-        if isinstance(found, Tensor):
-            return found
-        return self.weights.of(found, self.element_type(index))
+        found = self._given(index)
+        if not isinstance(found, Tensor):
+            found = self.weights.of(found, self.element_type(index))
+        return found.float() if self.wide and found.dtype is dt.float16 else found
 
     def element_type(self, index: int) -> int:
         """Return the ONNX element type of input `index`."""

@@ -31,11 +31,14 @@ RANDOM = frozenset(
 )
 NAMES_PER_OP = 8
 
-# What a user can write instead; without an entry, the most similar supported name is suggested.
+# What a user can write instead of an operator of ONNX.
 HINTS = {
     "NonMaxSuppression": "end the model before it; how many boxes remain depends on data",
     "SequenceMap": "Loop, or the operator written out for each element",
 }
+CUSTOM_HINT = "a function of the model, made of ONNX operators"
+# Ratio of two names that differ by a slip: Softmaxx and Softmax have 0.93, Foo and Floor 0.75.
+MISSPELLING = 0.85
 
 
 def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onnx.NodeProto]:
@@ -145,12 +148,22 @@ def _names(names: Iterable[str]) -> str:
 
 
 def nearest_form(op: str) -> str:
-    """Return what to write in place of an operator (as `qualified_op` names it), "" if unknown."""
-    op_type = op.rpartition(":")[2]
-    if op_type in TRANSLATORS and op != op_type:
-        return f"{op_type} of the default domain"
-    close = difflib.get_close_matches(op_type, TRANSLATORS, n=1, cutoff=0.6)
-    return HINTS.get(op_type) or (close[0] if close else "")
+    """Return what to write in place of an operator (as `qualified_op` names it), "" if unknown.
+
+    An operator of another domain may do anything, so only its full name tells what is meant; one of
+    ONNX does something else than those that sound alike. What ONNX does not have is a misspelling.
+    """
+    _, colon, op_type = op.rpartition(":")
+    if colon:
+        if op_type in TRANSLATORS:
+            return f"{op_type} of the default domain"
+        namesakes = [name for name in TRANSLATORS if name.endswith(f":{op_type}")]
+        return namesakes[0] if namesakes else CUSTOM_HINT
+    if op in HINTS or onnx.defs.has(op):
+        return HINTS.get(op, "")
+    own = {name.lower(): name for name in TRANSLATORS if ":" not in name}
+    close = difflib.get_close_matches(op.lower(), own, n=1, cutoff=MISSPELLING)
+    return own[close[0]] if close else ""
 
 
 def _hint(op: str) -> str:

@@ -7,9 +7,9 @@ reads the opset from the context where the operator's definition changed.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 
-from scheduler.onnx_import.context import AnyValue, NodeContext
+from scheduler.onnx_import.halves import Translator, rounds_once
 from scheduler.onnx_import.ops import (
     activation,
     attention,
@@ -52,25 +52,22 @@ from scheduler.onnx_import.ops import (
 from scheduler.onnx_import.ops.contrib_table import CONTRIB
 from scheduler.onnx_import.ops.elementwise import binary, unary, variadic
 from scheduler.onnx_import.ops.reduce import reduction
-from scheduler.onnx_import.ops.trigonometry import as_float32
 from scheduler.tensor import Tensor
 
-Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
-
-TRANSLATORS: Mapping[str, Translator] = {
+_BY_NAME: Mapping[str, Translator] = {
     # arithmetic
     "Abs": unary(Tensor.abs),
-    "Acos": unary(as_float32(trigonometry.acos)),
-    "Acosh": unary(as_float32(trigonometry.acosh)),
+    "Acos": unary(trigonometry.acos),
+    "Acosh": unary(trigonometry.acosh),
     "Add": binary(operator.add),
-    "Asin": unary(as_float32(trigonometry.asin)),
-    "Asinh": unary(as_float32(trigonometry.asinh)),
-    "Atan": unary(as_float32(trigonometry.atan)),
-    "Atanh": unary(as_float32(trigonometry.atanh)),
+    "Asin": unary(trigonometry.asin),
+    "Asinh": unary(trigonometry.asinh),
+    "Atan": unary(trigonometry.atan),
+    "Atanh": unary(trigonometry.atanh),
     "Ceil": unary(Tensor.ceil),
     "Clip": elementwise.clip,
     "Cos": unary(Tensor.cos),
-    "Cosh": unary(as_float32(trigonometry.cosh)),
+    "Cosh": unary(trigonometry.cosh),
     "Div": division.divide,
     "Exp": unary(Tensor.exp),
     "Floor": unary(Tensor.floor),
@@ -87,11 +84,11 @@ TRANSLATORS: Mapping[str, Translator] = {
     "Shrink": elementwise.shrink,
     "Sign": unary(Tensor.sign),
     "Sin": unary(Tensor.sin),
-    "Sinh": unary(as_float32(trigonometry.sinh)),
+    "Sinh": unary(trigonometry.sinh),
     "Sqrt": unary(Tensor.sqrt),
     "Sub": binary(operator.sub),
     "Sum": variadic(operator.add),
-    "Tan": unary(as_float32(trigonometry.tan)),
+    "Tan": unary(trigonometry.tan),
     # comparison, logic, types
     "And": binary(operator.and_),
     "BitCast": casts.bit_cast,
@@ -266,4 +263,24 @@ TRANSLATORS: Mapping[str, Translator] = {
     "Size": constant.size_of,
     # of other domains
     **CONTRIB,
+}
+
+# Made of several operations that round. Those that are not here make one, or widen what they read.
+_ROUND_ONCE = frozenset(
+    {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan"}
+    | {"Mean", "Mod", "Shrink", "Sum"}
+    | {"Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Sigmoid"}
+    | {"Softmax", "Softplus", "Softsign", "Swish"}
+    | {"CausalConvWithState", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "Det", "Einsum"}
+    | {"Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
+    | {"AffineGrid", "DFT", "STFT", "CumProd", "CumSum"}
+    | {"ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceMean", "ReduceProd"}
+    | {"ReduceSum", "ReduceSumSquare"}
+    | {f"com.microsoft:{name}" for name in ("BiasGelu", "FastGelu", "Gelu", "QuickGelu")}
+    | {f"com.microsoft:Fused{name}" for name in ("Conv", "Gemm", "MatMul")}
+    | {"com.microsoft:TransposeMatMul"}
+)
+TRANSLATORS: Mapping[str, Translator] = {
+    name: rounds_once(translator) if name in _ROUND_ONCE else translator
+    for name, translator in _BY_NAME.items()
 }

@@ -15,6 +15,7 @@ import numpy as np
 import onnx
 from onnx import TypeProto
 
+from runtime.quantities import count_text
 from scheduler.errors import DynamicInputError, ModelError, SchedulerError
 from scheduler.node import origin
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
@@ -196,9 +197,8 @@ class Scope:
     ) -> list[AnyValue]:
         """Translate a graph inside a node, which sees the names around it."""
         if len(arguments) != len(graph.input):
-            raise ModelError(
-                f"its graph takes {len(graph.input)} inputs; expected {len(arguments)}"
-            )
+            takes = count_text(len(graph.input), "input")
+            raise ModelError(f"its graph takes {takes}; expected {len(arguments)}")
         values: Values = dict(self.shared.arrays(graph))
         values.update(zip((i.name for i in graph.input), arguments, strict=True))
         outer = self.values

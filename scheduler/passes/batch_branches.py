@@ -26,6 +26,9 @@ MAX_MEMBERS = 64
 MAX_OUTPUTS = 16384  # elements of one member's result
 MAX_FLOPS = 4_000_000  # of one member's sum
 
+# What may be between a weight and what reads it; halves are widened there.
+_VIEWS = MOVES | {Op.CAST}
+
 # Of each member what is batched, from its product upwards.
 _Paths = list[list[Node]]
 
@@ -88,8 +91,8 @@ def _is_apart(paths: _Paths, taken: Collection[Node], graph: _Graph) -> bool:
 def _weight_key(node: Node) -> Hashable | None:
     """Return what two weights under movement must have in common to be stacked."""
     moves: list[Hashable] = []
-    while node.op in MOVES:
-        moves.append((node.op, node.arg))
+    while node.op in _VIEWS:
+        moves.append((node.op, node.arg, node.dtype))
         node = node.src[0]
     if node.op is not Op.BUFFER or node.arg.kind != "weight":
         return None
@@ -239,7 +242,7 @@ def _stack(operands: Sequence[Node]) -> Node:
     leaves = []
     for operand in operands:
         node, chain = operand, []
-        while node.op in MOVES:
+        while node.op in _VIEWS:
             chain.append(node)
             node = node.src[0]
         leaves.append(node)

@@ -14,6 +14,7 @@ from math import prod
 
 import numpy as np
 
+from scheduler import dtype as dt
 from scheduler import interp
 from scheduler.node import Buffer, Node, consumers, make, toposort
 from scheduler.ops import MOVEMENT, Op
@@ -25,9 +26,15 @@ _NEVER = frozenset({Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def _is_free(node: Node) -> bool:
-    """Whether a node is worth nothing to fold by itself."""
-    return node.op in (Op.BUFFER, Op.CONST, Op.IOTA) or (
-        node.op in MOVEMENT and node.op is not Op.CAT
+    """Whether a node is worth nothing to fold by itself.
+
+    A weight of halves is widened where it is read: it would take twice the memory.
+    """
+    widens = node.op is Op.CAST and node.src[0].dtype is dt.float16 and node.dtype.is_float
+    return (
+        widens
+        or node.op in (Op.BUFFER, Op.CONST, Op.IOTA)
+        or (node.op in MOVEMENT and node.op is not Op.CAT)
     )
 
 

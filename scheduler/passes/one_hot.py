@@ -20,12 +20,13 @@ from scheduler import dtype as dt
 from scheduler import flags
 from scheduler import index as ixs
 from scheduler.boxes import like, spread
+from scheduler.effects import COMMUTING
 from scheduler.index import Atom, Ix
 from scheduler.kernelize.ranges import Index, source_index
 from scheduler.node import Node, alu, const, consumers, toposort
 from scheduler.ops import Op
 from scheduler.passes.canonicalize import RULES
-from scheduler.passes.push_gather import COMMUTING, Readers, pick, varying_axes
+from scheduler.passes.push_gather import Readers, pick, varying_axes
 from scheduler.passes.uniform import value_of
 from scheduler.ramps import (
     as_type,

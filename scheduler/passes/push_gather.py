@@ -14,6 +14,7 @@ from math import prod
 
 from scheduler import dtype as dt
 from scheduler.boxes import like
+from scheduler.effects import COMMUTING
 from scheduler.index import Ix, add, coefficient, mul, of
 from scheduler.node import Node, alu, consumers, make, toposort
 from scheduler.ops import COST, ELEMENTWISE, Op, Shape
@@ -31,8 +32,6 @@ from scheduler.ramps import (
 )
 from scheduler.rewrite import Rewriter, Rule, remake
 
-# Movement that commutes with arithmetic; padding does not: its fill is no result.
-COMMUTING = frozenset({Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.SHRINK, Op.FLIP, Op.WINDOW})
 # Read where they are, at any index.
 _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
 # Arithmetic up to this cost is done again for the elements picked, though others need it too.

@@ -22,8 +22,8 @@ from scheduler.rewrite import unchanged, with_sources
 MAX_SOURCES = 4
 
 # What stands between a join and a sum without mixing its sources: the padding and the windows of a
-# convolution too, if they are along other axes.
-_MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW)
+# convolution too, if they are along other axes; and halves are widened.
+_MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
 
 
 class _Joined:

@@ -2,12 +2,13 @@
 
 x / c                                  ->  x * (1/c)        float32 and float64, c constant
 (x * c) * d                            ->  x * (c*d)
-pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x), ...
+pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infinity, ...
 1 / y                                  ->  recip(y)
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
-Results may differ in the last place, so what is rounded, compared or cast to an integer later is
-left alone: there the last place can become a whole step. Exact forms are in `canonicalize`.
+Results may differ in the last place, so what is rounded, compared or cast to an integer later, or
+to a half, is left alone (`scheduler.effects`): there the last place can become a whole step. Exact
+forms are in `canonicalize`.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ import numpy as np
 
 from scheduler import dtype as dt
 from scheduler.boxes import spread
+from scheduler.effects import decided
 from scheduler.node import Node, alu, const, toposort
-from scheduler.ops import COMPARE, ELEMENTWISE, MOVEMENT, Op
+from scheduler.ops import Op
 from scheduler.passes.uniform import value_of
 from scheduler.rewrite import unchanged, with_sources
+from scheduler.tensor_power import half_power
 
-_STEPS: Final = COMPARE | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC}
-_CARRIES: Final = ELEMENTWISE | MOVEMENT | {Op.CONTIGUOUS}
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.
 _DIGITS: Final = 1e-6
@@ -36,23 +37,13 @@ def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with cheaper operations."""
     order = toposort(roots)
     new = unchanged(order)
-    exact = _feeds_steps(order)
+    exact = decided(order)
     for node in order:
         current = with_sources(node, new)
         if node.dtype.is_float and node not in exact:
             current = _reduce(current)
         new[node] = current
     return new
-
-
-def _feeds_steps(order: Sequence[Node]) -> set[Node]:
-    """Return the nodes whose last place can decide about a whole step, before the next sum."""
-    marked: set[Node] = set()
-    for node in reversed(order):
-        integer = node.op is Op.CAST and not node.dtype.is_float
-        if node.op in _STEPS or integer or (node in marked and node.op in _CARRIES):
-            marked.update(s for s in node.src if s.dtype.is_float)
-    return marked
 
 
 def _reduce(node: Node) -> Node:
@@ -127,7 +118,7 @@ def _power(node: Node) -> Node | None:
     if not isinstance(exponent, float) or not math.isfinite(exponent):
         return None
     if abs(exponent) == 0.5:
-        root = alu(Op.SQRT, base)
+        root = half_power(base)
         return root if exponent > 0 else alu(Op.RECIP, root)
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None

@@ -13,14 +13,11 @@ from __future__ import annotations
 
 from math import prod
 
-import numpy as np
-
-from scheduler import dtype as dt
 from scheduler import interp
 from scheduler.boxes import like, spread
-from scheduler.dtype import DType
 from scheduler.node import Node, const
 from scheduler.ops import ELEMENTWISE, MOVEMENT, REDUCERS, Op
+from scheduler.repeated import repeated
 from scheduler.rewrite import Rule
 
 _REPEATING = frozenset({Op.EXPAND, Op.RESHAPE, Op.PERMUTE, Op.SHRINK, Op.FLIP, Op.WINDOW, Op.PAD})
@@ -98,24 +95,13 @@ def _rounds(node: Node) -> bool:
     return node.dtype.is_float and node.arg[0] in (Op.ADD, Op.MUL)
 
 
-def _power(op: Op, value: float | int | bool, count: int, dtype: DType) -> float | int | bool:
-    """Return `count` times the same value, reduced."""
-    if op in (Op.MAX, Op.MIN) or dtype is dt.bool_:
-        return value
-    if dtype.is_int:
-        return int(value) * count if op is Op.ADD else pow(int(value), count, 1 << 64)
-    with np.errstate(all="ignore"):
-        wide = np.float64(value)
-        return float(wide * count if op is Op.ADD else wide**count)
-
-
 def _reduce_constant(node: Node) -> Node | None:
     source, (op, axes) = node.src[0], node.arg
     value = uniform(source)
     if value is None or op not in REDUCERS or not all(source.shape):
         return None
-    count = prod(source.shape[a] for a in axes)
-    return spread(const(_power(op, value.arg, count, node.dtype), node.dtype), node.shape)
+    found = repeated(op, value, prod(source.shape[a] for a in axes))
+    return None if found is None else spread(found, node.shape)
 
 
 def _reduce_repeated(node: Node) -> Node | None:
@@ -123,16 +109,15 @@ def _reduce_repeated(node: Node) -> Node | None:
     if source.op is not Op.EXPAND or not all(source.shape):
         return None
     inner = source.src[0]
-    repeated = [a for a, s in enumerate(inner.shape) if s != source.shape[a]]
-    count = prod(source.shape[a] for a in repeated if a in axes)
-    scaled = count > 1 and op in (Op.ADD, Op.MUL) and node.dtype is not dt.bool_
-    if not repeated or (scaled and (op is Op.MUL or const(count, node.dtype).arg != count)):
+    copied = [a for a, s in enumerate(inner.shape) if s != source.shape[a]]
+    if not copied:
         return None
     left = tuple(a for a in axes if inner.shape[a] != 1)
-    result = like(node, Op.REDUCE, (inner,), (op, left)) if left else inner
-    if scaled:
-        times = spread(const(count, node.dtype), result.shape)
-        result = like(node, Op.MUL, (result, times))
+    once = like(node, Op.REDUCE, (inner,), (op, left)) if left else inner
+    result = repeated(op, once, prod(source.shape[a] for a in copied if a in axes))
+    if result is None:
+        return None
+    result.origin = result.origin or node.origin
     return result if result.shape == node.shape else like(node, Op.EXPAND, (result,), node.shape)
 
 

@@ -84,7 +84,8 @@ def convolutions(roots: Sequence[Node], worth: Worth) -> dict[Node, Node]:
     """
     order = toposort(roots)
     spec = device_spec.current()
-    if spec.is_simt or spec.images is not None:
+    # What it costs was measured with PoCL; other compilers may take minutes for such a kernel.
+    if spec.is_simt or spec.images is not None or not spec.host_clang:
         return unchanged(order)
     graph = _Graph(consumers(order), {n: i for i, n in enumerate(order)}, frozenset(roots))
     found = _find_all(order, graph)

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from runtime.origin import short_origin
 from scheduler.kernel_table import KernelTable, Launch
-from scheduler.kernel_text import shape_text, short_origin
-from scheduler.viz.markup import escape, flops_text, size_text
+from scheduler.kernel_text import shape_text
+from scheduler.viz.markup import count_text, escape, flops_text, size_text
 
 BOX_WIDTH, BOX_HEIGHT = 296, 56
 GAP_X, GAP_Y = 14, 24
@@ -90,7 +91,7 @@ def kernel_graph(table: KernelTable, prefix: str) -> str:
     height = MARGIN * 2 + len(placed.rows) * (BOX_HEIGHT + GAP_Y)
     parts = [drawing.edge(a, b, buffer) for a, b, buffer in edges]
     parts += [drawing.box(launch) for launch in table.launches]
-    label = f"graph of {len(table.launches)} kernels"
+    label = f"graph of {count_text(len(table.launches), 'kernel')}"
     return (
         f'<svg class="graph" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
         f'role="img" aria-label="{label}">{"".join(parts)}</svg>'

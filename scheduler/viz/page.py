@@ -10,15 +10,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from runtime.origin import short_origin
 from runtime.whole_file import whole_file
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.kernel_table import KernelTable, Launch, kernel_tables, source_of
-from scheduler.kernel_text import ranges_text, shape_text, short_origin
+from scheduler.kernel_text import ranges_text, shape_text
 from scheduler.lower.lowered import LoweredKernel
 from scheduler.pretty import pretty_body, pretty_loops
 from scheduler.trace import Trace
 from scheduler.viz.graph import KINDS, kernel_graph
-from scheduler.viz.markup import ROW_LIMIT, escape, flops_text, size_text
+from scheduler.viz.markup import ROW_LIMIT, count_text, escape, flops_text, size_text
 from scheduler.viz.memory import memory_timeline
 from scheduler.viz.passes import passes_section
 from scheduler.viz.style import SCRIPT, STYLE
@@ -128,15 +129,15 @@ def _split(table: KernelTable, key: str) -> str:
     )
     if count <= ROW_LIMIT:
         return panes
-    return f"<details><summary>graph of {count:,} kernels</summary>{panes}</details>"
+    return f"<details><summary>graph of {count_text(count, 'kernel')}</summary>{panes}</details>"
 
 
 def _memory_caption(table: KernelTable) -> str:
     t = table.totals
     return (
-        f"<p>{len(table.arena)} intermediates in {size_text(t.arena_peak)}. The dashed stair is "
-        f"what is alive, at most {size_text(t.arena_live)}: no plan takes less. Without reuse "
-        f"{size_text(t.arena_unplanned)}.</p>"
+        f"<p>{count_text(len(table.arena), 'intermediate')} in {size_text(t.arena_peak)}. The "
+        f"dashed stair is what is alive, at most {size_text(t.arena_live)}: no plan takes less. "
+        f"Without reuse {size_text(t.arena_unplanned)}.</p>"
     )
 
 

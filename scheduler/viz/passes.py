@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler.node import Node
+from scheduler.node import Node, toposort
 from scheduler.pretty import Line, Names, listing
+from scheduler.viz.alike import pair_nodes, rewired
 from scheduler.viz.markup import count_text, escape
 
 # Lines of a listing that the browser lays out at once, when they come into view.
@@ -16,12 +17,26 @@ CHUNK = 200
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """A graph after a pass, compared with the one before: nodes are interned, so sets tell."""
+    """A graph after a pass, compared with the one before (`alike`).
+
+    Attributes:
+        name: of the pass.
+        lines: the graph's nodes; one that stood before has its number.
+        new: nodes that stood for nothing before.
+        rewired: nodes that stood before and read something else now.
+        gone: lines before of which no node is left.
+    """
 
     name: str
     lines: list[Line]
     new: set[Node]
+    rewired: set[Node]
     gone: list[Line]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the pass did anything."""
+        return bool(self.new or self.rewired or self.gone)
 
     @property
     def counts(self) -> Counter[str]:
@@ -34,20 +49,37 @@ def make_stages(stages: Sequence[tuple[str, Sequence[Node]]]) -> list[Stage]:
     names = Names()
     result: list[Stage] = []
     before: list[Line] = []
+    last: Sequence[Node] = ()
     for name, roots in stages:
-        lines = listing(roots, names)
-        old, now = {ln.node for ln in before}, {ln.node for ln in lines}
-        new = now - old if result else set()
-        result.append(Stage(name, lines, new, [ln for ln in before if ln.node not in now]))
-        before = lines
+        if not result:
+            before = listing(roots, names)
+            result.append(Stage(name, before, set(), set(), []))
+        else:
+            now = toposort(roots)
+            pairs = pair_nodes(
+                [ln.node for ln in before], now, list(zip(roots, last, strict=False))
+            )
+            names = names.renamed(pairs)
+            lines = listing(roots, names)
+            left = set(pairs.values())
+            changed = {node for node in now if rewired(node, pairs)}
+            gone = [ln for ln in before if ln.node not in left]
+            result.append(Stage(name, lines, set(now) - pairs.keys(), changed, gone))
+            before = lines
+        last = roots
     return result
 
 
 def passes_section(stages: Sequence[tuple[str, Sequence[Node]]]) -> str:
     """Return the table of counts, of the passes that changed something, and the folded listings."""
     made = make_stages(stages)
-    shown = [stage for i, stage in enumerate(made) if i == 0 or stage.new or stage.gone]
-    return f'<div class="wide">{_counts_table(shown)}</div>{"".join(map(_listing, made))}'
+    shown = [stage for i, stage in enumerate(made) if i == 0 or stage.is_changed]
+    return (
+        f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '
+        f'<b class="re">~ rewired</b> nodes: those that read another one than before.</p>'
+        f'<div class="passes"><div class="wide">{_counts_table(shown)}</div>'
+        f"<div>{''.join(map(_listing, made))}</div></div>"
+    )
 
 
 def _counts_table(stages: Sequence[Stage]) -> str:
@@ -72,9 +104,11 @@ def _counts_row(name: str, values: Sequence[int], kind: str = "") -> str:
 
 
 def _listing(stage: Stage) -> str:
-    if stage.new or stage.gone:
-        change = f'<b class="up">+{len(stage.new):,}</b> <b class="down">-{len(stage.gone):,}</b>'
-    else:
+    parts = (("up", "+", stage.new), ("down", "-", stage.gone), ("re", "~", stage.rewired))
+    change = " ".join(
+        f'<b class="{kind}">{sign}{len(nodes):,}</b>' for kind, sign, nodes in parts if nodes
+    )
+    if not change:
         change = "as read" if stage.name == "input" else "nothing changed"
     head = f"{escape(stage.name)} <span>{count_text(len(stage.lines), 'node')}, {change}</span>"
     if stage.name != "input" and not change.startswith("<"):
@@ -84,11 +118,15 @@ def _listing(stage: Stage) -> str:
         dropped = _chunks([escape(ln.text) for ln in stage.gone])
         summary = f"{count_text(len(stage.gone), 'node')} dropped"
         gone = f"<details><summary>{summary}</summary>{dropped}</details>"
-    texts = [
-        f"<ins>{escape(ln.text)}</ins>" if ln.node in stage.new else escape(ln.text)
-        for ln in stage.lines
-    ]
+    texts = [_marked(ln, stage) for ln in stage.lines]
     return f"<details><summary>{head}</summary>{gone}{_chunks(texts)}</details>"
+
+
+def _marked(line: Line, stage: Stage) -> str:
+    text = escape(line.text)
+    if line.node in stage.new:
+        return f"<ins>{text}</ins>"
+    return f'<ins class="re">{text}</ins>' if line.node in stage.rewired else text
 
 
 def _chunks(lines: Sequence[str]) -> str:

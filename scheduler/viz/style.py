@@ -29,10 +29,12 @@ th, td { text-align: left; padding: 3px 12px 3px 0; border-bottom: 1px solid var
   white-space: nowrap; }
 th { font-weight: 500; color: var(--soft); }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
-.counts th:not(:first-child) { text-align: right; min-width: 130px; }
+.counts th:not(:first-child) { text-align: right; min-width: 90px; }
 .total td { font-weight: 600; }
 .counts i { font-style: normal; margin-right: 10px; font-size: 12px; font-weight: 400; }
-.up { color: var(--up); } .down { color: var(--down); }
+.up { color: var(--up); } .down { color: var(--down); } .re { color: var(--reduce); }
+p b { font-weight: 500; }
+.passes { display: grid; grid-template-columns: fit-content(58%) minmax(0, 1fr); gap: 0 32px; }
 .wide { overflow: auto; max-height: 460px; border-bottom: 1px solid var(--rule); }
 .wide thead th { position: sticky; top: 0; background: var(--paper); z-index: 1; }
 .table { font-size: 12.5px; }
@@ -46,9 +48,9 @@ summary span, .same span { color: var(--soft); margin-left: 8px; }
 details details { margin-left: 15px; color: var(--soft); }
 pre { margin: 0; padding: 6px 10px; font: 12px/16px var(--mono); background: var(--shade);
   overflow: auto; }
-pre.ir { content-visibility: auto; padding: 0 10px; overflow: hidden; }
-ins { text-decoration: none; color: var(--up); }
-.split { display: grid; grid-template-columns: minmax(0, 1fr) 470px; gap: 16px; }
+pre.ir { content-visibility: auto; padding: 0 10px; overflow: auto hidden; }
+ins { text-decoration: none; color: var(--up); } ins.re { color: var(--reduce); }
+.split { display: grid; grid-template-columns: fit-content(62%) minmax(470px, 1fr); gap: 16px; }
 .pane { height: 760px; overflow: auto; border: 1px solid var(--rule); border-radius: 4px; }
 .pane.detail { padding: 10px 14px; }
 .detail pre { margin: 6px 0 12px; padding: 8px 10px; } .detail h3 { margin: 0; font-size: 14px;
@@ -56,7 +58,7 @@ ins { text-decoration: none; color: var(--up); }
 .detail dl { display: grid; grid-template-columns: 70px minmax(0, 1fr); gap: 2px 10px;
   margin: 8px 0; font-size: 13px; }
 .detail dt { color: var(--soft); } .detail dd { margin: 0; overflow-wrap: anywhere; }
-@media (max-width: 1100px) { .split { grid-template-columns: minmax(0, 1fr); } }
+@media (max-width: 1100px) { .split, .passes { grid-template-columns: minmax(0, 1fr); } }
 .key { display: inline-block; width: 10px; height: 10px; margin: 0 5px 0 12px; }
 svg { display: block; } svg text { font-size: 11.5px; fill: var(--ink); }
 svg .soft, svg .tick { fill: var(--soft); } svg .name { font-weight: 600; }

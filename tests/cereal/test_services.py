@@ -96,7 +96,7 @@ def test_unknown_service_is_named() -> None:
 
 
 def test_the_documented_table_is_the_one_in_the_code() -> None:
-    text = (Path(__file__).parents[2] / "docs/formats/bus.md").read_text()
+    text = (Path(__file__).parents[2] / "docs/formats/bus.md").read_text(encoding="utf-8")
     for name, row in SERVICES.items():
         cells = (
             name,

@@ -6,7 +6,6 @@ run. `--onnx-failures FILE` writes what failed, by operator.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.onnx_suite.figures import PROPERTY, Figures, Result, failures_by_operator
+from tests.session_cache import SESSION
 
 BUILD = Path(__file__).parent.parent.parent / "build"
 MESSAGE = "onnx-suite-message"
@@ -26,7 +26,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     # One for all workers and runs: many kernels are the same.
-    os.environ.setdefault("MODELD_CACHE_DIR", str(BUILD / "onnx-suite-cache"))
+    SESSION.prefer(BUILD / "onnx-suite-cache")
     config.pluginmanager.register(Report(config), "onnx-suite-report")
 
 

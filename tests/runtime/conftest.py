@@ -1,4 +1,4 @@
-"""Keeps the programs that these tests build out of the user's cache."""
+"""The tiny artifact, as a file and loaded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,14 +7,6 @@ import pytest
 
 from runtime.executor import Program, load_program
 from tests.runtime import tiny
-
-
-@pytest.fixture(autouse=True)
-def private_cache(
-    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    directory = tmp_path_factory.getbasetemp() / "modeld-cache"  # one for the session: it is fast
-    monkeypatch.setenv("MODELD_CACHE_DIR", str(directory))
 
 
 @pytest.fixture

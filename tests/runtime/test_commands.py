@@ -100,7 +100,7 @@ def test_bench_has_the_documented_keys(
     artifact: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     trace = tmp_path / "trace.json"
-    command = ("bench", str(artifact), "--iters", "5", "--profile", "--trace", str(trace))
+    command = ("bench", str(artifact), "--iters", "7", "--profile", "--trace", str(trace))
     result = run_json(capsys, *command)
     documented = "median_ms p99_ms min_ms kernels launches bytes_moved arena_peak_bytes gflops"
     documented += " load_warm_ms load_cold_ms rss_mib device"
@@ -113,7 +113,10 @@ def test_bench_has_the_documented_keys(
     # A cold load compiles five kernels and a warm one none.
     assert 0 < result["load_warm_ms"] < result["load_cold_ms"]
     assert [row["name"] for row in result["per_kernel"]][:2] == ["shift", "sum"]
-    assert len(json.loads(trace.read_text())["traceEvents"]) == 1 + 5 * 5
+    events = json.loads(trace.read_text(encoding="utf-8"))["traceEvents"]
+    assert result["trace_runs"] == 7  # as many as --iters says; each with its 5 launches
+    assert len(events) == 2 + 7 * (1 + 5)
+    assert {"/shift", "/sum"} <= {event["name"] for event in events}
 
 
 def test_bench_shows_a_table_and_takes_an_entry(
@@ -123,7 +126,7 @@ def test_bench_shows_a_table_and_takes_an_entry(
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "entry prepare" in out
-    assert "slowest 1 of 1 launches" in out
+    assert "slowest 1 of 1 launch (" in out
     assert "/shift" in out
     assert "double_it" not in out
     assert "load     not measured" in out

@@ -4,12 +4,13 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from runtime.cache_dir import cache_dir
-from runtime.device import choose_device, list_devices
+from runtime.device import _rank, choose_device, list_devices
 from runtime.errors import NoDeviceError
 from runtime.linker import ensure_linker
 
@@ -82,7 +83,7 @@ def test_pocl_links_with_ziglang_where_there_is_no_ld(tmp_path: Path) -> None:
         result = run_in_fresh_process(tmp_path, PATH="/nonexistent", PYTHONPATH=str(package.parent))
         assert (result.returncode, result.stderr) == (0, "")
         assert result.stdout.split() == ["12.0", "24.0", "36.0", "48.0"]
-    assert set(log.read_text().split()) == {"ld.lld"}
+    assert set(log.read_text(encoding="utf-8").split()) == {"ld.lld"}
 
 
 def test_linker_of_the_default_path_is_found_where_path_is_not_set(tmp_path: Path) -> None:
@@ -146,3 +147,10 @@ def test_cache_directory_on_a_full_disk_is_replaced_by_a_temporary_one(
 def test_importing_runtime_loads_no_pyopencl() -> None:
     code = "import runtime, sys; sys.exit('pyopencl' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_gpu_comes_first_then_pocl_then_other_drivers_for_cpus() -> None:
+    info = replace(list_devices()[0], platform="Portable Computing Language", kind="cpu")
+    gpu, other = replace(info, kind="gpu", platform="x"), replace(info, platform="rusticl")
+    faulty, odd = replace(gpu, problem="no compiler"), replace(info, kind="other", platform="x")
+    assert sorted([faulty, odd, other, info, gpu], key=_rank) == [gpu, info, other, odd, faulty]

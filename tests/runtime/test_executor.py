@@ -159,7 +159,7 @@ def test_close_lets_go_of_the_mapped_file(artifact: Path) -> None:
         for thing in gc.get_objects()
         if isinstance(thing, memoryview) and isinstance(thing.obj, mmap.mmap)
     ]
-    maps = Path("/proc/self/maps").read_text()
+    maps = Path("/proc/self/maps").read_text(encoding="utf-8")
     assert str(artifact) not in maps
 
 

@@ -64,7 +64,7 @@ def test_damaged_entry_is_built_again_and_replaced(
     }
     entry.write_bytes(bad[damage])
     assert load_and_run(artifact) == 1
-    assert "the cached program is damaged; building it again" in caplog.text
+    assert "the cached program is damaged; making it again" in caplog.text
     assert load_and_run(artifact) == 0
 
 
@@ -159,7 +159,7 @@ def count_links(artifact: Path, modeld_cache: Path, scratch: Path) -> int:
         f"load_program({str(artifact)!r}).run(tiny.inputs())\n"
     )
     subprocess.run([sys.executable, "-c", code], env=environment, check=True, timeout=120)
-    return len(log.read_text()) if log.exists() else 0
+    return len(log.read_text(encoding="utf-8")) if log.exists() else 0
 
 
 def test_cached_programs_leave_nothing_to_compile_at_the_first_launch(

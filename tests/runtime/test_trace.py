@@ -4,9 +4,22 @@ from pathlib import Path
 import pytest
 
 from runtime.errors import RuntimeFault
+from runtime.manifest import parse_manifest
 from runtime.profile import Span, summarize
-from runtime.trace import trace_events, write_trace
+from runtime.trace import MAX_EVENTS, trace_events, traceable_runs, write_trace
+from tests.runtime import tiny
 
+SHIFT = tiny.kernel(
+    "contract_0123456789ab", 1, tiny.QUEUE, tiny.X, origin=["/stem/Conv", "/stem/Relu"]
+)
+SUM = tiny.kernel("sum", 4, tiny.TOTAL, tiny.QUEUE)
+MANIFEST = parse_manifest(
+    tiny.manifest(
+        data_size=len(tiny.data_blob()),
+        kernels=[SHIFT, SUM],
+        entries={"run": {"inputs": [tiny.X], "outputs": [], "launches": [0, 1]}},
+    )
+)
 SPANS = [
     [Span(0, "a", 1_000, 3_000, 5_000), Span(1, "b", 1_500, 5_000, 9_000)],
     [Span(0, "a", 11_000, 12_000, 18_000), Span(1, "b", 11_500, 18_000, 20_000)],
@@ -24,23 +37,48 @@ def test_summarize_takes_medians_and_rates_by_hand() -> None:
     assert second.gflops == 0.0
 
 
-def test_trace_is_in_microseconds_since_the_first_enqueue(tmp_path: Path) -> None:
+def test_trace_says_what_ran_in_microseconds_since_the_first_enqueue(tmp_path: Path) -> None:
     path = tmp_path / "trace.json"
-    write_trace(path, SPANS, "a device")
-    trace = json.loads(path.read_text())
-    assert trace == trace_events(SPANS, "a device")
-    name, *events = trace["traceEvents"]
-    assert name["args"] == {"name": "a device"}
-    assert [(e["name"], e["ts"], e["dur"]) for e in events] == [
-        ("a", 2.0, 2.0),
-        ("b", 4.0, 4.0),
-        ("a", 11.0, 6.0),
-        ("b", 17.0, 2.0),
-    ]
-    assert events[3]["args"] == {"iteration": 1, "launch": 1}
+    trace = trace_events(SPANS, "a device", MANIFEST, "run")
+    write_trace(path, trace)
+    assert json.loads(path.read_text(encoding="utf-8")) == trace
     assert list(tmp_path.iterdir()) == [path]
+    device, thread, *events = trace["traceEvents"]
+    assert device["args"] == {"name": "a device"}
+    assert thread["args"] == {"name": "tiny run"}
+    assert [(e["name"], e["cat"], e["ts"], e["dur"]) for e in events] == [
+        ("run 0", "run", 2.0, 6.0),
+        ("/stem/{Conv,Relu}", "contract", 2.0, 2.0),
+        ("/sum", "sum", 4.0, 4.0),
+        ("run 1", "run", 11.0, 8.0),
+        ("/stem/{Conv,Relu}", "contract", 11.0, 6.0),
+        ("/sum", "sum", 17.0, 2.0),
+    ]
+    # Kernels of tiny: 4 operations and 16 bytes an item; 8 items in all, so 20 and 80 of a run.
+    assert events[3]["args"] == {"run": 1, "launches": 2, "flops": 20, "bytes": 80}
+    assert events[5]["args"] == {
+        "run": 1,
+        "launch": 1,
+        "kernel": "sum",
+        "nodes": ["/sum"],
+        "arguments": ["intermediate float32[4] total", "state float32[3, 4] queue"],
+        "flops": 16,
+        "bytes": 64,
+        "global_size": [4, 1, 1],
+        "local_size": [1, 1, 1],
+        "GFLOP/s": 0.008,  # 16 operations in 2000 ns
+        "GB/s": 0.032,
+    }
+
+
+def test_a_trace_holds_as_many_runs_as_were_asked_for_up_to_a_bound() -> None:
+    assert traceable_runs(launches=99, wanted=100) == 100
+    assert traceable_runs(launches=99, wanted=5) == 5
+    assert traceable_runs(launches=99, wanted=10**6) == MAX_EVENTS // 99
+    assert traceable_runs(launches=10**6, wanted=7) == 1
+    assert traceable_runs(launches=0, wanted=7) == 7
 
 
 def test_trace_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(RuntimeFault, match=r"trace\.json: cannot write: No such file"):
-        write_trace(tmp_path / "missing" / "trace.json", SPANS, "a device")
+        write_trace(tmp_path / "missing" / "trace.json", {})

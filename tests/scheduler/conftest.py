@@ -1,4 +1,4 @@
-"""Kernels built by the tests stay away from the user's cache; every pass is verified.
+"""Every pass is verified.
 
 Loops are the heuristic's: golden files must not change with a table of measured ones.
 """
@@ -11,14 +11,6 @@ import pytest
 
 from scheduler import schedule as pipeline
 from tests.scheduler.verified import Verified
-
-
-@pytest.fixture(scope="session", autouse=True)
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    patch.setenv("MODELD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    yield
-    patch.undo()
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import prod
 from typing import Any
 
@@ -334,11 +335,23 @@ MOTIFS: tuple[Motif, ...] = (
 # --- programs ---------------------------------------------------------------------------------
 
 
-def build(seed: int, steps: int) -> Graph:
-    """Return the graph of a seed; fewer steps are a prefix of the same graph."""
+# Those that write states.
+STATEFUL: tuple[Motif, ...] = (queue, update, exchange, write_parts)
+
+
+def build(seed: int, steps: int, first: Sequence[Motif] = ()) -> Graph:
+    """Return the graph of a seed; fewer steps are a prefix of the same graph.
+
+    Args:
+        seed: decides everything else.
+        steps: motifs.
+        first: motifs before those that are drawn.
+    """
     draw = Draw(seed)
     g = Graph(draw)
     leaf(g, shape_of(draw), draw.pick(KINDS))
+    for motif in first:
+        motif(g, g.values[-1])
     for _ in range(steps):
         value = draw.pick([*g.values, *g.values[-1:] * 4])
         draw.pick((*MOTIFS, *MOVES))(g, value)

@@ -13,6 +13,7 @@ from scheduler.errors import ModelError
 from scheduler.kernel_table import source_of
 from scheduler.tensor import Tensor
 from tests.scheduler.custom_programs import F32, check, kinds, scaled
+from tests.scheduler.on_device import compute
 from tests.scheduler.requirement import floats, program_of, x
 
 pytestmark = pytest.mark.opencl
@@ -49,6 +50,22 @@ def test_r35_the_slot_takes_every_type(kind: dt.DType) -> None:
     assert kinds(made) == ["custom", "custom"]
     values = floats(3, 5) > 0 if kind is dt.bool_ else np.abs(floats(3, 5) * 9)
     check(made, [z], x=values.astype(kind.np))
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_a_half_in_the_slot_is_what_would_be_stored(lanes: int) -> None:
+    read = "vload_half(i, in0)" if lanes == 1 else "vload_half4(i, in0)"
+    source = f"int i = get_global_id(0);\nEPILOGUE({read} * 0.3f, i * {lanes});"
+    outputs = [((3, 8), dt.float16)]
+    kernel = CustomKernel(
+        "third", source, outputs, 24 // lanes, lambda v: v * np.float32(0.3), lanes=lanes
+    )
+    (y,) = custom_kernel(kernel, Tensor.input("x", (3, 8), dt.float16))
+    z = y.float() * 4096.0
+    assert kinds(program_of(z)) == ["custom"]
+    values = floats(3, 8).astype(np.float16)
+    want = (values.astype(np.float32) * np.float32(0.3)).astype(np.float16)
+    np.testing.assert_array_equal(compute(z, x=values), want.astype(np.float32) * 4096)
 
 
 def test_r35_the_epilogue_knows_where_it_is() -> None:

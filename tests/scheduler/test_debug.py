@@ -143,7 +143,7 @@ schedule({"y": (Tensor.input("x", (4, 8)).softmax(1)).node})
 def test_without_any_logging_debug_goes_to_stderr(tmp_path: Path) -> None:
     lines = run_fresh(CODE, tmp_path, DEBUG="1").splitlines()
     assert len(lines) == 1
-    assert lines[0].startswith("scheduler: 1 kernels, 1 launches, ")
+    assert lines[0].startswith("scheduler: 1 kernel, 1 launch, ")
 
 
 def test_viz_writes_a_page_for_a_schedule_of_its_own(tmp_path: Path) -> None:

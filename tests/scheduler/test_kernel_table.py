@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from scheduler.emit import emit
 from scheduler.kernel_table import KernelTable, Nest, kernel_tables, source_of
-from scheduler.kernel_text import short_origin
 from scheduler.schedule import schedule
 from scheduler.tensor import Tensor
 
@@ -76,26 +74,3 @@ def test_source_of_a_kernel_ends_with_it() -> None:
         assert text.endswith("\n}")
         assert text.count("__kernel") == 1
     assert source_of(manifest, "nothing") == ""
-
-
-@pytest.mark.parametrize(
-    ("names", "width", "expected"),
-    [
-        ((), 20, "-"),
-        (("/a/Conv",), 20, "/a/Conv"),
-        (("/a/b/Conv", "/a/b/Mul"), 30, "/a/b/{Conv,Mul}"),
-        (("/a/Erf", "/b/Conv", "/b/Mul"), 30, "/b/{Conv,Mul} +1"),
-        (("plain", "names"), 20, "names +1"),
-        (("/a/A", "/a/B", "/a/Cccccccc", "/a/D", "/a/E"), 14, "/a/{A,B,..,E}"),
-    ],
-)
-def test_short_origin(names: tuple[str, ...], width: int, expected: str) -> None:
-    assert short_origin(names, width) == expected
-    assert len(expected) <= width
-
-
-def test_short_origin_is_never_longer_than_asked() -> None:
-    names = [f"/a/long/path/of/a/layer.{i}/Operator_{i}" for i in range(40)]
-    for count in range(1, 40):
-        for width in (20, 44):
-            assert len(short_origin(names[:count], width)) <= width

@@ -21,7 +21,7 @@ from scheduler.tuning.jobs import Job, jobs_of
 from tests.scheduler.on_device import load
 
 Array = np.ndarray[Any, Any]
-CPUS = ("cpu", "cpu-avx2")
+CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
 RNG = np.random.default_rng(5)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -120,6 +121,45 @@ def test_integers_wrap_around(count: int, kind: dt.DType) -> None:
     check(outputs | {"shift": x << 1, "cube": x**3}, x=a, y=b)
 
 
+@pytest.mark.parametrize("kind", [dt.int32, dt.int64, dt.uint16], ids=str)
+@pytest.mark.parametrize("count", SIZES)
+def test_what_wrapped_around_is_what_is_compared_and_converted(count: int, kind: dt.DType) -> None:
+    low, high = int(dt.min_value(kind)), int(dt.max_value(kind))
+    a = np.resize(np.array([low, high, high // 2 + 5], kind.np), count)
+    x = Tensor.input("x", a.shape, kind)
+    check(
+        {
+            "next": x + 1 < x,
+            "previous": x < x - 1,
+            "magnitude": x.abs() < 0,
+            "negative": (-x < 0).eq(x > 0),
+            "halved": (x * 2).trunc_div(2),
+            "shifted": (x << 1) >> 1,
+            "square": (x * x).cast(dt.uint64),
+            "opposite": x.trunc_div(-1 if low else 1) < 0,
+            "sum": x.sum() > x[0],
+        },
+        x=a,
+    )
+
+
+def test_products_that_wrapped_around_are_widened() -> None:
+    a = np.random.default_rng(1).integers(-(2**31), 2**31, (333, 3)).astype(np.int32)
+    x = Tensor.input("x", a.shape, dt.int32)
+    check({"y": (x.T * 1103515245).cast(dt.int64)}, x=a)
+
+
+@pytest.mark.parametrize("count", SIZES)
+def test_a_cast_out_of_range_gives_a_value_of_the_type(count: int) -> None:
+    a = np.resize(np.array([300.7, -5, 1e9, -40000, np.inf, np.nan, 70000], np.float32), count)
+    x = Tensor.input("x", a.shape)
+    narrow = (dt.int8, dt.uint8, dt.int16, dt.uint16)
+    with load({str(kind): x.cast(kind).cast(dt.int64) for kind in narrow}) as program:
+        for name, found in program.run({"x": a}).items():
+            assert found.min() >= np.iinfo(name).min, name
+            assert found.max() <= np.iinfo(name).max, name
+
+
 @pytest.mark.parametrize("kind", INTS, ids=str)
 @pytest.mark.parametrize("count", SIZES)
 def test_integer_division_by_zero_and_of_the_smallest_number(count: int, kind: dt.DType) -> None:
@@ -177,3 +217,62 @@ def test_tests_of_nan_and_infinity(count: int) -> None:
     x = Tensor.input("x", a.shape)
     outputs = {"nan": x.ne(x), "number": x.eq(x), "infinite": x.abs().eq(np.inf)}
     check(outputs | {"sign": x.sign(), "below": x < np.inf}, x=a)
+
+
+def _c_pow(x: float, y: float) -> float:
+    """Return C's pow (ISO C, F.10.4.4); Python's raises where that gives an infinity or NaN."""
+    try:
+        return math.pow(x, y)
+    except OverflowError:
+        return math.inf if x > 0 or y % 2 == 0 else -math.inf
+    except ValueError:
+        if x != 0:
+            return math.nan
+        return math.copysign(math.inf, x) if y % 2 == 1 else math.inf
+
+
+_BASES = (math.nan, math.inf, -math.inf, 0.0, -0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
+_EXPONENTS = (*_BASES, 3.0, -3.0, 0.25, -0.25, 0.2, -1.5, 8.0, 9.0, 257.0)
+
+
+@pytest.mark.parametrize("kind", FLOATS, ids=str)
+@pytest.mark.parametrize("count", SIZES)
+def test_powers_are_those_of_c(count: int, kind: dt.DType) -> None:
+    bases = np.array(_BASES, kind.np)
+    for start in range(0, bases.size, count):
+        a = np.resize(bases[start : start + count], count)
+        x, e = Tensor.input("x", a.shape, kind), Tensor.input("e", a.shape, kind)
+        known = {str(y): x**y for y in _EXPONENTS} | {"run": x**e}
+        ours = evaluate(list(known.values()), {"x": a, "e": a})
+        with load(known) as program:
+            found = program.run({"x": a, "e": a})
+            for name, interpreted in zip(known, ours, strict=True):
+                exponents = a if name == "run" else np.full(a.shape, float(name), kind.np)
+                want = [_c_pow(x, y) for x, y in zip(a.tolist(), exponents.tolist(), strict=True)]
+                with np.errstate(over="ignore"):
+                    expected = np.array(want).astype(kind.np)
+                for got in (found[name], interpreted):
+                    np.testing.assert_allclose(got, expected, rtol=2e-3, err_msg=name)
+                    real = ~np.isnan(expected)
+                    signs = np.signbit(expected)[real]
+                    np.testing.assert_array_equal(np.signbit(got)[real], signs, err_msg=name)
+
+
+@pytest.mark.parametrize("count", [13, 83])
+def test_functions_of_doubles_are_computed_in_lanes(count: int) -> None:
+    a = np.linspace(0.1, 9, count)
+    x, w = Tensor.input("x", a.shape, dt.float64), Tensor.input("w", (count, 16), dt.float64)
+    names = ("sqrt", "exp", "log", "sin", "cos", "tanh", "erf", "gelu", "floor", "round", "abs")
+    outputs = {name: getattr(x, name)() for name in names} | {"power": x**1.3, "product": x @ w}
+    inputs = {"x": a, "w": np.linspace(-1, 1, count * 16).reshape(count, 16)}
+    expected = evaluate(list(outputs.values()), inputs)
+    with load(outputs) as program:
+        found = program.run(inputs)
+        for name, want in zip(outputs, expected, strict=True):
+            np.testing.assert_allclose(found[name], want, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize("count", [5, 13, 83])
+def test_roots_of_floats_are_computed_in_lanes(count: int) -> None:
+    x = Tensor.input("x", (count,))
+    check({"root": x.sqrt()}, x=np.linspace(0, 5, count, dtype=np.float32))

@@ -49,13 +49,13 @@ def alarm(seconds: int) -> Iterator[None]:
 
 def peak_bytes() -> int:
     """Return the most memory the process had since the last reset."""
-    lines = Path("/proc/self/status").read_text().splitlines()
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith("VmHWM"))
 
 
 @pytest.fixture(autouse=True)
 def little_memory() -> Iterator[None]:
-    Path("/proc/self/clear_refs").write_text("5")
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
     before = peak_bytes()
     yield
     assert peak_bytes() - before < MEMORY_BYTES

@@ -21,6 +21,7 @@ from scheduler.onnx_import import (
     load_model,
     unsupported_nodes,
 )
+from scheduler.onnx_import.support import CUSTOM_HINT, nearest_form
 from scheduler.tensor import evaluate
 
 FLOAT = TensorProto.FLOAT
@@ -281,10 +282,29 @@ def test_all_unsupported_operators_are_named_at_once() -> None:
         'Wobble (node "/temporal/wobble")',
         'Softmaxx (node "/head/odd"; nearest supported: Softmax)',
         'Qqqqqq (nodes "-> b", "top0", "top1", "top2", "top3", "top4", "top5", "top6" and 2 more)',
-        'vendor:FusedMatMull (node "/fused"; nearest supported: ',
+        f'vendor:FusedMatMull (node "/fused"; nearest supported: {CUSTOM_HINT})',
         'vendor:Gelu (node "/gelu"; nearest supported: Gelu of the default domain)',
     ):
         assert part in text
+
+
+@pytest.mark.parametrize(
+    ("op", "nearest"),
+    [
+        ("Softmaxx", "Softmax"),
+        ("relu", "Relu"),
+        ("Foo", ""),  # three letters of five are not Floor
+        ("Bernoulli", ""),
+        ("Unique", ""),  # an operator of ONNX: no other one does what it does
+        ("acme:Foo", CUSTOM_HINT),
+        ("acme:Floors", CUSTOM_HINT),  # of another domain: whatever it does, its name does not say
+        ("acme:Gelu", "Gelu of the default domain"),
+        ("acme:FusedMatMul", "com.microsoft:FusedMatMul"),
+        ("SequenceMap", "Loop, or the operator written out for each element"),
+    ],
+)
+def test_only_what_is_near_is_named_as_near(op: str, nearest: str) -> None:
+    assert nearest_form(op) == nearest
 
 
 def test_random_operator_is_not_a_constant() -> None:

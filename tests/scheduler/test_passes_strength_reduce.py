@@ -100,6 +100,12 @@ def test_a_division_by_a_constant_is_a_multiplication_within_one_unit() -> None:
         lambda y: y.reshape(-1).cast(dt.int32),
         lambda y: (y * 1.0).exp() > 1.0,
         lambda y: Tensor.cat([y, y]).contiguous().round(),
+        lambda y: y.max(0, keepdim=True).floor(),
+        lambda y: (-y.min(1, keepdim=True)).ceil(),
+        lambda y: y.gather(Tensor.input("i", (2,), dt.int32), 1).maximum(0).trunc(),
+        lambda y: y.reshape(1, 1, -1, 4).max_pool2d((1, 2)).clip(0, 9).cast(dt.int32),
+        lambda y: (y > 1e9).where(0.0, y).pad(((1, 1), (0, 0))).abs() < 1.0,
+        lambda y: y.half(),
     ],
 )
 def test_what_decides_about_steps_keeps_its_last_place(step: Callable[[Tensor], Tensor]) -> None:
@@ -111,6 +117,43 @@ def test_what_decides_about_steps_keeps_its_last_place(step: Callable[[Tensor], 
 def test_whole_quotients_stay_whole_on_the_device() -> None:
     n = np.arange(1, 400, dtype=np.float32)
     assert np.array_equal(compute((Tensor.input("x", n.shape) / 49.0).floor(), x=n * 49), n)
+
+
+def test_a_state_is_followed_to_what_the_next_run_reads() -> None:
+    state = Tensor.state("s", (3, 4))
+    seen, kept = (state * 1.0).floor().node, state.assign(x() / 49.0).node
+    new = strength_reduce([seen, kept])
+    assert Op.DIV in ops(new[kept])
+    alone = strength_reduce([kept])
+    assert Op.DIV not in ops(alone[kept])
+
+
+@pytest.mark.parametrize(
+    ("step", "want"),
+    [
+        (lambda y: y.max(1).floor(), [2, 4, 6, 8]),
+        (lambda y: (-y).min(1).ceil(), [-2, -4, -6, -8]),
+        (lambda y: y.gather(Tensor.input("i", (2,), dt.int32), 0).floor().max(1), [8, 2]),
+        (lambda y: y.reshape(1, 1, 4, 2).max_pool2d((1, 2)).floor().reshape(4), [2, 4, 6, 8]),
+    ],
+)
+def test_whole_quotients_stay_whole_whatever_passes_them_on(
+    step: Callable[[Tensor], Tensor], want: list[int]
+) -> None:
+    given = np.arange(1, 9, dtype=np.float32).reshape(4, 2) * 41
+    made = step(Tensor.input("x", (4, 2)) / 41.0)
+    named = {n.arg.name for n in toposort([made.node]) if n.op is Op.BUFFER}
+    more = {"i": np.array([3, 0], np.int32)} if "i" in named else {}
+    assert compute(made, x=given, **more).tolist() == want
+
+
+@pytest.mark.parametrize(("kind", "count"), [(dt.float32, 41), (dt.float64, 49)])
+def test_means_of_whole_multiples_are_whole(kind: dt.DType, count: int) -> None:
+    given = np.repeat(np.arange(1, 9), count).reshape(8, count).astype(kind.np)
+    rows = Tensor.input("x", (8, count), kind)
+    assert compute(rows.mean(1).floor(), x=given).tolist() == list(range(1, 9))
+    images = rows.reshape(1, 8, 1, count).avg_pool2d((1, count)).reshape(8)
+    assert compute(images.floor(), x=given).tolist() == list(range(1, 9))
 
 
 def test_factors_merge_unless_the_product_is_no_normal_number() -> None:

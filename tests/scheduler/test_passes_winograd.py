@@ -200,7 +200,7 @@ def test_where_it_pays(
     st.integers(2, 70),
     st.lists(st.integers(1, 6), min_size=1, max_size=2),
     st.integers(1, 12),
-    st.sampled_from(["cpu", "cpu-avx2"]),
+    st.sampled_from(["cpu", "cpu-avx2", "cpu-sse", "cpu-neon"]),
 )
 def test_a_cut_covers_everything(
     batch: int, height: int, width: int, depth: list[int], outputs: int, target: str

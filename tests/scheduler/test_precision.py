@@ -191,8 +191,8 @@ def test_the_cache_tells_precisions_apart() -> None:
 
 def test_the_report_says_what_stays_and_why() -> None:
     lines = list(describe_precision({"run": report(network()).plain()}))
-    assert lines[0].startswith("run: 2 weights are halves: 0.03 -> 0.02 MiB")
-    assert lines[2] == "stay float32: 1 biases and scales, and"
+    assert lines[0].startswith("run: as halves 2 weights: 32.2 KiB -> 16.2 KiB")
+    assert lines[2] == "stay float32: 1 bias or scale"
     assert list(describe_precision({})) == []
 
 

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from scheduler.device_spec import SPECS, using
 from scheduler.interp import evaluate as evaluate_nodes
 from scheduler.node import Node, toposort
 from scheduler.ops import Op
@@ -18,6 +20,8 @@ from tests.scheduler.memory_check import memory_faults
 from tests.scheduler.on_device import emitted, load
 from tests.scheduler.random_graphs import Array, Graph, agree, apart, scale_of, told_of
 from tests.scheduler.random_motifs import build, graphs
+
+CPUS = [name for name, row in SPECS.items() if not row.is_simt]
 
 
 def states_of(graph: Graph) -> dict[str, Array]:
@@ -120,9 +124,9 @@ def test_fusion_never_adds_kernels(graph: Graph) -> None:
 
 @pytest.mark.opencl
 @settings(max_examples=45)
-@given(graphs())
-def test_the_device_gives_what_numpy_gives(graph: Graph) -> None:
-    with told_of(graph):
+@given(graphs(), st.sampled_from(CPUS))
+def test_the_device_gives_what_numpy_gives(graph: Graph, row: str) -> None:
+    with told_of(graph), using(SPECS[row]):
         check_on_device(graph, list(graph.tensors.values()), graph.assigns)
 
 

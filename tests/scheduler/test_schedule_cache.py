@@ -15,13 +15,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from runtime.entry_store import EntryStore
 from runtime.plainpickle import encode
 from scheduler import Tensor, device_spec, flags, schedule_cache, trace
 from scheduler.compile import compile_plain
 from scheduler.device_limits import TABLE
 from scheduler.device_spec import using_limits
 from scheduler.emit import Emitted
-from scheduler.entry_store import EntryStore
 from scheduler.errors import SchedulerError
 from scheduler.node import origin
 from scheduler.schedule import Schedule
@@ -298,7 +298,7 @@ def test_damaged_entries_are_made_again(damage: str, directory: Path, log: Log) 
 def test_an_entry_that_is_no_schedule_is_made_again(directory: Path, log: Log) -> None:
     emitted(network())
     (path,) = directory.iterdir()
-    EntryStore(directory, 1 << 20, 10).put(path.name, (5).to_bytes(8, "little") + b"12345")
+    EntryStore(directory, "schedule").put(path.name, (5).to_bytes(8, "little") + b"12345")
     clear_memory()
     log.take()
     emitted(network())
@@ -317,14 +317,14 @@ def test_the_directory_is_private(directory: Path, log: Log) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_no_error(directory: Path, log: Log) -> None:
-    directory.write_text("a file in its place")
+    directory.write_text("a file in its place", encoding="utf-8")
     emitted(network())
     assert log.take() == ["compiled"]
-    assert directory.read_text() == "a file in its place"
+    assert directory.read_text(encoding="utf-8") == "a file in its place"
 
 
 def test_disk_use_is_bounded_and_the_oldest_used_go_first(directory: Path) -> None:
-    store = EntryStore(directory, max_bytes=1000, max_files=3)
+    store = EntryStore(directory, "schedule", max_bytes=1000, max_files=3)
     clock = 0
 
     def put(key: str, size: int) -> None:
@@ -348,7 +348,7 @@ def test_disk_use_is_bounded_and_the_oldest_used_go_first(directory: Path) -> No
 
 
 def test_leftovers_of_a_dead_process_are_removed(directory: Path) -> None:
-    store = EntryStore(directory, 1000, 10)
+    store = EntryStore(directory, "schedule")
     store.put("a", b"1")
     old, new = directory / ".new-old", directory / ".new-new"
     for path in (old, new):
@@ -395,7 +395,7 @@ def test_processes_at_once_agree_and_leave_whole_entries(directory: Path) -> Non
     names = [p.name for p in directory.iterdir()]
     assert len(names) == 6
     assert not any(name.startswith(".") for name in names)
-    store = EntryStore(directory, 1 << 30, 100)
+    store = EntryStore(directory, "schedule")
     assert all(store.get(name) for name in names)
 
 
@@ -407,7 +407,7 @@ from pathlib import Path
 from scheduler.schedule_cache import compiler_version
 print(compiler_version())
 path = Path("scheduler/emit.py")
-path.write_text(path.read_text() + "# changed while it ran\\n")
+path.write_text(path.read_text(encoding="utf-8") + "# changed while it ran\\n")
 print(compiler_version())
 """
 

@@ -28,7 +28,7 @@ from scheduler.schedule_cache import EntryGraph
 from scheduler.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
 
-CPUS = ("cpu", "cpu-avx2")
+CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
 RNG = np.random.default_rng(4)
 
 

@@ -187,7 +187,7 @@ def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
     write_table(path, table)
     found = read_table(path)
     assert found == table
-    assert found.text() == table.text() == path.read_text()
+    assert found.text() == table.text() == path.read_text(encoding="utf-8")
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [p.name for p in path.parent.iterdir()] == ["cpu.json"]
@@ -226,7 +226,7 @@ def test_a_damaged_table_is_left_alone_with_a_warning(
     with caplog.at_level(logging.WARNING):
         assert read_table(path) == tuned_table.EMPTY
     assert str(path) in caplog.text
-    assert path.read_text() == text
+    assert path.read_text(encoding="utf-8") == text
     assert read_table(tmp_path / "missing.json") == tuned_table.EMPTY
 
 

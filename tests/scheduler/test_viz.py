@@ -14,12 +14,13 @@ from scheduler import dtype as dt
 from scheduler import flags
 from scheduler.emit import emit
 from scheduler.kernel_table import KernelTable, kernel_tables
-from scheduler.node import Node, const, make
+from scheduler.node import Node, const, make, toposort
 from scheduler.ops import Op
 from scheduler.schedule import PASSES, schedule
 from scheduler.tensor import Tensor
 from scheduler.trace import INPUT, Recorder, Trace
 from scheduler.viz import page, write_page
+from scheduler.viz.alike import pair_nodes, rewired
 from scheduler.viz.graph import assign_lanes, kernel_graph, place_kernels
 from scheduler.viz.memory import memory_timeline
 from scheduler.viz.passes import CHUNK, make_stages, passes_section
@@ -224,6 +225,44 @@ def test_stages_tell_new_nodes_from_dropped_ones() -> None:
     assert x.node not in second.new
     assert [line.node for line in second.gone] == [n for n in (old,) if n not in (x.node,)]
     assert "<ins>" in passes_section([(INPUT, [old]), ("p", [new])])
+
+
+def test_a_node_that_is_left_out_is_all_that_a_stage_shows() -> None:
+    x = Tensor.input("x", (4,))
+    middle = (x + 1.0).exp()
+    with_it, without = middle.abs().sqrt().log().sum(), middle.sqrt().log().sum()
+    first, second = make_stages([(INPUT, [with_it.node]), ("p", [without.node])])
+    # Everything above the abs is another node now; all but it stand for what they stood for.
+    assert [line.node.op for line in second.gone] == [Op.ABS]
+    assert second.new == set()
+    assert [node.op for node in second.rewired] == [Op.SQRT]
+    before, after = (
+        {(line.node.op, line.text.partition(" ")[0]) for line in stage.lines}
+        for stage in (first, second)
+    )
+    assert {op for op, _ in before - after} == {Op.ABS}  # all others kept their numbers
+    assert after < before
+    text = passes_section([(INPUT, [with_it.node]), ("p", [without.node])])
+    assert '<b class="down">-1</b> <b class="re">~1</b>' in text
+    assert text.count('<ins class="re">') == 1
+
+
+def test_nodes_of_a_pass_are_paired_once_and_with_their_like() -> None:
+    x = Tensor.input("x", (4, 4))
+    weights = [Tensor.weight(np.full((4, 4), i, np.float32)) for i in range(6)]
+    y, z = x, x
+    for i, weight in enumerate(weights):
+        y = (y @ weight).relu()
+        z = (z @ weight) if i == 2 else (z @ weight).relu()
+    before, now = toposort([y.node]), toposort([z.node])
+    pairs = pair_nodes(before, now, [(z.node, y.node)])
+    assert len(set(pairs.values())) == len(pairs)
+    assert all((a.op, a.shape, a.dtype) == (b.op, b.shape, b.dtype) for a, b in pairs.items())
+    relu_nodes = len(before) - len(now)
+    assert len(pairs) == len(before) - relu_nodes
+    assert sum(rewired(node, pairs) for node in now) <= 2
+    weights_of = [n for n in now if n.op is Op.BUFFER]
+    assert all(pairs.get(n, n) is n for n in weights_of)  # other data is another weight
 
 
 # --- the drawing ------------------------------------------------------------------------------

@@ -25,13 +25,6 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_tiny_driving(tmp_path_factory.mktemp("tiny") / "tiny.pkl", (SIZE,))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def kernel_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Keep kernels built by the tests away from the user's cache."""
-    patch = pytest.MonkeyPatch()
-    patch.setenv("MODELD_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-
-
 @pytest.fixture
 def make_video(tmp_path: Path) -> MakeVideo:
     """Write lossless test videos; frame i is brighter than frame i - 1."""

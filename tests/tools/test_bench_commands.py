@@ -213,6 +213,37 @@ def test_roofline_judges_every_launch(
     assert "all launches below 50%, small ones too: 100.0%" in out
 
 
+# --- paced ------------------------------------------------------------------------------------
+
+
+@pytest.mark.opencl
+def test_paced_measures_every_pause_in_every_company(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = tiny.write(tmp_path / "tiny.pkl")
+    company = ["busy", "model", "one-cpu"]
+    found = run_json(
+        capsys, str(artifact), "--paced", "--iters", "2", "--beside", ",".join(company)
+    )
+    assert list(found["beside"]) == company
+    for times in (found["pause_ms"], *found["beside"].values()):
+        assert list(times) == ["0", "5", "30", "50"]
+        for row in times.values():
+            assert 0 < row["p50_ms"] <= row["p99_ms"]
+            assert row["p99_over_p50"] == pytest.approx(row["p99_ms"] / row["p50_ms"])
+    assert main(["bench", str(artifact), "--paced", "--iters", "1"]) == 0
+    assert "p99/p50" in capsys.readouterr().out
+
+
+def test_paced_refuses_what_it_does_not_know(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    artifact = str(tiny.write(tmp_path / "tiny.pkl"))
+    assert "found 'noise'" in error_of(capsys, 2, artifact, "--paced", "--beside", "noise")
+    assert "found 2 files" in error_of(capsys, 2, artifact, artifact, "--paced")
+    assert "found 0" in error_of(capsys, 2, artifact, "--paced", "--iters", "0")
+
+
 # --- bus and daemon ---------------------------------------------------------------------------
 
 

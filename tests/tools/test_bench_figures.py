@@ -12,6 +12,7 @@ import pytest
 from benchmarks.all_models import Row, kernel_lines, table
 from runtime import choose_device
 from runtime.profile import KernelTime
+from tools.bench_roofline import explain_excess
 from tools.lib.blocks import compare, max_relative_error, measure_rounds
 from tools.lib.ceilings import (
     EVERYTHING,
@@ -128,6 +129,18 @@ def test_a_kernel_is_judged_by_the_sums_over_its_launches_with_the_median() -> N
     assert share_below(rows) == pytest.approx(0.057)
 
 
+def test_a_rate_over_what_it_is_compared_with_is_explained() -> None:
+    # 1.92e6 operations in 20 us are 96 per ns: under the peak of 100, 192 % of sgemm's 50.
+    times = [kernel_time(0, 20.0, 1_920_000, 0), kernel_time(1, 20.0, 900_000, 0)]
+    rows = make_rows(times, [0, 0], CEILINGS)
+    assert rows[0].of_sgemm == pytest.approx(1.92)
+    text = " ".join(explain_excess(rows))
+    assert "over 100 %: 1 launch " in text
+    assert "operations are counted as the model defines them" in text
+    assert "Winograd" in text
+    assert explain_excess(rows[1:]) == []
+
+
 def test_quietest_profile_counts_with_the_shortest_times_of_all() -> None:
     busy = [kernel_time(0, 5.0, 1, 1), kernel_time(1, 1.0, 1, 1)]
     quiet = [kernel_time(0, 2.0, 1, 1), kernel_time(1, 3.0, 1, 1)]
@@ -199,7 +212,7 @@ def test_report_shows_kernels() -> None:
     lines = kernel_lines(found)
     assert lines[0].endswith("100 GB/s from L2, numpy sgemm 50 GFLOP/s.")
     assert lines[1] == (
-        "1 kernels in 1 launches, 0.04 ms on the device (medians); 1 kernels take over 2 % of the "
-        "frame below half of their roofline (!), all launches below half 100.0%."
+        "1 kernel in 1 launch, medians, 0.04 ms on the device; over 2 % of the frame below half of "
+        "their roofline (!): 1; all launches below half: 100.0%."
     )
     assert lines[-1] == "| 1 | /n0 | 0.040 | 100.0% | 25 | 0.0 | compute | 25% ! | 50% |"

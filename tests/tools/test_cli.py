@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 
 from tools import cli
+from tools.lib.help_text import epilog, split_docstring
 
 
 class _ModelError(Exception):
@@ -49,6 +52,7 @@ def _raising(error: BaseException) -> Any:
         (_ModelError("model.pkl: expected a,\nfound b"), 4, "model.pkl: expected a, found b"),
         (ValueError("odd"), 1, "unexpected ValueError: odd; run again with -vv"),
         (FileNotFoundError(2, "No such file", "x.pkl"), 1, "x.pkl: No such file"),
+        (OSError(28, "No space left on device"), 1, "error: output: No space left on device"),
         (ModuleNotFoundError("no", name="onnx"), 3, "pip install 'modeld[compile]'"),
         (ModuleNotFoundError("no", name="backports.zstd"), 3, "pip install 'modeld[replay]'"),
         (KeyboardInterrupt(), 130, "interrupted"),
@@ -143,8 +147,7 @@ def test_help_of_each_command_shows_example_and_exit_codes(
         pytest.fail(f"{cli.COMMANDS[name].module} is in the table but does not exist")
     assert cli.main([name, "--help"]) == 0
     text = capsys.readouterr().out
-    assert "Example:" in text
-    assert f"modeld {name}" in text
+    assert f":\n  modeld {name}" in text
     assert "exit codes:" in text
 
 
@@ -254,3 +257,52 @@ def test_a_signal_at_the_edges_is_no_traceback(before: str, after: str, code: in
     done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (code, "")
     assert done.stdout.startswith("modeld ") == (before != "cli._open_standard_streams = interrupt")
+
+
+@pytest.mark.parametrize("columns", [66, 100])
+@pytest.mark.parametrize("command", [None, *cli.COMMANDS])
+def test_help_is_plain_text_that_fits_with_an_example(
+    command: str | None,
+    columns: int,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    assert cli.main([*filter(None, [command]), "--help"]) == 0
+    text = capsys.readouterr().out
+    assert not re.search(r"`|::(?!/)", text)
+    assert re.search(rf"\nexamples?:\n  modeld {command or ''}", text)
+    # Lines that are shown to be typed are never broken; all others fit.
+    assert all(
+        len(line) <= columns for line in text.splitlines() if not line.startswith("  modeld ")
+    ), text
+
+
+def test_docstrings_become_text_and_examples() -> None:
+    documented = """``modeld exec``: run an artifact once.
+
+    Example::
+
+        modeld exec a.pkl
+        modeld exec b.pkl
+
+    More about it.
+    """
+    text, examples = split_docstring(inspect.cleandoc(documented))
+    assert text.split() == ["Run", "an", "artifact", "once.", "More", "about", "it."]
+    assert examples == "modeld exec a.pkl\nmodeld exec b.pkl"
+    assert (
+        epilog(examples, "more")
+        == f"examples:\n  {examples.replace(chr(10), chr(10) + '  ')}\n\nmore"
+    )
+
+
+def test_what_a_command_does_not_know_shows_that_commands_usage(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["devices", "extra", "--more"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("usage: modeld devices ")
+    assert "unrecognized arguments: extra --more; see modeld devices --help" in error
+    assert cli.main(["subscribe", "--count", "0"]) == 2
+    assert "error: --count: expected at least 1, found 0\n" in capsys.readouterr().err

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -38,9 +39,13 @@ def test_demo_drives_the_daemon_process_over_the_bus(
     assert set(result["messages"]) == set(OUTPUT_SERVICES)
     assert FRAMES / 2 <= result["messages"]["modelV2"] <= FRAMES
     assert result["valid"] == result["messages"]["modelV2"]
-    names = {str(event.which()) for event in read_log(tmp_path / "demo" / "drive.rlog.zst")}
-    assert names >= {*OUTPUT_SERVICES, "carState", "liveCalibration", "roadCameraState"}
-    assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text()
+    names = Counter(str(event.which()) for event in read_log(tmp_path / "demo" / "drive.rlog.zst"))
+    assert set(names) >= {*OUTPUT_SERVICES, "carState", "liveCalibration", "roadCameraState"}
+    # What was said before the drive is in the log, and the result says so.
+    assert result["logged"] == {name: names[name] for name in OUTPUT_SERVICES}
+    assert result["logged"]["modelV2"] > result["messages"]["modelV2"]
+    assert not {"initData", "sentinel"} & set(names)  # docs/formats/bus.md, Logs
+    assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text("utf-8")
 
 
 @pytest.mark.opencl

@@ -117,12 +117,13 @@ def test_the_table_for_people(model: Path, capsys: pytest.CaptureFixture[str]) -
     lines = capsys.readouterr().out.splitlines()
     header = next(line for line in lines if "arena offset" in line)
     assert header.split()[:4] == ["#", "kernel", "kind", "origin"]
+    assert "kFLOP" in header.split()  # 4 x 16 sums of 8 products, and their relu: 1088
     row = lines[lines.index(header) + 1]
-    for text in ("/first/{MatMul,Relu}", "float32[4x16]", "4x16 over 8", "0.001", "0..1"):
+    for text in ("/first/{MatMul,Relu}", "float32[4x16]", "4x16 over 8", "1.088", "0..1"):
         assert text in row
     total = lines[-1].split()
     assert total[:3] == ["run", "2", "2"]
-    assert f"{sum(FLOPS) / 1e6:.3f}" in total
+    assert f"{sum(FLOPS) / 1e3:.3f}" in total
 
 
 def test_the_same_every_time(model: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,7 @@ def test_command_writes_one_model_and_lists_it(
     assert cli.main(["make-model", str(tmp_path), "--model", "policy", "--seed", "3"]) == 0
     assert [p.name for p in tmp_path.iterdir()] == ["policy.onnx"]
     out = capsys.readouterr().out
-    assert out == f"{tmp_path}/policy.onnx  29.5 MB  7.37 M parameters  0.33 GFLOP\n"
+    assert out == f"{tmp_path}/policy.onnx  29.5 MB  7.37 M parameters  333.3 MFLOP\n"
 
 
 def test_benchmarks_are_written_beside_the_driving_models(
@@ -141,7 +141,7 @@ def test_directory_that_is_a_file_is_a_usage_error(
     (tmp_path / "file").write_text("mine")
     assert cli.main(["make-model", str(tmp_path / "file")]) == 2
     assert capsys.readouterr().err.count("\n") == 1
-    assert (tmp_path / "file").read_text() == "mine"
+    assert (tmp_path / "file").read_text(encoding="utf-8") == "mine"
 
 
 def test_sizes_are_those_of_the_2025_models(examples: dict[str, ExampleModel]) -> None:

@@ -103,7 +103,7 @@ def test_no_command_overwrites_its_input(
     places = [str(tmp_path / a) if a in ("F", "G", "H") else a for a in arguments]
     assert cli.main(places) == 2
     assert "which would be lost" in capsys.readouterr().err
-    assert precious.read_text() == "precious"
+    assert precious.read_text(encoding="utf-8") == "precious"
 
 
 # --- links ------------------------------------------------------------------------------------
@@ -184,7 +184,7 @@ def write_with(writer: str, path: Path) -> None:
     if writer == "artifact":
         write_artifact(path, tiny.manifest(), tiny.data_blob())
     elif writer == "trace":
-        write_trace(path, [], "a device")
+        write_trace(path, {"traceEvents": []})
     elif writer == "log":
         with LogWriter(path) as log:
             log.write(new_event("carState", mono_time_ns=0).to_bytes())

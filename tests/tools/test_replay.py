@@ -119,7 +119,7 @@ def test_focal_length_changes_what_the_model_sees(
     report = tmp_path / "out.html"
     options = ("--report", str(report), "--focal-px", "300")
     assert _replay(make_video(), tiny_model, tmp_path / "out.rlog", *options) == 0
-    assert "focal length 300 px (35 degrees, given)" in report.read_text()
+    assert "focal length 300 px (35 degrees, given)" in report.read_text(encoding="utf-8")
 
 
 def _refused(
@@ -223,7 +223,7 @@ def test_report_is_one_self_contained_page(
     report = tmp_path / "out.html"
     video = make_video("a & b.mkv")
     assert _replay(video, tiny_model, tmp_path / "o.rlog", "--report", str(report)) == 0
-    text = report.read_text()
+    text = report.read_text(encoding="utf-8")
     page = _Page()
     page.feed(text)
     assert page.open == []

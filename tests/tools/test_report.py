@@ -31,6 +31,7 @@ def _model(frame_id: int, *, y_m: float = 0.0, valid: bool = True) -> Any:
     for name, offsets in (("laneLines", (-5.4, -1.8, 1.8, 5.4)), ("roadEdges", (-7.0, 7.0))):
         for curve, offset in zip(model.init(name, len(offsets)), offsets, strict=True):
             curve.x, curve.y, curve.z = far.tolist(), [offset] * 33, [1.22] * 33
+    model.action.desiredCurvature = -1e-9  # shown without the sign of a rounded zero
     model.laneLineProbs = [0.1, 0.9, 0.9, 0.1]
     return read_event(event.to_bytes())
 
@@ -55,6 +56,18 @@ def test_summary_reads_what_the_messages_say() -> None:
     assert drive.all_finite
 
 
+def test_a_picture_says_whose_speed_it_is() -> None:
+    car = new_event("carState", mono_time_ns=1_000_000_000, valid=True)  # frame 0 is of then
+    car.carState.vEgo = 12.25
+    captions = [
+        render(_report([*events, _model(0)], 1)).partition("<figcaption>")[2]
+        for events in ([read_event(car.to_bytes())], [])
+    ]
+    assert "speed: planned 15.0 m/s, the car&#x27;s 12.2 m/s" in captions[0]
+    assert "speed: planned 15.0 m/s, the car&#x27;s not known" in captions[1]
+    assert "planned curvature +0.0000 1/m" in captions[0]
+
+
 def test_non_finite_value_is_noticed() -> None:
     assert not summarize([_model(0, y_m=float("nan"))]).all_finite
 
@@ -71,7 +84,7 @@ def test_numbers_and_texts_are_on_the_page() -> None:
     assert "<h1>A &lt;title&gt;</h1>" in text
     assert "<th>a &amp; b</th>" in text
     assert "median 31.0 ms" in text
-    assert "1 frame ids between the first and the last message have none" in text
+    assert "1 frame id between the first and the last message without one" in text
 
 
 def test_drive_without_messages_still_gives_a_page() -> None:
@@ -83,7 +96,7 @@ def test_drive_without_messages_still_gives_a_page() -> None:
 def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, _report([_model(0)], 1))
-    before = path.read_text()
+    before = path.read_text(encoding="utf-8")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     # What a full disk does, without one.
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
@@ -92,14 +105,14 @@ def test_failed_write_leaves_the_old_report(tmp_path: Path) -> None:
             write_report(path, _report([], 5))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert path.read_text() == before
+    assert path.read_text(encoding="utf-8") == before
     assert list(tmp_path.iterdir()) == [path]
 
 
 def test_name_that_is_no_text_does_not_cost_the_report(tmp_path: Path) -> None:
     path = tmp_path / "report.html"
     write_report(path, Report("drive\udcff.mp4", "s", {}, summarize([]), 0, [], Mounting()))
-    assert "<h1>drive?.mp4</h1>" in path.read_text()
+    assert "<h1>drive?.mp4</h1>" in path.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(

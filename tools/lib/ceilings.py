@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from runtime.quantities import count_text
+
 if TYPE_CHECKING:
     from runtime import Device
     from runtime.opencl import cl
@@ -122,12 +124,15 @@ class CeilingProbe:
         target_ns: int = TARGET_NS,
     ) -> None:
         from runtime.opencl import cl
+        from scheduler.targets import spec_of_device
 
         info = device.info
         self._cl = cl
         self._is_cpu = info.kind == "cpu"
         self._target_ns = target_ns
+        # Vectors that the compiler would cut in pieces need more registers than there are.
         width = max(1, min(16, device.handle.preferred_vector_width_float))
+        width = spec_of_device(device).lanes if self._is_cpu else width
         self._vector_bytes = 4 * width
         # A CPU runs one work-item after the other on each core, a GPU thousands at once. Several
         # for each core: the driver may hand the first two to the same thread.
@@ -236,8 +241,8 @@ def cache_sizes(directory: Path = CACHES) -> tuple[int, int]:
     """
     found = {2: 1 << 20, 3: 0}
     for index in sorted(directory.glob("index*")):
-        level = int((index / "level").read_text())
-        text = (index / "size").read_text().strip()
+        level = int((index / "level").read_text(encoding="utf-8"))
+        text = (index / "size").read_text(encoding="utf-8").strip()
         if level in found:
             found[level] = int(text.rstrip("KMG")) << {"K": 10, "M": 20, "G": 30}[text[-1]]
     return found[2], found[3]
@@ -259,11 +264,11 @@ def measure_sgemm(size: int = SGEMM_SIZE) -> float:
 def cpu_name() -> str:
     """Return the name of the CPU as Linux gives it, with the number of cores we may use."""
     name = "unknown CPU"
-    for line in Path("/proc/cpuinfo").read_text().splitlines():
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
         if line.startswith("model name"):
             name = line.partition(":")[2].strip()
             break
-    return f"{name}, {len(os.sched_getaffinity(0))} cores"
+    return f"{name}, {count_text(len(os.sched_getaffinity(0)), 'core')}"
 
 
 def describe(ceilings: Ceilings) -> Sequence[str]:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from runtime.artifact import Artifact, read_artifact
+from runtime.quantities import flops_column
 from tools.inspect import Section
 from tools.lib.table import format_size
 
@@ -80,14 +81,15 @@ def _sections(artifact: Artifact) -> list[Section]:
         for use, indices in (("input", entry.inputs), ("output", entry.outputs)):
             tensors += [_tensor_row(entry.name, use, manifest.buffers[i]) for i in indices]
     tensors += [_tensor_row("(all)", "state", b) for b in manifest.buffers if b.kind == "state"]
-    entries: list[tuple[object, ...]] = []
-    for entry in manifest.entries:
-        facts = _entry_facts(manifest, entry)
-        moved = format_size(facts["bytes_moved"])
-        entries.append((entry.name, facts["launches"], facts["flops"] / 1e9, moved))
+    facts = [_entry_facts(manifest, entry) for entry in manifest.entries]
+    unit, work = flops_column([f["flops"] for f in facts])
+    entries: list[tuple[object, ...]] = [
+        (entry.name, f["launches"], flops, format_size(f["bytes_moved"]))
+        for entry, f, flops in zip(manifest.entries, facts, work, strict=True)
+    ]
     return [
         Section("overview", ("what", "value"), overview),
-        Section("entries", ("entry", "launches", "GFLOP", "moved"), entries),
+        Section("entries", ("entry", "launches", unit, "moved"), entries),
         Section("tensors", ("entry", "use", "name", "dtype", "shape"), tensors),
         _kernel_section(manifest),
     ]
@@ -103,8 +105,10 @@ def _kernel_section(manifest: Manifest) -> Section:
     work: Counter[str] = Counter()
     for index in launches:
         work[manifest.kernels[index].name] += manifest.kernels[index].flops
+    most = work.most_common(SHOWN_KERNELS)
+    unit, cells = flops_column([flops for _, flops in most])
     rows: list[tuple[object, ...]] = [
-        (name, counts[name], flops / 1e6) for name, flops in work.most_common(SHOWN_KERNELS)
+        (name, counts[name], cell) for (name, _), cell in zip(most, cells, strict=True)
     ]
     title = f"kernels of {manifest.entries[0].name}, most work first ({len(rows)} of {len(counts)})"
-    return Section(title, ("kernel", "launches", "MFLOP"), rows)
+    return Section(title, ("kernel", "launches", unit), rows)

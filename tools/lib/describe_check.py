@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from runtime.quantities import count_text
 from tools.lib.table import format_table, printable
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
     for report in reports:
         verdict = "failed" if report.failures else "verified"
         kinds = "".join(f", {kind}" for kind in report.kinds)
-        sets = f"{report.seeds} sets of inputs{kinds}"
+        sets = count_text(report.seeds, "set of inputs", "sets of inputs") + kinds
         yield f"{report.model}: {verdict} beside {report.reference}, {sets}"
         if report.outputs:
             header = ("output", "max abs", "of largest", "allowed", "at", "")
@@ -33,7 +34,8 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
             table = format_table(header, rows)
             yield from (f"  {line}" for line in table.splitlines())
         if len(report.outputs) > MAX_OUTPUTS:
-            yield f"  and {len(report.outputs) - MAX_OUTPUTS} outputs that are closer"
+            rest = count_text(len(report.outputs) - MAX_OUTPUTS, "output")
+            yield f"  and {rest} closer than these"
         if report.constant:
             yield f"  depends on no input: {', '.join(report.constant)}"
         if report.unchanged:

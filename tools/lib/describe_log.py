@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from cereal.logfile import read_log
+from runtime.quantities import count_text
 from tools.inspect import Section
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     duration_s = (max(last.values()) - min(first.values())) / 1e9 if counts else 0.0
     facts = {"messages": counts.total(), "duration_s": duration_s, "services": services}
     rows: list[tuple[object, ...]] = [tuple(service.values()) for service in services]
-    title = f"{counts.total()} messages over {duration_s:.3f} s"
+    title = f"{count_text(counts.total(), 'message')} over {duration_s:.3f} s"
     return facts, [Section(title, ("service", "count", "span s", "Hz"), rows)]
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import onnx
 
+from runtime.quantities import count_text, flops_column, flops_text
 from scheduler.onnx_import import load_model
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
@@ -106,10 +107,10 @@ def _overview(facts: Mapping[str, Any], found: ModelReport) -> Iterator[tuple[ob
     types = ", ".join(f"{name} {format_size(n)}" for name, n in found.element_types.items())
     yield "weights", f"{format_size(facts['weight_bytes'])}{f' ({types})' if types else ''}"
     for file in facts["external"]:
-        text = f"{file['tensors']} tensors, {format_size(file['bytes'])}"
+        text = f"{count_text(file['tensors'], 'tensor')}, {format_size(file['bytes'])}"
         yield f"external data: {file['file']}", text
-    rest = f", and {found.uncounted} nodes of unknown work" if found.uncounted else ""
-    yield "work", f"{found.flops / 1e9:.3f} GFLOP{rest}"
+    rest = f", and {count_text(found.uncounted, 'node')} of unknown work" if found.uncounted else ""
+    yield "work", f"{flops_text(found.flops)}{rest}"
     yield "compiles", "as far as importing tells" if facts["compiles"] else "no, see below"
 
 
@@ -158,12 +159,15 @@ def _slices(found: ModelReport) -> Iterator[Section]:
 
 def _operators(found: ModelReport) -> Section:
     refused = Counter(problem.op for problem in found.problems)
-    work = found.flops_by_operator
+    operators = found.operators.most_common()
+    unit, work = flops_column([found.flops_by_operator.get(name, 0) for name, _ in operators])
     rows: list[tuple[object, ...]] = [
-        (name, count, work.get(name, 0) / 1e6, f"{refused[name]} not" if refused[name] else "yes")
-        for name, count in found.operators.most_common()
+        (name, count, flops, f"{refused[name]} not" if refused[name] else "yes")
+        for (name, count), flops in zip(operators, work, strict=True)
     ]
-    return Section(f"{found.operators.total()} nodes", ("operator", "count", "MFLOP", "ok"), rows)
+    return Section(
+        count_text(found.operators.total(), "node"), ("operator", "count", unit, "ok"), rows
+    )
 
 
 def _problems(found: ModelReport) -> Iterator[Section]:
@@ -171,9 +175,13 @@ def _problems(found: ModelReport) -> Iterator[Section]:
         (p.op, p.node or "-", p.reason, p.nearest or "-") for p in found.problems
     ]
     if rows:
-        rest = f"; {found.unchecked} nodes after them not looked at" if found.unchecked else ""
+        rest = (
+            f"; {count_text(found.unchecked, 'node')} after them not looked at"
+            if found.unchecked
+            else ""
+        )
         header = ("operator", "node", "why", "nearest supported form")
-        yield Section(f"cannot be compiled: {len(rows)} problems{rest}", header, rows)
+        yield Section(f"cannot be compiled: {count_text(len(rows), 'problem')}{rest}", header, rows)
 
 
 def _activations(found: ModelReport) -> Iterator[Section]:

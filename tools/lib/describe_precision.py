@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-_MIB = 2**20
+from runtime.quantities import count_text, size_text
 
 
 def describe_precision(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
@@ -19,13 +19,15 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[str
     name, report = max(entries.items(), key=lambda item: item[1]["weight_bytes"][0])
     weights, values = report["halves"]
     for what, count, key in (
-        ("weights", weights, "weight_bytes"),
-        ("intermediates", values, "value_bytes"),
+        ("weight", weights, "weight_bytes"),
+        ("intermediate", values, "value_bytes"),
     ):
-        before, after = (size / _MIB for size in report[key])
+        before, after = report[key]
         share = after / before if before else 1.0
-        yield f"{name}: {count} {what} are halves: {before:.2f} -> {after:.2f} MiB ({share:.0%})"
-    yield f"stay float32: {report['biases']} biases and scales, and"
+        sizes = f"{size_text(before)} -> {size_text(after)} ({share:.0%})"
+        yield f"{name}: as halves {count_text(count, what)}: {sizes}"
+    biases = count_text(report["biases"], "bias or scale", "biases and scales")
+    yield f"stay float32: {biases}{', and:' if report['kept'] else ''}"
     for kept in report["kept"]:
         shape = "x".join(map(str, kept["shape"]))
         yield f"  {kept['what']} {kept['name']} ({shape}): {kept['reason']}"

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.artifact import read_artifact
+from runtime.quantities import flops_column
 from scheduler.kernel_table import KernelTable, kernel_tables
-from scheduler.kernel_text import HEADER, facts, rows
+from scheduler.kernel_text import facts, header, rows
 from scheduler.trace import Recorder, Trace, observing
 from tools.errors import UsageError
 from tools.inspect import Section
@@ -74,25 +75,26 @@ def describe(
         if not tables:
             raise UsageError(f"--entry {entry}: expected one of {', '.join(names)}")
     data = {"entries": {table.entry: facts(table) for table in tables}}
-    shown = Section(f"kernels of {tables[0].entry}", HEADER, rows(tables[0]))
+    shown = Section(f"kernels of {tables[0].entry}", header(tables[0]), rows(tables[0]))
     return data, [shown, _totals(tables)]
 
 
 def _totals(tables: Sequence[KernelTable]) -> Section:
     lines: list[tuple[object, ...]] = []
-    for table in tables:
-        t = table.totals
+    totals = [table.totals for table in tables]
+    unit, work = flops_column([t.flops for t in totals])
+    for table, t, flops in zip(tables, totals, work, strict=True):
         lines.append(
             (
                 table.entry,
                 t.kernels,
                 t.launches,
-                t.flops / 1e6,
+                flops,
                 format_size(t.bytes_moved),
                 format_size(t.arena_peak),
                 format_size(t.arena_live),
                 format_size(t.arena_unplanned),
             )
         )
-    header = ("entry", "kernels", "launches", "MFLOP", "moved", "arena", "alive", "without reuse")
+    header = ("entry", "kernels", "launches", unit, "moved", "arena", "alive", "without reuse")
     return Section("totals", header, lines)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from runtime.quantities import count_text
 from scheduler.tuning.tune import Tuned
 from tools.lib.table import format_table
 
@@ -34,5 +35,6 @@ def describe_tuning(tuned: Tuned) -> str:
     return (
         f"{format_table(header, rows)}\n"
         f"tuned in {tuned.seconds:.1f} s: {total:.3f} ms of kernels, now {tuned.best_ms:.3f} "
-        f"({100 * gain:.1f} % less); {rest} kernels of less than {100 * MIN_SHARE:g} % not shown"
+        f"({100 * gain:.1f} % less); {count_text(rest, 'kernel')} of less than "
+        f"{100 * MIN_SHARE:g} % not shown"
     )

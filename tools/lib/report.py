@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from modeld.calibration import Camera
 from runtime.manifest import Manifest
+from runtime.quantities import count_text
 from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.camera import project
@@ -196,8 +197,9 @@ def _timing(report: Report) -> str:
     return (
         "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
         f"as published in <code>modelV2.modelExecutionTime</code>.{note}</p>{chart.render()}"
-        f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; {drive.missing_frames} frame ids "
-        f"between the first and the last message have none.</p>{drops.render()}</section>"
+        f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; "
+        f"{count_text(drive.missing_frames, 'frame id')} between the first and the "
+        f"last message without one.</p>{drops.render()}</section>"
     )
 
 
@@ -217,14 +219,23 @@ def _panel(picture: Picture, report: Report) -> str:
     drive, row = report.drive, picture.row
     caption = (
         f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "
-        f"{drive.execution_ms[row]:.1f} ms · speed {drive.plan_speed_mps[row]:.1f} m/s · "
-        f"curvature {drive.curvature_1pm[row]:+.4f} 1/m"
+        f"{drive.execution_ms[row]:.1f} ms · "
+        f"speed: planned {drive.plan_speed_mps[row]:.1f} m/s, {_car_speed(drive, row)} · "
+        f"planned curvature {drive.curvature_1pm[row]:+z.4f} 1/m"
     )
     return (
         f'<figure class="panel"><div class="road">{_overlay(picture, report)}</div>'
         f'<div class="top">{_top_view(drive, row)}</div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
+
+
+def _car_speed(drive: DriveLog, row: int) -> str:
+    """Return what the car last said of its speed when a frame was taken."""
+    before = int(np.searchsorted(drive.car_times_s, drive.times_s[row], side="right"))
+    if not before:
+        return "the car's not known"
+    return f"the car's {drive.car_speed_mps[before - 1]:z.1f} m/s"
 
 
 def _overlay(picture: Picture, report: Report) -> str:

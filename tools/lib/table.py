@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from runtime.quantities import size_text as format_size
+
+__all__ = ["format_size", "format_table", "printable"]
+
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     """Return the rows under their header; a column of numbers is aligned to the right.
@@ -43,14 +47,3 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) ->
 def printable(text: str) -> str:
     """Return text from a file without control characters, which a terminal would obey."""
     return "".join(c if c.isprintable() else "?" for c in text)
-
-
-def format_size(size: float) -> str:
-    """Return a number of bytes for people: "512 B", "3.4 KiB", "29.0 MiB"."""
-    if size < 1024:
-        return f"{size:.0f} B"
-    for unit in ("KiB", "MiB"):
-        size /= 1024
-        if size < 1024:
-            return f"{size:.1f} {unit}"
-    return f"{size / 1024:.1f} GiB"

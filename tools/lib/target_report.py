@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from runtime.quantities import count_text, flops_text
 from scheduler.device_spec import DeviceSpec
 from scheduler.kernel_source import kernel_texts
 
@@ -102,14 +103,15 @@ def describe_target(report: TargetReport, spec: DeviceSpec) -> list[str]:
     reads = f"image reads {report.image_reads} ({known['image_reads']})"
     gated = f"gated {report.gated_reads} ({known['gated_reads']})"
     parts = f"arithmetic {report.arithmetic_ms:.2f}, memory {report.memory_ms:.2f}"
+    arguments = f"{count_text(report.images, 'image')}, {count_text(report.buffers, 'buffer')}"
     limits = f"vision {known['ms']:.0f} ms, policy {PUBLISHED_POLICY_MS} ms"
     return [
         f"{report.entry} on target {spec.target}, counted, not measured",
         "  (in brackets: published for the reference vision model on an Adreno 630)",
         f"  kernels {report.kernels} ({known['kernels']}), {reads}, {gated}",
-        f"  arguments: {report.images} images, {report.buffers} buffers",
-        f"  {report.few_items} kernels are too small to fill the device",
-        f"  {report.bytes_moved / 1e6:.1f} MB moved, {report.gflop:.2f} GFLOP",
+        f"  arguments: {arguments}",
+        f"  too small to fill the device: {count_text(report.few_items, 'kernel')}",
+        f"  {report.bytes_moved / 1e6:.1f} MB moved, {flops_text(1e9 * report.gflop)}",
         f"  no less than {report.estimate_ms:.2f} ms ({limits}):",
         f"  {parts}, launches {report.launch_ms:.2f}",
     ]

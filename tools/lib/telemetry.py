@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.quantities import count_text
 from tools.errors import TelemetryError
 
 # Without a telemetry file: a steady 20 m/s (72 km/h) straight on, an ordinary highway speed.
@@ -122,7 +123,7 @@ def _check_header(path: Path, header: Sequence[str]) -> None:
 def _parse_row(path: Path, line: int, header: Sequence[str], cells: Sequence[str]) -> list[float]:
     if len(cells) != len(header):
         raise TelemetryError(
-            f"{path}: line {line}: expected {len(header)} cells, found {len(cells)}"
+            f"{path}: line {line}: expected {count_text(len(header), 'cell')}, found {len(cells)}"
         )
     values = dict.fromkeys(COLUMNS, 0.0)
     for name, cell in zip(header, cells, strict=True):

@@ -15,6 +15,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, numpy_helper
 
+from runtime.quantities import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.limits import MAX_FILLED_BYTES, check_shape
 from scheduler.onnx_import.text import one_line, printable
@@ -172,7 +173,7 @@ def dense_array(sparse: onnx.SparseTensorProto, label: str) -> Array:
     if values.ndim != 1 or not (coordinates or indices.shape == values.shape):
         raise ModelError(
             f"{label} is damaged: {list(values.shape)} values with indices of shape "
-            f"{list(indices.shape)} for a tensor of {len(shape)} axes"
+            f"{list(indices.shape)} for a tensor of {count_text(len(shape), 'axis', 'axes')}"
         )
     # Per axis, or of the flattened tensor.
     bounds = np.array(shape if coordinates else (prod(shape),), np.int64)

@@ -80,7 +80,7 @@ def selu(ctx: NodeContext) -> Value:
 def celu(ctx: NodeContext) -> Value:
     """Translate Celu: max(0, x) + min(0, alpha (exp(x/alpha) - 1))."""
     x, alpha = ctx.tensor(0), ctx.number("alpha", 1.0)
-    return x.maximum(0) + (((x.minimum(0)) * (1.0 / alpha)).exp() - 1.0) * alpha
+    return x.maximum(0) + ((x.minimum(0) / alpha).exp() - 1.0) * alpha
 
 
 def gelu(ctx: NodeContext) -> Value:

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from scheduler import device_spec
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.running import Running, run_along
@@ -37,7 +36,7 @@ _PRODUCT = _Kind(lambda x, axis: x.prod(axis), lambda a, b: a * b, 1)
 
 
 def cumulative(ctx: NodeContext) -> Value:
-    """Translate CumSum and CumProd; halves are accumulated as float32.
+    """Translate CumSum and CumProd.
 
     Raises:
         ModelError: the axis depends on run-time data, or is not one number.
@@ -50,11 +49,10 @@ def cumulative(ctx: NodeContext) -> Value:
     if not x.size:
         return x
     kind = _SUM if ctx.node.op_type == "CumSum" else _PRODUCT
-    wide = x.float() if x.dtype is dt.float16 else x
     reverse, exclusive = (bool(ctx.integer(name, 0)) for name in ("reverse", "exclusive"))
     if x.shape[axis] > _LONG and not device_spec.current().is_simt:
-        return run_along(wide, axis, Running(kind is _PRODUCT, exclusive, reverse)).cast(x.dtype)
-    rows = wide.transpose(axis, -1) if axis != x.ndim - 1 else wide
+        return run_along(x, axis, Running(kind is _PRODUCT, exclusive, reverse))
+    rows = x.transpose(axis, -1) if axis != x.ndim - 1 else x
     rows = rows.flip(-1) if reverse else rows
     if exclusive:
         rows = _shifted(rows, kind)

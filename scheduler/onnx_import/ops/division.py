@@ -31,8 +31,6 @@ def modulo(ctx: NodeContext) -> Value:
     if a.dtype is not b.dtype:
         raise ModelError(f"expected operands of one type, found {a.dtype} and {b.dtype}")
     truncated = bool(ctx.integer("fmod", 0))
-    if a.dtype is dt.float16:
-        return _float_remainder(a.float(), b.float(), truncated=truncated).half()
     if a.dtype.is_float:
         return _float_remainder(a, b, truncated=truncated)
     remainder = a.trunc_mod(b)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from math import prod
 
+from runtime.quantities import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.tensor import Tensor
@@ -61,7 +62,9 @@ def _parsed(equation: str, ranks: Sequence[int]) -> tuple[list[list[str]], list[
     left, arrow, right = equation.partition("->")
     words = left.split(",")
     if len(words) != len(ranks):
-        raise ModelError(f"equation {equation!r} is for {len(words)} operands, found {len(ranks)}")
+        raise ModelError(
+            f"equation {equation!r} is for {count_text(len(words), 'operand')}, found {len(ranks)}"
+        )
     terms = []
     for word, rank in zip(words, ranks, strict=True):
         letters = len(word.replace(_ELLIPSIS, ""))

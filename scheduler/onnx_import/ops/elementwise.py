@@ -12,7 +12,6 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.onnx_import.ops.normalize import wide
 from scheduler.tensor import Tensor
 
 Translator = Callable[[NodeContext], Value]
@@ -80,10 +79,9 @@ def logical_not(x: Tensor) -> Tensor:
 
 
 def mean(ctx: NodeContext) -> Value:
-    """Translate Mean: the average of all inputs; halves are added as float32."""
-    kind = ctx.tensor(0).dtype
-    total: Tensor = reduce(operator.add, (wide(ctx.tensor(i)) for i in range(ctx.count)))
-    return (total * (1.0 / ctx.count)).cast(kind)
+    """Translate Mean: the average of all inputs."""
+    total: Tensor = reduce(operator.add, (ctx.tensor(i) for i in range(ctx.count)))
+    return total / ctx.count
 
 
 def shrink(ctx: NodeContext) -> Value:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.tensor import Tensor
@@ -18,7 +17,7 @@ def negative_log_likelihood(ctx: NodeContext) -> Value:
 def softmax_cross_entropy(ctx: NodeContext) -> list[Value]:
     """Translate SoftmaxCrossEntropyLoss; its second output are the logarithms of probabilities."""
     x = ctx.tensor(0)
-    logarithms = x.float().log_softmax(1).half() if x.dtype is dt.float16 else x.log_softmax(1)
+    logarithms = x.log_softmax(1)
     results: list[Value] = [_loss(ctx, logarithms), logarithms]
     return results[: max(1, ctx.outputs)]
 

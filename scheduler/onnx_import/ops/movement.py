@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from runtime.quantities import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
 from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
@@ -92,7 +93,9 @@ def split(ctx: NodeContext) -> list[Value]:
         whole = x.shape[axis]
         count = ctx.integer("num_outputs", len(ctx.node.output))
         if count != len(ctx.node.output):
-            raise ModelError(f"num_outputs is {count}, but it has {len(ctx.node.output)} outputs")
+            raise ModelError(
+                f"num_outputs is {count}, but it has {count_text(len(ctx.node.output), 'output')}"
+            )
         size = -(-whole // count)
         if ctx.opset < 18 and whole % count:
             raise ModelError(f"axis {axis} of {x.shape} does not split into {count} equal parts")
@@ -116,7 +119,7 @@ def pad(ctx: NodeContext) -> Value:
     widths = ctx.ints_attribute("pads") if ctx.opset < 11 else ctx.ints(1, "pads")
     axes = normal_axes(ctx.ints(3, "axes"), x.ndim) if ctx.has(3) else list(range(x.ndim))
     if widths is None or len(widths) != 2 * len(axes):
-        raise ModelError(f"pads {widths} does not fit {len(axes)} axes")
+        raise ModelError(f"pads {widths} does not fit {count_text(len(axes), 'axis', 'axes')}")
     pairs = [(0, 0)] * x.ndim
     for i, axis in enumerate(axes):
         pairs[axis] = (widths[i], widths[len(axes) + i])

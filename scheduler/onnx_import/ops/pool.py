@@ -90,11 +90,11 @@ def average_pool(ctx: NodeContext) -> Value:
     counts = _counts(window, x.shape[2:], include_pad=bool(ctx.integer("count_include_pad", 0)))
     # Axes that count evenly are one factor; the others have a vector each, never a whole image.
     even = math.prod(float(c[0]) for c in counts if c.min() == c.max() > 0)
-    total = total * (1.0 / even)
+    total = total / even
     for i, count in enumerate(counts):
         if not count.min() == count.max() > 0:
-            factors = (1.0 / count).astype(total.dtype.np)
-            total = total * Tensor.weight(factors.reshape((-1, *(1,) * (len(counts) - 1 - i))))
+            divisors = count.astype(total.dtype.np)
+            total = total / Tensor.weight(divisors.reshape((-1, *(1,) * (len(counts) - 1 - i))))
     return total.cast(x.dtype)
 
 

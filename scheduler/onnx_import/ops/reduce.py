@@ -42,22 +42,22 @@ def reduction(function: Reduction, axes_input_since: int = 18) -> Callable[[Node
 
 def total(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return the sum, in the input's type."""
-    return _wide(x).sum(axes, keepdim=keepdim).cast(x.dtype)
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Return halves as float32: their sums and squares may be beyond what a half holds."""
-    return x.float() if x.dtype is dt.float16 else x
+    return x.sum(axes, keepdim=keepdim).cast(x.dtype)
 
 
 def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return the mean; integers are divided towards zero; the mean of nothing is NaN, or 0."""
+    """Return the mean; the mean of nothing is NaN, or 0.
+
+    Integers are divided towards zero; the sum of those of 32 bits or less does not wrap around.
+    """
     count = math.prod(x.shape[a] for a in axes)
     if not x.dtype.is_float:
-        return total(x, axes, keepdim=keepdim).trunc_div(count)
+        most = count * (1 << 8 * x.dtype.itemsize)
+        wide = x.cast(dt.int64) if x.dtype.itemsize < 8 and most > 1 << 31 else x
+        return wide.sum(axes, keepdim=keepdim).trunc_div(count).cast(x.dtype)
     if not count:
         return x.sum(axes, keepdim=keepdim) + math.nan
-    return _wide(x).mean(axes, keepdim=keepdim).cast(x.dtype)
+    return x.mean(axes, keepdim=keepdim)
 
 
 def maximum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -72,7 +72,7 @@ def minimum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 def product(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return the product."""
-    return _wide(x).prod(axes, keepdim=keepdim).cast(x.dtype)
+    return x.prod(axes, keepdim=keepdim).cast(x.dtype)
 
 
 def l1(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -82,17 +82,17 @@ def l1(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
 def l2(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return sqrt(sum x^2)."""
-    return _wide(x).square().sum(axes, keepdim=keepdim).sqrt().cast(x.dtype)
+    return x.square().sum(axes, keepdim=keepdim).sqrt().cast(x.dtype)
 
 
 def sum_square(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return sum x^2."""
-    return total(_wide(x).square(), axes, keepdim=keepdim).cast(x.dtype)
+    return total(x.square(), axes, keepdim=keepdim)
 
 
 def log_sum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     """Return log(sum x)."""
-    return _wide(x).sum(axes, keepdim=keepdim).log().cast(x.dtype)
+    return x.sum(axes, keepdim=keepdim).log().cast(x.dtype)
 
 
 def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
@@ -100,7 +100,7 @@ def log_sum_exp(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
 
     Where the maximum is an infinity nothing is shifted: infinity - infinity is NaN.
     """
-    wide = _wide(x) if x.dtype.is_float else x.float()
+    wide = x if x.dtype.is_float else x.float()
     peak = wide.max(axes, keepdim=True)
     peak = (peak.abs() < math.inf).where(peak, 0.0)
     shifted = (wide - peak).exp().sum(axes, keepdim=True).log() + peak

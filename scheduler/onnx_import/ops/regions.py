@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from runtime.quantities import count_text
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes
@@ -25,7 +26,7 @@ def center_crop_pad(ctx: NodeContext) -> Value:
     axes = list(range(x.ndim)) if given is None else normal_axes(given, x.ndim)
     wanted = ctx.ints(1, "shape")
     if len(wanted) != len(axes) or any(w < 0 for w in wanted):
-        raise ModelError(f"shape {wanted} does not fit {len(axes)} axes")
+        raise ModelError(f"shape {wanted} does not fit {count_text(len(axes), 'axis', 'axes')}")
     pairs = [(0, 0)] * x.ndim
     for axis, target in zip(axes, wanted, strict=True):
         more = target - x.shape[axis]

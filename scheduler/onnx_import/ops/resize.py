@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from runtime.quantities import count_text
 from scheduler import dtype as dt
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
@@ -166,7 +167,7 @@ def _sides(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Si
     if ctx.opset >= 11 and ctx.has(3) and ctx.const(3, "sizes").size:
         return _from_sizes(ctx, shape, axes)
     if not ctx.has(scales_at) or ctx.const(scales_at, "scales").size != len(axes):
-        raise ModelError(f"expected scales or sizes for {len(axes)} axes")
+        raise ModelError(f"expected scales or sizes for {count_text(len(axes), 'axis', 'axes')}")
     scales = ctx.const(scales_at, "scales").reshape(-1)
     if not (scales > 0).all():
         raise ModelError(f"scales must be above 0, found {scales.tolist()}")
@@ -187,7 +188,7 @@ def _scaled(size: int, scale: float) -> int:
 def _from_sizes(ctx: NodeContext, shape: tuple[int, ...], axes: list[int]) -> list[Side]:
     sizes = ctx.ints(3, "sizes")
     if len(sizes) != len(axes) or any(s < 0 for s in sizes):
-        raise ModelError(f"sizes {sizes} do not fit {len(axes)} axes")
+        raise ModelError(f"sizes {sizes} do not fit {count_text(len(axes), 'axis', 'axes')}")
     policy = ctx.text("keep_aspect_ratio_policy", "stretch")
     ratios = [size / max(1, shape[a]) for size, a in zip(sizes, axes, strict=True)]
     if policy == "stretch":

@@ -39,11 +39,11 @@ for (int begin = 0; begin < {size}; begin += {block}) {{
       {store}
     }}
   }}
-  for (int c = 0; c < {columns}; ++c) before[c] = before[c] {op} own[c];
+  for (int c = 0; c < {columns}; ++c) before[c] = ({word})before[c] {op} ({word})own[c];
 }}
 """
-_INCLUSIVE = "own[c] = own[c] {op} x;\n      out0[at + c] = before[c] {op} own[c];"
-_EXCLUSIVE = "out0[at + c] = before[c] {op} own[c];\n      own[c] = own[c] {op} x;"
+_OWN = "own[c] = ({word})own[c] {op} ({word})x;"
+_OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,10 @@ def run_along(x: Tensor, axis: int, how: Running) -> Tensor:
         block=_BLOCK,
         neutral=int(how.product),
         step=f"{size - 1} - i" if how.reverse else "i",
-        store=(_EXCLUSIVE if how.exclusive else _INCLUSIVE).format(op=op),
+        store="\n      ".join([_OUT, _OWN] if how.exclusive else [_OWN, _OUT]).format(
+            op=op, word=x.dtype.arithmetic
+        ),
+        word=x.dtype.arithmetic,
         op=op,
     )
     shape = (outer, size, inner)

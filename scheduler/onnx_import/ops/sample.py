@@ -69,6 +69,8 @@ def _padded_taps(at: Tensor, kind: str, padding: str, axis: tuple[int, float]) -
     is what exporters mean.
     """
     size, edge = axis
+    if padding == "border":  # farther out all taps are the same element; infinity has no fraction
+        at = at.clip(-3.0, size + 2.0)
     if kind == "nearest":
         places, weight = at.round().unsqueeze(-1), Tensor.ones(*at.shape, 1)
     else:

@@ -111,7 +111,7 @@ def scaled_dot(
     queries = (wide(q) * scale).reshape(_grouped(q.shape, shared))
     keys, values = (x if shared == 1 else x.unsqueeze(2) for x in (wide(k), wide(v)))
     raw = queries.matmul(keys.transpose())
-    capped = (raw * (1.0 / softcap)).tanh() * softcap if softcap else raw
+    capped = (raw / softcap).tanh() * softcap if softcap else raw
     masked = capped if mask.added is None else capped + _in_groups(mask.added, shared)
     if mask.allowed is not None:
         masked = _in_groups(mask.allowed, shared).where(masked, -math.inf)

@@ -73,8 +73,8 @@ for (int i = 0; i < {count}; ++i)
 )
 # A NaN stays, as in all reductions.
 _VALUES = {
-    Op.ADD: "x + y",
-    Op.MUL: "x * y",
+    Op.ADD: "({word})x + ({word})y",
+    Op.MUL: "({word})x * ({word})y",
     Op.MAX: "x > y || x != x ? x : y",
     Op.MIN: "x < y || x != x ? x : y",
 }
@@ -157,9 +157,10 @@ def combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) -> 
     """
     inner = prod(data.shape[3:])
     parts, numbers = _parts(targets, data.shape[1], inner)
+    value = _VALUES[how.op].format(word=data.dtype.arithmetic)
     kernel = CustomKernel(
         "combined",
-        _COMBINE.format(**numbers, inner=inner, kind=data.dtype.cl, value=_VALUES[how.op]),
+        _COMBINE.format(**numbers, inner=inner, kind=data.dtype.cl, value=value),
         [(data.shape, data.dtype)],
         targets.shape[0] * parts,
         _Combine(how.op),

@@ -39,15 +39,6 @@ _TAN_PI_8 = math.tan(math.pi / 8)
 _LARGE = 1e9
 
 
-def as_float32(function: Function) -> Function:
-    """Return a function of any float type that computes halves as float32."""
-
-    def wide(x: Tensor) -> Tensor:
-        return function(x.float()).half() if x.dtype is dt.float16 else function(x)
-
-    return wide
-
-
 def tan(x: Tensor) -> Tensor:
     """Return sin(x) / cos(x)."""
     return x.sin() / x.cos()

@@ -4,6 +4,7 @@
 
 An entry is written beside its place and renamed, so a reader sees a whole file or none. One that is
 damaged, or belongs to another key, is removed. The oldest used go first when there is too much.
+Used by the caches of probes, programs, kernels and schedules.
 """
 
 from __future__ import annotations
@@ -12,12 +13,17 @@ import functools
 import hashlib
 import logging
 import os
+import shutil
 import stat
 import tempfile
 from pathlib import Path
 from typing import Final
 
 logger = logging.getLogger(__name__)
+
+# Bounds of one cache, of which a user has four.
+MAX_BYTES: Final = 1 << 30
+MAX_FILES: Final = 4096
 
 _MAGIC: Final = b"modeldsc"
 _NEW: Final = ".new-"
@@ -30,11 +36,19 @@ class EntryStore:
 
     Args:
         directory: made private (0700) if it is missing; not used if others can write to it.
+        what: one entry, as messages name it.
         max_bytes, max_files: bounds on everything in it.
     """
 
-    def __init__(self, directory: Path, max_bytes: int, max_files: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        what: str,
+        max_bytes: int = MAX_BYTES,
+        max_files: int = MAX_FILES,
+    ) -> None:
         self.directory = directory
+        self.what = what
         self.max_bytes = max_bytes
         self.max_files = max_files
 
@@ -48,11 +62,14 @@ class EntryStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            logger.warning("%s: cannot read the cached schedule: %s", path, error)
+            logger.warning(
+                "%s: cannot read the cached %s (%s); making it again", path, self.what, error
+            )
+            self.remove(key)
             return None
         payload = content[len(_MAGIC) + 32 :]
         if content[: len(_MAGIC) + 32] != _header(key, payload):
-            logger.warning("%s: the cached schedule is damaged; making it again", path)
+            logger.warning("%s: the cached %s is damaged; making it again", path, self.what)
             self.remove(key)
             return None
         try:
@@ -80,14 +97,18 @@ class EntryStore:
                 raise
             self._evict()
         except OSError as error:
-            logger.warning("%s: cannot cache a schedule: %s", self.directory, error)
+            logger.warning("%s: cannot cache a %s: %s", self.directory, self.what, error)
 
     def remove(self, key: str) -> None:
-        """Remove an entry, if it is there."""
+        """Remove an entry, if it is there, or a directory that stands in its place."""
+        path = self.directory / key
         try:
-            (self.directory / key).unlink(missing_ok=True)
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
         except OSError as error:
-            logger.warning("%s: cannot remove a cached schedule: %s", self.directory, error)
+            logger.warning("%s: cannot remove a cached %s: %s", path, self.what, error)
 
     def _is_private(self) -> bool:
         """Whether only this user can write here: an entry is code that the device will run."""
@@ -97,7 +118,7 @@ class EntryStore:
             return False
         if found.st_uid == os.getuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             return True
-        _warn_shared(self.directory)
+        _warn_shared(self.directory, self.what)
         return False
 
     def _evict(self) -> None:
@@ -125,12 +146,12 @@ class EntryStore:
 
 
 @functools.lru_cache(maxsize=8)
-def _warn_shared(directory: Path) -> None:
-    """Say it once, not for every schedule."""
+def _warn_shared(directory: Path, what: str) -> None:
+    """Say it once, not for every entry."""
     logger.warning(
-        "%s: another user owns it or can write to it, so schedules are not cached there; "
-        "expected mode 0700",
+        "%s: another user owns it or can write to it, so no %s is cached there; expected mode 0700",
         directory,
+        what,
     )
 
 

@@ -1,0 +1,72 @@
+"""Arithmetic on halves is arithmetic on floats, rounded: the rounding becomes a node of the graph.
+
+x + y             ->  half(float(x) + float(y))        whatever rounds (`effects.rounds`)
+sum(x)            ->  half(sum(float(x)))              rounded once, at its end
+half(double)      ->  half(odd(double))                not rounded to the nearest float first
+max(x, y), x[i]   ->  the same                         of halves these are halves
+
+After it a node of type float16 is a value that is stored as it is, so what a kernel has in a
+register and what another one reads from memory are the same number. See `scheduler.interp`, which
+computes the nodes on the left as those on the right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler import dtype as dt
+from scheduler.boxes import spread
+from scheduler.effects import rounds
+from scheduler.node import Node, alu, const, make, toposort
+from scheduler.ops import Op
+from scheduler.rewrite import unchanged, with_sources
+
+
+def halves(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node, none of which computes in halves."""
+    order = toposort(roots)
+    new = unchanged(order)
+    if not any(node.dtype is dt.float16 for node in order):
+        return new
+    for node in order:
+        made = with_sources(node, new)
+        if made.dtype is dt.float16 and rounds(made):
+            made = _rounded(made)
+        elif made.dtype is dt.float16 and made.op is Op.CAST and made.src[0].dtype is dt.float64:
+            made = _cast(_odd_float(made.src[0]), dt.float16)
+        new[node] = made
+    return new
+
+
+def _rounded(node: Node) -> Node:
+    wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
+    made = make(Op.CAST, dt.float16, (wide,))
+    for part in (wide, made):
+        part.origin = part.origin or node.origin
+    return made
+
+
+def _widened(node: Node) -> Node:
+    if node.op is Op.CONST:
+        return const(node.arg, dt.float32)
+    return _cast(node, dt.float32)
+
+
+def _cast(node: Node, kind: dt.DType) -> Node:
+    return make(Op.CAST, kind, (node,))
+
+
+def _odd_float(node: Node) -> Node:
+    """Return doubles as floats that round to the same half.
+
+    What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two
+    halves (rounding to odd: Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums").
+    """
+    nearest = _cast(node, dt.float32)
+    back = _cast(nearest, dt.float64)
+    too_far = alu(Op.LT, alu(Op.ABS, node), alu(Op.ABS, back))
+    bits = make(Op.BITCAST, dt.int32, (nearest,))
+    one = spread(const(1, dt.int32), node.shape)
+    towards_0 = alu(Op.SUB, bits, _cast(too_far, dt.int32))
+    odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, one))
+    return make(Op.BITCAST, dt.float32, (odd,))

@@ -1,0 +1,1 @@
+"""The suite under conditions that are not those of this machine: `python -m tests.conditions`."""

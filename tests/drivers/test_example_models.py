@@ -1,0 +1,61 @@
+"""The example models on the driver at hand against onnxruntime; a small one under oclgrind."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from runtime import run_once
+from runtime.device import choose_device
+from scheduler.compile import compile_plain
+from scheduler.device_spec import SPECS
+from scheduler.onnx_import import from_proto
+from scheduler.targets import spec_of_device
+from tests.drivers.test_programs import apart
+from tools.example_models.policy import build_policy
+from tools.example_models.vision import VisionConfig, build_vision
+
+pytestmark = pytest.mark.opencl
+SMALL_VISION = VisionConfig(dims=(4, 8), depths=(1, 1), expansion=1, head_width=4)
+MODELS: dict[str, Callable[[], tuple[onnx.ModelProto, int]]] = {
+    "vision": lambda: build_vision(0),
+    "policy": lambda: build_policy(0),
+    "small-vision": lambda: build_vision(0, SMALL_VISION),
+}
+
+
+def agrees(name: str, target: str) -> None:
+    """Compile a model, run it on values of its types and compare."""
+    model, _ = MODELS[name]()
+    values = np.random.default_rng(5)
+    inputs = {}
+    for value in model.graph.input:
+        shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
+        whole = value.type.tensor_type.elem_type == onnx.TensorProto.UINT8
+        drawn = values.integers(0, 256, shape) if whole else values.standard_normal(shape)
+        inputs[value.name] = drawn.astype(np.uint8 if whole else np.float32)
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    session = ort.InferenceSession(model.SerializeToString(), options)
+    (wanted,) = session.run(None, inputs)
+    here = spec_of_device(choose_device(None))
+    row = here if target == "here" else SPECS[target]
+    row = replace(row, host_clang=row.host_clang and here.host_clang)
+    compiled = compile_plain(from_proto(model), target=row)
+    (got,) = run_once(compiled.manifest, compiled.data, inputs).values()
+    assert np.abs(got - wanted).max() <= 1e-3 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("target", ["here", "adreno"])
+@pytest.mark.parametrize("name", MODELS)
+def test_model(name: str, target: str, driver: str) -> None:
+    if (driver == "oclgrind") is not name.startswith("small"):
+        pytest.skip("whole models take hours in an interpreter; the small one is for it")
+    if driver == "oclgrind" and target == "here":
+        pytest.skip("row gpu without images; one row is enough")
+    apart(driver, agrees, name, target)

@@ -1,0 +1,1 @@
+"""Random programs against what they mean: `python -m tests.fuzz`, for hours or for a moment."""

@@ -1,0 +1,105 @@
+"""Kind `choices`: loops that nobody would choose, and Winograd's convolution wherever it exists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from scheduler import device_spec, tuned_table
+from scheduler import schedule as pipeline
+from scheduler.device_spec import SPECS
+from scheduler.lower.choice import MAX_BODY, MAX_TILE, Choice
+from scheduler.lower.winograd import fits
+from scheduler.node import Node
+from scheduler.passes.winograd import Worth, convolutions
+from scheduler.schedule_cache import EntryGraph
+from scheduler.tensor import Tensor
+from scheduler.tuned_table import Entry, TunedTable
+from scheduler.tuning.jobs import jobs_of
+from tests.fuzz.case import Case, Name, Variant
+from tests.fuzz.graphs import typed_graph
+from tests.fuzz.networks import PROFILES, layers
+from tests.scheduler.strategies import Draw
+
+WAYS = 2  # tables for each program
+
+
+def make(name: Name) -> Case:
+    """Return layers or a graph of single steps, with the heuristic's loops and others."""
+    draw = Draw(name.seed)
+    if name.seed % 4 == 3:
+        t, outputs, ranges = typed_graph(name)
+        variants = [Variant("heuristic", outputs), *_forced(draw, name.row, outputs)]
+        return Case(name, outputs, variants, [t.inputs], ranges=ranges)
+    net = layers(draw, draw.pick(PROFILES))
+    data = net.data(draw.integer(1, 2))
+    outputs = {"y": net(Tensor.input("x", data.shape))}
+    variants = [Variant("heuristic", outputs), *_forced(draw, name.row, outputs)]
+    if len(net.shape) == 3:
+        variants.append(Variant("winograd", outputs, setting=winograd_everywhere))
+        variants.append(Variant("no winograd", outputs, setting=winograd_nowhere))
+    return Case(name, outputs, variants, [{"x": data}])
+
+
+def choice(draw: Draw) -> Choice:
+    """Return any choice of loops."""
+    fields: dict[str, int] = {
+        "vectors": draw.integer(1, 4),
+        "rows": draw.integer(1, 8),
+        "unroll": draw.integer(1, 8),
+        "items": draw.integer(1, 300),
+        "blocks": draw.integer(1, 8),
+        "lanes": draw.pick([4, 8, 16]),
+        "outside": 1,
+        "ahead": draw.integer(1, 2),
+    }
+    kept = {k: v for k, v in fields.items() if draw.flag()}
+    tile = kept.get("vectors", 1) * kept.get("rows", 1)
+    if tile > MAX_TILE or tile * kept.get("unroll", 1) > MAX_BODY:
+        kept.pop("rows")
+    return Choice(**kept)
+
+
+def _forced(draw: Draw, row: str, outputs: dict[str, Tensor]) -> list[Variant]:
+    """Return variants with a random choice for each loop nest."""
+    with device_spec.using(SPECS[row]):
+        jobs = jobs_of([EntryGraph({n: t.node for n, t in outputs.items()})])
+    found = []
+    for _ in range(WAYS):
+        entries = {job.key: Entry(job.was, choice(draw), 2.0, 1.0, 1) for job in jobs}
+        label = ", ".join(f"[{entry.choice}]" for entry in entries.values())
+        table = TunedTable(entries=entries)
+        found.append(Variant(f"loops {label}", outputs, setting=_table_setting(table)))
+    return found
+
+
+def _table_setting(table: TunedTable) -> Any:
+    return lambda: tuned_table.using(table)
+
+
+@contextmanager
+def winograd_everywhere() -> Iterator[None]:
+    """Take Winograd's convolution wherever the kernel exists, faster or not."""
+    with _winograd(fits):
+        yield
+
+
+@contextmanager
+def winograd_nowhere() -> Iterator[None]:
+    """Never take it."""
+    with _winograd(lambda _shape, _spec: False):
+        yield
+
+
+@contextmanager
+def _winograd(worth: Worth) -> Iterator[None]:
+    def forced(roots: Sequence[Node]) -> dict[Node, Node]:
+        return convolutions(roots, worth)
+
+    before = pipeline.PASSES
+    pipeline.PASSES = tuple((n, forced if n == pipeline.WINOGRAD else apply) for n, apply in before)
+    try:
+        yield
+    finally:
+        pipeline.PASSES = before

@@ -1,0 +1,423 @@
+"""What a graph means, with bounds of what may come of it: values, and how far from them is right.
+
+    judge = Judge({"x": array})
+    judge.of(tensor.node)        # Known(value, error), one error per element
+
+Values are those of the interpreter, in the types of the graph. Errors are absolute, and grow as in
+a running error analysis (Higham, Accuracy and Stability of Numerical Algorithms, chapters 2 to 4):
+each rounding adds a unit of the last place, sums of n terms n halves of the sum of magnitudes, in
+whatever order they are added up. An error of 0 means that the bits are known: what only adds up
+numbers of one grid, moves, compares or rounds them. An infinite one means that nothing is known:
+a comparison that rounding may turn, a cast of what no integer holds, a sum that may overflow.
+
+A quotient may be a product with a reciprocal, unless something decides by it before the next sum
+(docs/passes/strength_reduce.md): so errors are kept twice, the strict ones for what decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler import interp
+from scheduler.node import Buffer, Node, toposort
+from scheduler.ops import COMPARE, MOVEMENT, Op
+from tests.fuzz.rounding import (
+    EXACT_GRID,
+    FUNCTION_ULPS,
+    INFINITE,
+    SUM_GRID,
+    Array,
+    clean,
+    is_exact,
+    on_one_grid,
+    rounding,
+    wide,
+)
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value, and by how much each element of a right result may differ from it."""
+
+    value: Array
+    error: NDArray[np.float64]
+
+    @property
+    def undecided(self) -> float:
+        """The share of the elements that nothing is known of."""
+        return float(np.isinf(self.error).mean()) if self.error.size else 0.0
+
+
+@dataclass
+class Judge:
+    """Evaluates nodes, each once.
+
+    Attributes:
+        given: values of inputs and states by name; states may come with errors of an earlier run.
+        known: what is known so far.
+        loose: None; in the judge of what decides, the one that asks it.
+    """
+
+    given: Mapping[str, Array | Known]
+    known: dict[Node, Known] = field(default_factory=dict)
+    loose: Judge | None = None
+
+    @cached_property
+    def strict(self) -> Judge:
+        """The judge of what decides: quotients are what IEEE 754 says."""
+        return Judge(self.given, loose=self)
+
+    def of(self, root: Node) -> Known:
+        """Return what is known of a node."""
+        if root not in self.known:
+            with np.errstate(all="ignore"):
+                for node in toposort([root]):
+                    if node not in self.known and node.op is not Op.CUSTOM:
+                        self.known[node] = self._evaluate(node)
+        return self.known[root]
+
+    def _evaluate(self, node: Node) -> Known:
+        if node.op is Op.BUFFER:
+            return self._leaf(node.arg)
+        if node.op is Op.RESULT:
+            return _custom(node, [self.known[s] for s in node.src[0].src])
+        if self.loose is None and decides(node) and any(s.dtype.is_float for s in node.src):
+            return self.strict.of(node)
+        if self.loose is not None and _adds_up(node):
+            return self.loose.of(node)
+        sources = [self.known[s] for s in node.src]
+        value = _value(node, [s.value for s in sources])
+        if not sources:
+            return Known(value, np.zeros(value.shape))
+        if node.op in MOVEMENT or node.op in (Op.CONTIGUOUS, Op.ASSIGN):
+            return Known(value, _moved(node, sources))
+        rule = _RULES.get(node.op)
+        if not node.dtype.is_float and (rule is None or not _reads_floats(node)):
+            error = _of_exact(node, sources, value)
+        elif rule is None:
+            error = _of_function(node, sources, value)
+        else:
+            error = rule(node, sources, value)
+            if node.op in (Op.DIV, Op.RECIP) and self.loose is None:
+                error = error + _reciprocal(node, sources, value)
+        return Known(value, clean(error, value))
+
+    def _leaf(self, buffer: Buffer) -> Known:
+        found = self.given.get(buffer.name, buffer.data) if buffer.kind != "weight" else buffer.data
+        if isinstance(found, Known):
+            return found
+        if found is None and buffer.kind == "state":
+            found = np.zeros(buffer.shape, buffer.dtype.np)
+        value = np.asarray(found, buffer.dtype.np).reshape(buffer.shape)
+        return Known(value, np.zeros(buffer.shape))
+
+
+def decides(node: Node) -> bool:
+    """Whether a small change of an operand may change a result by a whole step."""
+    if node.op is Op.CAST:
+        narrows = node.src[0].dtype.itemsize > node.dtype.itemsize
+        return narrows or not node.dtype.is_float
+    return node.op in COMPARE or node.op in _STEPS or node.op is Op.BITCAST
+
+
+def _adds_up(node: Node) -> bool:
+    return node.op is Op.REDUCE and node.arg[0] in (Op.ADD, Op.MUL) and node.dtype.is_float
+
+
+def _value(node: Node, sources: list[Array]) -> Array:
+    """Return what the interpreter gives; sums and products of floats are added up in float64."""
+    if node.op is Op.REDUCE and node.dtype.is_float and node.arg[0] in (Op.ADD, Op.MUL):
+        add_up = np.sum if node.arg[0] is Op.ADD else np.prod
+        total = add_up(wide(sources[0]), axis=node.arg[1], keepdims=True)
+        return np.asarray(total).astype(node.dtype.np)
+    return interp.evaluate_node(node, sources)
+
+
+def _reads_floats(node: Node) -> bool:
+    return node.op is Op.REDUCE or any(s.dtype.is_float for s in node.src)
+
+
+def _moved(node: Node, sources: list[Known]) -> Array:
+    """Move errors as values are moved; what a Pad fills in is exact."""
+    errors: list[Array] = [s.error for s in sources]
+    if node.op is Op.PAD:
+        return np.pad(errors[0], node.arg[0])
+    if node.op is Op.ASSIGN and len(sources) > 2:
+        errors[2] = sources[2].value  # rows that are written; unknown ones are never drawn
+    return np.asarray(interp.evaluate_node(node, errors), np.float64)
+
+
+def _of_exact(node: Node, sources: list[Known], value: Array) -> Array:
+    """Integers and bools: unknown where something that they are made of is."""
+    if node.op is Op.GATHER:
+        return _gather(node, sources, value)
+    if node.op is Op.WHERE:
+        return _where(node, sources, value)
+    errors = [s.error for s in sources]
+    if node.op is Op.REDUCE:
+        return np.asarray(errors[0].max(axis=node.arg[1], keepdims=True, initial=0.0))
+    total = np.zeros(value.shape)
+    for error in errors:
+        total = total + error
+    if node.op in (Op.AND, Op.OR) and node.dtype.name == "bool":
+        decides = node.op is Op.OR  # a known True (False for AND) decides whatever the other is
+        for s in sources:
+            total = np.where((s.error == 0) & (s.value == decides), 0.0, total)
+    return total
+
+
+def _gather(node: Node, sources: list[Known], _: Array) -> Array:
+    data, index = sources
+    found = np.take(data.error, index.value, axis=node.arg)
+    shape = (1,) * node.arg + index.error.shape + (1,) * (data.error.ndim - node.arg - 1)
+    return np.asarray(found + index.error.reshape(shape))
+
+
+def _where(_: Node, sources: list[Known], __: Array) -> Array:
+    test, a, b = sources
+    chosen = np.where(test.value, a.error, b.error)
+    same = (a.error == 0) & (b.error == 0) & (a.value == b.value)
+    return np.where(same, 0.0, chosen + test.error)
+
+
+def _compare(_: Node, sources: list[Known], __: Array) -> Array:
+    a, b = sources
+    slack = a.error + b.error
+    far = np.abs(wide(a.value) - wide(b.value)) > slack
+    # An infinity or NaN is far from everything that is known.
+    sure = np.isfinite(slack) & (~np.isfinite(wide(a.value)) | ~np.isfinite(wide(b.value)))
+    return np.where((slack == 0) | far | sure, 0.0, INFINITE)
+
+
+def _add(node: Node, sources: list[Known], value: Array) -> Array:
+    a, b = sources
+    error = a.error + b.error
+    return error + _rounded(node, (a, b), wide(a.value) + wide(b.value) * _sign(node), value)
+
+
+def _sign(node: Node) -> float:
+    return -1.0 if node.op is Op.SUB else 1.0
+
+
+def _rounded(node: Node, sources: tuple[Known, ...], exact: Array, value: Array) -> Array:
+    """Return the error of rounding: none where exact numbers give a representable one.
+
+    What overflows is not known: behind a product may stand a sum, and both may be one rounding.
+    """
+    known, finite = np.ones(value.shape, bool), np.ones(value.shape, bool)
+    for s in sources:
+        known, finite = known & (s.error == 0), finite & np.isfinite(s.value)
+    error = np.where(known & is_exact(node.dtype, exact, value), 0.0, rounding(value))
+    return np.where(np.isinf(value) & finite, INFINITE, error)
+
+
+def _multiply(node: Node, sources: list[Known], value: Array) -> Array:
+    a, b = sources
+    x, y = np.abs(wide(a.value)), np.abs(wide(b.value))
+    error = _times(x, b.error) + _times(y, a.error) + _times(a.error, b.error)
+    return error + _rounded(node, (a, b), wide(a.value) * wide(b.value), value)
+
+
+def _times(magnitude: Array, error: Array) -> Array:
+    """Return magnitude * error; nothing where there is no error, whatever the magnitude."""
+    return np.where(
+        error == 0,
+        0.0,
+        np.where(magnitude == 0, np.where(np.isinf(error), INFINITE, 0.0), magnitude * error),
+    )
+
+
+def _divide(node: Node, sources: list[Known], value: Array) -> Array:
+    a, b = (
+        sources
+        if len(sources) == 2
+        else (Known(np.ones_like(sources[0].value), np.zeros(value.shape)), sources[0])
+    )
+    low = np.abs(wide(b.value)) - b.error
+    spread = np.where(
+        b.error == 0, 0.0, np.where(low > 0, np.abs(wide(value)) * b.error / low, INFINITE)
+    )
+    divisor = np.where(b.error == 0, np.abs(wide(b.value)), np.maximum(low, 0.0))
+    own = np.where(a.error == 0, 0.0, a.error / divisor)
+    exact = wide(a.value) / wide(b.value)
+    # Which zero a sum or a maximum gives is not promised, nor is the sign of this infinity.
+    by_zero = (b.value == 0) & (wide(a.value) != 0) & ~np.isnan(wide(value))
+    return np.where(by_zero, INFINITE, own + spread + _rounded(node, (a, b), exact, value))
+
+
+def _reciprocal(_: Node, sources: list[Known], value: Array) -> Array:
+    """Return what a product with a reciprocal adds: a unit of the last place, if it rounds."""
+    power = np.frexp(np.abs(wide(sources[-1].value)))[0] == 0.5
+    return np.where(power | (value == 0), 0.0, 2 * rounding(value))
+
+
+def _extreme(_: Node, sources: list[Known], __: Array) -> Array:
+    a, b = sources
+    return np.asarray(np.maximum(a.error, b.error))
+
+
+def _cast(node: Node, sources: list[Known], value: Array) -> Array:
+    (x,) = sources
+    if not node.src[0].dtype.is_float:
+        exact = wide(x.value)
+        return x.error + np.where(is_exact(node.dtype, exact, value), 0.0, rounding(value))
+    if node.dtype.is_float:
+        error = x.error + _rounded(node, (x,), wide(x.value), value)
+        most = float(np.finfo(node.dtype.np).max)
+        near = np.isfinite(wide(x.value)) & (np.abs(wide(x.value)) + x.error > most) & (x.error > 0)
+        # A value beyond the largest one is an infinity for every rounding: known.
+        beyond = np.isinf(wide(value)) & (x.error == 0)
+        return np.where(near, INFINITE, np.where(beyond, 0.0, error))
+    if node.dtype.name == "bool":
+        sure = (np.abs(wide(x.value)) > x.error) | (x.error == 0)
+        return np.where(sure | np.isnan(wide(x.value)), 0.0, INFINITE)
+    low, high = np.trunc(wide(x.value) - x.error), np.trunc(wide(x.value) + x.error)
+    limits = np.iinfo(node.dtype.np)
+    inside = (low >= float(limits.min)) & (high <= float(limits.max)) & (high < 2.0**63)
+    return np.where((low == high) & inside, 0.0, INFINITE)
+
+
+def _bitcast(_: Node, sources: list[Known], value: Array) -> Array:
+    (x,) = sources
+    known = x.error == 0
+    if x.value.dtype.kind == "f":  # which zero, and which NaN, is not promised
+        known = known & (x.value != 0) & ~np.isnan(x.value)
+    return np.where(known.reshape(value.shape), 0.0, INFINITE)
+
+
+def _step(node: Node, sources: list[Known], _: Array) -> Array:
+    """Return errors of rounding to whole numbers: none, or a step that nobody can know."""
+    apply = interp.FUNCTIONS[node.op]
+    (x,) = sources
+    return np.where(
+        apply(wide(x.value) - x.error) == apply(wide(x.value) + x.error),
+        0.0,
+        np.where(np.isfinite(wide(x.value)) | (x.error > 0), INFINITE, 0.0),
+    )
+
+
+def _kept(_: Node, sources: list[Known], value: Array) -> Array:
+    return sources[0].error.reshape(value.shape)
+
+
+def _reduce(node: Node, sources: list[Known], value: Array) -> Array:
+    (x,), (op, axes) = sources, node.arg
+    if not node.dtype.is_float:
+        return np.asarray(x.error.max(axis=axes, keepdims=True, initial=0.0))
+    terms = np.abs(wide(x.value))
+    if op is Op.ADD:
+        total = terms.sum(axis=axes, keepdims=True)
+        count = x.value.size // max(1, value.size)
+        exact = on_one_grid(node.dtype, x.value, total, axes) & ~(x.error > 0).any(
+            axis=axes, keepdims=True
+        )
+        most = float(np.finfo(node.dtype.np).max)
+        error = (
+            x.error.sum(axis=axes, keepdims=True)
+            + count * SUM_GRID[node.dtype.name][1] * total
+            + rounding(value)
+        )
+        error = np.where(np.isfinite(wide(value)) & (total > most / 4), INFINITE, error)
+        finite = np.isfinite(wide(x.value)).all(axis=axes, keepdims=True)
+        known = ~finite & ~np.isinf(x.error).any(axis=axes, keepdims=True)
+        return np.where(
+            exact | known, 0.0, np.where(finite & ~np.isfinite(wide(value)), INFINITE, error)
+        )
+    if op is Op.MUL:
+        return _product(x, axes, value, node)
+    if op is Op.MAX:
+        high = (wide(x.value) + x.error).max(axis=axes, keepdims=True, initial=-np.inf)
+        low = (wide(x.value) - x.error).max(axis=axes, keepdims=True, initial=-np.inf)
+    else:
+        high = (wide(x.value) + x.error).min(axis=axes, keepdims=True, initial=np.inf)
+        low = (wide(x.value) - x.error).min(axis=axes, keepdims=True, initial=np.inf)
+    error = np.maximum(high - wide(value), wide(value) - low)
+    known = ~(x.error > 0).any(axis=axes, keepdims=True) | (high == low)
+    return np.where(known, 0.0, np.where(np.isnan(error), INFINITE, error))
+
+
+def _product(x: Known, axes: tuple[int, ...], value: Array, node: Node) -> Array:
+    terms = np.abs(wide(x.value))
+    whole = (terms == np.rint(terms)) & (x.error == 0) & np.isfinite(terms)
+    most = np.where(terms == 0, 1.0, terms).prod(axis=axes, keepdims=True)
+    exact = whole.all(axis=axes, keepdims=True) & (most <= 1 / EXACT_GRID[node.dtype.name][1])
+    count = x.value.size // max(1, value.size)
+    spread = (terms + x.error).prod(axis=axes, keepdims=True) - terms.prod(axis=axes, keepdims=True)
+    error = spread + 2 * count * rounding(value) + np.finfo(node.dtype.np).tiny
+    steep = (terms > 1e9) | ((terms < 1e-9) & (terms > 0)) | ~np.isfinite(terms)
+    wild = steep.any(axis=axes, keepdims=True)  # some order may overflow on the way
+    return np.where(exact, 0.0, np.where(wild, INFINITE, error))
+
+
+def _of_function(node: Node, sources: list[Known], value: Array) -> Array:
+    """Return errors of a function of floats: what its argument's do to it, and its own."""
+    if node.op is Op.POW:
+        known = sources[0].error + sources[1].error == 0
+        special = ~np.isfinite(wide(value)) | (value == 0) | (value == 1)
+        own = np.where(special, 0.0, FUNCTION_ULPS[Op.POW] * 2 * rounding(value))
+        return np.where(known, own, INFINITE)
+    (x,) = sources
+    apply: Callable[[Any], Any] = interp.FUNCTIONS[node.op]
+    centre = wide(x.value)
+    middle = np.asarray(apply(centre), np.float64)
+    if node.op in (Op.SIN, Op.COS):
+        spread = np.minimum(x.error, 2.0)
+    else:
+        ends = [np.asarray(apply(centre + d), np.float64) for d in (-x.error, x.error)]
+        spread = np.maximum(*(np.abs(end - middle) for end in ends))
+        if node.op is Op.GELU:
+            spread = spread + 1.13 * x.error + 3e-7 * np.abs(centre)
+        if node.op is Op.SQRT:  # below 0 it is no number
+            spread = np.where(centre >= x.error, spread, INFINITE)
+    spread = np.where(x.error == 0, 0.0, np.where(np.isnan(spread), INFINITE, spread))
+    exact = (x.error == 0) & is_exact(node.dtype, middle, value) & (node.op is Op.SQRT)
+    own = np.where(exact, 0.0, 2 * FUNCTION_ULPS[node.op] * rounding(value))
+    special = (x.error == 0) & ~np.isfinite(wide(value))
+    least = {Op.EXP: 0.0, Op.LOG: 1.0}.get(node.op)
+    if least is not None and node.op is Op.LOG:
+        own = np.where((x.error == 0) & (centre == least), 0.0, own)
+    overflow = (
+        (node.op is Op.EXP)
+        & (np.abs(middle) >= np.finfo(node.dtype.np).max / 2)
+        & np.isfinite(centre)
+    )
+    return np.where(overflow & np.isfinite(middle), INFINITE, np.where(special, 0.0, spread + own))
+
+
+def _custom(node: Node, sources: list[Known]) -> Known:
+    """A kernel by hand: exact where all it reads is and no float is written, else a crude bound."""
+    spec = node.src[0].arg
+    value = np.asarray(spec.evaluate([s.value for s in sources])[node.arg])
+    worst = max((float(s.error.max(initial=0.0)) for s in sources), default=0.0)
+    if value.dtype.kind != "f":
+        return Known(value, np.full(value.shape, 0.0 if worst == 0 else INFINITE))
+    sizes = [s.value.size for s in sources]
+    scale = max((float(np.abs(wide(s.value)).max(initial=0.0)) for s in sources), default=1.0)
+    unit = EXACT_GRID[value.dtype.name][1]
+    error = worst * max(sizes, default=1) + max(sizes, default=1) * unit * max(
+        scale, float(np.abs(wide(value)).max(initial=0.0))
+    )
+    return Known(value, clean(np.full(value.shape, error), value))
+
+
+_STEPS = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
+_RULES: dict[Op, Callable[[Node, list[Known], Array], Array]] = {
+    **dict.fromkeys(COMPARE, _compare),
+    **dict.fromkeys((Op.ADD, Op.SUB), _add),
+    **dict.fromkeys((Op.DIV, Op.RECIP), _divide),
+    **dict.fromkeys((Op.MAX, Op.MIN), _extreme),
+    **dict.fromkeys(_STEPS, _step),
+    **dict.fromkeys((Op.NEG, Op.ABS), _kept),
+    Op.MUL: _multiply,
+    Op.CAST: _cast,
+    Op.BITCAST: _bitcast,
+    Op.REDUCE: _reduce,
+    Op.GATHER: _gather,
+    Op.WHERE: _where,
+}

@@ -1,0 +1,61 @@
+"""The kinds of programs: who makes them, for which targets, and how large a share they have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from scheduler.device_spec import SPECS
+from tests.fuzz import choices, eager_kind, graphs, metamorphic, onnx_kind, passes, state
+from tests.fuzz.batch import Outcome, run_batch
+from tests.fuzz.case import Case, Name
+
+CPU_ROWS: Final = tuple(name for name, spec in SPECS.items() if not spec.is_simt)
+GPU_ROWS: Final = tuple(name for name, spec in SPECS.items() if spec.is_simt)
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of programs.
+
+    Attributes:
+        run: runs the programs of these names, which have one target.
+        rows: targets.
+        batch: programs that are built together.
+        share: of all programs, in parts of the sum.
+    """
+
+    run: Callable[[Sequence[Name]], list[Outcome]]
+    rows: tuple[str, ...]
+    batch: int
+    share: int
+
+
+def _together(make: Callable[[Name], Case]) -> Callable[[Sequence[Name]], list[Outcome]]:
+    """Make programs and run them as one batch; one that cannot be made is wrong by itself."""
+
+    def run(names: Sequence[Name]) -> list[Outcome]:
+        cases, broken = [], []
+        for name in names:
+            try:
+                cases.append(make(name))
+            except Exception as error:  # noqa: BLE001  # of a generator or of what it calls: told
+                broken.append(Outcome(name, f"cannot be made: {type(error).__name__}: {error}"))
+        return broken + (run_batch(cases) if cases else [])
+
+    return run
+
+
+# CPU rows are named again so that they get most of the programs: GPU code is compiled kernel by
+# kernel, four times as slowly.
+_MOSTLY_CPU: Final = CPU_ROWS * 2 + GPU_ROWS
+KINDS: Final[dict[str, Kind]] = {
+    "graphs": Kind(_together(graphs.make), _MOSTLY_CPU, 50, 38),
+    "onnx": Kind(_together(onnx_kind.make), _MOSTLY_CPU, 40, 24),
+    "state": Kind(_together(state.make), _MOSTLY_CPU, 40, 12),
+    "choices": Kind(_together(choices.make), CPU_ROWS, 30, 10),
+    "metamorphic": Kind(_together(metamorphic.make), _MOSTLY_CPU, 20, 12),
+    "passes": Kind(passes.run, CPU_ROWS + GPU_ROWS, 100, 20),
+    "eager": Kind(eager_kind.run, ("cpu",), 4, 4),
+}

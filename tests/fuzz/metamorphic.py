@@ -1,0 +1,102 @@
+"""Kind `metamorphic`: the same values whatever the kernels, the order, the padding, the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from scheduler.node import Buffer, Node, toposort
+from scheduler.node import make as node_of
+from scheduler.ops import Op
+from scheduler.rewrite import remake
+from scheduler.tensor import Tensor
+from tests.fuzz.case import Case, Name, Variant
+from tests.fuzz.graphs import typed_graph
+from tests.fuzz.networks import PROFILES, layers
+from tests.scheduler.random_graphs import apart
+from tests.scheduler.strategies import Draw
+
+
+def make(name: Name) -> Case:
+    """Return a program and others that must give the same."""
+    return batched(name) if name.seed % 4 == 3 else rearranged(name)
+
+
+def rearranged(name: Name) -> Case:
+    """Return a graph: with kernels that end elsewhere, in another order, padded, and twice."""
+    t, outputs, ranges = typed_graph(name)
+    draw = Draw(name.seed + 2)
+    backwards = dict(reversed(outputs.items()))
+    variants = [
+        Variant("plain", outputs),
+        Variant("every kernel by itself", _cut(outputs, draw, 1.0)),
+        Variant("other kernels", _cut(outputs, draw, 0.3)),
+        Variant("other order", _exchanged(backwards)),
+        Variant("padded", {n: _padded(y, draw) for n, y in outputs.items()}),
+    ]
+    twice, more = _twice(outputs)
+    variants.append(Variant("beside itself", twice))
+    given = {**t.inputs, **{new: t.inputs[old] for new, old in more.items()}}
+    return Case(name, outputs, variants, [given], ranges=ranges)
+
+
+def batched(name: Name) -> Case:
+    """Return layers applied to two inputs, one by one and as a batch of two."""
+    draw = Draw(name.seed)
+    net = layers(draw, draw.pick(PROFILES))
+    data = {n: net.data(1) for n in ("a", "b")}
+    a, b = (Tensor.input(n, v.shape) for n, v in data.items())
+    outputs = {"one": net(a), "other": net(b)}
+    both = net(Tensor.cat([a, b]))
+    halves = {"one": both[0:1], "other": both[1:2]}
+    variants = [Variant("one by one", outputs), Variant("batch of two", halves)]
+    return Case(name, outputs, variants, [data])
+
+
+def _cut(outputs: Mapping[str, Tensor], draw: Draw, share: float) -> dict[str, Tensor]:
+    """End kernels at this share of the operations."""
+    made = apart(list(outputs.values()), only=lambda _: draw.integer(0, 99) < share * 100)
+    return dict(zip(outputs, made, strict=True))
+
+
+def _rebuilt(roots: Sequence[Node], change: Mapping[Node, Node], swap: frozenset[Op]) -> list[Node]:
+    """Return roots with some nodes exchanged and operands of some operations in the other order."""
+    new: dict[Node, Node] = {}
+    for node in toposort(roots):
+        sources = tuple(new[s] for s in node.src)
+        if node.op in swap:
+            sources = sources[::-1]
+        new[node] = change.get(node) or (remake(node, sources) if sources else node)
+    return [new[r] for r in roots]
+
+
+def _exchanged(outputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Exchange the operands of what does not mind."""
+    swap = frozenset({Op.ADD, Op.MUL, Op.EQ, Op.NE, Op.AND, Op.OR, Op.XOR})
+    made = _rebuilt([t.node for t in outputs.values()], {}, swap)
+    return {n: Tensor.of(node) for n, node in zip(outputs, made, strict=True)}
+
+
+def _padded(y: Tensor, draw: Draw) -> Tensor:
+    """Pad, and cut off what was padded."""
+    if not y.ndim:
+        return y
+    pairs = [(draw.integer(0, 2), draw.integer(0, 2)) for _ in y.shape]
+    key = tuple(slice(a, a + s) for (a, _), s in zip(pairs, y.shape, strict=True))
+    return y.pad(pairs, 1)[key]
+
+
+def _twice(outputs: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, str]]:
+    """Compute everything a second time from inputs of other names; return those by new name."""
+    roots = [t.node for t in outputs.values()]
+    change: dict[Node, Node] = {}
+    names: dict[str, str] = {}
+    for node in toposort(roots):
+        if node.op is Op.BUFFER and node.arg.kind == "input":
+            name = f"{node.arg.name}_again"
+            names[name] = node.arg.name
+            change[node] = node_of(
+                Op.BUFFER, node.dtype, (), Buffer("input", name, node.shape, node.dtype)
+            )
+    made = _rebuilt(roots, change, frozenset())
+    again = {f"{n}_again": Tensor.of(m) for n, m in zip(outputs, made, strict=True)}
+    return {**outputs, **again}, names

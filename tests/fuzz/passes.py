@@ -1,0 +1,50 @@
+"""Kind `passes`: graphs after all passes, by the interpreter: no device, so many more of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler import device_spec
+from scheduler.device_spec import SPECS
+from scheduler.schedule import run_passes
+from scheduler.tensor import Tensor, evaluate
+from tests.fuzz import graphs, onnx_kind
+from tests.fuzz.batch import Outcome
+from tests.fuzz.case import Case, Name
+from tests.fuzz.compare import difference
+
+
+def run(names: Sequence[Name]) -> list[Outcome]:
+    """Run programs one by one."""
+    return [_run(name) for name in names]
+
+
+def make(name: Name) -> Case:
+    """Return a graph, or a model with its numbers as they are."""
+    return onnx_kind.model(name) if name.seed % 5 == 2 else graphs.make(name)
+
+
+def _run(name: Name) -> Outcome:
+    outcome = Outcome(name)
+    try:
+        case = make(name)
+        outcome.problem = case.problem or _compared(case, outcome)
+        outcome.text = case.text() if outcome.problem else ""
+    except Exception as error:  # noqa: BLE001  # whatever it is, it is what is looked for
+        outcome.problem = f"{type(error).__name__}: {error}"
+    return outcome
+
+
+def _compared(case: Case, outcome: Outcome) -> str:
+    """Return the first difference in the first run."""
+    tensors = [*case.outputs.values(), *case.writes]
+    with device_spec.using(SPECS[case.name.row]):
+        passed = [Tensor.of(n) for n in run_passes([t.node for t in tensors])]
+    results, new = case.expected()[0]
+    wanted = [*results.items(), *new.items()]
+    found = evaluate(passed, case.runs[0])
+    for (name, want), got in zip(wanted, found, strict=True):
+        wrong = difference(got, want, outcome.counts, case.ranges.get(name))
+        if wrong:
+            return f"{name}: {wrong}"
+    return ""

@@ -1,0 +1,135 @@
+"""A few programs of each kind; and that the fuzzer finds what is wrong, and says which it was."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler import dtype as dt
+from scheduler.tensor import Tensor
+from tests.fuzz import choices, graphs, metamorphic, onnx_kind, state
+from tests.fuzz.__main__ import main, parse_name
+from tests.fuzz.batch import run_batch
+from tests.fuzz.case import Case, Name, Variant
+from tests.fuzz.compare import Counts, difference
+from tests.fuzz.hunt import Plan, batches
+from tests.fuzz.judge import Judge, Known
+from tests.fuzz.kinds import KINDS
+
+MAKERS = {
+    "graphs": graphs.make,
+    "onnx": onnx_kind.make,
+    "state": state.make,
+    "choices": choices.make,
+    "metamorphic": metamorphic.make,
+}
+
+
+# --- programs -----------------------------------------------------------------------------------
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(
+    ("kind", "row", "count"),
+    [
+        ("graphs", "cpu-avx2", 8),
+        ("graphs", "gpu", 3),
+        ("onnx", "cpu", 12),
+        ("state", "cpu", 6),
+        ("choices", "cpu", 3),
+        ("metamorphic", "cpu-avx2", 3),
+    ],
+)
+def test_a_few_programs_of_each_kind_are_right(kind: str, row: str, count: int) -> None:
+    outcomes = run_batch([MAKERS[kind](Name(kind, row, seed)) for seed in range(count)])
+    assert [f"{o.name}: {o.problem}\n{o.text}" for o in outcomes if o.problem] == []
+    assert sum(o.counts.exact + o.counts.bounded for o in outcomes) > 100
+
+
+def test_a_program_is_found_again_by_its_name() -> None:
+    for kind, make in MAKERS.items():
+        (name,) = parse_name(f"{kind}/cpu:7")
+        assert make(name).text() == make(Name(kind, "cpu", 7)).text()
+    assert len(parse_name("graphs:7")) == len(set(KINDS["graphs"].rows))
+    assert parse_name("state/gpu:7~3") == [Name("state", "gpu", 7, 3)]
+    with pytest.raises(ValueError, match="KIND/ROW:SEED"):
+        parse_name("graph:7")
+
+
+def test_a_plan_has_every_kind_on_every_target() -> None:
+    names = [n for batch in batches(Plan(tuple(KINDS), 20_000)) for n in batch]
+    assert 20_000 <= len(names) < 20_000 + len(KINDS)
+    for kind, one in KINDS.items():
+        assert {n.row for n in names if n.kind == kind} == set(one.rows)
+    assert len(set(names)) == len(names)
+
+
+# --- what is wrong is found -----------------------------------------------------------------------
+
+
+@pytest.mark.opencl
+def test_a_wrong_result_is_told_with_its_program() -> None:
+    x = Tensor.input("x", (3,))
+    name = Name("graphs", "cpu", 0)
+    wrong = Variant("wrong", {"y": x + 1.5})
+    case = Case(name, {"y": x + 1.0}, [wrong], [{"x": np.array([1, 2, 3], np.float32)}])
+    refused = Case(name, {"y": x}, [Variant("", {"y": _broken(x)})], case.runs)
+    first, second = run_batch([case, refused])
+    assert first.problem.startswith("wrong run 0, output y: 3 of 3 elements; first at [0]")
+    assert "add" in first.text
+    assert "x = float32[3] [1. 2. 3.]" in first.text
+    assert "Error" in second.problem
+
+
+def _broken(x: Tensor) -> Tensor:
+    """Return a value of a type that its operation does not have."""
+    return Tensor.of(x.bitcast(dt.int32).node).unary(_SQRT)
+
+
+_SQRT = Tensor.input("x", (1,)).sqrt().node.op
+
+
+@pytest.mark.opencl
+def test_a_process_that_dies_is_the_fault_of_one_program(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = tmp_path / "report.json"
+    asked = ["state", "--programs", "2", "--jobs", "1", "--report", str(report)]
+    assert main([*asked, "--plant", "crash:1"]) == 1
+    found = json.loads(report.read_text(encoding="utf-8"))
+    assert found["programs"] == 2
+    (wrong,) = found["wrong"]
+    assert wrong["name"].startswith("state/cpu:1")
+    assert "ended with -6" in wrong["problem"]
+    assert "WRONG state/cpu:1" in capsys.readouterr().out
+
+
+def test_errors_grow_as_rounding_does_and_decisions_are_exact_or_unknown() -> None:
+    x = Tensor.input("x", (4,))
+    judge = Judge({"x": np.array([0.5, 2.5, 41.0, 1e-3], np.float32)})
+    assert judge.of((x * 2.0 + 1.0).node).error.tolist()[:3] == [0, 0, 0]
+    assert judge.of(x.sum().node).error > 0  # one of them is no multiple of a small power of two
+    assert judge.of(x[:3].sum().node).error == 0
+    assert judge.of(x.round().node).value.tolist() == [0, 2, 41, 0]
+    assert judge.of(x.round().node).error.tolist() == [0, 0, 0, 0]
+    near = x.exp().log()  # within rounding of what it was: no one can say which side
+    assert np.isinf(judge.of(near.eq(x).node).error).all()
+    assert judge.of((near < x + 1.0).node).error.tolist()[0] == 0
+
+
+def test_only_what_may_come_of_a_program_is_accepted() -> None:
+    want = Known(np.array([1, np.nan, 3, 4], np.float32), np.array([0, 0, 0.5, np.inf]))
+    counts = Counts()
+    right = np.array([1, np.nan, 3.25, -9], np.float32)
+    assert difference(right, want, counts) == ""
+    assert (counts.exact, counts.bounded, counts.undecided) == (2, 1, 1)
+    for at, value in ((0, np.nextafter(np.float32(1), 2)), (1, 0), (2, 3.75)):
+        wrong = right.copy()
+        wrong[at] = value
+        assert f"first at [{at}]" in difference(wrong, want, counts)
+    place = Known(np.array([3], np.int32), np.array([np.inf]))
+    assert difference(np.array([7], np.int32), place, counts, (0, 7)) == ""
+    assert "allowed 0 to 7" in difference(np.array([8], np.int32), place, counts, (0, 7))

@@ -1,0 +1,218 @@
+"""PoCL's own files: damage is noticed, said and mended; each process has a directory of its own."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runtime.device import choose_device
+from runtime.plainpickle import encode
+from runtime.pocl_cache import PoclDirectory, base_of
+
+pytestmark = pytest.mark.opencl
+EXPECTED = "12.0 24.0 36.0 48.0\n"
+RUN = """
+import sys
+from runtime import run_once
+from tests.runtime import tiny
+print(*run_once(tiny.manifest(), tiny.data_blob(), tiny.inputs())["y"])
+"""
+
+
+@pytest.fixture(autouse=True)
+def needs_pocl() -> None:
+    if not choose_device().info.is_pocl:
+        pytest.skip("this is about PoCL's cache")
+
+
+def start(code: str, cache: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start a process with its cache in `cache`; it inherits what PoCL of this process was told."""
+    return subprocess.Popen(
+        [sys.executable, "-c", code],
+        env={**os.environ, "POCL_CACHE_DIR": "", "MODELD_CACHE_DIR": str(cache), **environment},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def run(code: str, cache: Path, **environment: str) -> tuple[int, str, str]:
+    process = start(code, cache, **environment)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache as one process left it."""
+    cache = tmp_path_factory.mktemp("filled")
+    assert run(RUN, cache) == (0, EXPECTED, "")
+    return cache
+
+
+def make_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+    (path / "something").touch()
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "truncated": lambda path: os.truncate(path, path.stat().st_size // 2),
+    "empty": lambda path: os.truncate(path, 0),
+    "zeros": lambda path: path.write_bytes(bytes(path.stat().st_size)),
+    "directory": make_directory,
+    "unreadable": lambda path: path.chmod(0),  # root reads it nevertheless: then nothing is said
+}
+
+
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_damaged_files_are_named_and_made_again(filled: Path, tmp_path: Path, kind: str) -> None:
+    cache = tmp_path / "cache"
+    shutil.copytree(filled, cache)
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    assert files
+    for path in files:
+        DAMAGE[kind](path)
+    code, out, err = run(RUN, cache)
+    assert (code, out) == (0, EXPECTED)
+    if kind != "unreadable" or os.getuid() != 0:
+        assert all(str(path) in err for path in files)
+        assert len(err.splitlines()) == len(files)
+    assert run(RUN, cache) == (0, EXPECTED, "")
+
+
+def test_second_process_links_nothing_and_leaves_no_directory(filled: Path, tmp_path: Path) -> None:
+    linker = shutil.which("ld")
+    assert linker is not None
+    shim, log = tmp_path / "ld", tmp_path / "links"
+    shim.write_text(f'#!/bin/sh\necho >> {log}\nexec {linker} "$@"\n')
+    shim.chmod(0o755)
+    path = f"{tmp_path}{os.pathsep}{os.environ['PATH']}"
+    assert run(RUN, tmp_path / "empty", PATH=path) == (0, EXPECTED, "")
+    assert log.exists()
+    log.unlink()
+    assert run(RUN, filled, PATH=path) == (0, EXPECTED, "")
+    assert not log.exists()
+    assert list((filled / "pocl").iterdir()) == []
+
+
+WAIT = """
+import os, time
+import runtime.opencl
+print(os.environ["POCL_CACHE_DIR"], flush=True)
+time.sleep(60)
+"""
+
+
+def test_directories_of_killed_processes_are_removed_and_of_living_ones_are_not(
+    tmp_path: Path,
+) -> None:
+    processes = [start(WAIT, tmp_path) for _ in range(2)]
+    paths = [Path(process.stdout.readline().strip()) for process in processes if process.stdout]
+    assert all(path.parent == tmp_path / "pocl" for path in paths)
+    assert paths[0] != paths[1]
+    processes[0].send_signal(signal.SIGKILL)
+    processes[0].communicate()
+    assert paths[0].exists()
+    mine = PoclDirectory(tmp_path / "pocl")
+    assert [path.exists() for path in paths] == [False, True]
+    assert mine.path.exists()
+    processes[1].kill()
+    processes[1].communicate()
+    mine.close()
+    assert list((tmp_path / "pocl").iterdir()) == [paths[1]]
+
+
+CHILD = f"""
+import os, subprocess, sys
+import runtime.opencl
+first = os.environ["POCL_CACHE_DIR"]
+{RUN}
+child = "import os, runtime.opencl; print(os.environ['POCL_CACHE_DIR'])"
+told = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True).stdout.strip()
+assert os.path.dirname(told) == os.path.dirname(first) == os.environ["BASE"], told
+assert told != first
+assert not os.path.exists(told)
+if os.fork() == 0:
+    sys.exit(0)
+os.wait()
+assert os.path.exists(first)
+"""
+
+
+def test_child_processes_have_their_own_directory_and_leave_the_parents(tmp_path: Path) -> None:
+    base = str(tmp_path / "of the user")
+    result = run(CHILD, tmp_path / "cache", POCL_CACHE_DIR=base, BASE=base)
+    assert result == (0, EXPECTED, "")
+    assert list(Path(base).iterdir()) == []
+
+
+def test_cache_that_is_emptied_while_a_process_runs_is_made_again(tmp_path: Path) -> None:
+    empty = (
+        "import os, shutil\n"
+        "from runtime.device import choose_device\n"
+        "choose_device()\n"
+        "shutil.rmtree(os.environ['MODELD_CACHE_DIR'])\n"
+    )
+    code, out, err = run(empty + RUN, tmp_path / "cache")
+    assert (code, out) == (0, EXPECTED)
+    assert "removed by another process; making it again" in err
+    assert run(RUN, tmp_path / "cache") == (0, EXPECTED, "")
+
+
+@pytest.mark.parametrize("variable", ["MODELD_CACHE_DIR", "POCL_CACHE_DIR"])
+def test_directory_of_no_use_is_replaced_and_its_variable_named(
+    tmp_path: Path, variable: str
+) -> None:
+    (tmp_path / "file").touch()
+    wanted = str(tmp_path / "file" / "cache")
+    code, out, err = run(RUN, tmp_path / "cache", **{variable: wanted})
+    assert (code, out) == (0, EXPECTED)
+    assert err.startswith(f"{wanted}: cannot be written or is nearly full; ")
+    assert err.endswith(f"(set {variable} to a writable directory)\n")
+    assert err.count("\n") == 1
+
+
+def test_value_that_a_parent_process_set_is_not_the_users(tmp_path: Path) -> None:
+    assert base_of(str(tmp_path / "mine")) == tmp_path / "mine"
+    assert base_of(str(tmp_path / "mine" / "process-abc")) == tmp_path / "mine"
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        b"",
+        encode({"program": "AB/CD"}),
+        encode({"program": "../AB", "files": {}}),
+        encode({"program": "AB/CD", "files": {"/etc/passwd": b""}}),
+        encode({"program": "AB/CD", "files": {"a/../../b": b""}}),
+        encode({"program": "AB/CD", "files": {"a": "text"}}),
+    ],
+)
+def test_what_are_no_files_of_a_program_is_refused(tmp_path: Path, packed: bytes) -> None:
+    directory = PoclDirectory(tmp_path)
+    with pytest.raises(ValueError, match="not the files of a program"):
+        directory.unpack(packed)
+    assert [path.name for path in directory.path.iterdir()] == ["lock"]
+    directory.close()
+
+
+def test_packed_files_come_back_in_another_directory(tmp_path: Path) -> None:
+    here, there = PoclDirectory(tmp_path), PoclDirectory(tmp_path)
+    with here.new_programs() as added:
+        kernel = here.path / "AB" / "CD" / "kernel" / "1-1-1"
+        kernel.mkdir(parents=True)
+        (kernel / "kernel.so").write_bytes(b"code")
+        (here.path / "AB" / "CD" / "last_accessed").touch()
+    assert added == ["AB/CD"]
+    there.unpack(here.pack("AB/CD"))
+    there.unpack(here.pack("AB/CD"))  # what is there stays
+    found = [p.relative_to(there.path).as_posix() for p in there.path.rglob("*") if p.is_file()]
+    assert sorted(found) == ["AB/CD/kernel/1-1-1/kernel.so", "lock"]
+    here.close()
+    there.close()

@@ -1,0 +1,228 @@
+"""PoCL's name of the CPU: what is put in its place, and when nothing is touched."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from runtime import pocl_cpu, probe
+from runtime.device import choose_device
+from runtime.opencl import cl
+from runtime.pocl_cpu import cpu_flags, level_of, name_in_force, rename
+
+pytestmark = pytest.mark.opencl
+
+BASE = "fpu sse sse2 lm nx "
+V2 = BASE + "cx16 lahf_lm popcnt pni sse4_1 sse4_2 ssse3 "
+V3 = V2 + "avx avx2 bmi1 bmi2 f16c fma abm movbe xsave "
+V4 = V3 + "avx512f avx512bw avx512cd avx512dq avx512vl avx512_vnni "
+
+REPORT = """
+import json, sys
+from runtime import RuntimeFault, choose_device, run_once
+from tests.runtime import tiny
+try:
+    info = choose_device().info
+    y = run_once(tiny.manifest(), tiny.data_blob(), tiny.inputs())["y"].tolist()
+    print(json.dumps([info.cpu, info.simd, info.driver, y]))
+except RuntimeFault as error:
+    print(error, file=sys.stderr)
+    sys.exit(error.exit_code)
+"""
+
+# A PoCL whose record cannot be written, with a name that its compiler refuses.
+HELPLESS = """
+from runtime import pocl_cpu
+from runtime.opencl import cl
+for platform in cl.get_platforms():
+    for device in platform.get_devices():
+        pocl_cpu.rename(device, "generic")
+pocl_cpu.rename = lambda handle, name: False
+"""
+
+
+def run(tmp_path: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    fresh = {"PATH": os.environ["PATH"], "MODELD_CACHE_DIR": str(tmp_path), **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env=fresh,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+
+@pytest.fixture
+def handle() -> cl.Device:
+    """A device whose record is the one that was examined."""
+    found = choose_device().handle
+    if name_in_force(found) is None:
+        pytest.skip("needs the PoCL of the pocl extra, on x86-64")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("flags", "level"),
+    [
+        (BASE, "x86-64"),
+        (V2, "x86-64-v2"),
+        (V2 + "avx f16c xsave", "x86-64-v2"),  # Ivy Bridge
+        (V2 + "avx avx2 bmi1 bmi2 f16c abm movbe xsave", "x86-64-v2"),  # a guest without FMA
+        (V3, "x86-64-v3"),
+        (V3 + "avx512f avx512cd", "x86-64-v3"),  # Knights Landing
+        (V4, "x86-64-v4"),
+        (V4.replace(" fma ", " "), "x86-64-v2"),  # no level without those below it
+        ("", "x86-64"),
+    ],
+)
+def test_level_follows_the_flags(flags: str, level: str) -> None:
+    assert level_of(frozenset(flags.split())) == level
+
+
+@pytest.mark.parametrize("name", ["generic", "no-such-cpu"])
+@pytest.mark.usefixtures("handle")
+def test_name_that_clang_refuses_is_replaced_by_the_level_of_the_flags(
+    name: str, tmp_path: Path
+) -> None:
+    for _ in range(2):  # the second start finds what the first one learned
+        result = run(tmp_path, REPORT, MODELD_POCL_CPU=name)
+        assert (result.returncode, result.stderr) == (0, "")
+        cpu, simd, driver, y = json.loads(result.stdout)
+        assert cpu == level_of(cpu_flags())
+        assert simd == {"x86-64-v4": "avx512", "x86-64-v3": "avx2"}.get(cpu, "sse")
+        assert driver.endswith((f"-{cpu}", f"; compiles for {cpu}"))
+        assert y == [12.0, 24.0, 36.0, 48.0]
+
+
+@pytest.mark.usefixtures("handle")
+def test_name_that_was_asked_for_stays_where_clang_knows_it(tmp_path: Path) -> None:
+    result = run(tmp_path, REPORT, MODELD_POCL_CPU="x86-64-v2")
+    assert (result.returncode, result.stderr) == (0, "")
+    cpu, simd, driver, _ = json.loads(result.stdout)
+    assert (cpu, simd) == ("x86-64-v2", "sse")
+    assert driver.endswith("; compiles for x86-64-v2")
+
+
+@pytest.mark.usefixtures("handle")
+def test_compiler_uses_what_the_cpu_has() -> None:
+    if pocl_cpu.forced_name():
+        pytest.skip("the name of the CPU was asked for")
+    wanted = {"x86-64-v4": "avx512", "x86-64-v3": "avx2"}.get(level_of(cpu_flags()))
+    assert wanted in (None, choose_device().info.simd)
+
+
+@pytest.mark.usefixtures("handle")
+def test_where_the_name_cannot_be_replaced_one_line_says_what_to_install(tmp_path: Path) -> None:
+    result = run(tmp_path, HELPLESS + REPORT)
+    assert (result.returncode, result.stdout) == (3, "")
+    reason = "does not know this CPU (a kernel of three lines fails: error: unknown target CPU"
+    assert reason in result.stderr
+    assert "install another OpenCL driver (Debian: pocl-opencl-icd)" in result.stderr
+    assert result.stderr.count("\n") == 1
+    listed = run(tmp_path, HELPLESS + "from tools.cli import main\nmain(['devices'])")
+    assert reason in listed.stdout
+
+
+@pytest.mark.usefixtures("handle")
+def test_variable_is_refused_on_a_driver_it_is_not_for(tmp_path: Path) -> None:
+    other = "from runtime import pocl_cpu; pocl_cpu._TRIPLE_AT.clear()" + REPORT
+    result = run(tmp_path, other, MODELD_POCL_CPU="generic")
+    assert result.returncode == 3
+    assert "MODELD_POCL_CPU is not for this driver; unset it" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def like(handle: cl.Device, **changes: Any) -> cl.Device:
+    """A device that says of itself what `handle` says, but for some of it."""
+    names = ("driver_version", "platform", "version", "int_ptr")
+    return cast(
+        cl.Device,
+        SimpleNamespace(**{n: getattr(handle, n) for n in names if n not in changes}, **changes),
+    )
+
+
+def test_no_other_record_is_read_or_written(handle: cl.Device) -> None:
+    name = name_in_force(handle)
+    others = [
+        like(handle, driver_version="3.1"),
+        like(handle, platform=SimpleNamespace(name="rusticl")),
+        # Another device's version: the words hold another triple, or another name.
+        like(handle, version="OpenCL 3.0 PoCL HSTR: pthread-aarch64-unknown-linux-gnu-generic"),
+        like(handle, version="OpenCL 3.0 CUDA"),
+        like(handle, int_ptr=handle.int_ptr - 8),
+        like(handle, int_ptr=handle.int_ptr + 8),
+        like(handle, int_ptr=8),  # nothing is mapped there
+        like(handle, int_ptr=(1 << 64) - 0x300),
+        like(handle, int_ptr=1 << 62),
+    ]
+    for other in others:
+        assert name_in_force(other) is None
+        assert not rename(other, "generic")
+    assert name_in_force(handle) == name
+
+
+# --- the first kernel -----------------------------------------------------------------------------
+
+
+def test_probe_is_remembered(
+    handle: cl.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("MODELD_POCL_CPU", raising=False)
+    first = probe.examine(handle, "0:0")
+    assert first.problem == ""
+
+    def never(*_: object, **__: object) -> probe.Finding:
+        raise AssertionError("the kernel was built again")
+
+    monkeypatch.setattr(probe, "try_here", never)
+    assert probe.examine(handle, "0:0") == first
+    for entry in (tmp_path / "probes").iterdir():
+        entry.write_bytes(b"\xff")
+    with pytest.raises(AssertionError, match="built again"):  # a damaged entry is no entry
+        probe.examine(handle, "0:0")
+
+
+def test_failure_is_not_remembered(
+    handle: cl.Device, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    monkeypatch.delenv("MODELD_POCL_CPU", raising=False)
+    monkeypatch.setattr(probe, "SOURCE", "__kernel void probe(__global int* y) { y[0] = x; }")
+    found = probe.examine(handle, "0:0")
+    assert found.problem.startswith("a kernel of three lines fails: ")
+    assert "undeclared identifier 'x'" in found.problem
+    monkeypatch.undo()
+    assert probe.examine(handle, "0:0").problem == ""
+
+
+def test_wrong_result_is_a_problem(handle: cl.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    wrong = probe.SOURCE.replace("3 *", "4 *")
+    monkeypatch.setattr(probe, "SOURCE", wrong)
+    found = probe.try_here(handle)
+    assert found.problem.endswith("expected [15, 19, 23, 27], found [20, 25, 30, 35]")
+
+
+def test_driver_that_ends_the_process_is_a_problem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PoCL does so without a linker: a real driver's real end."""
+    if not choose_device().info.is_pocl:
+        pytest.skip("needs PoCL")
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("POCL_CACHE_DIR", str(tmp_path / "pocl"))
+    index = choose_device().info.index
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert re.fullmatch(
+        r"the driver ends the process at a kernel of three lines \(\S+\)",
+        probe._try_apart(index).problem,
+    )
+    monkeypatch.undo()
+    assert probe._try_apart(index).problem == ""

@@ -1,0 +1,220 @@
+"""Worker threads of a CPU driver: set apart when it is calm, given back when a CPU is taken."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from runtime.workers import Governor, Workers, deal, starting, workers_of
+from tools.cli import main
+
+MS = 1_000_000
+CALM = (0, 25 * MS)
+CONTENDED = (8 * MS, 25 * MS)
+
+# Runs a model until its workers are set apart, then beside a process on each CPU until they are not
+# any more; prints the CPUs of each worker before, between and after.
+PROGRAM = """
+import json, os, subprocess, sys
+import numpy as np
+from runtime import load_program
+from runtime.workers import starting
+from runtime.device import choose_device
+MOST = 2000
+device, threads = starting(lambda: choose_device("cpu"))
+def cpus():
+    return [sorted(os.sched_getaffinity(thread)) for thread in threads]
+found = {"threads": len(threads), "units": device.info.compute_units, "home": cpus()}
+with load_program(sys.argv[1], device) as program:
+    inputs = {s.name: np.ones(s.shape, s.dtype) for s in program.inputs}
+    def run_until(apart):
+        runs = 0
+        while device.workers is not None and device.workers.apart != apart and runs < MOST:
+            program.run(inputs)
+            runs += 1
+        return runs
+    found["runs_apart"] = run_until(True)
+    found["apart"] = cpus()
+    spin = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\\nwhile True: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", spin, str(cpu)]) for cpu in found["home"][0]]
+    try:
+        found["runs_busy"] = run_until(False)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    found["after"] = cpus()
+print(json.dumps(found))
+"""
+
+
+def judge(governor: Governor, *runs: tuple[int, int]) -> list[bool]:
+    return [governor.judge(*run) for run in runs]
+
+
+def test_calm_runs_set_workers_apart() -> None:
+    assert judge(Governor(), *[CALM] * 6) == [False, False, False, True, True, True]
+
+
+def test_two_contended_runs_end_it_and_one_does_not() -> None:
+    governor = Governor()
+    judge(governor, *[CALM] * 4)
+    assert judge(governor, CONTENDED, CALM, CALM, CONTENDED) == [True] * 4
+    assert judge(governor, CONTENDED) == [False]
+
+
+def test_a_wait_counts_by_its_part_of_the_run() -> None:
+    short = Governor()
+    judge(short, *[CALM] * 4)
+    assert judge(short, (2 * MS, 6 * MS), (2 * MS, 6 * MS)) == [True, False]
+    long = Governor()
+    judge(long, *[CALM] * 4)
+    assert judge(long, (2 * MS, 25 * MS), (2 * MS, 25 * MS)) == [True, True]
+
+
+def test_workers_that_never_rest_are_tried_apart_less_and_less_often() -> None:
+    """What two workers on one CPU look like is what a taken CPU looks like: only a trial tells."""
+    governor = Governor()
+    found = judge(governor, *[CONTENDED] * 2000)
+    trials = [n for n in range(1, 2000) if found[n] and not found[n - 1]]
+    gaps = [b - a for a, b in itertools.pairwise(trials)]
+    assert trials[0] == 19  # the twentieth run
+    assert gaps[:4] == [42, 82, 162, 322]  # two runs apart, then twice as long as before
+    assert max(gaps) <= 642
+
+
+def test_calm_after_a_load_sets_apart_at_once_and_forgets_the_load() -> None:
+    governor = Governor()
+    judge(governor, *[CONTENDED] * 200)
+    assert governor.judge(*CALM) is False
+    assert judge(governor, *[CALM] * 3) == [False, False, True]
+    judge(governor, *[CALM] * 700)
+    assert judge(governor, *[CONTENDED] * 2) == [True, False]
+    assert judge(governor, *[CONTENDED] * 42).count(True) == 2  # tried again after 40 runs, as new
+
+
+def test_cpus_are_dealt_in_turn_and_all_of_them() -> None:
+    assert deal(frozenset({0, 1}), 2) == [{0}, {1}]
+    assert deal(frozenset({1, 3, 4, 5, 9}), 2) == [{1, 4, 9}, {3, 5}]
+
+
+def test_threads_that_a_call_starts_are_found() -> None:
+    done = threading.Event()
+    thread = threading.Thread(target=done.wait)
+    result, threads = starting(thread.start)
+    try:
+        assert result is None
+        assert threads == (thread.native_id,)
+    finally:
+        done.set()
+        thread.join()
+
+
+def test_what_is_no_worker_is_left_alone() -> None:
+    me = threading.get_native_id()
+    home = os.sched_getaffinity(me)
+    assert workers_of((me,), 2) is None  # not as many threads as compute units
+    assert workers_of((me,), 1) is None  # one worker cannot meet another
+    assert workers_of((), 0) is None
+    assert workers_of((me, 2**22 + 1), 2) is None  # a thread that has ended
+    assert workers_of((me,) * (len(home) + 1), len(home) + 1) is None  # fewer CPUs than workers
+    assert os.sched_getaffinity(me) == home
+
+
+def test_workers_that_have_ended_do_not_end_a_run() -> None:
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    numbers = [thread.native_id or 0 for thread in threads]
+    workers = Workers(numbers, frozenset(os.sched_getaffinity(0)))
+    done.set()
+    for thread in threads:
+        thread.join()
+    for _ in range(10):
+        workers.ran(25 * MS)
+    assert workers.apart  # nobody waits: placing them fails without a word
+
+
+@pytest.fixture(scope="module")
+def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A product of matrices that takes long enough to be judged alone."""
+    rng = np.random.default_rng(0)
+    weight = numpy_helper.from_array(rng.standard_normal((512, 512)).astype(np.float32), "w")
+    shape = [512, 512]
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["x", "w"], ["h"]),
+            helper.make_node("MatMul", ["h", "w"], ["y"]),
+        ],
+        "products",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)],
+        [weight],
+    )
+    directory = tmp_path_factory.mktemp("products")
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=10),
+        directory / "products.onnx",
+    )
+    assert (
+        main(
+            [
+                "compile",
+                "--plain",
+                str(directory / "products.onnx"),
+                "-o",
+                str(directory / "products.pkl"),
+            ]
+        )
+        == 0
+    )
+    return directory / "products.pkl"
+
+
+def placed(artifact: Path, cpus: set[int]) -> dict[str, Any]:
+    """Run PROGRAM in a process of its own, on these CPUs."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, str(artifact)],
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus),
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.mark.opencl
+def test_workers_part_when_it_is_calm_and_give_way_to_a_load(artifact: Path) -> None:
+    home = os.sched_getaffinity(0)
+    found = placed(artifact, home)
+    if found["threads"] != found["units"] or not 2 <= found["units"] <= len(home):
+        pytest.skip("the device has no worker for each of several CPUs")
+    assert found["home"] == [sorted(home)] * found["units"]
+    assert found["runs_apart"] < 200
+    apart = [set(cpus) for cpus in found["apart"]]
+    assert set.union(*apart) == home
+    assert sum(len(cpus) for cpus in apart) == len(home)  # no CPU twice
+    assert found["runs_busy"] < 2000
+    assert found["after"] == found["home"]
+
+
+@pytest.mark.opencl
+def test_on_one_cpu_nothing_is_placed(artifact: Path) -> None:
+    cpu = min(os.sched_getaffinity(0))
+    found = placed(artifact, {cpu})
+    assert found["home"] == found["apart"] == found["after"] == [[cpu]] * found["threads"]
+    assert found["runs_apart"] == 0

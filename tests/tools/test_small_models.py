@@ -1,0 +1,74 @@
+"""What the commands say of a model of one node: units that fit, one of each, no rounded zeros."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from cereal.schema import new_event, read_event
+from tests.scheduler.tiny_models import model_of, value
+from tools import cli
+from tools.subscribe import describe
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    """y = relu(x) of four elements: four operations, 32 bytes moved."""
+    path = tmp_path / "tiny.onnx"
+    node = helper.make_node("Relu", ["x"], ["y"], name="relu")
+    proto = model_of([node], [value("x", (1, 4))], [value("y", (1, 4))])
+    path.write_bytes(proto.SerializeToString())
+    return path
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert cli.main([str(word) for word in words]) == 0
+    return capsys.readouterr().out
+
+
+def test_a_small_model_is_counted_in_small_units(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "tiny.pkl"
+    compile_it = ("compile", "--plain", model, "-o", out, "--no-binary")
+    text = said(capsys, *compile_it)
+    assert ": 1 kernel, 4 FLOP, 0 B of weights, arena 0 B (0 B without reuse), " in text
+    assert "  run: 1 launch\n" in text
+    assert json.loads(said(capsys, *compile_it, "--json"))["flops"] == 4
+    for text in (said(capsys, "inspect", out), said(capsys, "inspect", "--schedule", out)):
+        assert " FLOP " in text
+        assert "MFLOP" not in text
+        assert "0.000" not in text
+    text = said(capsys, "inspect", model)
+    assert "\nwork        4 FLOP\n" in text
+    assert "\n1 node\n" in text
+
+
+@pytest.mark.opencl
+def test_a_trace_of_a_real_artifact_names_its_nodes(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out, trace = tmp_path / "tiny.pkl", tmp_path / "trace.json"
+    said(capsys, "compile", "--plain", model, "-o", out, "--no-binary")
+    text = said(capsys, "bench", out, "--iters", 3, "--no-load", "--trace", trace)
+    assert f"trace: {trace}, 3 of 3 runs" in text
+    events = json.loads(trace.read_text())["traceEvents"]
+    launches = [event for event in events if event.get("cat") == "map"]
+    assert [event["name"] for event in launches] == ["relu"] * 3
+    args = launches[0]["args"]
+    assert (args["nodes"], args["flops"], args["bytes"]) == (["relu"], 4, 32)
+    assert args["arguments"] == ["output float32[1, 4] y", "input float32[1, 4] x"]
+
+
+def test_a_rounded_zero_has_no_minus_sign() -> None:
+    event = new_event("cameraOdometry", mono_time_ns=1, valid=True)
+    event.cameraOdometry.trans = [15.0, -0.001, -0.0]
+    assert "velocity 15.00 +0.00 +0.00 m/s" in describe(
+        "cameraOdometry", read_event(event.to_bytes())
+    )
+    event = new_event("drivingModelData", mono_time_ns=1, valid=True)
+    event.drivingModelData.action.desiredCurvature = -1e-7
+    assert "curvature +0.00000 1/m" in describe("drivingModelData", read_event(event.to_bytes()))

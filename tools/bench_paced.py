@@ -1,0 +1,148 @@
+"""``modeld bench --paced``: how long a run takes after a pause, as the daemon's runs do.
+
+Back to back, caches are warm, clocks high and threads awake. The daemon runs once in 50 ms. Blocks
+of 10 runs, each after a pause of 0, 5, 30 or 50 ms, follow each other in turn until there are
+``--iters`` of each. ``p99_over_p50`` is what to look at: times of a shared machine drift.
+
+``--beside`` measures again in other company:
+
+- ``busy``: a process that never sleeps occupies one CPU;
+- ``model``: another process runs the same artifact every 50 ms;
+- ``one-cpu``: this process alone, on one CPU: what ``busy`` must not be worse than.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+import runtime
+from tools.bench import make_inputs
+from tools.errors import ToolError, UsageError
+from tools.lib.json_output import print_json
+from tools.lib.processes import Child
+from tools.lib.table import format_table
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from runtime import Program
+
+PAUSES_MS = (0, 5, 30, 50)
+BLOCK = 10
+COMPANY = ("busy", "model", "one-cpu")
+START_TIMEOUT_S = 120.0  # of the other process: loading, and building kernels
+RUN_TIMEOUT_S = 2.0  # of one run and its pause
+NEIGHBOUR = "tools.lib.paced_neighbour"
+
+Times = dict[str, dict[str, float]]
+
+
+def run(args: argparse.Namespace) -> int:
+    """Measure and print.
+
+    Raises:
+        UsageError: the arguments cannot work. ProcessError, ToolError: the other process failed.
+    """
+    if len(args.path) != 1:
+        raise UsageError(f"bench: expected one artifact, found {len(args.path)} files")
+    if args.iters < 1:
+        raise UsageError(f"--iters: expected 1 or more, found {args.iters}")
+    company = _company(args.beside)
+    path = args.path[0]
+    with runtime.load_program(path, args.device) as program:
+        entry = args.entry or program.entries[0]
+        inputs = make_inputs(program.entry_inputs(entry), args.seed)
+        model = ["--artifact", str(path), "--entry", entry]
+        if args.device:
+            model += ["--device", args.device]
+        result: dict[str, Any] = {
+            "artifact": program.manifest.name,
+            "entry": entry,
+            "device": program.stats.device,
+            "pause_ms": measure(program, inputs, entry, args.iters),
+            "beside": {},
+        }
+        cpu = ["--cpu", str(max(os.sched_getaffinity(0)))]
+        for name in company:
+            if name == "one-cpu":
+                found = _measure_alone([*cpu, *model], args.iters)
+            else:
+                with Child(name, NEIGHBOUR, cpu if name == "busy" else model) as neighbour:
+                    _wait_for_line(neighbour, START_TIMEOUT_S)
+                    found = measure(program, inputs, entry, args.iters)
+            result["beside"][name] = found
+    if args.json:
+        print_json(result)
+    else:
+        _print(result)
+    return 0
+
+
+def measure(program: Program, inputs: Mapping[str, NDArray[Any]], entry: str, runs: int) -> Times:
+    """Time paced runs.
+
+    Args:
+        program: with the entry.
+        inputs: of the entry.
+        entry: its name.
+        runs: how many after each pause.
+
+    Returns:
+        For each pause in ms, as text: `p50_ms`, `p99_ms` of a run, and `p99_over_p50`.
+    """
+    times_ms: dict[int, list[float]] = {pause: [] for pause in PAUSES_MS}
+    for _ in range(BLOCK):  # the worker threads are placed by then
+        program.run(inputs, entry)
+    while len(times_ms[PAUSES_MS[-1]]) < runs:
+        for pause, times in times_ms.items():
+            for _ in range(min(BLOCK, runs - len(times))):
+                time.sleep(pause / 1e3)
+                started_ns = time.perf_counter_ns()
+                program.run(inputs, entry)
+                times.append((time.perf_counter_ns() - started_ns) / 1e6)
+    return {str(pause): _summary(times) for pause, times in times_ms.items()}
+
+
+def _summary(times_ms: Sequence[float]) -> dict[str, float]:
+    p50, p99 = (float(value) for value in np.percentile(times_ms, (50, 99)))
+    return {"p50_ms": p50, "p99_ms": p99, "p99_over_p50": p99 / p50}
+
+
+def _company(text: str | None) -> list[str]:
+    names = [name for name in (text or "").split(",") if name]
+    for name in names:
+        if name not in COMPANY:
+            raise UsageError(f"--beside: expected some of {','.join(COMPANY)}, found {name!r}")
+    return names
+
+
+def _measure_alone(arguments: Sequence[str], runs: int) -> Times:
+    with Child("one-cpu", NEIGHBOUR, [*arguments, "--measure", str(runs)]) as child:
+        _wait_for_line(child, START_TIMEOUT_S)
+        times: Times = json.loads(_wait_for_line(child, RUN_TIMEOUT_S * runs * len(PAUSES_MS)))
+        return times
+
+
+def _wait_for_line(child: Child, timeout_s: float) -> str:
+    line = child.read_line(timeout_s)
+    if line is None:
+        raise ToolError(f"{child.name}: expected a line within {timeout_s:g} s, found none")
+    return line
+
+
+def _print(result: Mapping[str, Any]) -> None:
+    print(f"{result['artifact']}, entry {result['entry']}, on {result['device']}")
+    rows = []
+    for name, times in {"-": result["pause_ms"], **result["beside"]}.items():
+        for pause, found in times.items():
+            ratio = f"{found['p99_over_p50']:.2f}"
+            rows.append((name, int(pause), found["p50_ms"], found["p99_ms"], ratio))
+    print(format_table(("beside", "pause ms", "p50 ms", "p99 ms", "p99/p50"), rows))
