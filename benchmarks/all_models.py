@@ -153,20 +153,23 @@ def kernel_lines(found: dict[str, Any], shown: int = 12) -> list[str]:
     sgemm = found["ceilings"]["sgemm_gflops"]
     slow = len(found["flagged"])
     ceilings = f"Ceilings: {found['ceilings']['gflops']:.0f} GFLOP/s multiply-adds, {memory}"
-    launches = count_text(len(found["kernels"]), "launch")
-    total = f"{launches}, {found['kernels_ms']:.2f} ms on the device; "
+    kernels = count_text(len(found["kernels"]), "kernel")
+    launches = count_text(len(found["launches"]), "launch")
+    total = f"{kernels} in {launches}, medians, {found['kernels_ms']:.2f} ms on the device; "
     lines = [
         ceilings + (f", numpy sgemm {sgemm:.0f} GFLOP/s." if sgemm else "."),
-        total + f"over 2 % of the frame below half of their roofline (!): {slow}.",
+        total + f"over 2 % of the frame below half of their roofline (!): {slow}; all launches "
+        f"below half: {found['below_half_share']:.1%}.",
         "",
-        "| # | from | ms | share | GFLOP/s | GB/s | bound | of roofline | of sgemm |",
+        "| runs | from | ms | share | GFLOP/s | GB/s | bound | of roofline | of sgemm |",
         "|---|---|---|---|---|---|---|---|---|",
     ]
     for kernel in found["kernels"][:shown]:
         origin = short_origin(kernel["origin"])
         of_sgemm = "-" if kernel["of_sgemm"] is None else f"{kernel['of_sgemm']:.0%}"
+        runs = len(kernel["launches"])
         lines.append(
-            f"| {kernel['launch']} | {origin} | {kernel['ms']:.3f} | {kernel['share']:.1%} | "
+            f"| {runs} | {origin} | {kernel['ms']:.3f} | {kernel['share']:.1%} | "
             f"{kernel['gflops']:.0f} | {kernel['gbytes_per_s']:.1f} | {kernel['bound']} | "
             f"{kernel['of_roofline']:.0%}{' !' if kernel['flagged'] else ''} | {of_sgemm} |"
         )

@@ -19,6 +19,9 @@ _BZ2_MAGIC: Final = b"BZh"
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _ZSTD_LEVEL: Final = 10  # what logs are stored with on the device: smaller than 3, still fast
 _CHUNK: Final = 1 << 20
+# As many links as Linux follows; characters of a name that temporary files show.
+_MAX_LINKS: Final = 40
+_MAX_PREFIX: Final = 40
 
 
 class LogTruncatedWarning(UserWarning):
@@ -42,15 +45,19 @@ class LogWriter:
     nothing is left and an older file of that name stays as it was.
 
     Args:
-        path: Target; ".zst" and ".bz2" compress, any other ending does not.
+        path: Target; ".zst" and ".bz2" compress, any other ending does not. A symbolic link is
+            followed.
 
     Raises:
-        LogError: the directory cannot be written, or the codec is not installed.
+        LogError: the target is a directory, a device or a stream, its directory cannot be written,
+            or the codec is not installed.
     """
 
     def __init__(self, path: str | Path) -> None:
         self._path = Path(path)
-        self._temporary = self._path.with_name(f".{self._path.name}.{os.getpid()}.part")
+        self._target = _target_of(self._path)
+        name = f".{self._target.name[:_MAX_PREFIX]}.{os.getpid()}.part"
+        self._temporary = self._target.with_name(name)
         self._file: BinaryIO | None = None
         try:
             self._file = self._open(self._temporary)
@@ -99,7 +106,7 @@ class LogWriter:
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            self._temporary.replace(self._path)
+            self._temporary.replace(self._target)
         except OSError as error:
             self._temporary.unlink(missing_ok=True)
             raise LogError(
@@ -258,6 +265,30 @@ class _Content:
             return bz2.BZ2Decompressor(), (OSError, ValueError)
         zstd = _zstd(self._path)
         return zstd.ZstdDecompressor(), (zstd.ZstdError,)
+
+
+def _target_of(path: Path) -> Path:
+    """Follow symbolic links: what replaces a file by renaming would replace the link."""
+    # A link in /proc is an open file of a process: /dev/stdout leads there.
+    parents = [Path(os.path.realpath(link.parent)) for link in (path, *_links(path))]
+    is_stream = any(parent.is_relative_to("/proc") for parent in parents)
+    target = Path(os.path.realpath(path))
+    # What is a link still leads in circles.
+    if is_stream or target.is_symlink() or (target.exists() and not target.is_file()):
+        raise LogError(
+            f"{path}: expected an ordinary file, found a directory, device, stream or a link that "
+            "leads nowhere; name a file"
+        )
+    return target
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield what a path leads to, link by link; one that leads in circles ends."""
+    for _ in range(_MAX_LINKS):
+        if not path.is_symlink():
+            return
+        path = Path(os.path.realpath(path.parent)) / path.readlink()
+        yield path
 
 
 def _zstd(path: Path) -> Any:

@@ -24,9 +24,21 @@ from modeld.calibration import Calibration, CameraPlan
 from modeld.confidence import ConfidenceFilter, HardBrakeFilter
 from modeld.config import Config
 from modeld.desire import Desire, LaneChangeMachine
-from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
+from modeld.driving_model import (
+    DrivingModel,
+    DrivingProgram,
+    ModelInputs,
+    ModelResult,
+    check_interface,
+)
 from modeld.drop_filter import DropFilter, DropStatus
-from modeld.errors import CameraConfigError, ConfigError, InternalError, ModeldError
+from modeld.errors import (
+    CameraConfigError,
+    ConfigError,
+    InternalError,
+    ModeldError,
+    ModelInterfaceError,
+)
 from modeld.fill_message import (
     FrameInfo,
     FrameVerdict,
@@ -318,7 +330,13 @@ def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemo
     assert config.model is not None
     logger.info("loading %s", config.model)
     start_ns = time.perf_counter_ns()
-    program = runtime.load_program(config.model, config.device)
+    artifact = runtime.read_artifact(config.model)
+    # Before its kernels are built and cameras are waited for, which may never come.
+    try:
+        check_interface(artifact.manifest.metadata)
+    except ModelInterfaceError as error:
+        raise ModelInterfaceError(f"{config.model}: {error}") from error
+    program = runtime.load_program(artifact, config.device)
     resources.callback(program.close)
     logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
     transport = ZmqTransport(address=config.bus_address)

@@ -100,7 +100,7 @@ class DrivingModel:
             CameraSizeError: It was not compiled for this camera.
         """
         metadata = program.metadata
-        layout = _read_metadata(metadata)
+        layout = check_interface(metadata)
         _check_camera(metadata, camera)
         self.format = camera
         self.skip_on_drop = metadata["drop_policy"] == "skip"
@@ -197,7 +197,15 @@ class DrivingModel:
         }
 
 
-def _read_metadata(metadata: Mapping[str, Any]) -> OutputLayout:
+def check_interface(metadata: Mapping[str, Any]) -> OutputLayout:
+    """Return the output layout of a driving artifact.
+
+    Args:
+        metadata: of the artifact.
+
+    Raises:
+        ModelInterfaceError: It is not a driving model of the 2025 split interface.
+    """
     if metadata.get("interface") != INTERFACE:
         raise ModelInterfaceError(
             f"artifact metadata: expected interface {INTERFACE!r}, got "

@@ -21,6 +21,8 @@ from modeld.inputs import CarParameters, read_car_parameters
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
+# After so many polls without an answer the user is told what is missing: a second.
+PATIENCE_POLLS: Final = 10
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
 EXIT_SIGINT: Final = 130
@@ -101,6 +103,24 @@ class CameraStreams:
                 reader.close()
 
 
+class _Patience:
+    """Says once what is waited for, when it does not come at once.
+
+    Args:
+        what: is missing, and what helps.
+    """
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._polls = 0
+
+    def count(self) -> None:
+        """Count a poll without an answer."""
+        self._polls += 1
+        if self._polls == PATIENCE_POLLS:
+            logger.warning("waiting for %s", self._what)
+
+
 def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None:
     """Wait until a camera daemon offers a road or wide stream, and connect.
 
@@ -115,6 +135,10 @@ def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None
         None when stopped.
     """
     logger.info("waiting for camera streams of %r", server)
+    patience = _Patience(
+        f"camera streams of {server!r}; start the camera server, or name another one with "
+        "--camera-server"
+    )
     found: set[str] = set()
     while not stop.wait(POLL_S if found else 0.0):
         streams = available_streams(server) & {ROAD_STREAM, WIDE_STREAM}
@@ -125,8 +149,10 @@ def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None
             except FrameError as error:
                 logger.info("camera streams of %r not ready: %s", server, error)
         found = streams
-        if not found and stop.wait(POLL_S):
-            break
+        if not found:
+            patience.count()
+            if stop.wait(POLL_S):
+                break
     return None
 
 
@@ -156,11 +182,13 @@ def wait_for_car(transport: Transport, stop: threading.Event) -> CarParameters |
     """
     subscriber = transport.subscriber("carParams", conflate=True)
     logger.info("waiting for carParams; --demo uses a built-in car instead")
+    patience = _Patience("carParams on the bus; --demo uses a built-in car instead")
     try:
         while not stop.is_set():
             data = subscriber.receive(timeout_ms=int(POLL_S * 1000))
             if data is not None:
                 return read_car_parameters(read_event(data).carParams)
+            patience.count()
     finally:
         subscriber.close()
     return None

@@ -9,7 +9,6 @@ import hashlib
 import mmap
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from runtime.manifest import (
     with_digests,
 )
 from runtime.plainpickle import PlainPickleError, decode, encode
+from runtime.whole_file import whole_file
 
 PAGE: Final = 4096
 MAX_HEADER_BYTES: Final = 64 << 20
@@ -48,7 +48,7 @@ def write_artifact(
     """Write an artifact atomically: the file appears complete or not at all.
 
     Args:
-        path: where to; an existing file is replaced.
+        path: where to; an existing file is replaced, a symbolic link is followed.
         manifest: the manifest (docs/formats/artifact.md) of builtin types; `sha256` and
             `data_size` are filled in here, values already there are ignored.
         data: weights and reset values; every offset in the manifest is relative to its start.
@@ -57,36 +57,19 @@ def write_artifact(
         The hex digest of the manifest, which identifies the artifact.
 
     Raises:
-        ArtifactError: the manifest is not valid (nothing is written), or the disk refuses.
+        ArtifactError: the manifest is not valid (nothing is written), the target is no ordinary
+            file, or the disk refuses.
     """
     target = Path(path)
     header, digest = _encode_header(manifest, data)
     padding = b"\0" * (-len(header) % PAGE)
     try:
-        with tempfile.NamedTemporaryFile(
-            dir=target.parent, prefix=f".{target.name}.", suffix=".tmp", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            try:
-                file.write(header + padding)
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-                temporary.chmod(0o666 & ~_umask())
-                temporary.replace(target)
-            except BaseException:
-                temporary.unlink(missing_ok=True)
-                raise
+        with whole_file(target) as file:
+            file.write(header + padding)
+            file.write(data)
     except OSError as error:
         raise ArtifactError(f"{target}: cannot write: {error.strerror or error}") from error
     return digest
-
-
-def _umask() -> int:
-    """Return the process's umask, which tempfile ignores (it creates files as 0600)."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, str]:

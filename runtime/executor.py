@@ -7,7 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from runtime.artifact import from_memory, read_artifact
+from runtime.artifact import Artifact, from_memory, read_artifact
 from runtime.device import Device, choose_device
 from runtime.errors import ArtifactError
 from runtime.program import Program
@@ -15,11 +15,13 @@ from runtime.program_cache import ProgramCache, shared_cache
 from runtime.stats import ProgramStats
 
 
-def load_program(path: str | os.PathLike[str], device: Device | str | None = None) -> Program:
+def load_program(
+    path: str | os.PathLike[str] | Artifact, device: Device | str | None = None
+) -> Program:
     """Load an artifact onto a device.
 
     Args:
-        path: the artifact, made by `modeld compile`.
+        path: the artifact, made by `modeld compile`; or one that was read.
         device: an opened device, a name as for `choose_device`, or None for the best one.
 
     Raises:
@@ -27,14 +29,14 @@ def load_program(path: str | os.PathLike[str], device: Device | str | None = Non
         NoDeviceError: no device is usable. BuildError: a kernel does not build on it.
     """
     started_ns = time.perf_counter_ns()
-    artifact = read_artifact(path)
+    artifact = path if isinstance(path, Artifact) else read_artifact(path)
     opened = device if isinstance(device, Device) else choose_device(device)
     try:
         cache = ProgramCache(opened)
         program = Program(artifact, opened, cache, warm_up=True)
         cache.save()
     except ArtifactError as error:
-        raise ArtifactError(f"{path}: {error}") from error
+        raise ArtifactError(f"{artifact.path or 'artifact'}: {error}") from error
     program.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
     return program
 

@@ -9,11 +9,11 @@ import atexit
 import functools
 import hashlib
 import logging
-import warnings
 from pathlib import Path
 from typing import Final
 
 from runtime.cache_dir import cache_dir
+from runtime.compiler_output import build
 from runtime.device import Device, DeviceInfo
 from runtime.entry_store import EntryStore
 from runtime.errors import BuildError, compiler_error, first_line
@@ -109,14 +109,14 @@ class ProgramCache:
     def _load(self, binary: bytes, options: str, origin: str) -> cl.Program | None:
         try:
             program = cl.Program(self.device.context, [self.device.handle], [binary])
-            return _build(program, options)
+            return build(program, options)
         except cl.Error as error:
             logger.info("%s: the driver refuses it (%s); building it", origin, first_line(error))
             return None
 
     def _compile(self, spec: ProgramSpec) -> cl.Program:
         try:
-            return _build(cl.Program(self.device.context, spec.source), spec.options)
+            return build(cl.Program(self.device.context, spec.source), spec.options)
         except cl.Error as error:
             raise BuildError(
                 f"{self.device.info.name}: a program does not build: {compiler_error(error)}"
@@ -177,12 +177,3 @@ def binary_of(program: cl.Program) -> bytes:
     binaries = program.get_info(cl.program_info.BINARIES)
     assert isinstance(binaries, list)
     return bytes(binaries[0]) if binaries and binaries[0] else b""
-
-
-def _build(program: cl.Program, options: str) -> cl.Program:
-    pocl_directory.ensure()
-    with warnings.catch_warnings():
-        # A log that is not empty is a warning to pyopencl; for us it is for those who debug.
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        program.build(options)
-    return program

@@ -15,6 +15,7 @@ from runtime.errors import RuntimeFault
 from runtime.manifest import BufferSpec, KernelSpec, Manifest
 from runtime.origin import short_origin
 from runtime.profile import Span
+from runtime.whole_file import whole_file
 
 # About 20 MB of JSON, which viewers open in seconds.
 MAX_EVENTS = 20_000
@@ -113,10 +114,8 @@ def write_trace(path: str | os.PathLike[str], trace: dict[str, Any]) -> None:
         RuntimeFault: the file cannot be written.
     """
     target = Path(path)
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(trace), encoding="utf-8")
-        temporary.replace(target)
+        with whole_file(target) as file:
+            file.write(json.dumps(trace).encode())
     except OSError as error:
-        temporary.unlink(missing_ok=True)
         raise RuntimeFault(f"{target}: cannot write: {error.strerror or error}") from error

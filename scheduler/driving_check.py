@@ -15,9 +15,10 @@ from runtime.device import Device, choose_device
 from runtime.entry import TensorSpec
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
+from scheduler.check_runs import copied
 from scheduler.compile import CompiledModel, CompileOptions, compile_plain, driving_sizes
 from scheduler.onnx_import import OnnxModel, load_model
-from scheduler.self_check import Array, Arrays, Report, Seen, copied, different, round_trip, verify
+from scheduler.self_check import Array, Arrays, Report, Seen, different, round_trip, verify
 
 # For each camera.
 FRAMES = 4

@@ -84,6 +84,12 @@ def viz(name: str) -> Path | None:
     return Path(text)
 
 
+def viz_file() -> Path | None:
+    """Return the path that VIZ names; None where it names none, or leaves the name to us."""
+    path = viz("a")
+    return path if path == viz("b") else None
+
+
 def schedule_cache() -> bool:
     """Return whether compiled graphs are kept and taken again."""
     return os.environ.get(SCHEDULE_CACHE, "").strip() != "0"

@@ -92,7 +92,7 @@ class Reference:
         self.why_not = why
         model = self._source if isinstance(self._source, OnnxModel) else load_model(self._source)
         try:
-            self._session = _Evaluator(_whole(model))
+            self._session = _Evaluator(whole_model(model))
         except Exception as error:
             raise ModelError(
                 f"{model.name}: no reference takes the model: {one_line(error)}; compile it "
@@ -139,13 +139,13 @@ class _Evaluator:
 def _data(source: str | Path | OnnxModel) -> str | bytes:
     if not isinstance(source, OnnxModel):
         return str(source)
-    model = _whole(source)
+    model = whole_model(source)
     if model.ByteSize() > MAX_BYTES:
         raise ModelError(f"{source.name}: more than 2 GiB; give the file, not the model")
     return bytes(model.SerializeToString())
 
 
-def _whole(model: OnnxModel) -> onnx.ModelProto:
+def whole_model(model: OnnxModel) -> onnx.ModelProto:
     """Return a model with the data of its initializers, which may have stayed in other files."""
     missing = {
         tensor.name

@@ -1,6 +1,7 @@
 """Seeded inputs for a model: values that it could be given, by element type.
 
-    floats                     standard normal, rounded to the type
+    floats                     standard normal, rounded to the type; or special values
+                               (`hostile_inputs`)
     bool                       even odds
     8 bits and fewer           the whole range of the type: images, quantised values
     wider integers             0 to 15
@@ -23,6 +24,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
+from scheduler.hostile_inputs import Kind, special_floats, units_of
 from scheduler.onnx_import import OnnxModel
 from scheduler.onnx_import.element_types import CARRIED
 from scheduler.onnx_import.probe import infer
@@ -40,7 +42,10 @@ _DIVIDES = frozenset({"Div", "Mod"})
 
 
 def sample_inputs(
-    model: OnnxModel, shapes: Mapping[str, Shape], rng: np.random.Generator
+    model: OnnxModel,
+    shapes: Mapping[str, Shape],
+    rng: np.random.Generator,
+    kind: Kind = Kind.NORMAL,
 ) -> dict[str, Array]:
     """Return an array for each input, in the element type of the model (bfloat16, ... too).
 
@@ -48,12 +53,17 @@ def sample_inputs(
         model: whose inputs they are.
         shapes: of the inputs, by name, symbolic dimensions bound; inputs not named are left out.
         rng: where values come from.
+        kind: what floats are.
     """
+    units = units_of(model) if kind is Kind.GRID else ()
     roles = integer_roles(model, shapes)
     made = {}
     for value in model.inputs:
         if value.name in shapes:
             code, shape = value.type.tensor_type.elem_type, shapes[value.name]
+            if is_float(code):
+                made[value.name] = _floats(code, special_floats(kind, shape, units, rng))
+                continue
             array = _values(code, shape, roles.limits.get(value.name), rng)
             if value.name in roles.divisors:
                 array = np.where(array == 0, 1, array).astype(array.dtype)
@@ -61,13 +71,24 @@ def sample_inputs(
     return made
 
 
+def is_float(code: int) -> bool:
+    """Tell whether an element type of ONNX is one of floats, of any width."""
+    carried = CARRIED.get(code)
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    return dtype.kind == "f" or (carried is not None and carried.format is not None)
+
+
+def _floats(code: int, values: Array) -> Array:
+    dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    with np.errstate(over="ignore"):
+        return np.asarray(values.astype(np.float32).astype(dtype))
+
+
 def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator) -> Array:
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(code))
     carried = CARRIED.get(code)
     if dtype == np.bool_:
         return rng.integers(0, 2, shape).astype(np.bool_)
-    if dtype.kind == "f" or (carried is not None and carried.format is not None):
-        return np.asarray(rng.standard_normal(shape).astype(np.float32).astype(dtype))
     if limit is not None:
         return rng.integers(0, max(limit, 1), shape).astype(dtype)
     if carried is not None:

@@ -13,32 +13,26 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
-from runtime.artifact import from_memory
 from runtime.device import Device, choose_device
-from runtime.executor import Program, load_program
-from runtime.program_cache import shared_cache
+from runtime.executor import load_program
+from scheduler.arbitration import Arbiter
+from scheduler.check_runs import Run, Subject, input_shapes, judged, run_both, unchanged
 from scheduler.compile import CompiledModel
 from scheduler.errors import SelfCheckError
+from scheduler.hostile_inputs import Kind
+from scheduler.model_rounding import rounding_of
 from scheduler.node import toposort
-from scheduler.onnx_backend_arrays import from_storage, to_storage
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model, load_model
 from scheduler.onnx_import.element_types import storage_dtype
 from scheduler.ops import Op
-from scheduler.output_check import OutputCheck, check_output, check_parts
+from scheduler.output_check import OutputCheck, Rounding, check_output
 from scheduler.reference_runner import Reference
-from scheduler.sample_inputs import sample_inputs
 from scheduler.tensor import Tensor
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
-
-SEEDS = 2
-# An output that did not change gets this many seeds in all before anybody hears of it.
-MOST_SEEDS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +42,15 @@ class Report:
     Attributes:
         model: name of what was checked.
         reference: the implementation it was compared with, and why not onnxruntime.
-        seeds: how many sets of inputs were run.
+        seeds: how many sets of standard normals were run.
         outputs: the worst comparison of each output over all seeds, worst first.
         parts: the same for each output slice by its own largest value, for information.
         constant: outputs that depend on no input.
         unchanged: outputs that never changed, neither here nor in the reference.
         failures: one sentence each; empty if all is well.
+        kinds: the other kinds of inputs that were run.
+        left_out: those that were not, with the reason.
+        reason: why more than the usual difference is allowed; "" if it is not.
     """
 
     model: str
@@ -64,6 +61,9 @@ class Report:
     constant: tuple[str, ...]
     unchanged: tuple[str, ...]
     failures: tuple[str, ...]
+    kinds: tuple[str, ...] = ()
+    left_out: tuple[str, ...] = ()
+    reason: str = ""
 
     def require(self) -> None:
         """Do nothing if all is well.
@@ -85,6 +85,9 @@ class Report:
             "constant": list(self.constant),
             "unchanged": list(self.unchanged),
             "failures": list(self.failures),
+            "kinds": list(self.kinds),
+            "left_out": list(self.left_out),
+            "reason": self.reason,
         }
 
 
@@ -97,6 +100,7 @@ def _plain(check: OutputCheck) -> dict[str, Any]:
         "part": check.part,
         "tolerance": check.tolerance,
         "problem": check.problem,
+        "note": check.note,
     }
 
 
@@ -118,14 +122,18 @@ def verify(
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
     opened = device if isinstance(device, Device) else choose_device(device)
-    imported = _import_as_compiled(model, _input_shapes(compiled))
+    imported = _import_as_compiled(model, input_shapes(compiled))
     constant = _constant_outputs(imported)
     reference = Reference(source)
-    runs = _run_both(compiled, model, reference, opened, constant)
-    half = bool(compiled.manifest["metadata"].get("precision")) or _has_halves(model)
-    checks, parts = _worst(runs, half=half, slices=imported.metadata.output_slices)
-    still = _unchanged(runs, constant)
-    stuck = [name for name in still if not _is_still(runs, name, half=half)]
+    rounding, reason = rounding_of(
+        model, stores_halves=bool(compiled.manifest["metadata"].get("precision"))
+    )
+    subject = Subject(compiled, model, imported, rounding)
+    runs, left_out = run_both(subject, reference, opened, constant)
+    checks, parts = judged(runs, subject, Arbiter(source, rounding))
+    normal = [run for run in runs if run.kind is Kind.NORMAL]
+    still = unchanged(normal, constant)
+    stuck = [name for name in still if not _is_still(normal, name, rounding)]
     advice = _advice(compiled)
     failures = [f'output "{c.name}"{_at(c)} is {c.problem}; {advice}' for c in checks if c.problem]
     failures += [f'output "{n}" is the same for all inputs, not in the reference' for n in stuck]
@@ -134,19 +142,16 @@ def verify(
     return Report(
         model.name,
         f"{reference.name}{why}",
-        len(runs),
+        len(normal),
         tuple(checks),
         tuple(parts),
         constant,
         tuple(name for name in still if name not in stuck),
         tuple(failures),
+        tuple(dict.fromkeys(run.kind.value for run in runs if run.kind is not Kind.NORMAL)),
+        tuple(f"{kind}: {why}" for kind, why in left_out.items()),
+        reason,
     )
-
-
-def _input_shapes(compiled: CompiledModel) -> dict[str, tuple[int, ...]]:
-    buffers = compiled.manifest["buffers"]
-    used = (buffers[index] for index in compiled.manifest["entries"]["run"]["inputs"])
-    return {buffer["name"]: tuple(buffer["shape"]) for buffer in used}
 
 
 def _import_as_compiled(model: OnnxModel, shapes: Mapping[str, tuple[int, ...]]) -> ImportedModel:
@@ -169,87 +174,11 @@ def _constant_outputs(imported: ImportedModel) -> tuple[str, ...]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """Inputs and outputs as the device has them; outputs of both as the model types them."""
-
-    given: dict[str, Array]
-    raw: dict[str, Array]
-    found: dict[str, Array]
-    expected: dict[str, Array]
-
-
-def _run_both(
-    compiled: CompiledModel,
-    model: OnnxModel,
-    reference: Reference,
-    device: Device,
-    constant: Sequence[str],
-) -> list[_Run]:
-    """Run both on seeded inputs, until every output that can change has changed or seeds end."""
-    codes = {
-        v.name: v.type.tensor_type.elem_type for v in (*model.inputs, *model.proto.graph.output)
-    }
-    shapes = _input_shapes(compiled)
-    runs: list[_Run] = []
-    artifact = from_memory(compiled.manifest, compiled.data)
-    with Program(artifact, device, shared_cache(device)) as program:
-        while len(runs) < SEEDS or (len(runs) < MOST_SEEDS and _unchanged(runs, constant)):
-            feeds = sample_inputs(model, shapes, np.random.default_rng(len(runs)))
-            given = {name: to_storage(array, codes[name]) for name, array in feeds.items()}
-            raw = copied(program.run(given))
-            found = {name: from_storage(array, codes[name]) for name, array in raw.items()}
-            runs.append(_Run(given, raw, found, reference.run(feeds)))
-    return runs
-
-
-def _worst(
-    runs: Sequence[_Run], *, half: bool, slices: Mapping[str, tuple[int, int]]
-) -> tuple[list[OutputCheck], list[OutputCheck]]:
-    """Return the worst comparison of each output, and of each output slice, worst first."""
-    outputs: dict[str, OutputCheck] = {}
-    parts: dict[str, OutputCheck] = {}
-    width = max((stop for _, stop in slices.values()), default=0)
-    for run in runs:
-        for name, expected in run.expected.items():
-            found = run.found[name]
-            inside = slices if expected.ndim and expected.shape[-1] >= width else {}
-            _keep(outputs, check_output(name, found, expected, half=half, slices=inside))
-            if found.shape == expected.shape:
-                for part in check_parts(name, found, expected, inside):
-                    _keep(parts, part)
-    order: list[list[OutputCheck]] = [
-        sorted(checks.values(), key=lambda check: -check.excess) for checks in (outputs, parts)
-    ]
-    return order[0], order[1]
-
-
-def _keep(worst: dict[str, OutputCheck], check: OutputCheck) -> None:
-    if check.name not in worst or check.excess > worst[check.name].excess:
-        worst[check.name] = check
-
-
-def _unchanged(runs: Sequence[_Run], constant: Sequence[str]) -> list[str]:
-    """Return the outputs that depend on an input, but are the same for all seeds."""
-    return [
-        name
-        for name, first in runs[0].raw.items()
-        if name not in constant
-        and first.size
-        and all(run.raw[name].tobytes() == first.tobytes() for run in runs[1:])
-    ]
-
-
-def _is_still(runs: Sequence[_Run], name: str, *, half: bool) -> bool:
+def _is_still(runs: Sequence[Run], name: str, rounding: Rounding) -> bool:
     """Whether the reference did not change either, but for roundings."""
     first = runs[0].expected[name]
-    return not any(check_output(name, r.expected[name], first, half=half).problem for r in runs[1:])
-
-
-def _has_halves(model: OnnxModel) -> bool:
-    values = (*model.inputs, *model.proto.graph.output)
-    return any(v.type.tensor_type.elem_type == TensorProto.FLOAT16 for v in values) or any(
-        array.dtype == np.float16 for array in model.constants.values()
+    return not any(
+        check_output(name, run.expected[name], first, rounding=rounding).problem for run in runs[1:]
     )
 
 
@@ -293,8 +222,3 @@ def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) ->
 def different(before: Arrays, after: Arrays) -> list[str]:
     """Return the names of outputs that are not the same, bit by bit."""
     return [name for name in before if before[name].tobytes() != after[name].tobytes()]
-
-
-def copied(outputs: Arrays) -> dict[str, Array]:
-    """Return outputs that the next run does not overwrite."""
-    return {name: array.copy() for name, array in outputs.items()}

@@ -19,7 +19,6 @@ kernel cache filled and empty, from the file to ready for the first frame.
 from __future__ import annotations
 
 import importlib
-import json
 import os
 import subprocess
 import sys
@@ -35,6 +34,9 @@ from runtime.origin import short_origin
 from runtime.quantities import count_text, flops_text
 from runtime.trace import MAX_EVENTS
 from tools.errors import ToolError, UsageError
+from tools.lib.bindings import add_bind
+from tools.lib.constants import add_constant
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_size, format_table
 
@@ -100,6 +102,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options = parser.add_argument_group("of these")
     options.add_argument("--threads", type=int, default=2, help="--against: of everybody (2)")
     options.add_argument("--blocks", type=int, default=8, help="--against: blocks of 20 runs (8)")
+    add_bind(options)
+    add_constant(options)
     options.add_argument(
         "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
     )
@@ -115,6 +119,8 @@ def run(args: argparse.Namespace) -> int:
     Raises:
         UsageError: the arguments cannot work. RuntimeFault: the artifact or device is not right.
     """
+    if args.against is None and (args.bind or args.constant):
+        raise UsageError("--bind and --constant are for --against; an artifact has them built in")
     mode = next((name for name in MODES if getattr(args, name) not in (None, False)), None)
     if mode in (None, "roofline"):
         if len(args.path) != 1:
@@ -147,7 +153,7 @@ def _run_artifact(args: argparse.Namespace) -> int:
     if args.json:
         if args.profile:
             result["per_kernel"] = [_kernel_row(kernel_time) for kernel_time in times]
-        print(json.dumps(result))
+        print_json(result)
     else:
         _print_tables(result, times, len(times) if args.profile else SHOWN_KERNELS)
         if args.trace:

@@ -3,12 +3,12 @@
 Each block is 20 frames after a pause of 0.4 s; a round is one block of everybody, in rotating
 order. Ratios are ours / theirs within one round. Of a peer with several settings the one with the
 smaller median counts. What is compared is one call of ``Program.run`` (inputs copied, kernels run,
-outputs copied) with one bare call of the peer, whose inputs are in place already.
+outputs copied) with one bare call of the peer, whose inputs are in place already. Sizes and values
+that `--bind` and `--constant` fix are fixed for everybody: peers get a file that has them.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 from contextlib import ExitStack
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.quantities import count_text
 from tools.errors import UsageError
+from tools.lib.bindings import parse_bindings
 from tools.lib.blocks import (
     FRAMES,
     PAUSE_S,
@@ -26,6 +27,8 @@ from tools.lib.blocks import (
     max_relative_error,
     measure_rounds,
 )
+from tools.lib.constants import with_constants
+from tools.lib.json_output import print_json
 from tools.lib.peers import check_installed, open_peer, version_of
 from tools.lib.table import format_table
 
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
 
 OURS = "ours"
 DEFAULT_CAMERA = "1928x1208"
+# protobuf writes 2 GiB at most; weights of larger models go into a file beside it.
+MAX_INLINE_BYTES = 2**31 - 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +98,10 @@ def run(args: argparse.Namespace) -> int:
             f"--against: expected MODEL.onnx, or VISION.onnx POLICY.onnx for the whole driving "
             f"program, found {count_text(len(args.path), 'file')}"
         )
+    if len(args.path) > 1 and (args.bind or args.constant):
+        raise UsageError(
+            "--bind and --constant need one model; a driving program fixes all its inputs"
+        )
     if args.blocks < 1:
         raise UsageError(f"--blocks: expected 1 or more, found {args.blocks}")
     cores = len(os.sched_getaffinity(0))
@@ -102,7 +111,7 @@ def run(args: argparse.Namespace) -> int:
     limit_threads(args.threads, args.device)
     result = measure(args, names)
     if args.json:
-        print(json.dumps(as_json(result)))
+        print_json(as_json(result))
     else:
         _print_result(result)
     return 0
@@ -130,7 +139,7 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
     """Compile the model, open it in every peer, and run all of them in alternating blocks.
 
     Args:
-        args: of the command: path, threads, blocks, seed, device, camera.
+        args: of the command: path, bind, constant, threads, blocks, seed, device, camera.
         names: of peers, installed.
     """
     from runtime import load_program
@@ -141,10 +150,11 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
         artifact = _compile(paths, directory / "ours.pkl", args)
         program = stack.enter_context(load_program(artifact, args.device))
         ours, inputs = _our_run(program, paths, args.seed)
+        theirs = _files_of_peers(args, inputs, directory)
         variants = {
             f"{name}: {variant.options}": variant
             for name in names
-            for variant in _open_all(name, paths, inputs, args.threads)
+            for variant in _open_all(name, theirs, inputs, args.threads)
         }
         runs = {OURS: ours} | {key: variant.run for key, variant in variants.items()}
         blocks = measure_rounds(runs, args.blocks, FRAMES, PAUSE_S)
@@ -174,9 +184,10 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
 
 
 def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
-    """Compile as ``modeld compile`` does without further options."""
+    """Compile as ``modeld compile`` does with `--bind` and `--constant`."""
     from runtime.device import choose_device
     from scheduler.compile import compile_driving, compile_plain
+    from scheduler.onnx_import import load_model
     from scheduler.targets import AUTO, target_for
     from scheduler.tuned_table import table_for
     from tools.compile import parse_camera
@@ -184,12 +195,38 @@ def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> P
     info, spec = choose_device(args.device).info, target_for(AUTO, args.device)
     table = table_for(spec.target, info.name, info.driver)
     if len(paths) == 1:
-        compiled = compile_plain(paths[0], target=spec, tables=lambda _: table)
+        model = with_constants(load_model(paths[0]), args.constant)
+        bind = parse_bindings(args.bind)
+        compiled = compile_plain(model, bind=bind, target=spec, tables=lambda _: table)
     else:
         cameras = [parse_camera(args.camera or DEFAULT_CAMERA)]
         compiled = compile_driving(paths[0], paths[1], cameras, target=spec, tables=lambda _: table)
     compiled.build(args.device).write(target)
     return target
+
+
+def _files_of_peers(
+    args: argparse.Namespace, inputs: Sequence[Mapping[str, NDArray[Any]]], directory: Path
+) -> Sequence[Path]:
+    """Return the files that peers open; one of its own where sizes or inputs are fixed."""
+    paths: list[Path] = args.path
+    if not args.bind and not args.constant:
+        return paths
+    import onnx
+
+    from scheduler.onnx_import import load_model
+    from scheduler.reference_runner import whole_model
+
+    proto = onnx.ModelProto()
+    proto.CopyFrom(whole_model(with_constants(load_model(paths[0]), args.constant)))
+    for value in proto.graph.input:
+        sizes = inputs[0][value.name].shape if value.name in inputs[0] else ()
+        for dim, size in zip(value.type.tensor_type.shape.dim, sizes, strict=False):
+            dim.dim_value = size
+    fixed = directory / paths[0].name
+    beside = proto.ByteSize() > MAX_INLINE_BYTES
+    onnx.save(proto, fixed, save_as_external_data=beside, location=f"{fixed.name}.data")
+    return [fixed]
 
 
 def _our_run(

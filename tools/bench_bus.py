@@ -14,7 +14,6 @@ Both processes use CLOCK_MONOTONIC, so one-way times need no round trip.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import time
@@ -26,6 +25,7 @@ from cereal.frames import FrameRingReader
 from cereal.transport import ZmqTransport
 from tools.errors import ToolError, UsageError
 from tools.lib.bench_publisher import MESSAGE_BYTES, PACE_NS, STAMP, STREAM
+from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--bus: expected no file, found {args.path[0]}")
     result = measure()
     if args.json:
-        print(json.dumps(result))
+        print_json(result)
     else:
         _print_result(result)
     return 0

@@ -31,6 +31,7 @@ from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools.errors import ArtifactMismatchError, ToolError, UsageError
+from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
     size = _camera_size(args.model, args.camera)
     result = measure(args.model, size, args.daemon, args.device)
     if args.json:
-        print(json.dumps(result))
+        print_json(result)
     else:
         _print_result(result)
     return 0

@@ -23,6 +23,7 @@ import numpy as np
 import runtime
 from tools.bench import make_inputs
 from tools.errors import ToolError, UsageError
+from tools.lib.json_output import print_json
 from tools.lib.processes import Child
 from tools.lib.table import format_table
 
@@ -79,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
                     found = measure(program, inputs, entry, args.iters)
             result["beside"][name] = found
     if args.json:
-        print(json.dumps(result))
+        print_json(result)
     else:
         _print(result)
     return 0

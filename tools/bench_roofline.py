@@ -7,7 +7,6 @@ have done. See ``tools.lib.roofline`` for the sums.
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -16,12 +15,16 @@ from runtime.origin import short_origin
 from runtime.quantities import count_text
 from tools.bench import make_inputs
 from tools.lib.ceilings import CeilingProbe, Ceilings, describe
+from tools.lib.json_output import print_json
 from tools.lib.roofline import (
     FLAG_ROOFLINE,
     FLAG_SHARE,
+    KernelRow,
     RooflineRow,
+    make_kernels,
     make_rows,
     quietest,
+    share_below,
     weight_bytes_of,
 )
 from tools.lib.table import format_table
@@ -56,29 +59,28 @@ def run(args: argparse.Namespace) -> int:
         rows = make_rows(quietest(profiles), weights, ceilings)
         name = program.manifest.name
     if args.json:
-        print(json.dumps(as_json(name, entry, device.info.name, ceilings, rows)))
+        measured = {"artifact": name, "entry": entry, "device": device.info.name}
+        print_json({**measured, **as_json(ceilings, rows)})
     else:
         print(f"{name}, entry {entry}, on {device.info.name}")
         _print_rows(ceilings, rows)
     return 0
 
 
-def as_json(
-    name: str, entry: str, device: str, ceilings: Ceilings, rows: Sequence[RooflineRow]
-) -> dict[str, Any]:
-    """Return the object of ``--json``."""
+def as_json(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> dict[str, Any]:
+    """Return what ``--json`` says of the launches."""
+    kernels = make_kernels(rows, ceilings)
     return {
-        "artifact": name,
-        "entry": entry,
-        "device": device,
         "ceilings": {
             "gflops": ceilings.gflops,
             "sgemm_gflops": ceilings.sgemm_gflops or None,
             "gbytes_per_s": {level.name: level.gbytes_per_s for level in ceilings.levels},
         },
         "kernels_ms": sum(row.ms for row in rows),
-        "flagged": [row.launch for row in rows if row.flagged],
-        "kernels": [{**asdict(row), "origin": list(row.origin)} for row in rows],
+        "flagged": [kernel.name for kernel in kernels if kernel.flagged],
+        "below_half_share": share_below(rows),
+        "kernels": [asdict(kernel) for kernel in kernels],
+        "launches": [asdict(row) for row in rows],
     }
 
 
@@ -97,34 +99,37 @@ def explain_excess(rows: Sequence[RooflineRow]) -> list[str]:
 def _print_rows(ceilings: Ceilings, rows: Sequence[RooflineRow]) -> None:
     for line in describe(ceilings):
         print(f"  ceiling  {line}")
+    kernels = make_kernels(rows, ceilings)
     cells = [
         (
-            row.launch,
-            row.name,
-            row.ms,
-            row.min_ms,
-            f"{row.share:.1%}",
-            row.flops / 1e6,
-            row.bytes_moved / 1e6,
-            round(row.gflops),
-            round(row.gbytes_per_s),
-            row.bound,
-            f"{row.of_roofline:.0%}" + (" !" if row.flagged else ""),
-            "-" if row.of_sgemm is None else f"{row.of_sgemm:.0%}",
-            short_origin(row.origin),
+            kernel.name,
+            len(kernel.launches),
+            kernel.ms,
+            kernel.min_ms,
+            f"{kernel.share:.1%}",
+            kernel.flops / 1e6,
+            kernel.bytes_moved / 1e6,
+            round(kernel.gflops),
+            round(kernel.gbytes_per_s),
+            kernel.bound,
+            f"{kernel.of_roofline:.0%}" + (" !" if kernel.flagged else ""),
+            "-" if kernel.of_sgemm is None else f"{kernel.of_sgemm:.0%}",
+            short_origin(kernel.origin),
         )
-        for row in rows
+        for kernel in kernels
     ]
-    header = ("#", "kernel", "ms", "min", "share", "Mflop", "MB", "GFLOP/s", "GB/s", "bound")
-    print(
-        f"\n{count_text(len(rows), 'launch')}, {sum(row.ms for row in rows):.3f} ms on the device:"
-    )
+    header = ("kernel", "runs", "ms", "min", "share", "Mflop", "MB", "GFLOP/s", "GB/s", "bound")
+    total_ms = sum(row.ms for row in rows)
+    counts = f"{count_text(len(kernels), 'kernel')} in {count_text(len(rows), 'launch')}"
+    print(f"\n{counts}, medians, {total_ms:.3f} ms together:")
     print(format_table((*header, "of roof", "of sgemm", "from"), cells))
-    for line in explain_excess(rows):
-        print(line)
-    flagged = [row for row in rows if row.flagged]
-    print(
-        f"\n(!) over {FLAG_SHARE:.0%} of the frame, with less than {FLAG_ROOFLINE:.0%} of the "
-        f"roofline: {count_text(len(flagged), 'launch')}, {sum(row.share for row in flagged):.0%} "
-        "of the frame together"
+    print("\n".join(["", _verdict(kernels, rows), *explain_excess(rows)]))
+
+
+def _verdict(kernels: Sequence[KernelRow], rows: Sequence[RooflineRow]) -> str:
+    flagged = [kernel for kernel in kernels if kernel.flagged]
+    return (
+        f"kernels over {FLAG_SHARE:.0%} of the frame and below {FLAG_ROOFLINE:.0%} of their "
+        f"roofline (!): {len(flagged)}, {sum(kernel.share for kernel in flagged):.1%} of the "
+        f"frame; all launches below {FLAG_ROOFLINE:.0%}, small ones too: {share_below(rows):.1%}"
     )

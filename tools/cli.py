@@ -95,8 +95,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code, see ``EXIT_CODES``.
     """
+    if argv is not None:
+        return _run_command(argv)
+    # The process is ours. What a signal could interrupt between here and its end is Python's own
+    # shutdown, which would end in a traceback and the raw signal when all the work is done.
+    code = EXIT_INTERRUPTED
+    try:
+        try:
+            code = _run_command(sys.argv[1:])
+        finally:
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+    except KeyboardInterrupt:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    return code
+
+
+def _run_command(argv: Sequence[str]) -> int:
     _open_standard_streams()
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    arguments = list(argv)
     # -v and -q are read again by the parser; here they only decide how an error is shown.
     show_traceback = _count_verbosity(arguments) >= 2
     previous_handler = _install_sigterm_handler()

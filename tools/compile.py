@@ -9,7 +9,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -48,6 +47,7 @@ from tools.lib.constants import add_constant, with_constants
 from tools.lib.describe_check import describe_check
 from tools.lib.describe_precision import describe_precision
 from tools.lib.describe_tuning import describe_tuning
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.target_report import TargetReport, describe_target, target_report
 
@@ -273,7 +273,8 @@ def _progress(what: str, done: int, total: int) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write; returns the exit code."""
-    check_outputs({"-o": Path(args.output), "--viz": args.viz}, map(Path, args.model))
+    page = {"VIZ": flags.viz_file()} if args.viz is None else {"--viz": args.viz}
+    check_outputs({"-o": Path(args.output), **page}, map(Path, args.model))
     started = time.perf_counter()
     tuned: list[Tuned] = []
     compiled, drawn = _compile_and_draw(args, tuned)
@@ -304,7 +305,7 @@ def run(args: argparse.Namespace) -> int:
     for note in report["notes"]:
         print(f"note: {note}", file=sys.stderr)
     if args.json:
-        print(json.dumps(report))
+        print_json(report)
         return 0
     _print_sizes(report)
     for line in (*describe_precision(precision), *describe_check(checks)):

@@ -41,6 +41,7 @@ from tools.lib.demo_camera import DRIVE_HZ, MOUNTING, demo_cameras
 from tools.lib.demo_drive import DemoDrive
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
+from tools.lib.json_output import print_json
 from tools.lib.picture import encode_jpeg
 from tools.lib.processes import Child, ProcessError
 from tools.lib.report import MAX_PICTURES, Picture, Report, describe_models, write_report
@@ -310,7 +311,7 @@ def _print_result(plan: Plan, drive: DriveLog, logged: Mapping[str, int]) -> int
             "log": str(plan.log),
             "report": str(plan.report),
         }
-        print(json.dumps(result))
+        print_json(result)
     else:
         counts = ", ".join(f"{count} {name}" for name, count in messages.items())
         frames = count_text(plan.frames, "camera frame")

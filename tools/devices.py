@@ -9,9 +9,9 @@ Example::
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING
 
+from tools.lib.json_output import print_json
 from tools.lib.table import format_size, format_table
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     usable = [info for info in devices if not info.problem]
     auto = usable[0].index if usable else None
     if args.json:
-        print(json.dumps({"devices": [dataclasses.asdict(d) for d in devices], "auto": auto}))
+        print_json({"devices": [dataclasses.asdict(d) for d in devices], "auto": auto})
     elif devices:
         rows = [
             (

@@ -9,15 +9,15 @@ The input file holds one array per input, by name; ``modeld inspect`` shows name
 
 from __future__ import annotations
 
-import json
-import os
 import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from runtime.whole_file import whole_file
 from tools.errors import UsageError
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table
 
@@ -58,9 +58,9 @@ def run(args: argparse.Namespace) -> int:
     _write_arrays(args.outputs, outputs)
     rows = [_describe(name, array) for name, array in outputs.items()]
     if args.json:
-        print(json.dumps({"run_ms": run_ms, "outputs": rows}))
+        print_json({"run_ms": run_ms, "outputs": rows})
     else:
-        header = ("output", "dtype", "shape", "min", "max")
+        header = ("output", "dtype", "shape", "min", "max", "not finite")
         print(format_table(header, [list(row.values()) for row in rows]))
     return 0
 
@@ -85,15 +85,11 @@ def _read_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _write_arrays(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with whole_file(path) as file:
             np.savez(file, allow_pickle=False, **arrays)
-        temporary.replace(path)
     except OSError as error:
         raise UsageError(f"{path}: cannot write: {error.strerror or error}") from error
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _describe(name: str, array: NDArray[Any]) -> dict[str, Any]:
@@ -103,4 +99,6 @@ def _describe(name: str, array: NDArray[Any]) -> dict[str, Any]:
         "shape": list(array.shape),
         "min": array.min().item() if array.size else None,
         "max": array.max().item() if array.size else None,
+        # NaN and infinities: with --json, min and max are null then.
+        "not_finite": int((~np.isfinite(array)).sum()),
     }

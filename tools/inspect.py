@@ -14,12 +14,12 @@ The kind of file is told from its first bytes, never from its name.
 from __future__ import annotations
 
 import importlib
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
 from tools.errors import InspectError, UsageError
 from tools.lib.bindings import add_bind, parse_bindings
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table, printable
 
@@ -99,7 +99,7 @@ def run(args: argparse.Namespace) -> int:
     more = {"bind": bind, "nodes": args.nodes} if kind == "onnx" else {}
     facts, sections = describer.describe(args.file, **more)
     if args.json:
-        print(json.dumps({"kind": kind, "file": args.file.name, **facts}))
+        print_json({"kind": kind, "file": args.file.name, **facts})
         return 0
     print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
     _print_sections(sections)
@@ -119,7 +119,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
 
         write_page(args.viz, scheduled.manifest, scheduled.traces)
     if args.json:
-        print(json.dumps({"kind": kind, "file": args.file.name, **facts}))
+        print_json({"kind": kind, "file": args.file.name, **facts})
         return 0
     print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
     _print_sections(sections)

@@ -9,14 +9,13 @@ Example::
 
 from __future__ import annotations
 
-import json
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from runtime.quantities import flops_text
+from runtime.whole_file import whole_file
 from tools.errors import UsageError
+from tools.lib.json_output import print_json
 
 if TYPE_CHECKING:
     import argparse
@@ -64,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     written = write_models(args.directory, names, args.seed)
     rows = [_row(path, model) for path, model in written]
     if args.json:
-        print(json.dumps({"seed": args.seed, "models": rows}))
+        print_json({"seed": args.seed, "models": rows})
         return 0
     for row in rows:
         print(
@@ -99,25 +98,14 @@ def write_models(
         path = directory / f"{name}.onnx"
         try:
             directory.mkdir(parents=True, exist_ok=True)
-            _write_whole(path, model.data)
+            with whole_file(path) as file:
+                file.write(model.data)
         except OSError as error:
             raise UsageError(
                 f"{path}: cannot be written ({error.strerror or error}); name another directory"
             ) from error
         written.append((path, model))
     return written
-
-
-def _write_whole(path: Path, data: bytes) -> None:
-    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
 
 
 def _row(path: Path, model: ExampleModel) -> dict[str, Any]:

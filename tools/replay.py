@@ -15,7 +15,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -35,6 +34,7 @@ from tools.errors import ArtifactMismatchError, UsageError
 from tools.lib.camera import stand_in_camera
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import Mounting
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.picture import PictureKeeper
 from tools.lib.replay_session import ReplaySession
@@ -231,7 +231,7 @@ def _print_summary(job: Job, drive: DriveLog, frames_sent: int) -> int:
         "report": str(args.report) if args.report else None,
     }
     if args.json:
-        print(json.dumps(result))
+        print_json(result)
     else:
         size = f"{job.camera.width}x{job.camera.height}"
         print(f"{args.video}: {count_text(frames_sent, 'frame')} of {size}")

@@ -13,11 +13,11 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 
 from modeld import daemon
 from modeld.config import load_config
+from tools.lib.json_output import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -43,5 +43,5 @@ def run(args: argparse.Namespace) -> int:
     }
     exit_code = daemon.run(load_config(args.config, overrides))
     if args.json:
-        print(json.dumps({"exit_code": exit_code}))
+        print_json({"exit_code": exit_code})
     return exit_code

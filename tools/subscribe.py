@@ -11,7 +11,6 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import sys
 from collections import Counter
@@ -29,6 +28,7 @@ from cereal.transport.base import Subscriber
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 
 # How soon a signal is noticed.
@@ -90,7 +90,7 @@ def run(args: argparse.Namespace) -> int:
         exit_code = stop.exit_code
     if args.json:
         output = str(args.output) if args.output else None
-        print(json.dumps({"messages": dict(counts), "log": output}))
+        print_json({"messages": dict(counts), "log": output})
     return exit_code
 
 

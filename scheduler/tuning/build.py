@@ -10,7 +10,6 @@ import logging
 import multiprocessing
 import multiprocessing.pool
 import time
-import warnings
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
@@ -18,6 +17,7 @@ from typing import Final
 
 import numpy as np
 
+from runtime.compiler_output import build
 from runtime.device import Device, choose_device
 from runtime.errors import RuntimeFault
 from runtime.opencl import cl
@@ -36,11 +36,7 @@ def compile_source(source: str, device: Device) -> cl.Program:
     Raises:
         pyopencl.Error: the compiler rejects it.
     """
-    with warnings.catch_warnings():
-        # A log that is not empty is a warning to pyopencl.
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        program = cl.Program(device.context, source)
-        program.build()
+    program = build(cl.Program(device.context, source))
     queue = cl.CommandQueue(device.context)
     zeros = np.zeros(_COUNTER_INTS, np.int32)
     flags = cl.mem_flags.READ_WRITE | cl.mem_flags.COPY_HOST_PTR
@@ -58,9 +54,7 @@ def load_binary(binary: bytes, device: Device) -> cl.Program:
     Raises:
         pyopencl.Error: the driver refuses it.
     """
-    program = cl.Program(device.context, [device.handle], [binary])
-    program.build()
-    return program
+    return build(cl.Program(device.context, [device.handle], [binary]))
 
 
 def _in_worker(source: str, device: str) -> bytes:

@@ -6,12 +6,13 @@ Nothing in it depends on the time or the machine: compiling the same twice gives
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from runtime.origin import short_origin
+from runtime.whole_file import whole_file
+from scheduler.flags import VIZ_DIRECTORY
 from scheduler.kernel_table import KernelTable, Launch, kernel_tables, source_of
 from scheduler.kernel_text import ranges_text, shape_text
 from scheduler.lower.lowered import LoweredKernel
@@ -30,7 +31,7 @@ _GAUGE = 40  # pixels of the longest bar in the table
 def write_page(
     path: str | os.PathLike[str], manifest: Mapping[str, Any], traces: Sequence[Trace] = ()
 ) -> None:
-    """Write the page, whole or not at all; missing directories are made.
+    """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
 
     Args:
         path: of the HTML file.
@@ -40,18 +41,11 @@ def write_page(
     Raises:
         OSError: the file cannot be written.
     """
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
     text = page(manifest, traces)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        Path(temporary).chmod(0o644)
-        Path(temporary).replace(target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    if Path(path).parent == VIZ_DIRECTORY:
+        VIZ_DIRECTORY.mkdir(exist_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 def page(manifest: Mapping[str, Any], traces: Sequence[Trace] = ()) -> str:

@@ -7,16 +7,18 @@ from pathlib import Path
 
 import pytest
 
+import runtime
 from cereal.frames import FrameFormat, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 from modeld import startup
 from modeld.config import Config
 from modeld.daemon import run
-from modeld.errors import ConfigError
+from modeld.errors import ConfigError, ModelInterfaceError
 from modeld.inputs import CarParameters
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
+from tests.runtime import tiny
 
 
 @pytest.fixture
@@ -185,3 +187,54 @@ def test_run_with_a_missing_model_is_one_typed_error(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match=r"none\.pkl") as caught:
         run(Config(model=tmp_path / "none.pkl"))
     assert caught.value.exit_code == 4
+
+
+class Polls(threading.Event):
+    """Set after it was looked at so many times."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.left = count
+
+    def is_set(self) -> bool:
+        self.left -= 1
+        return self.left < 0
+
+    def wait(self, timeout: float | None = None) -> bool:
+        del timeout
+        return self.is_set()
+
+
+def test_a_wait_that_takes_long_says_once_what_is_missing(
+    server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(startup, "POLL_S", 0.001)
+    # What a command shows without -v.
+    caplog.set_level("WARNING")
+    assert wait_for_cameras(server, Polls(startup.PATIENCE_POLLS)) is None
+    assert wait_for_car(MemoryTransport(), Polls(startup.PATIENCE_POLLS - 1)) is None
+    assert caplog.messages == []
+    assert wait_for_cameras(server, Polls(8 * startup.PATIENCE_POLLS)) is None
+    assert wait_for_car(MemoryTransport(), Polls(4 * startup.PATIENCE_POLLS)) is None
+    cameras, car = caplog.messages
+    assert cameras == (
+        f"waiting for camera streams of '{server}'; start the camera server, or name another one "
+        "with --camera-server"
+    )
+    assert car == "waiting for carParams on the bus; --demo uses a built-in car instead"
+
+
+@pytest.mark.opencl
+def test_an_artifact_of_another_kind_is_refused_before_anything_is_waited_for(
+    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tiny.write(tmp_path / "plain.pkl")
+    # Nothing is built for it either.
+    monkeypatch.setattr(runtime, "load_program", lambda *_: pytest.fail("it was loaded"))
+    timer = threading.Timer(10.0, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    timer.start()
+    try:
+        with pytest.raises(ModelInterfaceError, match=r"plain\.pkl: .*without --plain"):
+            run(Config(model=path, camera_server=server, demo=True))
+    finally:
+        timer.cancel()

@@ -53,6 +53,7 @@ def test_exec_writes_what_run_returns(
         "shape": [4],
         "min": 12.0,
         "max": 48.0,
+        "not_finite": 0,
     }
     with np.load(out) as outputs:
         np.testing.assert_array_equal(outputs["y"], [12, 24, 36, 48])

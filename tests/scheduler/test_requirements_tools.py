@@ -179,8 +179,8 @@ def test_r44_one_page_shows_passes_kernels_and_memory(tmp_path: Path) -> None:
     for kernel in made.manifest["kernels"]:
         assert kernel["name"] in text
     assert "__kernel" in text
-    write_page(tmp_path / "new" / "page.html", made.manifest, recorder.traces)
-    assert (tmp_path / "new" / "page.html").read_text(encoding="utf-8") == text
+    write_page(tmp_path / "page.html", made.manifest, recorder.traces)
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == text
 
 
 def test_r44_viz_in_the_environment_writes_a_page(

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from scheduler import dtype as dt
+from scheduler import flags
 from scheduler.emit import emit
 from scheduler.kernel_table import KernelTable, kernel_tables
 from scheduler.node import Node, const, make, toposort
@@ -148,12 +150,24 @@ def test_names_from_a_model_cannot_break_out_of_the_page() -> None:
     assert checker.loads == []
 
 
-def test_a_page_is_written_whole_and_makes_its_directory(tmp_path: Path) -> None:
+def test_a_page_is_written_whole_and_makes_no_directory_but_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     manifest, trace = traced(two_products())
-    path = tmp_path / "new" / "out.html"
+    path = tmp_path / "out.html"
     write_page(path, manifest, [trace])
     assert path.read_text(encoding="utf-8") == page(manifest, [trace])
     assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError) as raised:
+        write_page(tmp_path / "new" / "out.html", manifest, [trace])
+    assert raised.value.filename == str(tmp_path / "new" / "out.html")
+    assert not (tmp_path / "new").exists()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIZ", "1")
+    ours = flags.viz("y")
+    assert ours is not None
+    write_page(ours, manifest, [trace])
+    assert (tmp_path / "build" / "viz-y.html").exists()
 
 
 def chain_manifest(count: int) -> dict[str, Any]:

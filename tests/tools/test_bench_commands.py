@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from runtime import choose_device
 from tests.runtime import tiny
+from tests.scheduler.tiny_models import model_of, value
 from tests.tools.conftest import SIZE
 from tools import bench_against, bench_bus, bench_daemon, bench_roofline
 from tools.cli import main
@@ -115,6 +117,38 @@ def test_against_shows_a_wrong_result(
     assert found["max_rel_err"] > 0.4  # tanh is at most 1
 
 
+@pytest.mark.opencl
+def test_against_binds_and_fixes_inputs_for_everybody(
+    tmp_path: Path, threads: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """y = tile(x, times): neither size is known without the options."""
+    nodes = [
+        helper.make_node("Tile", ["x", "times"], ["t"]),
+        helper.make_node("Tanh", ["t"], ["y"]),
+    ]
+    inputs = [value("x", ("batch", 8)), value("times", (2,), TensorProto.INT64)]
+    path = tmp_path / "tile.onnx"
+    onnx.save(model_of(nodes, inputs, [value("y", (None, None))]), path)
+    options = ["--bind", "batch=3", "--constant", "times=2,4", "--blocks", "1", *threads]
+    given: list[tuple[tuple[int, ...], list[str]]] = []
+    opened = peers.PEERS["onnxruntime"].open_variants
+
+    def open_and_look(path: Path, arrays: peers.Arrays, threads: int) -> Sequence[peers.Variant]:
+        variants = opened(path, arrays, threads)
+        variants[0].run()
+        given.append((variants[0].outputs()["y"].shape, list(arrays)))
+        return variants
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(peers.PEERS, "onnxruntime", Peer("bench", open_and_look))
+        found = run_json(capsys, "--against", "onnxruntime", str(path), *options)
+    assert given == [((6, 32), ["x"])]
+    assert found["max_rel_err"] < 1e-5
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["tile.onnx"]
+    assert "--bind" in error_of(capsys, 2, "--against", "onnxruntime", "a", "b", "--bind", "n=1")
+    assert "are for --against" in error_of(capsys, 2, str(path), "--bind", "n=1")
+
+
 def test_missing_peer_is_one_line_with_the_extra(
     model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,17 +198,19 @@ def test_roofline_judges_every_launch(
     monkeypatch.setattr(bench_roofline, "ROUNDS", 1)
     artifact = tiny.write(tmp_path / "tiny.pkl")
     found = run_json(capsys, str(artifact), "--roofline", "--iters", "3")
-    assert sorted(row["launch"] for row in found["kernels"]) == [0, 1, 2, 3, 4]
+    assert sorted(row["launch"] for row in found["launches"]) == [0, 1, 2, 3, 4]
     assert sum(row["share"] for row in found["kernels"]) == pytest.approx(1.0)
-    weights = {row["name"]: row["weight_bytes"] for row in found["kernels"]}
+    weights = {row["name"]: row["weight_bytes"] for row in found["launches"]}
     assert weights == {"shift": 0, "sum": 0, "double_it": 0, "add_weight": 16, "add_bytes": 0}
     # A few bytes in a launch of microseconds: nowhere near what the memory gives.
     assert all(row["of_roofline"] < 0.5 for row in found["kernels"])
+    assert found["below_half_share"] == pytest.approx(1.0)
     assert found["ceilings"]["gflops"] > 0
     assert main(["bench", str(artifact), "--roofline", "--iters", "3"]) == 0
     out = capsys.readouterr().out
     assert "GFLOP/s float32 multiply-adds on all cores" in out
     assert "/add_weight" in out
+    assert "all launches below 50%, small ones too: 100.0%" in out
 
 
 # --- paced ------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from tools.lib.ceilings import (
     cpu_levels,
     gpu_levels,
 )
-from tools.lib.roofline import make_rows, quietest
+from tools.lib.roofline import make_kernels, make_rows, quietest, share_below
 
 # 100 GFLOP/s, 1 KB at 100 GB/s, 1 MB at 50 GB/s, all else at 10 GB/s.
 CEILINGS = Ceilings(
@@ -37,8 +38,8 @@ CEILINGS = Ceilings(
 
 
 def kernel_time(launch: int, us: float, flops: int, size: int) -> KernelTime:
-    """A launch whose median is twice its minimum `us`."""
-    return KernelTime(launch, f"k{launch}", (f"/n{launch}",), 2e-3 * us, 1e-3 * us, flops, size)
+    """A launch whose median `us` is twice its minimum."""
+    return KernelTime(launch, f"k{launch}", (f"/n{launch}",), 1e-3 * us, 0.5e-3 * us, flops, size)
 
 
 def test_rounds_alternate_and_rotate_after_a_warm_up() -> None:
@@ -100,8 +101,32 @@ def test_only_slow_kernels_with_a_share_are_flagged_and_the_slowest_comes_first(
         kernel_time(2, 40.0, flops=1_000_000, size=10),  # 25 %
     ]
     rows = make_rows(times, [0, 0, 0], CEILINGS)
-    assert [(row.launch, row.flagged) for row in rows] == [(1, False), (2, True), (0, False)]
+    kernels = make_kernels(rows, CEILINGS)
+    assert [(k.launches, k.flagged) for k in kernels] == [
+        ((1,), False),
+        ((2,), True),
+        ((0,), False),
+    ]
     assert sum(row.share for row in rows) == pytest.approx(1.0)
+    # Small launches below half count in the sum.
+    assert share_below(rows) == pytest.approx(0.41)
+
+
+def test_a_kernel_is_judged_by_the_sums_over_its_launches_with_the_median() -> None:
+    # 1.9 % of the frame each, none of which would be flagged by itself; 20 % of their roofline.
+    small = [kernel_time(n, 1.9, flops=38_000, size=10) for n in range(3)]
+    small = [replace(time, name="small", min_ms=time.median_ms / 5) for time in small]
+    large = kernel_time(3, 94.3, flops=9_430_000, size=10)
+    rows = make_rows([*small, large], [0, 0, 0, 0], CEILINGS)
+    big, few = make_kernels(rows, CEILINGS)
+    assert (few.name, few.launches, few.flagged) == ("small", (0, 1, 2), True)
+    assert few.share == pytest.approx(0.057)
+    # The shortest times would be at their roofline.
+    assert few.of_roofline == pytest.approx(0.2)
+    assert few.gflops == pytest.approx(20.0)
+    assert (few.ms, few.min_ms) == pytest.approx((0.0057, 0.00114))
+    assert not big.flagged
+    assert share_below(rows) == pytest.approx(0.057)
 
 
 def test_a_rate_over_what_it_is_compared_with_is_explained() -> None:
@@ -120,8 +145,8 @@ def test_quietest_profile_counts_with_the_shortest_times_of_all() -> None:
     busy = [kernel_time(0, 5.0, 1, 1), kernel_time(1, 1.0, 1, 1)]
     quiet = [kernel_time(0, 2.0, 1, 1), kernel_time(1, 3.0, 1, 1)]
     found = quietest([busy, quiet])
-    assert [time.median_ms for time in found] == pytest.approx([0.004, 0.006])
-    assert [time.min_ms for time in found] == pytest.approx([0.002, 0.001])
+    assert [time.median_ms for time in found] == pytest.approx([0.002, 0.003])
+    assert [time.min_ms for time in found] == pytest.approx([0.001, 0.0005])
 
 
 def test_levels_overflow_the_cache_above_and_fit_their_own() -> None:
@@ -175,14 +200,19 @@ def test_report_shows_ratios_and_what_has_none() -> None:
 
 def test_report_shows_kernels() -> None:
     rows = make_rows([kernel_time(0, 40.0, 1_000_000, 10)], [0], CEILINGS)
-    kernel = {name: getattr(rows[0], name) for name in type(rows[0]).__slots__}
+    (kernel,) = (asdict(kernel) for kernel in make_kernels(rows, CEILINGS))
     found = {
         "ceilings": {"gflops": 100.0, "sgemm_gflops": 50.0, "gbytes_per_s": {"L2": 99.6}},
         "kernels": [kernel],
-        "kernels_ms": 0.08,
-        "flagged": [0],
+        "launches": [asdict(row) for row in rows],
+        "kernels_ms": 0.04,
+        "flagged": ["k0"],
+        "below_half_share": share_below(rows),
     }
     lines = kernel_lines(found)
     assert lines[0].endswith("100 GB/s from L2, numpy sgemm 50 GFLOP/s.")
-    assert "over 2 % of the frame below half of their roofline (!): 1." in lines[1]
-    assert lines[-1] == "| 0 | /n0 | 0.080 | 100.0% | 25 | 0.0 | compute | 25% ! | 50% |"
+    assert lines[1] == (
+        "1 kernel in 1 launch, medians, 0.04 ms on the device; over 2 % of the frame below half of "
+        "their roofline (!): 1; all launches below half: 100.0%."
+    )
+    assert lines[-1] == "| 1 | /n0 | 0.040 | 100.0% | 25 | 0.0 | compute | 25% ! | 50% |"

@@ -226,6 +226,39 @@ def test_name_that_the_terminal_cannot_show_is_printed_escaped() -> None:
     assert done.stdout.splitlines()[-1] == "drive\\udcff.mp4"
 
 
+# A process like the installed command, in which a signal comes at one moment.
+INTERRUPTED = """
+import atexit, os, signal, sys, threading
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from tools import cli
+interrupt = lambda *_: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["modeld", "--version"]
+{before}
+code = cli.main()
+{after}
+sys.exit(code)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code"),
+    [
+        ("", "interrupt()", 0),
+        ("atexit.register(interrupt)", "", 0),
+        ("class Last:\n  __del__ = interrupt\nlast = Last()", "", 0),
+        # Just before the handlers of signals are installed, and just after they are gone.
+        ("cli._open_standard_streams = interrupt", "", 130),
+        ("run = cli._run_command\ncli._run_command = lambda a: (run(a), interrupt())[0]", "", 130),
+    ],
+    ids=["returned", "at exit", "shutdown", "starting", "returning"],
+)
+def test_a_signal_at_the_edges_is_no_traceback(before: str, after: str, code: int) -> None:
+    text = INTERRUPTED.format(before=before, after=after)
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (code, "")
+    assert done.stdout.startswith("modeld ") == (before != "cli._open_standard_streams = interrupt")
+
+
 @pytest.mark.parametrize("columns", [66, 100])
 @pytest.mark.parametrize("command", [None, *cli.COMMANDS])
 def test_help_is_plain_text_that_fits_with_an_example(

@@ -234,6 +234,26 @@ def test_viz_variable(
     assert_is_a_page(tmp_path / "named.html")
 
 
+def test_viz_variable_and_option_want_the_same_of_a_path(
+    model: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    words = compile_words(model, tmp_path)
+    path = tmp_path / "none" / "page.html"
+    assert main([*words, "--viz", str(path)]) == 2
+    refused = capsys.readouterr().err
+    assert "expected its directory to exist, found none" in refused
+    monkeypatch.setenv("VIZ", str(path))
+    assert main(words) == 2
+    assert capsys.readouterr().err == refused.replace("--viz", "VIZ")
+    monkeypatch.setenv("VIZ", words[4])
+    assert main(words) == 2
+    assert "expected another file" in capsys.readouterr().err
+    assert not path.parent.exists()
+
+
 def test_a_page_may_not_replace_the_artifact(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

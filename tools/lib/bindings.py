@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 MAX_SIZE = 2**31 - 1
 
 
-def add_bind(parser: argparse.ArgumentParser) -> None:
+def add_bind(parser: argparse._ActionsContainer) -> None:
     """Declare the option."""
     parser.add_argument(
         "--bind",

@@ -8,7 +8,6 @@ picture, until stdin closes or a signal comes.
 from __future__ import annotations
 
 import argparse
-import json
 import select
 import sys
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from tools.lib.drive_messages import (
     FrameTimes,
     Mounting,
 )
+from tools.lib.json_output import print_json
 from tools.lib.telemetry import CarSample
 
 
@@ -102,7 +102,7 @@ def _publish_frames(camera: Camera, frames: int, rate_hz: float, stop: StopSigna
                 "late_ms_p99": float(np.percentile(late_ms, 99)),
                 "late_ms_max": max(late_ms),
             }
-            print(json.dumps(report), flush=True)
+            print_json(report)
         frame_id += 1
         # After a hiccup of this process frames must not come in a burst: the daemon would take
         # two for one, and a drop would be counted that no real camera causes.

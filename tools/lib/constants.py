@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from scheduler.onnx_import import OnnxModel
 
 
-def add_constant(parser: argparse.ArgumentParser) -> None:
+def add_constant(parser: argparse._ActionsContainer) -> None:
     """Declare the option."""
     parser.add_argument(
         "--constant",

@@ -24,7 +24,8 @@ def describe_check(reports: Sequence[Report]) -> Iterator[str]:
 def _lines(reports: Sequence[Report]) -> Iterator[str]:
     for report in reports:
         verdict = "failed" if report.failures else "verified"
-        sets = count_text(report.seeds, "set of inputs", "sets of inputs")
+        kinds = "".join(f", {kind}" for kind in report.kinds)
+        sets = count_text(report.seeds, "set of inputs", "sets of inputs") + kinds
         yield f"{report.model}: {verdict} beside {report.reference}, {sets}"
         if report.outputs:
             header = ("output", "max abs", "of largest", "allowed", "at", "")
@@ -40,6 +41,10 @@ def _lines(reports: Sequence[Report]) -> Iterator[str]:
         if report.unchanged:
             names = ", ".join(report.unchanged)
             yield f"  warning: never changed, here and in the reference: {names}"
+        if report.reason:
+            yield f"  {report.reason}"
+        if report.left_out:
+            yield f"  not tried: {'; '.join(report.left_out)}"
         yield from (f"  {failure}" for failure in report.failures)
 
 
@@ -51,7 +56,7 @@ def _row(check: OutputCheck) -> tuple[object, ...]:
         f"{check.max_rel:.1e}",
         f"{check.tolerance:.0e}",
         f"{where} {check.part}".rstrip(),
-        "wrong" if check.problem else "ok",
+        "wrong" if check.problem else f"ok: {check.note}" if check.note else "ok",
     )
 
 

@@ -1,16 +1,16 @@
 """Checks of the files a command is to write, before it does minutes of work for them.
 
-Every writer of ours makes a file beside the target and renames it, which replaces whatever has that
-name: an input of the same command, or, for root, a device node. Called by the commands.
+Every writer of ours makes a file beside the target and renames it (`runtime.whole_file`), which
+replaces what has that name: an input of the same command. Called by the commands.
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from runtime.whole_file import NotAFileError, target_of
 from tools.errors import UsageError
 
 
@@ -49,25 +49,24 @@ def check_outputs(outputs: Mapping[str, Path | None], inputs: Iterable[Path | No
 def _check_place(option: str, path: Path) -> None:
     if not path.name:
         raise UsageError(f"{option} {path}: expected the name of a file, found none; give one")
-    if not path.parent.is_dir():
-        raise UsageError(
-            f"{option} {path}: expected its directory to exist, found none; "
-            f"make it with: mkdir -p {path.parent}"
-        )
-    if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"{option} {path}: expected a directory that can be written, found {path.parent}; "
-            "choose another one"
-        )
     try:
-        mode = path.stat().st_mode
-    except FileNotFoundError:
-        return
+        target = target_of(path)
+    except NotAFileError as error:
+        raise UsageError(f"{option} {path}: {error.strerror}") from error
+    except NotADirectoryError:
+        target = path
     except OSError as error:
         raise UsageError(f"{option} {path}: cannot be written: {error.strerror}") from error
-    if not stat.S_ISREG(mode):
-        found = "a directory" if stat.S_ISDIR(mode) else "a device, pipe or socket"
-        raise UsageError(f"{option} {path}: expected an ordinary file, found {found}; name a file")
+    if not target.parent.is_dir():
+        raise UsageError(
+            f"{option} {path}: expected its directory to exist, found none; "
+            f"make it with: mkdir -p {target.parent}"
+        )
+    if not os.access(target.parent, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"{option} {path}: expected a directory that can be written, found {target.parent}; "
+            "choose another one"
+        )
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -8,7 +8,6 @@ does, and prints them as one JSON line. It prints "ready" first, and ends by a s
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import sys
 import time
@@ -44,13 +43,14 @@ def _run_model(args: argparse.Namespace, stop: StopSignals) -> None:
     import runtime
     from tools.bench import make_inputs
     from tools.bench_paced import measure
+    from tools.lib.json_output import print_json
 
     with runtime.load_program(args.artifact, args.device) as program:
         entry = args.entry or program.entries[0]
         inputs = make_inputs(program.entry_inputs(entry), seed=0)
         print("ready", flush=True)
         if args.measure:
-            print(json.dumps(measure(program, inputs, entry, args.measure)), flush=True)
+            print_json(measure(program, inputs, entry, args.measure))
             return
         due_s = time.monotonic()
         while not stop.event.is_set():

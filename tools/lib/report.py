@@ -7,8 +7,6 @@ by ``tools.replay`` and ``tools.demo``.
 from __future__ import annotations
 
 import base64
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from modeld.calibration import Camera
 from runtime.manifest import Manifest
 from runtime.quantities import count_text
+from runtime.whole_file import whole_file
 from tools.errors import UsageError
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
@@ -114,16 +113,8 @@ def write_report(path: Path, report: Report) -> None:
     # A file name may hold bytes that are no text; it must not cost the report.
     content = render(report).encode("utf-8", "replace")
     try:
-        descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-            # Temporary files are private; a report is to be shown around.
-            Path(temporary).chmod(0o644)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        with whole_file(path) as file:
+            file.write(content)
     except OSError as error:
         raise UsageError(
             f"{path}: the report cannot be written ({error.strerror or error}); name another file"

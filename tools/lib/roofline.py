@@ -1,12 +1,12 @@
-"""How far each kernel of a program is from what the device can do: the roofline, per launch.
+"""How far each kernel of a program is from what the device can do: the roofline.
 
 A launch of f operations over b bytes cannot take less than ``max(f / peak, b / bandwidth)``, with
 the bandwidth of the smallest memory level that holds the bytes. Weights are counted apart: a frame
 reads all of them once, so where they do not fit a level together, the next frame finds them in the
-level below. ``of_roofline`` is that least time over the shortest one measured: the ceilings are the
-best of some tries, so the kernels get the same chance, and a neighbour's work is not called our
-waste. Shares of the frame are of medians. The peak is that of float32 multiply-adds, so a kernel
-that computes other things (divisions, integer positions of a warp) cannot reach it.
+level below. ``of_roofline`` is that least time over the **median** of those measured, as every
+other figure is: what a frame takes, not what it could have taken once. A kernel that is launched
+several times is judged by the sums over its launches. The peak is that of float32 multiply-adds, so
+a kernel that computes other things (divisions, integer positions of a warp) cannot reach it.
 
 Called by ``tools.bench_roofline``.
 """
@@ -20,7 +20,7 @@ from runtime.manifest import Manifest
 from runtime.profile import KernelTime
 from tools.lib.ceilings import Ceilings
 
-# What is worth a reason in writing: a launch over this share of the frame and below this part of
+# What is worth a reason in writing: a kernel over this share of the frame and below this part of
 # its roofline.
 FLAG_SHARE = 0.02
 FLAG_ROOFLINE = 0.5
@@ -34,8 +34,9 @@ class RooflineRow:
         launch: position in the entry.
         name: of the kernel function.
         origin: the ONNX nodes it computes.
-        ms: median time.
-        min_ms: shortest time; rates and `of_...` are at this one.
+        ms: median time; rates and `of_...` are at this one.
+        min_ms: shortest time, for information.
+        least_ms: what it cannot take less than.
         share: of the sum of the medians of all launches.
         flops: operations.
         bytes_moved: bytes touched, each buffer once.
@@ -45,7 +46,6 @@ class RooflineRow:
         bound: "compute", or the memory level that limits it.
         of_roofline: least possible time / measured time, 0 to about 1.
         of_sgemm: rate of operations over that of numpy's sgemm; None if that was not measured.
-        flagged: over 2 % of the frame and below half of its roofline.
     """
 
     launch: int
@@ -53,10 +53,36 @@ class RooflineRow:
     origin: tuple[str, ...]
     ms: float
     min_ms: float
+    least_ms: float
     share: float
     flops: int
     bytes_moved: int
     weight_bytes: int
+    gflops: float
+    gbytes_per_s: float
+    bound: str
+    of_roofline: float
+    of_sgemm: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class KernelRow:
+    """All launches of one kernel; fields as of `RooflineRow`, sums where they are sums.
+
+    Attributes:
+        name, origin, bound: of its slowest launch.
+        launches: positions in the entry.
+        flagged: over 2 % of the frame and below half of its roofline.
+    """
+
+    name: str
+    origin: tuple[str, ...]
+    launches: tuple[int, ...]
+    ms: float
+    min_ms: float
+    share: float
+    flops: int
+    bytes_moved: int
     gflops: float
     gbytes_per_s: float
     bound: str
@@ -121,24 +147,70 @@ def _row(
     if others_ns + weights_ns > compute_ns:
         bound = level.name if others_ns >= weights_ns else below.name
     # Nothing takes less than the clock can tell.
-    least_ns = max(time.min_ms * 1e6, 1.0)
-    reached = max(compute_ns, others_ns + weights_ns) / least_ns
-    gflops = time.flops / least_ns
-    share = time.median_ms / total_ms if total_ms > 0 else 0.0
+    taken_ns = max(time.median_ms * 1e6, 1.0)
+    least_ns = max(compute_ns, others_ns + weights_ns)
+    gflops = time.flops / taken_ns
     return RooflineRow(
         launch=time.launch,
         name=time.name,
         origin=time.origin,
         ms=time.median_ms,
         min_ms=time.min_ms,
-        share=share,
+        least_ms=least_ns / 1e6,
+        share=time.median_ms / total_ms if total_ms > 0 else 0.0,
         flops=time.flops,
         bytes_moved=time.bytes_moved,
         weight_bytes=weights,
         gflops=gflops,
-        gbytes_per_s=time.bytes_moved / least_ns,
+        gbytes_per_s=time.bytes_moved / taken_ns,
         bound=bound,
-        of_roofline=reached,
+        of_roofline=least_ns / taken_ns,
         of_sgemm=gflops / ceilings.sgemm_gflops if ceilings.sgemm_gflops else None,
+    )
+
+
+def make_kernels(rows: Sequence[RooflineRow], ceilings: Ceilings) -> list[KernelRow]:
+    """Judge each kernel by the sums over its launches; slowest first.
+
+    Args:
+        rows: of all launches, slowest first.
+        ceilings: what the device can do.
+    """
+    launches: dict[str, list[RooflineRow]] = {}
+    for row in rows:
+        launches.setdefault(row.name, []).append(row)
+    kernels = [_kernel(same, ceilings) for same in launches.values()]
+    return sorted(kernels, key=lambda kernel: (-kernel.ms, kernel.launches))
+
+
+def _kernel(rows: Sequence[RooflineRow], ceilings: Ceilings) -> KernelRow:
+    ms, share = sum(row.ms for row in rows), sum(row.share for row in rows)
+    flops, moved = sum(row.flops for row in rows), sum(row.bytes_moved for row in rows)
+    taken_ns = max(ms * 1e6, 1.0)
+    reached = sum(row.least_ms for row in rows) * 1e6 / taken_ns
+    sgemm = ceilings.sgemm_gflops
+    return KernelRow(
+        name=rows[0].name,
+        origin=rows[0].origin,
+        launches=tuple(sorted(row.launch for row in rows)),
+        ms=ms,
+        min_ms=sum(row.min_ms for row in rows),
+        share=share,
+        flops=flops,
+        bytes_moved=moved,
+        gflops=flops / taken_ns,
+        gbytes_per_s=moved / taken_ns,
+        bound=rows[0].bound,
+        of_roofline=reached,
+        of_sgemm=flops / taken_ns / sgemm if sgemm else None,
         flagged=share > FLAG_SHARE and reached < FLAG_ROOFLINE,
     )
+
+
+def share_below(rows: Sequence[RooflineRow]) -> float:
+    """Return the share of the frame that launches below half of their roofline take, large or not.
+
+    Args:
+        rows: of all launches.
+    """
+    return sum(row.share for row in rows if row.of_roofline < FLAG_ROOFLINE)

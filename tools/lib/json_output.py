@@ -1,0 +1,31 @@
+"""What `--json` prints: one strict JSON object, whatever numbers are in it.
+
+JSON has no NaN and no infinities. They become null, as in JavaScript: a number that is no number is
+missing, and stays of a type that readers of numbers expect.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+
+def print_json(value: Any) -> None:
+    """Print a value of plain types on stdout, in one line."""
+    print(json_text(value), flush=True)
+
+
+def json_text(value: Any) -> str:
+    """Return strict JSON; floats that are not finite are null."""
+    return json.dumps(_strict(value), allow_nan=False)
+
+
+def _strict(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: _strict(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_strict(item) for item in value]
+    return value
