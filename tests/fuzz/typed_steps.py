@@ -82,7 +82,7 @@ def by_constant(t: Typed, x: Tensor) -> Tensor | None:
     return t.draw.pick(made)
 
 
-def quotient(t: Typed, _: Tensor) -> Tensor | None:
+def quotient(t: Typed, _x: Tensor) -> Tensor | None:
     """Multiples of a number divided by it: what decides by the quotient has whole numbers."""
     divisor = t.draw.pick([41.0, 49.0, 3.0, 10.0, 0.1, 7.0, 255.0])
     shape = t.shape()
