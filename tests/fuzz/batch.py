@@ -23,7 +23,7 @@ from scheduler.device_spec import SPECS
 from scheduler.schedule import Schedule, schedule
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
-from tests.fuzz.judge import Known
+from tests.fuzz.rounding import Known
 from tests.scheduler.memory_check import memory_faults
 
 Array = NDArray[Any]

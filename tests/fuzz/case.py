@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from scheduler.pretty import pretty
 from scheduler.tensor import Tensor
-from tests.fuzz.judge import Judge, Known
+from tests.fuzz.judge import Judge
+from tests.fuzz.rounding import Known
 
 Array = NDArray[Any]
 Setting = Callable[[], AbstractContextManager[Any]]

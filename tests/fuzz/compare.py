@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.fuzz.judge import Known
+from tests.fuzz.rounding import Known
 
 Array = NDArray[Any]
 

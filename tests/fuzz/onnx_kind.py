@@ -19,8 +19,9 @@ from scheduler.schedule import schedule
 from scheduler.tensor import Tensor
 from scheduler.trace import Observer
 from tests.fuzz.case import Case, Name, Variant
-from tests.fuzz.judge import Judge, Known
+from tests.fuzz.judge import Judge
 from tests.fuzz.onnx_programs import Feeds, by_onnx, by_onnxruntime, model_of
+from tests.fuzz.rounding import Known
 
 Array = NDArray[Any]
 # Of what others compute in another order, with other functions: see numerics.md, "How close".

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -33,6 +34,19 @@ FUNCTION_ULPS: Final = {
     Op.GELU: 6.0,
     Op.POW: 17.0,
 }
+
+
+@dataclass(frozen=True)
+class Known:
+    """A value, and by how much each element of a right result may differ from it."""
+
+    value: Array
+    error: NDArray[np.float64]
+
+    @property
+    def undecided(self) -> float:
+        """The share of the elements that nothing is known of."""
+        return float(np.isinf(self.error).mean()) if self.error.size else 0.0
 
 
 def wide(value: Array) -> Array:

@@ -16,8 +16,9 @@ from tests.fuzz.batch import run_batch
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.hunt import Plan, batches
-from tests.fuzz.judge import Judge, Known
+from tests.fuzz.judge import Judge
 from tests.fuzz.kinds import KINDS
+from tests.fuzz.rounding import Known
 
 MAKERS = {
     "graphs": graphs.make,

@@ -82,6 +82,24 @@ def by_constant(t: Typed, x: Tensor) -> Tensor | None:
     return t.draw.pick(made)
 
 
+def quotient(t: Typed, _x: Tensor) -> Tensor | None:
+    """Multiples of a number divided by it: what decides by the quotient has whole numbers."""
+    divisor = t.draw.pick([41.0, 49.0, 3.0, 10.0, 0.1, 7.0, 255.0])
+    shape = t.shape()
+    kind = t.draw.pick([dt.float32, dt.float32, dt.float16])
+    name = f"x{len(t.inputs)}"
+    multiples = array(t.draw, shape, dt.int8, "whole").astype(np.float64)
+    t.inputs[name] = np.asarray(multiples * np.float64(kind.np.type(divisor))).astype(kind.np)
+    between: list[Step] = [reduce, move, gather, convolve, choose]
+    made: Tensor = Tensor.input(name, shape, kind) / divisor
+    for _ in range(t.draw.integer(0, 2)):
+        pick = t.draw.pick(between)(t, made)
+        made = made if pick is None or pick.dtype is not kind else pick
+    t.keep(made)
+    decide: list[Callable[[], Tensor]] = [made.floor, made.ceil, made.trunc, made.int, made.sign]
+    return t.draw.pick(decide)()
+
+
 def compare(t: Typed, x: Tensor) -> Tensor | None:
     """A comparison."""
     y = t.partner(x)
@@ -303,7 +321,7 @@ def fresh(t: Typed, x: Tensor) -> Tensor | None:
 STEPS: Final[tuple[Step, ...]] = (
     *(unary,) * 5,
     *(binary,) * 5,
-    *(by_constant, convert, compare, reduce, gather) * 2,
+    *(by_constant, quotient, convert, compare, reduce, gather) * 2,
     *(move,) * 5,
     *(choose, rows, extreme, product, convolve, image, join, boundary, fresh),
 )
