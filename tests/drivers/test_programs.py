@@ -27,6 +27,10 @@ pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
 # "elsewhere": code for PoCL, as a file has it that was compiled on another machine.
 ROWS = ("here", "cpu", "cpu-avx2", "gpu", "adreno", "elsewhere")
+# oclgrind's (21.10) check for values that nobody wrote fails there: it ends the process, and with
+# convolutions it reports a weight that is an image. Races and bounds are checked all the same.
+CHECK_FAILS = {("five_layers", "gpu"), ("five_layers", "adreno"), ("convolutions", "adreno")}
+CHECK_FAILS |= {("halves", "gpu"), ("halves", "adreno")}
 
 
 def row_of(name: str) -> DeviceSpec:
@@ -72,7 +76,12 @@ def apart(driver: str, test: Callable[..., None], *arguments: str) -> None:
     if driver != "oclgrind":
         test(*arguments)
         return
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool,
+    ):
+        if arguments[:2] in CHECK_FAILS:
+            patch.delenv("OCLGRIND_UNINITIALIZED")
         pool.submit(test, *arguments).result()
 
 
