@@ -36,9 +36,10 @@ def ensure_linker() -> bool:
     if zig is None:
         return False
     shim = cache_dir() / "linker" / "ld"
-    script = f'#!/bin/sh\nexec {shlex.quote(str(zig))} ld.lld "$@"\n'
-    if not shim.is_file() or shim.read_text() != script:
-        write_whole(shim, script.encode(), 0o755)
+    # A path is bytes; text of it is only as good as the locale.
+    script = os.fsencode(f'#!/bin/sh\nexec {shlex.quote(str(zig))} ld.lld "$@"\n')
+    if not shim.is_file() or shim.read_bytes() != script:
+        write_whole(shim, script, 0o755)
     path = os.environ.get("PATH")
     os.environ["PATH"] = f"{shim.parent}{os.pathsep}{path}" if path else str(shim.parent)
     logger.info("no ld on PATH: PoCL links with %s", zig)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from cereal.clock import MonotonicClock
+from cereal.frames import FrameRingWriter, nv12_format
 from cereal.logfile import read_log
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
@@ -161,3 +162,24 @@ def test_child_that_ends_is_noticed() -> None:
         with pytest.raises(ProcessError, match="exit code 2"):
             child.check_running()
         assert child.stop() == 2
+
+
+def test_second_camera_of_the_same_name_ends_with_one_line(tmp_path: Path) -> None:
+    arguments = ["--server", "test-demo-twice", "--bus", f"ipc://{tmp_path}/bus"]
+    arguments += ["--frames", "1", "--rate-hz", "20"]
+    first = FrameRingWriter("test-demo-twice", "road", nv12_format(64, 32))
+    try:
+        second = subprocess.run(
+            [sys.executable, "-m", "tools.lib.demo_camera", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+    finally:
+        first.close()
+    assert second.returncode == 1
+    assert second.stderr.startswith("camera process: ")
+    assert "no other writer" in second.stderr
+    assert second.stderr.count("\n") == 1

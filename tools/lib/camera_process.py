@@ -17,6 +17,7 @@ from typing import Protocol
 import numpy as np
 
 from cereal.clock import MonotonicClock
+from cereal.errors import CerealError
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
 from modeld.startup import StopSignals
@@ -70,13 +71,16 @@ def run_camera(
     parser.add_argument("--frames", type=int, required=True)
     parser.add_argument("--rate-hz", type=float, required=True)
     args = parser.parse_args()
-    with ExitStack() as stack:
-        stop = stack.enter_context(StopSignals())
-        transport = ZmqTransport(args.bus)
-        stack.callback(transport.close)
-        camera = make(args, transport)
-        stack.callback(camera.close)
-        _publish_frames(camera, args.frames, args.rate_hz, stop)
+    try:
+        with ExitStack() as stack:
+            stop = stack.enter_context(StopSignals())
+            transport = ZmqTransport(args.bus)
+            stack.callback(transport.close)
+            camera = make(args, transport)
+            stack.callback(camera.close)
+            _publish_frames(camera, args.frames, args.rate_hz, stop)
+    except CerealError as error:  # rings that another camera process writes, an address in use
+        sys.exit(f"camera process: {error}")
 
 
 def _publish_frames(camera: Camera, frames: int, rate_hz: float, stop: StopSignals) -> None:
