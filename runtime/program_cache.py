@@ -142,12 +142,15 @@ class SharedCache(ProgramCache):
 
     def launched(self) -> None:
         """Keep PoCL's files of what was built: those of the first launches are among them now."""
-        for key, name in self._unkept.items():
+        while True:
+            try:  # other threads may add to it, and take from it
+                key, name = self._unkept.popitem()
+            except KeyError:
+                return
             try:
                 self._files.put(key, pocl_directory.pack(name))
             except OSError as error:
                 logger.info("%s: PoCL's files cannot be kept: %s", name, error)
-        self._unkept.clear()
 
     def _compile(self, spec: ProgramSpec) -> cl.Program:
         if not self.device.info.is_pocl:

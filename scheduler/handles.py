@@ -7,6 +7,7 @@ Tensors are held weakly; those that contain nothing of what was replaced keep th
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -25,6 +26,8 @@ class Handle(Protocol):
 _live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
 # The newest ASSIGN of each realized buffer, until it has run or no tensor holds it.
 newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
+# Threads may run tensors of their own; nobody may add to what another one goes through.
+_versions = threading.Lock()
 # The tensor that each buffer was made for, or that was the first to write to it.
 _holders: WeakKeyDictionary[Buffer, ref[Handle]] = WeakKeyDictionary()
 
@@ -32,6 +35,12 @@ _holders: WeakKeyDictionary[Buffer, ref[Handle]] = WeakKeyDictionary()
 def register(handle: Handle) -> None:
     """Remember a tensor as long as it lives."""
     _live[id(handle)] = handle
+
+
+def wrote(buffer: Buffer, version: Node) -> None:
+    """Say that a buffer has a new version, an ASSIGN."""
+    with _versions:
+        newest[buffer] = version
 
 
 def hold(buffer: Buffer, handle: Handle) -> None:
@@ -50,14 +59,17 @@ def substitute(replaced: Mapping[Node, Node]) -> None:
     if not replaced:
         return
     memo = dict(replaced)
-    for handle in list(_live.values()):
-        handle.node = rebuild(handle.node, memo)
-    for buffer, version in list(newest.items()):
-        now = memo.get(version, version)
-        if now.op is Op.ASSIGN and now.src[0].arg is buffer:
-            newest[buffer] = now
-        else:  # it has run, or is the value of an ASSIGN that nobody stores
-            newest.pop(buffer, None)
+    for live in _live.valuerefs():  # a list that no other thread adds to, unlike values()
+        handle = live()
+        if handle is not None:
+            handle.node = rebuild(handle.node, memo)
+    with _versions:
+        for buffer, version in list(newest.items()):
+            now = memo.get(version, version)
+            if now.op is Op.ASSIGN and now.src[0].arg is buffer:
+                newest[buffer] = now
+            else:  # it has run, or is the value of an ASSIGN that nobody stores
+                newest.pop(buffer, None)
 
 
 def rebuild(root: Node, memo: dict[Node, Node]) -> Node:

@@ -230,7 +230,7 @@ def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...])
     target = inner.src[0] if inner.op is Op.ASSIGN else inner
     new = make(Op.ASSIGN, target.dtype, (target, *sources), region)
     if target.arg.is_realized:
-        handles.newest[target.arg] = new
+        handles.wrote(target.arg, new)
     return new
 
 

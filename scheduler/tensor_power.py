@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from scheduler import flags
 from scheduler.boxes import spread
 from scheduler.node import Node, alu, const
 from scheduler.ops import Op
@@ -29,7 +30,12 @@ def power(x: T, exponent: Any) -> T:
 
 
 def half_power(x: Node) -> Node:
-    """Return x**0.5 of floats, as C's pow: the root, but 0.0 of -0.0, infinity of -infinity."""
+    """Return x**0.5 of floats, as C's pow: the root, but 0.0 of -0.0, infinity of -infinity.
+
+    With `FLOAT_UNSAFE` those two are as the root has them, -0.0 and NaN.
+    """
+    if flags.float_unsafe():
+        return alu(Op.SQRT, x)
 
     def number(value: float) -> Node:
         return spread(const(value, x.dtype), x.shape)

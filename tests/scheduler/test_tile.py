@@ -318,6 +318,6 @@ def test_arrays_of_a_fast_convolution_fit_the_stack(channels: tuple[int, ...], r
     if fits(shape, spec):
         blocks = choose_blocks(shape, spec)
         text = kernel_source(shape, blocks)
-        found = [int(n) for n in re.findall(r" [vm]\[(\d+)\]", text.split(";")[1])]
+        found = [int(n) for n in re.findall(r" [vm]\[(\d+)\]", text.split(";")[0])]
         assert len(found) == 2
         assert sum(found) * blocks.lanes * 4 <= STACK_BYTES * 1.05
