@@ -302,7 +302,7 @@ def test_what_a_command_does_not_know_shows_that_commands_usage(
 ) -> None:
     assert cli.main(["devices", "extra", "--more"]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("usage: modeld devices ")
+    assert error.split()[:3] == ["usage:", "modeld", "devices"]  # in any width
     assert "unrecognized arguments: extra --more; see modeld devices --help" in error
     assert cli.main(["subscribe", "--count", "0"]) == 2
     assert "error: --count: expected at least 1, found 0\n" in capsys.readouterr().err
