@@ -11,6 +11,8 @@ logger = logging.getLogger(__name__)
 
 # Several times what the first build of a driving program writes.
 MIN_FREE_BYTES: Final = 64 << 20
+# How names of files begin that are not whole yet.
+NEW: Final = ".new-"
 
 
 def cache_dir() -> Path:
@@ -40,7 +42,7 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
         OSError: it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=NEW)
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)

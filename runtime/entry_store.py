@@ -15,9 +15,10 @@ import logging
 import os
 import shutil
 import stat
-import tempfile
 from pathlib import Path
 from typing import Final
+
+from runtime.cache_dir import NEW, write_whole
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +27,6 @@ MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 4096
 
 _MAGIC: Final = b"modeldsc"
-_NEW: Final = ".new-"
 # A temporary file this much older than the newest entry was left by a process that died.
 _STALE_NS: Final = 3600 * 10**9
 
@@ -86,15 +86,7 @@ class EntryStore:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if not self._is_private():
                 return
-            handle, temporary = tempfile.mkstemp(dir=self.directory, prefix=_NEW)
-            try:
-                with os.fdopen(handle, "wb") as file:
-                    file.write(_header(key, payload))
-                    file.write(payload)
-                Path(temporary).replace(self.directory / key)
-            except BaseException:
-                Path(temporary).unlink(missing_ok=True)
-                raise
+            write_whole(self.directory / key, _header(key, payload) + payload)
             self._evict()
         except OSError as error:
             logger.warning("%s: cannot cache a %s: %s", self.directory, self.what, error)
@@ -130,7 +122,7 @@ class EntryStore:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:
                     continue  # another process removed it
-                kind = unfinished if entry.name.startswith(_NEW) else entries
+                kind = unfinished if entry.name.startswith(NEW) else entries
                 kind.append((status.st_mtime_ns, entry.name, status.st_size))
         newest = max((e[0] for e in entries), default=0)
         for modified, name, _ in unfinished:

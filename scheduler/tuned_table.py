@@ -16,9 +16,7 @@ import functools
 import hashlib
 import json
 import logging
-import os
 import re
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -26,7 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.cache_dir import cache_dir
+from runtime.cache_dir import cache_dir, write_whole
 from scheduler import device_spec, flags
 from scheduler.index import Atom
 from scheduler.lower.body_key import KEY_LENGTH, body_key
@@ -177,15 +175,7 @@ def write_table(path: Path, table: TunedTable) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".new-")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(table.text())
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    write_whole(path, table.text().encode())
 
 
 def table_path(target: str, device: str, driver: str) -> Path:
