@@ -96,14 +96,14 @@ def surround(draw: Draw, model: onnx.ModelProto, feeds: Feeds) -> None:
     before, behind = [], []
     for i, name in enumerate(node.input):
         if name in feeds and feeds[name].dtype == np.float32 and draw.flag():
-            before += _around(draw, graph, (name, f"{name}_before"), (*AROUND, *DECIDING))
+            before += _around(draw, model, (name, f"{name}_before"), (*AROUND, *DECIDING))
             node.input[i] = f"{name}_before"
     for i, info in enumerate(graph.output):
         if info.type.tensor_type.elem_type == TensorProto.FLOAT and draw.flag():
             node.output[i] = f"{info.name}_inner"
             sharp = node.op_type in ELEMENTWISE - ROUNDED and not before
             ops = (*AROUND, *DECIDING) if sharp else AROUND
-            behind += _around(draw, graph, (f"{info.name}_inner", info.name), ops)
+            behind += _around(draw, model, (f"{info.name}_inner", info.name), ops)
     nodes = [*before, node, *behind]
     copies = [onnx.NodeProto.FromString(n.SerializeToString()) for n in nodes]
     del graph.node[:]
@@ -111,10 +111,11 @@ def surround(draw: Draw, model: onnx.ModelProto, feeds: Feeds) -> None:
 
 
 def _around(
-    draw: Draw, graph: onnx.GraphProto, names: tuple[str, str], ops: Sequence[str]
+    draw: Draw, model: onnx.ModelProto, names: tuple[str, str], ops: Sequence[str]
 ) -> list[onnx.NodeProto]:
     source, target = names
-    op = draw.pick(ops)
+    graph, opset = model.graph, model.opset_import[0].version
+    op = draw.pick([o for o in ops if onnx.defs.has(o, opset)])
     if op not in ("Div", "Mul", "Add"):
         return [helper.make_node(op, [source], [target])]
     number = draw.pick([41.0, 2.0, 0.5, 3.0, 10.0, -1.0, 1.0])
