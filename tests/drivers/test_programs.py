@@ -28,8 +28,10 @@ Array = NDArray[Any]
 # "elsewhere": code for PoCL, as a file has it that was compiled on another machine.
 ROWS = ("here", "cpu", "cpu-avx2", "gpu", "adreno", "elsewhere")
 # oclgrind's (21.10) check for values that nobody wrote fails there: it ends the process, and with
-# convolutions it reports a weight that is an image. Races and bounds are checked all the same.
-CHECK_FAILS = {("five_layers", "gpu"), ("five_layers", "adreno"), ("convolutions", "adreno")}
+# convolutions it reports a weight that is an image, with states (rows alone) it reports in some
+# runs only. Races and bounds are checked all the same.
+CHECK_FAILS: set[tuple[str, ...]] = {("cpu-avx2",), ("gpu",), ("elsewhere",)}
+CHECK_FAILS |= {("five_layers", "gpu"), ("five_layers", "adreno"), ("convolutions", "adreno")}
 CHECK_FAILS |= {("halves", "gpu"), ("halves", "adreno")}
 
 
