@@ -13,7 +13,7 @@ from typing import Final
 from runtime.errors import NoDeviceError, first_line
 from runtime.linker import MISSING, ensure_linker
 from runtime.opencl import cl
-from runtime.pocl_cpu import POCL
+from runtime.pocl_cpu import POCL, WHEEL_VERSION
 from runtime.probe import UNKNOWN, examine
 from runtime.workers import Workers, starting, workers_of
 
@@ -165,10 +165,15 @@ def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
     return found
 
 
-def _rank(info: DeviceInfo) -> tuple[bool, int, bool]:
-    """Return what devices are sorted by; PoCL is what CPUs are measured with."""
+def _rank(info: DeviceInfo) -> tuple[bool, int, int]:
+    """Return what devices are sorted by.
+
+    PoCL is what CPUs are measured with; of several the one that comes with us, so that a machine
+    where somebody installs another one goes on as it was.
+    """
     kind = {"gpu": 0, "cpu": 1}.get(info.kind, 2)
-    return bool(info.problem), kind, info.kind == "cpu" and not info.is_pocl
+    ours = info.is_pocl and f"; {WHEEL_VERSION}; " in info.driver
+    return bool(info.problem), kind, 0 if ours or info.kind != "cpu" else 1 if info.is_pocl else 2
 
 
 def _describe(index: str, platform: cl.Platform, handle: cl.Device) -> DeviceInfo:

@@ -24,9 +24,10 @@ logger = logging.getLogger(__name__)
 
 POCL: Final = "Portable Computing Language"
 FORCED_NAME: Final = "MODELD_POCL_CPU"
-# Offset of the triple's pointer by driver version, read from the wheel `pocl_binary_distribution`
-# 3.0 for x86-64.
-_TRIPLE_AT: Final = {"3.0-rc2": 0x278}
+# What the wheel `pocl_binary_distribution` 3.0 calls its version.
+WHEEL_VERSION: Final = "3.0-rc2"
+# Offset of the triple's pointer by driver version, read from that wheel for x86-64.
+_TRIPLE_AT: Final = {WHEEL_VERSION: 0x278}
 _WORD: Final = struct.Struct("=QQ")
 _LONGEST: Final = 64  # bytes; the longest name in LLVM 14 has 22, the triple 24
 

@@ -150,7 +150,10 @@ def test_importing_runtime_loads_no_pyopencl() -> None:
 
 
 def test_a_gpu_comes_first_then_pocl_then_other_drivers_for_cpus() -> None:
-    info = replace(list_devices()[0], platform="Portable Computing Language", kind="cpu")
-    gpu, other = replace(info, kind="gpu", platform="x"), replace(info, platform="rusticl")
-    faulty, odd = replace(gpu, problem="no compiler"), replace(info, kind="other", platform="x")
-    assert sorted([faulty, odd, other, info, gpu], key=_rank) == [gpu, info, other, odd, faulty]
+    found = replace(list_devices()[0], platform="Portable Computing Language", kind="cpu")
+    ours = replace(found, driver="OpenCL 3.0 PoCL 3.0-rc2  Linux; 3.0-rc2; OpenCL 3.0 PoCL HSTR")
+    system = replace(found, driver="OpenCL 3.0 PoCL 3.1+debian  Linux; 3.1; OpenCL 3.0 PoCL HSTR")
+    gpu, other = replace(found, kind="gpu", platform="x"), replace(found, platform="rusticl")
+    faulty, odd = replace(gpu, problem="no compiler"), replace(found, kind="other", platform="x")
+    ordered = [gpu, ours, system, other, odd, faulty]
+    assert sorted(ordered[::-1], key=_rank) == ordered
