@@ -9,6 +9,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pyopencl
 import pytest
 
 from runtime import pocl_cpu, probe
@@ -49,6 +50,9 @@ pocl_cpu.rename = lambda handle, name: False
 
 def run(tmp_path: Path, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
     fresh = {"PATH": os.environ["PATH"], "MODELD_CACHE_DIR": str(tmp_path), **environment}
+    alone = Path(pyopencl.__file__).parent / ".libs" / "pocl.icd"
+    if alone.is_file():  # other drivers of this machine would be taken instead
+        fresh["OCL_ICD_VENDORS"] = str(alone)
     return subprocess.run(
         [sys.executable, "-c", code],
         env=fresh,
