@@ -337,7 +337,11 @@ def _product(x: Known, axes: tuple[int, ...], value: Array, node: Node) -> Array
     spread = (terms + x.error).prod(axis=axes, keepdims=True) - terms.prod(axis=axes, keepdims=True)
     error = spread + 2 * count * rounding(value) + np.finfo(node.dtype.np).tiny
     steep = (terms > 1e9) | ((terms < 1e-9) & (terms > 0)) | ~np.isfinite(terms)
-    wild = steep.any(axis=axes, keepdims=True)  # some order may overflow on the way
+    with np.errstate(over="ignore"):
+        reach = np.maximum(terms, 1.0).prod(axis=axes, keepdims=True)
+    largest = np.finfo(np.float64 if node.dtype.itemsize == 8 else np.float32).max
+    # Some order may overflow on the way, and infinity times a later 0 is NaN.
+    wild = steep.any(axis=axes, keepdims=True) | (reach > largest)
     return np.where(exact, 0.0, np.where(wild, INFINITE, error))
 
 
