@@ -6,6 +6,7 @@
     +-- UsageError               2  arguments that cannot work
     +-- MissingPackageError      3  an optional package is not installed
     +-- VideoError               4  a video that cannot be read to its end
+    +-- DriveError               4  a drive that is missing, incomplete or of no known kind
     +-- TelemetryError           4  a telemetry file with missing or unreadable columns
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
     +-- InspectError             4  a file of no known kind
@@ -39,6 +40,12 @@ class MissingPackageError(ToolError):
 
 class VideoError(ToolError):
     """A video is missing, unreadable, or ends before its header says."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class DriveError(ToolError):
+    """A recorded drive is missing, incomplete, damaged or of no known kind."""
 
     exit_code: ClassVar[int] = 4
 

@@ -1,0 +1,1 @@
+"""Event logs compared field by field, aligned by frame id."""

@@ -1,0 +1,107 @@
+"""What a recorded drive is: messages and camera frames in time order, cut into moments.
+
+A moment is what the daemon has when it takes one frame of its main camera: every message up to and
+including the camera states of that frame, and the frames themselves. Replay, live playing,
+regression and export see drives through this module only; each kind of drive is one module beside
+it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from cereal.frames import Frame, FrameFormat
+from modeld.calibration import DeviceCameras
+from tools.lib.drive_messages import Mounting
+
+# A drive fills the buffers of its frames again after this many moments: what reads ahead may hold
+# fewer than that many, and what keeps a frame copies it.
+KEPT_MOMENTS = 8
+
+
+class Message(NamedTuple):
+    """One recorded message.
+
+    Attributes:
+        service: the Event member's name, as in `cereal.services`.
+        mono_time_ns: `logMonoTime`, ns of the recording machine's monotonic clock.
+        data: the Event as it was recorded.
+    """
+
+    service: str
+    mono_time_ns: int
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What has happened since the moment before.
+
+    Attributes:
+        index: position in the drive, from 0; a moment that was skipped keeps its number.
+        messages: in time order; the camera states of this moment are the last ones.
+        frames: by stream of `cereal.frames.STREAMS`, in the order in which they are to be handed
+            over: extra cameras first, "road" last. A camera that delivered nothing is missing,
+            so a moment may have no frame. Buffers are reused, see ``KEPT_MOMENTS``.
+    """
+
+    index: int
+    messages: tuple[Message, ...]
+    frames: Mapping[str, Frame]
+
+
+@dataclass(frozen=True, slots=True)
+class DriveInfo:
+    """What is known of a drive before its first frame is decoded.
+
+    Attributes:
+        name: what users call it, e.g. ``a2a0ccea32023010|2023-07-27--13-01-19--5`` or
+            ``drive.mp4``.
+        kind: ``openpilot``, ``comma2k19`` or ``video``.
+        identity: sha256 (64 hex digits) of all that decides what `moments` yields: contents of
+            files, options. The key of references.
+        formats: layout of the frames by stream; only streams that have frames.
+        cameras: what the frames were filmed with; None where `deviceState` and `roadCameraState`
+            of the drive name a device of `modeld.calibration.DEVICE_CAMERAS`.
+        mounting: first calibration of the drive, for pictures with overlays.
+        moments: how many there are; None where only decoding tells.
+        rate_hz: of the main camera.
+        car_params: the drive's first `carParams` Event; None where it has none.
+        facts: name -> value, for reports: where the drive came from and what was assumed.
+    """
+
+    name: str
+    kind: str
+    identity: str
+    formats: Mapping[str, FrameFormat]
+    cameras: DeviceCameras | None
+    mounting: Mounting
+    moments: int | None
+    rate_hz: float
+    car_params: bytes | None = None
+    facts: Mapping[str, str] = field(default_factory=dict)
+
+
+class Drive(Protocol):
+    """An open drive."""
+
+    @property
+    def info(self) -> DriveInfo:
+        """What is known of it."""
+        ...
+
+    def moments(self, first: int = 0) -> Iterator[Moment]:
+        """Yield the moments from number `first` on, decoding as they are asked for.
+
+        The same drive yields the same moments every time. Only one iterator is used at a time.
+
+        Raises:
+            ToolError: a file ends early or is damaged; what precedes was yielded.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release decoders and files."""
+        ...

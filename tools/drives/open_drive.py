@@ -1,0 +1,85 @@
+"""Opens a drive of any kind by what a user types: a path, a route, a segment, a range of them.
+
+A kind is a module with two functions: ``expand(text, options) -> list[str] | None`` says which
+drives a text stands for (None: not of this kind), ``open_drive(text, options) -> Drive`` opens one
+of those. Kinds are asked in the order of ``KINDS``, and imported only then.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, cast
+
+from tools.drives.drive import Drive
+from tools.errors import DriveError
+
+KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video_drive")
+
+
+@dataclass(frozen=True, slots=True)
+class DriveOptions:
+    """How drives are opened; each kind uses what applies to it.
+
+    Attributes:
+        data_dir: where routes lie that are named without a path; None: only paths are taken.
+        telemetry: car state beside a video: a CSV file, or a comma2k19 segment directory.
+        focal_px: focal length of a video's camera in pixels; None: 0.9 widths.
+        rate_hz: frames per second that the model is to see; None: every frame of what was recorded
+            at 20 Hz, and the lowest rate of at least 20 Hz of a faster video.
+        driver_camera: also deliver frames of the driver camera.
+    """
+
+    data_dir: Path | None = None
+    telemetry: Path | None = None
+    focal_px: float | None = None
+    rate_hz: float | None = None
+    driver_camera: bool = False
+
+
+class Kind(Protocol):
+    """A module of one kind of drive."""
+
+    def expand(self, text: str, options: DriveOptions) -> list[str] | None:
+        """Return the drives a text stands for, one text for each; None: not of this kind."""
+
+    def open_drive(self, text: str, options: DriveOptions) -> Drive:
+        """Open one drive of those that `expand` returned."""
+
+
+def expand_drives(texts: Sequence[str], options: DriveOptions) -> list[str]:
+    """Return one text for each single drive, in order: ranges and whole routes become segments.
+
+    Raises:
+        DriveError: a text names nothing that can be opened.
+    """
+    return [one for text in texts for one in _expand(text, options)[1]]
+
+
+def open_drive(text: str, options: DriveOptions) -> Drive:
+    """Open a single drive.
+
+    Raises:
+        DriveError: it is none, cannot be read, or stands for several; each kind raises its own.
+    """
+    kind, drives = _expand(text, options)
+    if len(drives) != 1:
+        raise DriveError(
+            f"{text}: expected one drive, found {len(drives)}: {', '.join(drives[:4])} ...; "
+            "name one of them"
+        )
+    return kind.open_drive(drives[0], options)
+
+
+def _expand(text: str, options: DriveOptions) -> tuple[Kind, list[str]]:
+    for name in KINDS:
+        kind = cast("Kind", importlib.import_module(name))
+        drives = kind.expand(text, options)
+        if drives is not None:
+            return kind, drives
+    raise DriveError(
+        f"{text}: expected a segment directory, a route, a comma2k19 segment or a video file, "
+        "found none of them; check the path, and --data-dir for routes"
+    )

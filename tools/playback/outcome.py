@@ -1,0 +1,69 @@
+"""What came of one drive through the daemon, frame by frame, beside the log of what it said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.drives.drive import DriveInfo
+
+# Inputs of a driving program whose digests are recorded; names of the artifact's entries.
+INPUT_NAMES = (
+    "road_frame",
+    "wide_frame",
+    "road_transform",
+    "wide_transform",
+    "desire",
+    "traffic_convention",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameTable:
+    """One row for each frame that the daemon took.
+
+    Attributes:
+        moment: (n,) int64, index of the drive's moment.
+        frame_id: (n,) int64, of the main camera.
+        dropped: (n,) int64, frames missing just before it.
+        published: (n,) bool.
+        valid: (n,) bool, what was published was marked valid.
+        execution_s: (n,) float64, measured time of the model; 0 where it did not run.
+        input_crc: name of a program input -> (n,) uint32, CRC-32 of its bytes; empty where digests
+            were not asked for. Not part of what a run without them costs.
+    """
+
+    moment: NDArray[np.int64]
+    frame_id: NDArray[np.int64]
+    dropped: NDArray[np.int64]
+    published: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
+    execution_s: NDArray[np.float64]
+    input_crc: Mapping[str, NDArray[np.uint32]]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """One drive through the daemon.
+
+    Attributes:
+        drive: what was played.
+        artifact_sha256: of the artifact.
+        device: description of the OpenCL device, as in `Program.stats`.
+        log: the event log: the drive's messages and what the daemon said, in time order.
+        frames: one row a frame.
+        wall_s: seconds from the first moment to the last message, without loading.
+        peak_rss_bytes: of the process, at the end.
+    """
+
+    drive: DriveInfo
+    artifact_sha256: str
+    device: str
+    log: Path
+    frames: FrameTable
+    wall_s: float
+    peak_rss_bytes: int

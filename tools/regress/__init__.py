@@ -1,0 +1,1 @@
+"""Model-output regression: references, gates on outputs and timing, explanations."""
