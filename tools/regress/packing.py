@@ -6,6 +6,7 @@ Layout in docs/formats/regression-reference.md. Called by jobs, which pack, and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import lzma
 import struct
@@ -114,6 +115,15 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
     text = json.dumps(index, separators=(",", ":")).encode()
     content = b"".join([_LENGTH.pack(len(text)), text, *writer.parts])
     return lzma.compress(content, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
+
+
+def content_digest(data: bytes) -> str:
+    """Return the sha256 of what `pack` compressed: another lzma writes it in other bytes.
+
+    Raises:
+        ReferenceFormatError: it is damaged.
+    """
+    return hashlib.sha256(_decompressed(data)).hexdigest()
 
 
 def _add_group(
