@@ -5,7 +5,6 @@ Used for every column of a reference: values as steps, frame ids, digests. Nothi
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import numpy as np
@@ -15,9 +14,10 @@ from tools.regress.errors import ReferenceFormatError
 
 Integers = NDArray[np.int64]
 
-# How a column is predicted, by number: what is stored is the difference.
-PREDICTIONS: Final[tuple[str, ...]] = ("none", "row before", "place before", "both")
-_WIDTHS: Final = (0, 1, 2, 4, 8)
+# How a column is predicted, by number: how often neighbours are subtracted, (rows, places). Rows
+# are frames; places are points of a curve, smooth enough for differences of differences.
+PREDICTIONS: Final = tuple((rows, places) for rows in range(2) for places in range(4))
+_WIDTHS: Final = (0, 1, 2, 3, 4, 8)
 
 
 def encode_column(values: Integers) -> tuple[int, int, bytes]:
@@ -26,11 +26,9 @@ def encode_column(values: Integers) -> tuple[int, int, bytes]:
     Args:
         values: (rows, places) int64; differences may wrap, which decoding undoes.
     """
-    best = min(
-        ((_cost(rest), number, rest) for number, rest in enumerate(_differences(values))),
-        key=lambda candidate: candidate[:2],
-    )
-    _, number, rest = best
+    rests = [_differences(values, *prediction) for prediction in PREDICTIONS]
+    number = min(range(len(rests)), key=lambda index: (_cost(rests[index]), index))
+    rest = rests[number]
     codes = _zigzag(rest)
     largest = int(codes.max(initial=0))
     width = next(width for width in _WIDTHS if largest < 1 << (8 * width))
@@ -56,24 +54,19 @@ def decode_column(data: bytes, shape: tuple[int, int], prediction: int, width: i
     if width:
         wide[:, :width] = np.frombuffer(data, np.uint8).reshape(width, -1).T
     codes = wide.view("<u8").reshape(places, rows).T.astype(np.uint64)
-    return _undo(prediction)(_unzigzag(codes))
+    values = _unzigzag(codes)
+    for axis, times in enumerate(PREDICTIONS[prediction]):
+        for _ in range(times):
+            values = np.cumsum(values, axis=axis)
+    return values
 
 
-def _differences(values: Integers) -> list[Integers]:
-    rows = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
-    places = np.diff(values, axis=1, prepend=np.zeros_like(values[:, :1]))
-    both = np.diff(rows, axis=1, prepend=np.zeros_like(values[:, :1]))
-    return [values, rows, places, both]
-
-
-def _undo(prediction: int) -> Callable[[Integers], Integers]:
-    if prediction == 0:
-        return lambda rest: rest
-    if prediction == 1:
-        return lambda rest: np.cumsum(rest, axis=0)
-    if prediction == 2:
-        return lambda rest: np.cumsum(rest, axis=1)
-    return lambda rest: np.cumsum(np.cumsum(rest, axis=1), axis=0)
+def _differences(values: Integers, rows: int, places: int) -> Integers:
+    for _ in range(rows):
+        values = np.diff(values, axis=0, prepend=np.zeros_like(values[:1]))
+    for _ in range(places):
+        values = np.diff(values, axis=1, prepend=np.zeros_like(values[:, :1]))
+    return values
 
 
 def _cost(rest: Integers) -> float:

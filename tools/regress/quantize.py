@@ -16,8 +16,9 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-# Steps in what is allowed: a value moves by at most half of one when it is rounded.
-STEPS_OF_TOLERANCE: Final = 16
+# Steps in what is allowed: a value moves by at most half of one when it is rounded, and both sides
+# of a comparison are rounded alike. Each doubling adds 9 % to a reference.
+STEPS_OF_TOLERANCE: Final = 4
 _MANTISSA_BITS: Final = 52
 # Where no absolute difference is allowed: below this a value counts as its distance to zero.
 _SMALLEST: Final = 2.0**-40

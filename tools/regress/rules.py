@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+from functools import cache
+from typing import Final
+
+from tools.compare.tolerances import Tolerances, read_tolerances
 from tools.regress.packing import FieldRule
 from tools.regress.quantize import Scale
 
-# Times of this machine; they are judged by the timing gate.
-_MEASURED = frozenset({"modelExecutionTime", "gpuExecutionTime"})
-_DEFAULT = FieldRule(Scale(1e-3, 1e-2))
-_LEFT_OUT = FieldRule(Scale(1e-3, 1e-2), measured=True)
+# Not compared, because harnesses stamp messages in their own ways; ours stamps them in one, and
+# a log needs its stamps.
+_KEPT: Final = ".logMonoTime"
 
 
+@cache
 def rule_of(service: str, field: str) -> FieldRule:
-    """Return how a field is kept.
+    """Return how a field is kept: what the package's table ignores is not.
+
+    A user's own tolerances widen or narrow what is compared, not what is kept.
 
     Args:
         service: e.g. ``modelV2``.
         field: path below it, lists as ``[]``.
     """
-    del service
-    return _LEFT_OUT if field in _MEASURED else _DEFAULT
+    tolerance = _table().of(service, field)
+    measured = tolerance.ignore and field != _KEPT
+    return FieldRule(Scale(tolerance.absolute, tolerance.relative), measured)
+
+
+@cache
+def _table() -> Tolerances:
+    return read_tolerances()
