@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 ATTEMPTS: Final = 2
 STOP_TIMEOUT_S: Final = 5.0
 WORKER_DIED_EXIT_CODE: Final = 1
+THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
 _SPAWN: Final = get_context("spawn")
 
 # What a worker does with a job; tests plant other ones.
@@ -130,9 +131,18 @@ def _hand_out(tasks: deque[_Task], workers: list[_Worker], processes: int, run: 
         if worker.task is None:
             _give(worker, tasks)
     while tasks and len(workers) < processes:
-        worker = _start(run)
+        worker = _start(run, _threads_of_one(processes))
         workers.append(worker)
         _give(worker, tasks)
+
+
+def _threads_of_one(processes: int) -> int | None:
+    """Return how many threads of PoCL a process may have; None: as many as there are.
+
+    Its threads wait for each other busily, so all processes together get no more than there are
+    processors. The outputs do not depend on it.
+    """
+    return max(1, len(os.sched_getaffinity(0)) // processes) if processes > 1 else None
 
 
 def _give(worker: _Worker, tasks: deque[_Task]) -> None:
@@ -190,10 +200,10 @@ def _how(process: BaseProcess) -> str:
     return f"ended with exit code {code}"
 
 
-def _start(run: RunJob) -> _Worker:
+def _start(run: RunJob, threads: int | None) -> _Worker:
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(
-        target=_serve, args=(theirs, run, logging.getLogger().level), daemon=True
+        target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
     )
     process.start()
     # The worker holds the other end alone: when it dies, ours reads the end of the file.
@@ -214,8 +224,11 @@ def _stop(workers: Sequence[_Worker]) -> None:
             worker.process.join()
 
 
-def _serve(pipe: Connection, run: RunJob, level: int) -> None:
+def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> None:
     """Run what comes through the pipe until it is closed: the worker's only function."""
+    if threads is not None:
+        # Read when the driver opens its devices, which is later than this.
+        os.environ.setdefault(THREADS_VARIABLE, str(threads))
     # Ctrl-C reaches every process of the terminal; the one that started us decides.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(
@@ -281,6 +294,10 @@ class WorkDirectory:
             logger.warning("%s: cannot be read (%s); the drive is run again", path, error)
             return None
         return result if isinstance(result, JobResult) and result.key == job.key else None
+
+    def count(self) -> int:
+        """Return how many results are kept."""
+        return sum(1 for _ in self.path.glob("*.result"))
 
     def _path(self, key: str) -> Path:
         return self.path / f"{key}.result"
