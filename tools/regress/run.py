@@ -151,8 +151,8 @@ def regress(plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnRes
     """
     provenance = _provenance(plan)
     holding = plan.store.lock() if plan.reason is not None else contextlib.nullcontext()
-    with holding, tempfile.TemporaryDirectory(prefix="modeld-regress-") as scratch:
-        verdicts, accepted = _judge_drives(plan, run_jobs, work, on_result, Path(scratch))
+    with holding:
+        verdicts, accepted = _judge_drives(plan, run_jobs, work, on_result)
         timings = _judge_timings(plan, verdicts) if plan.timing else []
         if plan.reason is not None:
             for timing in timings:
@@ -205,7 +205,7 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
 
 
 def _judge_drives(
-    plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult, scratch: Path
+    plan: Plan, run_jobs: RunJobs, work: WorkDirectory, on_result: OnResult
 ) -> tuple[list[DriveVerdict], list[str]]:
     jobs, failures = _make_jobs(plan)
     results = run_jobs([job for _, job in jobs], work, on_result)
@@ -213,7 +213,7 @@ def _judge_drives(
     accepted: list[str] = []
     provenance = _provenance(plan)
     for (position, job), result in zip(jobs, results, strict=True):
-        verdict = judge(job.drive, result, plan.store, plan.how, scratch)
+        verdict = judge(job.drive, result, plan.store, plan.how)
         if plan.reason is not None and not result.error:
             verdict, line = _accept(plan.store, verdict, result, provenance)
             accepted += line

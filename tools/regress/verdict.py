@@ -1,24 +1,21 @@
 """Whether a drive said what its reference says, and if not, what changed.
 
-Causes come before effects: a drive whose inputs changed is not a matter of kernels. Reads no files
-but the reference and two logs that it writes for the comparison.
+Causes come before effects: a drive whose inputs changed is not a matter of kernels.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.logfile import LogWriter
 from runtime.quantities import count_text
 from tools.compare.findings import Comparison
+from tools.errors import ToolError
 from tools.playback.outcome import INPUT_NAMES, FrameTable
-from tools.regress.errors import RegressionReferenceError
 from tools.regress.job import JobResult, Launches
 from tools.regress.packing import Packed, unpack
 from tools.regress.reference import Reference, ReferenceStore, key_of
@@ -26,8 +23,8 @@ from tools.regress.reference import Reference, ReferenceStore, key_of
 Status = Literal["passed", "changed", "failed"]
 ChangeKind = Literal["input", "frames", "launches", "outputs", "bits"]
 
-# Findings in the text of one drive; all of them are in the report and in the JSON.
-SHOWN_FINDINGS = 5
+# Changes in the text of one drive; all of them are in the report and in the JSON.
+SHOWN_CHANGES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,11 +48,11 @@ class Comparing(NamedTuple):
     """How logs are compared, for all drives of a run.
 
     Attributes:
-        compare: takes the reference's log and the new one.
+        compare: takes the Events of the reference, and the new ones.
         bit_exact: every bit of every message counts.
     """
 
-    compare: Callable[[Path, Path], Comparison]
+    compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
     bit_exact: bool = False
 
 
@@ -114,7 +111,7 @@ class DriveVerdict:
             "identical": self.identical,
             "error": self.error or None,
             "changes": [asdict(change) for change in self.changes],
-            "comparison": asdict(self.comparison) if self.comparison else None,
+            "comparison": _comparison_json(self.comparison),
             "digest": self.result.digest if self.result else None,
             "reference": {
                 "key": asdict(self.reference.key),
@@ -129,18 +126,26 @@ class DriveVerdict:
         }
 
 
+def _comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
+    """Return all but the curves, which are for plots."""
+    if comparison is None:
+        return None
+    return {
+        "frames": comparison.frames,
+        "skipped": comparison.skipped,
+        "messages": comparison.messages,
+        "findings": [asdict(finding) for finding in comparison.findings],
+        "statistics": [asdict(statistics) for statistics in comparison.statistics],
+        "warnings": list(comparison.warnings),
+    }
+
+
 def failed(text: str, error: str, exit_code: int, result: JobResult | None = None) -> DriveVerdict:
     """Return the verdict on a drive that cannot be judged."""
     return DriveVerdict(text, "failed", error=error, exit_code=exit_code, result=result)
 
 
-def judge(
-    text: str,
-    result: JobResult,
-    store: ReferenceStore,
-    how: Comparing,
-    scratch: Path,
-) -> DriveVerdict:
+def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -> DriveVerdict:
     """Return the verdict on one drive.
 
     Args:
@@ -148,19 +153,15 @@ def judge(
         result: what came of it.
         store: where its reference is.
         how: they are compared.
-        scratch: existing directory for them; two files are written, and stay.
     """
     if result.error or result.drive is None:
         return failed(text, result.error, result.exit_code, result)
     try:
         reference = store.find(key_of(result), result.drive.name)
         before, now = unpack(reference.outputs), unpack(result.outputs)
-    except RegressionReferenceError as error:
+        comparison = how.compare(before.messages, now.messages)
+    except ToolError as error:
         return failed(text, str(error), error.exit_code, result)
-    logs = (scratch / "reference.rlog", scratch / "now.rlog")
-    for path, packed in zip(logs, (before, now), strict=True):
-        write_log(path, packed)
-    comparison = how.compare(*logs)
     changes = [
         *input_changes(before.frames, now.frames),
         *frame_changes(before.frames, now.frames),
@@ -179,17 +180,6 @@ def judge(
         result=result,
         reference=reference,
     )
-
-
-def write_log(path: Path, packed: Packed) -> None:
-    """Write the messages of a drive as a log.
-
-    Raises:
-        LogError: it cannot be written.
-    """
-    with LogWriter(path) as log:
-        for message in packed.messages:
-            log.write(message)
 
 
 def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
