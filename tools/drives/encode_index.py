@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -64,7 +63,8 @@ FRAME: Final = np.dtype(
 """A frame of a camera: when it is announced, its stamps, and the picture that shows it.
 
 ``time_ns`` is the logMonoTime of the camera state; without a state the end of the exposure.
-``segment`` is the position of the file in the drive, ``picture`` ``NO_PICTURE`` where there is none.
+``segment`` is the position of the file in the drive, ``picture`` is ``NO_PICTURE`` where there is
+none.
 """
 
 Rows = NDArray[np.void]
@@ -172,6 +172,11 @@ def _join(
     ends = indices["eof_ns"][alone]
     frames["time_ns"][len(states) :] = np.where(ends > 0, ends, indices["time_ns"][alone])
     matches[alone] = len(states) + np.arange(len(alone))
+    for name in ("sof_ns", "eof_ns"):
+        # Stamps that a state lacks, its event may have.
+        frames[name][matches] = np.where(
+            frames[name][matches] > 0, frames[name][matches], indices[name]
+        )
     frames["segment"][matches] = segments
     frames["picture"][matches] = pictures
     return frames

@@ -52,6 +52,7 @@ class HevcIndex:
         starts: (n + 1,) int64, first byte of each picture with what precedes it, then the end.
         is_key: (n,) bool, decoding can begin there.
         parameters: (first byte, end, picture) of each run of parameter sets.
+        is_cut: the file ends inside its last picture.
     """
 
     path: Path
@@ -59,6 +60,7 @@ class HevcIndex:
     starts: NDArray[np.int64]
     is_key: NDArray[np.bool_]
     parameters: tuple[tuple[int, int, int], ...]
+    is_cut: bool = False
 
     def __len__(self) -> int:
         return len(self.is_key)
@@ -223,6 +225,8 @@ class HevcReader:
         index = self._index
         if picture >= len(index):
             raise self._error(picture, "it", f"the end after {len(index)} pictures")
+        if index.is_cut and picture == len(index) - 1:
+            raise self._error(picture, "it whole", "the end inside it")
         key = index.key_before(picture)
         if key is None:
             raise self._error(picture, "a key frame at or before it", "none")

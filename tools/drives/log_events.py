@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from cereal.errors import LogError
-from cereal.logfile import LogTruncatedWarning, read_log_bytes
+from cereal.log_reader import LogTruncatedWarning, read_log_bytes
 from tools.drives.drive import Message
 from tools.drives.event_header import read_header
 from tools.errors import DriveError
