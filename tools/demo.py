@@ -30,7 +30,7 @@ import numpy as np
 
 import scheduler
 from cereal.frames import nv12_format
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from modeld.driving_model import DrivingModel
 from runtime import load_program
 from runtime.artifact import read_artifact
