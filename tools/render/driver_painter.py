@@ -99,4 +99,4 @@ def _paint_ellipse(
             * (half > 0.0)[:, None]
         )
         part = target[rows[0] : rows[-1] + 1, columns[0] : columns[-1] + 1]
-        part[:] = np.rint(part + (colour[plane] - part) * share).astype(np.uint8)
+        part[:] = np.rint(part + (float(colour[plane]) - part) * share).astype(np.uint8)

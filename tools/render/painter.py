@@ -98,7 +98,6 @@ class Painter:
 
     def _paint_sky(self) -> tuple[Bytes, Bytes, Bytes]:
         _, width = self._size
-        _, width = self._size
         planes = []
         for plane, scale in enumerate((1, 2, 2)):
             rows = np.arange(self._top // scale) * (scale / max(1, self._top))
