@@ -58,6 +58,7 @@ COMMANDS: dict[str, Command] = {
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
+    "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
 }
