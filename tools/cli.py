@@ -59,6 +59,7 @@ COMMANDS: dict[str, Command] = {
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
+    "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
 }
 
