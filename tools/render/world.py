@@ -163,14 +163,18 @@ def seeded_motion(seed: int, seconds: float) -> Motion:
     )
     speed = through_knots(speed_knots.astype(np.float64), _SPEED_SPACING_S, times)
     s = road_grid(float(np.cumsum(speed)[-1]) / TICKS_PER_S)
-    bends = np.random.default_rng((seed, 3)).integers(
-        -20, 21, int(s[-1] / _CURVATURE_SPACING_M) + 3
-    ).astype(np.float64)
+    bends = (
+        np.random.default_rng((seed, 3))
+        .integers(-20, 21, int(s[-1] / _CURVATURE_SPACING_M) + 3)
+        .astype(np.float64)
+    )
     # Squared, so that gentle bends are more frequent than tight ones.
     curvature_knots = bends * np.abs(bends) * (_MAX_CURVATURE_1PM / 400.0)
-    wobbles = np.random.default_rng((seed, 4)).integers(
-        -100, 101, int(s[-1] / _WOBBLE_SPACING_M) + 3
-    ).astype(np.float64)
+    wobbles = (
+        np.random.default_rng((seed, 4))
+        .integers(-100, 101, int(s[-1] / _WOBBLE_SPACING_M) + 3)
+        .astype(np.float64)
+    )
     return Motion(
         speed_mps=speed,
         curvature_1pm=through_knots(curvature_knots, _CURVATURE_SPACING_M, s + BEHIND_M),
