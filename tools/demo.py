@@ -30,7 +30,7 @@ import numpy as np
 
 import scheduler
 from cereal.frames import nv12_format
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from modeld.driving_model import DrivingModel
 from runtime import load_program
 from runtime.artifact import read_artifact
@@ -115,6 +115,8 @@ def run(args: argparse.Namespace) -> int:
     )
     first, last = _drive(plan)
     drive = summarize(_of_drive(read_log(plan.log), first, last))
+    shown = {int(drive.frame_ids[row]) for row in _shown_rows(drive)}
+    drive = summarize(_of_drive(read_log(plan.log), first, last), curves_of=shown)
     write_report(plan.report, _make_report(plan, drive, first))
     logged = Counter(str(event.which()) for event in read_log(plan.log))
     return _print_result(plan, drive, {name: logged[name] for name in OUTPUT_SERVICES})
@@ -261,18 +263,23 @@ def _of_drive(events: Iterator[Any], first: int, last: int) -> Iterator[Any]:
         yield event
 
 
+def _shown_rows(drive: DriveLog) -> list[int]:
+    """Return the rows of the frames whose pictures the report shows, spread over the drive."""
+    count = min(MAX_PICTURES, drive.frame_ids.size)
+    rows: list[int] = np.linspace(0, drive.frame_ids.size - 1, count).round().astype(int).tolist()
+    return rows
+
+
 def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     road = demo_cameras().road
     renderer = DemoDrive(road)
-    count = min(MAX_PICTURES, drive.frame_ids.size)
-    rows = np.linspace(0, drive.frame_ids.size - 1, count).round().astype(int)
     pictures = [
         Picture(
-            int(row),
+            row,
             encode_jpeg(*renderer.render((int(drive.frame_ids[row]) - first) / DRIVE_HZ)),
             road,
         )
-        for row in rows
+        for row in _shown_rows(drive)
     ]
     artifact = read_artifact(plan.model)
     facts = {

@@ -21,21 +21,17 @@ from modeld.driving_model import DrivingProgram
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.drive_messages import (
     DRIVE_SERVICES,
-    READOUT_NS,
+    START_NS,
     DriveMessages,
-    FrameTimes,
+    FrameClock,
     Mounting,
 )
 from tools.lib.telemetry import CarSample
 from tools.lib.video import write_planes
 
-# The drive's clock starts here: a monotonic clock never reads 0, and 0 stamps look unset.
-START_NS = 1_000_000_000
 # Outputs are stamped this long after the frame's end, so that the log does not depend on the
 # machine; read-out and this together stay below the shortest frame interval.
 PROCESSING_NS = 10_000_000
-# Frames of one camera closer than the daemon's pairing window would be passed over.
-MIN_INTERVAL_NS = 25_000_000
 
 
 class ReplaySession:
@@ -66,7 +62,7 @@ class ReplaySession:
         self._messages = DriveMessages(mounting)
         self._record = record
         self._layout = layout
-        self._last_sof_ns: int | None = None
+        self._frame_clock = FrameClock()
         # One buffer for all frames: the daemon is done with a frame when its step returns.
         self._data = np.zeros(layout.size, np.uint8)
 
@@ -93,7 +89,7 @@ class ReplaySession:
         Returns:
             What the daemon did; None when it did not take the frame.
         """
-        times = self._stamp(frame_id, time_s)
+        times = self._frame_clock.stamp(frame_id, time_s)
         self._clock.set_ns(times.sof_ns)
         for service, data in self._messages.for_frame(times, car):
             self._publisher.send(service, data)
@@ -108,10 +104,3 @@ class ReplaySession:
             while (message := output.receive()) is not None:
                 self._record(message)
         return result
-
-    def _stamp(self, frame_id: int, time_s: float) -> FrameTimes:
-        sof_ns = START_NS + round(time_s * 1e9)
-        if self._last_sof_ns is not None:
-            sof_ns = max(sof_ns, self._last_sof_ns + MIN_INTERVAL_NS)
-        self._last_sof_ns = sof_ns
-        return FrameTimes(frame_id, sof_ns, sof_ns + READOUT_NS)

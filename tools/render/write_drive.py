@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from cereal.services import service
 from tools.errors import ToolError, UsageError
 from tools.render.hevc import Packet
