@@ -22,9 +22,6 @@ SCHEMA_PATH: Final = Path(__file__).with_name("log.capnp")
 log: Final[Any] = capnp.load(str(SCHEMA_PATH))
 """The pycapnp module of `log.capnp`: `log.Event`, `log.ModelDataV2`, ..."""
 
-DAMAGED: Final[tuple[type[Exception], ...]] = (capnp.KjException, ValueError)
-"""What following a pointer raises where a message is damaged inside its frame."""
-
 # Messages come from our own machine or from a log whose frame was checked: no limit on their size.
 _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from cereal.schema import DAMAGED, content
+from cereal.errors import MessageError
+from cereal.schema import DAMAGED
 from tools.compare.align import Message, Pair
-from tools.compare.fields import Flat, Layout, Node, Place, Shape, flatten, layout_of, member_node
+from tools.compare.fields import Flat, Layout, Place, Shape, flatten, layout_of
 from tools.compare.findings import FieldSeries, FieldStatistics, FindingKind
 from tools.compare.layouts import Fields, PairLayout, pair_layout
 from tools.compare.numbers import Numbers
 from tools.compare.tally import Order, Tallies, Tally, shown
 from tools.compare.tolerances import Tolerances
-
-_VALID = Place(".valid", ".valid")
+from tools.lib.message_values import has_field
 
 
 class ServiceJudge:
@@ -25,9 +25,8 @@ class ServiceJudge:
     def __init__(self, service: str, tolerances: Tolerances) -> None:
         self.tallies = Tallies(service)
         self._service = service
-        self._node = member_node(service)
         self._fields = Fields(service, tolerances)
-        self._zeroed = _zeroed(self._node, self._fields)
+        self._zeroed = _measured_times(service, self._fields)
         self._layouts: dict[tuple[Shape, Shape], PairLayout] = {}
         self._numbers = Numbers(self._fields, self.tallies, bit_exact=tolerances.bit_exact)
         self._order = Order()
@@ -44,7 +43,7 @@ class ServiceJudge:
                 texts = ["damaged" if flat is None else "readable" for flat in (one, other)]
                 self.tallies.add_discrete("type", ("", ""), left, (texts[0], texts[1]))
             return
-        layout = self._layout(tuple(one.shape), tuple(other.shape))
+        layout = self._layout(pair, (one.shape, other.shape))
         if not same:
             self._compare_shapes(layout, left)
             self._compare_discrete(layout, one, other, left)
@@ -79,35 +78,39 @@ class ServiceJudge:
     def _flat(self, message: Message) -> Flat | None:
         """Return the values of a message; None where it is damaged."""
         try:
-            if self._node is None:  # nothing of it is declared: its bytes are all there is
-                flat = Flat(discrete=[self._canonical(message)])
-            else:
-                flat = flatten(self._node, content(message.event))
-            flat.discrete.append(bool(message.event.valid))
-        except DAMAGED:
+            flat = flatten(message.event)
+            valid = bool(message.event.valid)
+        except (MessageError, *DAMAGED):
             return None
+        flat.discrete.append(valid)
+        if not flat.shape[0]:  # nothing of it is declared: its bytes are all there is
+            flat.discrete.append(self._canonical(message))
         return flat
 
-    def _layout(self, left: Shape, right: Shape) -> PairLayout:
-        key = (left, right)
-        found = self._layouts.get(key)
+    def _layout(self, pair: Pair, shapes: tuple[Shape, Shape]) -> PairLayout:
+        found = self._layouts.get(shapes)
         if found is None:
-            found = pair_layout(self._places(left), self._places(right), self._fields)
-            self._layouts[key] = found
+            sides = [self._places(message) for message in (pair.left, pair.right)]
+            found = self._layouts[shapes] = pair_layout(sides[0], sides[1], self._fields)
         return found
 
-    def _places(self, shape: Shape) -> Layout:
-        if self._node is None:
-            return Layout(discrete=[Place("", ""), _VALID])
-        layout = layout_of(self._node, shape)
-        layout.discrete.append(_VALID)
+    def _places(self, message: Message) -> Layout:
+        layout = layout_of(message.event)
+        layout.discrete.append(Place(".valid", ".valid"))
+        if not layout.paths:
+            layout.discrete.append(Place("", ""))
         return layout
 
     def _compare_shapes(self, layout: PairLayout, message: Message) -> None:
-        for place, here, there in layout.lengths:
-            kind: FindingKind = "type" if isinstance(here, str) else "length"
-            texts = (str(here), str(there))
-            self.tallies.add_discrete(kind, (place.pattern, place.exact), message, texts)
+        noted: set[str] = set()
+        for mismatch in layout.mismatches:
+            pattern, exact = mismatch.place.pattern, mismatch.place.exact
+            if pattern in noted:
+                continue
+            noted.add(pattern)  # a frame counts once for each field
+            kind: FindingKind = "length" if mismatch.is_length else "type"
+            texts = (mismatch.left, mismatch.right)
+            self.tallies.add_discrete(kind, (pattern, exact), message, texts)
 
     def _compare_discrete(
         self, layout: PairLayout, one: Flat, other: Flat, message: Message
@@ -121,18 +124,19 @@ class ServiceJudge:
                 size = max(abs(here), abs(there))
                 if abs(here - there) <= max(tolerance.absolute, tolerance.relative * size):
                     continue
-            noted.add(place.pattern)  # a frame counts once for each field
+            noted.add(place.pattern)
             texts = (shown(here), shown(there))
             where = (place.pattern, place.exact)
             self.tallies.add_discrete("value", where, message, texts, tolerance.text)
 
 
-def _zeroed(node: Node | None, fields: Fields) -> list[str]:
-    """Return the plain fields that are ignored: measured times stand at the top of messages."""
-    if node is None or node.kind != "struct":
-        return []
+def _measured_times(service: str, fields: Fields) -> list[str]:
+    """Return the fields that are ignored by default: measured times stand at the top of messages.
+
+    Only these are cleared before bytes are compared; others that are ignored cost a closer look.
+    """
     return [
         name
-        for name, member in node.members
-        if member.kind in ("number", "wide") and fields.tolerance(name).ignore
+        for name in ("modelExecutionTime", "gpuExecutionTime", "dspExecutionTime")
+        if has_field(service, name) and fields.tolerance(name).ignore
     ]
