@@ -56,6 +56,7 @@ COMMANDS: dict[str, Command] = {
     "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
     "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
+    "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
