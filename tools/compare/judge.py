@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 from cereal.errors import MessageError
 from cereal.schema import DAMAGED
 from tools.compare.align import Message, Pair
-from tools.compare.fields import Flat, Layout, Place, Shape, flatten, layout_of
-from tools.compare.findings import FieldSeries, FieldStatistics, FindingKind
+from tools.compare.canonical import cleared, spans_of
+from tools.compare.fields import Discrete, Flat, Layout, Place, Shape, flatten, layout_of
+from tools.compare.findings import FieldSeries, FieldStatistics, Finding, FindingKind
 from tools.compare.layouts import Fields, PairLayout, pair_layout
 from tools.compare.numbers import Numbers
 from tools.compare.tally import Order, Tallies, Tally, shown
 from tools.compare.tolerances import Tolerances
-from tools.lib.message_values import has_field
 
 
 class ServiceJudge:
@@ -26,16 +28,17 @@ class ServiceJudge:
         self.tallies = Tallies(service)
         self._service = service
         self._fields = Fields(service, tolerances)
-        self._zeroed = _measured_times(service, self._fields)
+        self._ignored = spans_of(service, _measured_times(self._fields))
         self._layouts: dict[tuple[Shape, Shape], PairLayout] = {}
         self._numbers = Numbers(self._fields, self.tallies, bit_exact=tolerances.bit_exact)
         self._order = Order()
+        self._bit_exact = tolerances.bit_exact
 
     def compare(self, pair: Pair) -> None:
         """Compare one pair of messages."""
         left, right = pair.left, pair.right
         self._order.add(pair, self.tallies)
-        same = left.data == right.data or self._canonical(left) == self._canonical(right)
+        same = left.data == right.data or self._cleared(left) == self._cleared(right)
         one = self._flat(left)
         other = one if same else self._flat(right)
         if one is None or other is None:
@@ -63,17 +66,8 @@ class ServiceJudge:
         """Return what fields that differ at all did over the frames, after `finish`."""
         return self._numbers.series()
 
-    def _canonical(self, message: Message) -> bytes:
-        """Return the message's bytes without what is ignored; its own where it is damaged."""
-        try:
-            builder = message.event.as_builder()
-            builder.logMonoTime = 0
-            body = getattr(builder, self._service) if self._zeroed else None
-            for name in self._zeroed:
-                setattr(body, name, 0)
-            return bytes(builder.to_bytes())
-        except DAMAGED:
-            return message.data
+    def _cleared(self, message: Message) -> bytes:
+        return cleared(message.data, self._ignored)
 
     def _flat(self, message: Message) -> Flat | None:
         """Return the values of a message; None where it is damaged."""
@@ -84,7 +78,7 @@ class ServiceJudge:
             return None
         flat.discrete.append(valid)
         if not flat.shape[0]:  # nothing of it is declared: its bytes are all there is
-            flat.discrete.append(self._canonical(message))
+            flat.discrete.append(self._cleared(message))
         return flat
 
     def _layout(self, pair: Pair, shapes: tuple[Shape, Shape]) -> PairLayout:
@@ -120,23 +114,44 @@ class ServiceJudge:
             here, there = one.discrete[i], other.discrete[j]
             if here == there or place.pattern in noted:
                 continue
+            off = score = math.nan
             if type(here) is int and type(there) is int:
-                size = max(abs(here), abs(there))
-                if abs(here - there) <= max(tolerance.absolute, tolerance.relative * size):
+                off = abs(here - there)
+                limit = max(tolerance.absolute, tolerance.relative * max(abs(here), abs(there)))
+                if off <= limit and not self._bit_exact:
                     continue
+                score = off / limit if limit else math.inf
             noted.add(place.pattern)
-            texts = (shown(here), shown(there))
-            where = (place.pattern, place.exact)
-            self.tallies.add_discrete("value", where, message, texts, tolerance.text)
+            finding = Finding(
+                kind="value",
+                service=self.tallies.service,
+                field=place.pattern,
+                frames=1,
+                first_frame=message.frame,
+                worst_frame=message.frame,
+                worst_place=place.exact,
+                left=shown(here),
+                right=shown(there),
+                worst_absolute=float(off),
+                worst_relative=_share(off, here, there),
+                limit=tolerance.text,
+            )
+            # What has no measure counts as worst.
+            worst = math.inf if math.isnan(score) else score
+            self.tallies.add(Tally(finding, worst, message.position))
 
 
-def _measured_times(service: str, fields: Fields) -> list[str]:
-    """Return the fields that are ignored by default: measured times stand at the top of messages.
+def _share(off: float, here: Discrete, there: Discrete) -> float:
+    """Return a difference over the larger magnitude; NaN where it is none of integers."""
+    if isinstance(here, int) and isinstance(there, int) and off > 0:
+        return off / max(abs(here), abs(there))
+    return math.nan
 
-    Only these are cleared before bytes are compared; others that are ignored cost a closer look.
+
+def _measured_times(fields: Fields) -> list[str]:
+    """Return the fields that are cleared before bytes are compared: they differ in every run.
+
+    Others that are ignored only cost a closer look.
     """
-    return [
-        name
-        for name in ("modelExecutionTime", "gpuExecutionTime", "dspExecutionTime")
-        if has_field(service, name) and fields.tolerance(name).ignore
-    ]
+    names = ("modelExecutionTime", "gpuExecutionTime", "dspExecutionTime")
+    return [name for name in names if fields.tolerance(name).ignore]
