@@ -35,7 +35,7 @@ import numpy as np
 
 import scheduler
 from cereal.frames import nv12_format
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from cereal.transport import ZmqTransport
 from modeld.driving_model import DrivingModel
 from runtime import load_program

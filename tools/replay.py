@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 from cereal.frames import nv12_format
-from cereal.logfile import LogWriter, read_log
+from cereal.log_reader import read_log
+from cereal.log_writer import LogWriter
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from runtime import load_program

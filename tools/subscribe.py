@@ -20,7 +20,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from cereal.schema import content, read_event
 from cereal.services import service
 from cereal.transport import ZmqTransport

@@ -15,7 +15,7 @@ import pytest
 
 from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingWriter, nv12_format
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
 from tests.tools.tiny_driving import write_tiny_driving

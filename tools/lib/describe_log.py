@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from runtime.quantities import count_text
 from tools.inspect import Section
 

@@ -16,7 +16,7 @@ from typing import Final
 
 from cereal.clock import Clock
 from cereal.errors import CerealError
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
 from tools.playback.player_threads import hurry, yield_to_others
