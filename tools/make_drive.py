@@ -23,6 +23,7 @@ from pathlib import Path
 from runtime.quantities import count_text
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
+from tools.render.recorded_motion import recorded_motion, recording_digest
 from tools.render.spec import SENSOR_OF_DEVICE, DriveSpec
 from tools.render.write_drive import Progress, write_drive
 
@@ -55,6 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="",
         help="frames that a camera lost: neither state nor picture; road:, wide: or driver: names "
         "the camera, otherwise all of them",
+    )
+    parser.add_argument(
+        "--telemetry",
+        metavar="DIR",
+        type=Path,
+        help="comma2k19 segment: drive its path at its speed, by its poses; all of it where no "
+        "length is given",
     )
     parser.add_argument("--missing", choices=["wide"], help="a device without this camera")
     parser.add_argument(
@@ -106,10 +114,17 @@ def parse_spec(args: argparse.Namespace) -> DriveSpec:
 
     Raises:
         UsageError: an option is out of range.
+        ToolError: the telemetry cannot be used.
     """
     if args.seed < 0:
         raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
     frames = _parse_length(args)
+    telemetry_digest = ""
+    if args.telemetry is not None:
+        # Read here once for its errors and its length; workers read it again.
+        asked = args.minutes is not None or args.seconds is not None
+        _, frames = recorded_motion(args.telemetry, args.seed, frames if asked else None)
+        telemetry_digest = recording_digest(args.telemetry)
     streams = ["road"]
     if args.missing != "wide":
         streams.append("wide")
@@ -122,6 +137,8 @@ def parse_spec(args: argparse.Namespace) -> DriveSpec:
         rpy_rad=_parse_rpy(args.rpy),
         streams=tuple(streams),
         dropped=_parse_drops(args.drop, tuple(streams), frames),
+        telemetry=args.telemetry,
+        telemetry_digest=telemetry_digest,
     )
 
 

@@ -46,10 +46,11 @@ def read_header(data: bytes) -> EventHeader | None:
     segments = int.from_bytes(data[:4], "little") + 1
     frame = (4 * (segments + 1) + 7) & ~7
     if len(data) >= frame + 8:
-        offset, data_words = struct.unpack_from("<iH", data, frame)
+        offset, data_words, pointers = struct.unpack_from("<iHH", data, frame)
         start = frame + 8 + 8 * (offset >> 2)
+        end = start + 8 * (data_words + pointers)
         first_segment_end = frame + 8 * int.from_bytes(data[4:8], "little")
-        inside = frame + 8 <= start and start + 8 * data_words <= first_segment_end <= len(data)
+        inside = frame + 8 <= start and end <= first_segment_end <= len(data)
         if offset & 3 == 0 and inside and 8 * data_words >= _DATA_BYTES:
             (time_ns,) = struct.unpack_from("<Q", data, start)
             (number,) = struct.unpack_from("<H", data, start + _DISCRIMINANT_BYTE)

@@ -82,7 +82,11 @@ class SegmentDrive:
             )
         placed = {name: self._place(name, files) for name, files in self._files.items()}
         self._readers: dict[tuple[str, int], HevcReader] = {}
-        self._formats = {name: self._format_of(name) for name in self._files}
+        try:
+            self._formats = {name: self._format_of(name) for name in self._files}
+        finally:
+            # Until somebody asks for moments, nothing is held open.
+            self.close()
         main = "road" if "road" in self._files else "wideRoad"
         self._plan = plan_moments({name: one.frames for name, one in placed.items()}, main)
         if not len(self._plan):

@@ -33,6 +33,11 @@ _X265 = ":".join(
         "open-gop=0",
         "aq-mode=0",
         "qp=26",
+        # Skips what did not change without a second look: twice as fast, a few percent larger.
+        "rd=1",
+        "early-skip=1",
+        "rskip=2",
+        "rskip-edge-threshold=5",
         "info=0",
     )
 )

@@ -88,13 +88,6 @@ def init_event(spec: DriveSpec) -> bytes:
     return bytes(event.to_bytes())
 
 
-def sentinel_event(kind: str, mono_time_ns: int) -> bytes:
-    """Return a sentinel, e.g. ``startOfRoute``."""
-    event = new_event("sentinel", mono_time_ns=mono_time_ns, valid=True)
-    event.sentinel.type = kind
-    return bytes(event.to_bytes())
-
-
 def _slow_messages(spec: DriveSpec, first_ns: int, last_ns: int) -> Iterator[tuple[str, Any]]:
     event = new_event("carParams", mono_time_ns=first_ns, valid=True)
     _fill_car_params(event.carParams)

@@ -66,6 +66,7 @@ class Painter:
         self._hills = rng.integers(20, 100, _HILL_KNOTS) / 2000.0
         horizon = self._view.horizon_rows()
         self._horizon = horizon
+        self._is_slanted = float(horizon.max() - horizon.min()) > 1.0
         self._azimuths = self._view.azimuths()
         # The ground begins in this row, even so that both resolutions begin together.
         self._top = min(max(math.floor(horizon.min()) // 2 * 2, 0), camera.height)
@@ -206,12 +207,15 @@ class Painter:
             upper = rows * np.float32(scale) - np.float32(0.5)
             top = ridge[::scale].astype(np.float32)
             foot = self._horizon[::scale].astype(np.float32)
-            share = np.clip((upper + scale - top) / scale, 0, 1) - np.clip(
-                (upper + scale - foot) / scale, 0, 1
-            )
+            below_ridge = np.clip((upper + scale - top) / scale, 0, 1)
+            below_horizon = np.clip((upper + scale - foot) / scale, 0, 1)
             part = target[first // scale : last // scale]
-            colour = np.float32(scene.HILL[plane])
-            part[:] = np.rint(part + (colour - part) * share).astype(np.uint8)
+            blended: NDArray[np.float32] = part.astype(np.float32)
+            if self._is_slanted:
+                # The ground was painted from the highest row of the horizon on.
+                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * (1 - below_horizon)
+            blended += (np.float32(scene.HILL[plane]) - blended) * (below_ridge - below_horizon)
+            part[:] = np.rint(blended).astype(np.uint8)
 
     def _paint_things(self, picture: Picture, state: CarState) -> None:
         """Paint what stands on the road, far things first."""

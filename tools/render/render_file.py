@@ -9,6 +9,7 @@ from typing import NamedTuple
 from tools.render.driver_painter import DriverPainter
 from tools.render.hevc import Packet, encode_file
 from tools.render.painter import Painter, Picture
+from tools.render.recorded_motion import recorded_motion
 from tools.render.spec import FRAME_NS, DriveSpec
 from tools.render.world import TICK_NS, World, seeded_motion
 
@@ -25,7 +26,13 @@ class FileJob(NamedTuple):
 
 
 def build_world(spec: DriveSpec) -> World:
-    """Return the world of a drive."""
+    """Return the world of a drive.
+
+    Raises:
+        ToolError: the telemetry cannot be used.
+    """
+    if spec.telemetry is not None:
+        return World(recorded_motion(spec.telemetry, spec.seed, spec.frames)[0])
     return World(seeded_motion(spec.seed, spec.frames * FRAME_NS / 1e9))
 
 

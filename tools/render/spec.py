@@ -44,6 +44,7 @@ class DriveSpec:
         streams: which of ``STREAMS`` the device has.
         dropped: stream -> frame ids that its camera lost.
         telemetry: comma2k19 segment directory whose motion is taken; None: the seed's.
+        telemetry_digest: of its content; empty without.
         height_m: of the cameras over the road.
     """
 
@@ -54,6 +55,7 @@ class DriveSpec:
     streams: tuple[str, ...] = ("road", "wide")
     dropped: Mapping[str, frozenset[int]] = field(default_factory=dict)
     telemetry: Path | None = None
+    telemetry_digest: str = ""
     height_m: float = DEFAULT_HEIGHT_M
 
     @property
@@ -71,9 +73,10 @@ class DriveSpec:
         """Name of the drive: 8 hex digits of a counter, 10 that stand for its content."""
         # Not the length: a longer drive is the same one, driven on.
         lost = sorted((name, sorted(ids)) for name, ids in self.dropped.items())
-        telemetry = self.telemetry.name if self.telemetry else None
-        content = (self.seed, self.device, self.rpy_rad, self.streams, lost, telemetry)
-        digest = hashlib.sha256(repr((content, self.height_m)).encode()).hexdigest()
+        content = (self.seed, self.device, self.rpy_rad, self.streams, lost)
+        digest = hashlib.sha256(
+            repr((content, self.height_m, self.telemetry_digest)).encode()
+        ).hexdigest()
         return f"{self.seed & 0xFFFFFFFF:08x}--{digest[:10]}"
 
     @property

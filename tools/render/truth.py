@@ -56,10 +56,8 @@ def segment_truth(spec: DriveSpec, world: World, segment: int) -> dict[str, NDAr
     edges = [_borders(world, state, EDGE_OFFSETS_M) for state in states]
     columns["road_edge_y_m"] = np.array(edges, np.float32)
     columns["lead_xyv"] = np.array([_lead(world, state) for state in states])
-    paths = [_path(world, frame * FRAME_NS // TICK_NS) for frame in ids]
-    columns["path_xy_m"] = np.array([path[0] for path in paths], np.float32)
-    columns["path_speed_mps"] = np.array([path[1] for path in paths], np.float32)
-    columns["path_yaw_rad"] = np.array([path[2] for path in paths], np.float32)
+    ticks = np.array([frame * FRAME_NS // TICK_NS for frame in ids])
+    columns["path_xy_m"], columns["path_speed_mps"], columns["path_yaw_rad"] = _paths(world, ticks)
     return columns
 
 
@@ -98,25 +96,18 @@ def _lead(world: World, state: CarState) -> tuple[float, float, float]:
     return float(x[0]), float(y[0]), state.lead_speed_mps
 
 
-def _path(world: World, tick: int) -> tuple[Floats, Floats, Floats]:
-    """Return where the camera will be at the model's times: (33, 2), speeds and yaws (33,)."""
-    now = world.state(tick)
-    exact = T_IDXS * TICKS_PER_S
-    rows: list[tuple[float, float, float, float]] = []
-    for at in exact.tolist():
-        first = int(at)
-        part = at - first
-        one, two = world.state(tick + first), world.state(tick + first + 1)
-        pairs = (
-            (one.x_m, two.x_m),
-            (one.y_m, two.y_m),
-            (one.heading_rad, two.heading_rad),
-            (one.speed_mps, two.speed_mps),
-        )
-        x, y, heading, speed = (a + (b - a) * part for a, b in pairs)
-        rows.append((x, y, heading, speed))
-    table = np.array(rows)
-    sine, cosine = (float(value) for value in sin_cos(now.heading_rad))
-    east, north = table[:, 0] - now.x_m, table[:, 1] - now.y_m
-    path = np.stack([east * cosine + north * sine, north * cosine - east * sine], axis=1)
-    return path, table[:, 3], table[:, 2] - now.heading_rad
+def _paths(
+    world: World, ticks: NDArray[np.int64]
+) -> tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.float32]]:
+    """Return where the camera will be at the model's times: (n, 33, 2), speeds, yaws (n, 33)."""
+    track = world.track(int(ticks[0]), int(ticks[-1] + T_IDXS[-1] * TICKS_PER_S) + 2)
+    at = (ticks - ticks[0])[:, None] + T_IDXS * TICKS_PER_S
+    first = at.astype(np.int64)
+    x, y, heading, speed = (
+        column[first] + (column[first + 1] - column[first]) * (at - first) for column in track
+    )
+    sine, cosine = sin_cos(heading[:, :1])
+    ahead, aside = x - x[:, :1], y - y[:, :1]
+    path = np.stack([ahead * cosine + aside * sine, aside * cosine - ahead * sine], axis=2)
+    yaw = heading - heading[:, :1]
+    return path.astype(np.float32), speed.astype(np.float32), yaw.astype(np.float32)

@@ -275,6 +275,14 @@ class World:
             nudge=int(self._nudge[tick]),
         )
 
+    def track(self, first: int, last: int) -> tuple[Floats, Floats, Floats, Floats]:
+        """Return x, y, heading and speed of the car at the ticks from first to before last."""
+        grid = (self._s_m[first:last] - self.road.start_m) / GRID_M
+        x, y, heading = (
+            _between(table, grid) for table in (self._x_m, self._y_m, self._heading_rad)
+        )
+        return x, y, heading, self._motion.speed_mps[first:last]
+
     def offset_at(self, s_m: float) -> float:
         """Return where cars drive at an arc length: offset from the middle lane's centre."""
         return float(np.interp(s_m, self.road.s_m, self._offset_m))
@@ -282,14 +290,15 @@ class World:
     def road_points(self, s_m: Floats) -> tuple[Floats, Floats, Floats]:
         """Return x, y and heading of the middle lane's centre at arc lengths."""
         grid = (s_m - self.road.start_m) / GRID_M
-        index = np.minimum(np.maximum(grid.astype(np.int64), 0), self.road.x_m.size - 2)
-        part = grid - index
+        road = self.road
+        return _between(road.x_m, grid), _between(road.y_m, grid), _between(road.heading_rad, grid)
 
-        def at(table: Floats) -> Floats:
-            first = table[index]
-            return np.asarray(first + (table[index + 1] - first) * part)
 
-        return at(self.road.x_m), at(self.road.y_m), at(self.road.heading_rad)
+def _between(table: Floats, grid: Floats) -> Floats:
+    """Return values between the entries of a table; `grid` counts entries."""
+    index = np.minimum(np.maximum(grid.astype(np.int64), 0), table.size - 2)
+    first = table[index]
+    return np.asarray(first + (table[index + 1] - first) * (grid - index))
 
 
 def build_road(curvature_1pm: Floats) -> Road:

@@ -10,24 +10,25 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor, wait
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from cereal.log_writer import LogWriter
-from cereal.services import service
+from cereal.segment_log import SegmentLogWriter
 from tools.errors import ToolError, UsageError
 from tools.render.hevc import Packet
-from tools.render.messages import Stamped, init_event, segment_messages, sentinel_event
+from tools.render.messages import init_event, segment_messages
 from tools.render.render_file import FILES, FileJob, build_world, render_file
-from tools.render.spec import FRAME_NS, START_NS, DriveSpec
+from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth, write_truth
-from tools.render.world import World
 
 # How often progress is looked at.
 _POLL_S = 0.2
+# A process that was told to end has ended by then.
+_END_S = 5.0
 
 Progress = Callable[[int], None]
 
@@ -47,20 +48,36 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
     Raises:
         UsageError: a segment is there already, or the directory cannot be written.
         ToolError: a worker process died.
-        OSError: a file cannot be written; segments that were complete are kept.
+        LogError: a log cannot be written; segments that were complete are kept.
+        OSError: the same of another file.
     """
     targets = [directory / f"{spec.route}--{number}" for number in range(spec.segments)]
     _check_targets(directory, targets)
     world = build_world(spec)
-    with _parts(targets) as parts, _workers(workers) as pool:
-        for segment, part in enumerate(parts):
-            pool.submit(spec, segment, part)
-        for segment, part in enumerate(parts):
-            packets = pool.packets(segment, progress)
-            _write_logs(spec, world, segment, part, packets)
-            write_truth(part / "truth.npz", segment_truth(spec, world, segment))
-            part.rename(targets[segment])
+    with _hidden_directory(directory, spec.route) as hidden, _workers(workers) as pool:
+        with _signals_later():
+            for segment in range(spec.segments):
+                pool.submit(spec, segment, hidden)
+        with SegmentLogWriter(hidden, spec.route, init_event(spec), open_sink=LogWriter) as logs:
+            for segment, target in enumerate(targets):
+                packets = pool.packets(segment, progress)
+                for message in segment_messages(spec, world, segment, packets):
+                    logs.write(message.data)
+                place = logs.directory
+                if segment + 1 < spec.segments:
+                    logs.rotate()
+                else:
+                    logs.close()
+                write_truth(place / "truth.npz", segment_truth(spec, world, segment))
+                for stream in spec.streams:
+                    _file(hidden, stream, segment).rename(place / FILES[stream])
+                place.rename(target)
     return targets
+
+
+def _file(hidden: Path, stream: str, segment: int) -> Path:
+    """Return where a camera's file is rendered."""
+    return hidden / f"{segment}-{FILES[stream]}"
 
 
 def _check_targets(directory: Path, targets: list[Path]) -> None:
@@ -81,51 +98,24 @@ def _check_targets(directory: Path, targets: list[Path]) -> None:
 
 
 @contextmanager
-def _parts(targets: list[Path]) -> Iterator[list[Path]]:
-    """Make the hidden directories; what is left of them at the end goes."""
-    parts = [target.with_name(f".{target.name}.{os.getpid()}.part") for target in targets]
+def _hidden_directory(directory: Path, route: str) -> Iterator[Path]:
+    """Make a directory for unfinished segments; what is left in it at the end goes."""
+    hidden = directory / f".{route}.{os.getpid()}.part"
+    hidden.mkdir()
     try:
-        for part in parts:
-            part.mkdir()
-        yield parts
+        yield hidden
     finally:
-        for part in parts:
-            shutil.rmtree(part, ignore_errors=True)
+        shutil.rmtree(hidden, ignore_errors=True)
 
 
-def _write_logs(
-    spec: DriveSpec, world: World, segment: int, part: Path, packets: dict[str, list[Packet]]
-) -> None:
-    """Write rlog.zst and qlog.zst of a segment."""
-    messages = segment_messages(spec, world, segment, packets)
-    ids = spec.frame_ids(segment)
-    start_ns, end_ns = START_NS + ids[0] * FRAME_NS, START_NS + (ids[-1] + 1) * FRAME_NS
-    head = [
-        init_event(spec),
-        sentinel_event("startOfSegment" if segment else "startOfRoute", start_ns),
-    ]
-    is_last = segment == spec.segments - 1
-    tail = sentinel_event("endOfRoute" if is_last else "endOfSegment", end_ns)
-    with LogWriter(part / "rlog.zst") as rlog, LogWriter(part / "qlog.zst") as qlog:
-        for data in head:
-            rlog.write(data)
-            qlog.write(data)
-        for message, is_small in _decimated(messages):
-            rlog.write(message.data)
-            if is_small:
-                qlog.write(message.data)
-        rlog.write(tail)
-        qlog.write(tail)
-
-
-def _decimated(messages: list[Stamped]) -> Iterator[tuple[Stamped, bool]]:
-    """Yield each message with whether the small log takes it, too: every n-th of its service."""
-    counts: dict[str, int] = {}
-    for message in messages:
-        every = service(message.service).decimation
-        count = counts.get(message.service, 0)
-        counts[message.service] = count + 1
-        yield message, every is not None and count % every == 0
+@contextmanager
+def _signals_later() -> Iterator[None]:
+    """Hold Ctrl-C back; processes started meanwhile never see it, their parent ends them."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @dataclass(slots=True)
@@ -136,11 +126,11 @@ class _Workers:
     counter: Synchronized[int]
     _futures: dict[int, dict[str, Future[list[Packet]]]] = field(default_factory=dict)
 
-    def submit(self, spec: DriveSpec, segment: int, part: Path) -> None:
+    def submit(self, spec: DriveSpec, segment: int, hidden: Path) -> None:
         """Give out the files of a segment."""
         self._futures[segment] = {
             stream: self.executor.submit(
-                _work, FileJob(spec, stream, segment, part / FILES[stream])
+                _work, FileJob(spec, stream, segment, _file(hidden, stream, segment))
             )
             for stream in spec.streams
         }
@@ -154,7 +144,7 @@ class _Workers:
             progress(self.counter.value)
         try:
             return {stream: future.result() for stream, future in futures.items()}
-        except BrokenPipeError as error:
+        except BrokenExecutor as error:
             raise ToolError(
                 "make-drive: expected the rendering processes to work, found one gone; is there "
                 "enough memory?"
@@ -166,17 +156,18 @@ def _workers(count: int) -> Iterator[_Workers]:
     # Not forked: a child of a process with threads may inherit a lock that nobody releases.
     context = multiprocessing.get_context("spawn")
     counter: Synchronized[int] = context.Value("q", 0)
+    others = set(multiprocessing.active_children())
     executor = ProcessPoolExecutor(
         count, mp_context=context, initializer=_begin_work, initargs=(counter,)
     )
     try:
         yield _Workers(executor, counter)
     except BaseException:
-        # Nothing of what they still do is wanted.
-        processes = list((executor._processes or {}).values())
+        # Nothing of what they still do is wanted; they end before their directory goes.
         executor.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
+        for process in set(multiprocessing.active_children()) - others:
             process.terminate()
+            process.join(_END_S)
         raise
     executor.shutdown()
 
@@ -188,8 +179,6 @@ class _Progress:
 
 
 def _begin_work(counter: Synchronized[int]) -> None:
-    # Ctrl-C reaches the whole group; the parent decides what becomes of it.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     _Progress.counter = counter
 
 
