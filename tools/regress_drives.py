@@ -32,11 +32,12 @@ from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
+from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.job import Job, JobResult
 from tools.regress.page import write_page
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
 from tools.regress.reference import ReferenceStore
-from tools.regress.run import Plan, RunVerdict, default_processes, regress, work_directory
+from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
 from tools.regress.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
 
 
@@ -82,6 +83,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         "processors: a single drive uses them all, another one fills its gaps only)",
     )
     parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="run the drives on a Dask cluster: tcp://HOST:PORT of its scheduler, or local[:N] for "
+        "N workers here; drives have to lie under the same path on all workers",
+    )
+    parser.add_argument(
         "--work",
         type=Path,
         metavar="DIR",
@@ -105,9 +112,12 @@ def run(args: argparse.Namespace) -> int:
     """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
     _check_arguments(args)
     plan = _make_plan(args)
-    processes = args.jobs or default_processes(plan.info)
+    if args.cluster is not None:
+        run_jobs_there: RunJobs = partial(run_jobs_on_cluster, args.cluster)
+    else:
+        run_jobs_there = partial(_run_jobs, args.jobs or default_processes(plan.info))
     with work_directory(args.work) as work:
-        verdict = regress(plan, partial(_run_jobs, processes), work, _progress(args))
+        verdict = regress(plan, run_jobs_there, work, _progress(args))
         if args.report:
             write_page(args.report, plan, verdict)
     if args.json:
@@ -129,6 +139,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--reason: expected --update with it; nothing is accepted without")
     if args.baseline is not None and args.no_timing:
         raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
+    if args.cluster is not None:
+        parse_address(args.cluster)
+        if args.jobs is not None:
+            raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
     check_outputs({"--report": args.report}, [args.model, args.baseline, args.telemetry])
 
 
