@@ -28,6 +28,8 @@ ACCELEROMETER = ("IMU/accelerometer", "IMU/acceleration")
 GYRO = ("IMU/gyro",)
 POSE = ("frame_times", "frame_positions", "frame_velocities", "frame_orientations")
 
+# Far beyond any boot time in s, position on earth in m or speed in m/s, and safe to square.
+MAX_VALUE = 1e9
 # What numpy writes (numpy.lib.format, versions 1.0 and 2.0), with numbers of 1 to 8 bytes.
 _NPY_HEADER = re.compile(
     rb"\x93NUMPY(?:\x01\x00..|\x02\x00....)\{'descr': '(?P<descr>[<>|](?:f[248]|[iu][1248]))', "
@@ -69,12 +71,12 @@ def read_samples(path: Path, names: tuple[str, ...], columns: int) -> Samples | 
         times_s.ndim == 1
         and times_s.size > 0
         and values.size == times_s.size * columns
-        and bool(np.isfinite(times_s).all())
+        and _are_times(times_s)
     )
     if not is_sound:
         raise DriveError(
             f"{directory}: expected times (n,) and values (n, {columns}) with n of at least 1 and "
-            f"finite times, found {times_s.shape} and {values.shape}; the files are damaged: fetch "
+            f"times from 0 to {MAX_VALUE:g} s, found {times_s.shape} and {values.shape}; the files are damaged: fetch "
             "them again"
         )
     # Messages of one CAN packet may carry the same time: the first one counts.
@@ -91,13 +93,15 @@ def read_pose(path: Path) -> tuple[Floats, Floats, Floats, Floats] | None:
     shapes = [array.shape for array in (times_s, positions, velocities, quaternions)]
     count = times_s.size
     is_sound = count > 0 and shapes == [(count,), (count, 3), (count, 3), (count, 4)]
+    is_sound = is_sound and _are_times(times_s)
+    # NaN is not less than anything.
     is_sound = is_sound and all(
-        bool(np.isfinite(array).all()) for array in (times_s, positions, velocities, quaternions)
+        bool((np.abs(array) < MAX_VALUE).all()) for array in (positions, velocities, quaternions)
     )
     if not is_sound or not (np.diff(times_s) > 0).all():
         raise DriveError(
             f"{directory}: expected increasing frame_times (n,), positions and velocities (n, 3) "
-            f"and orientations (n, 4) with n of at least 1, all finite, found {shapes}; the files "
+            f"and orientations (n, 4) with n of at least 1, all below {MAX_VALUE:g}, found {shapes}; the files "
             "are damaged: fetch them again"
         )
     if (np.abs(np.linalg.norm(quaternions, axis=1) - 1.0) > QUATERNION_TOLERANCE).any():
@@ -106,6 +110,11 @@ def read_pose(path: Path) -> tuple[Floats, Floats, Floats, Floats] | None:
             f"{np.linalg.norm(quaternions, axis=1).min():g}; the file is damaged: fetch it again"
         )
     return times_s, positions, velocities, quaternions
+
+
+def _are_times(times_s: Floats) -> bool:
+    """Return whether these may be seconds since a phone was started."""
+    return bool(((times_s >= 0.0) & (times_s < MAX_VALUE)).all())
 
 
 def _log_directory(path: Path, names: tuple[str, ...]) -> Path | None:
