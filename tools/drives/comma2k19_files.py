@@ -76,8 +76,8 @@ def read_samples(path: Path, names: tuple[str, ...], columns: int) -> Samples | 
     if not is_sound:
         raise DriveError(
             f"{directory}: expected times (n,) and values (n, {columns}) with n of at least 1 and "
-            f"times from 0 to {MAX_VALUE:g} s, found {times_s.shape} and {values.shape}; the files are damaged: fetch "
-            "them again"
+            f"times from 0 to {MAX_VALUE:g} s, found {times_s.shape} and {values.shape}; "
+            "the files are damaged: fetch them again"
         )
     # Messages of one CAN packet may carry the same time: the first one counts.
     times_s, rows = np.unique(times_s, return_index=True)
@@ -101,8 +101,8 @@ def read_pose(path: Path) -> tuple[Floats, Floats, Floats, Floats] | None:
     if not is_sound or not (np.diff(times_s) > 0).all():
         raise DriveError(
             f"{directory}: expected increasing frame_times (n,), positions and velocities (n, 3) "
-            f"and orientations (n, 4) with n of at least 1, all below {MAX_VALUE:g}, found {shapes}; the files "
-            "are damaged: fetch them again"
+            f"and orientations (n, 4) with n of at least 1, all below {MAX_VALUE:g}, found "
+            f"{shapes}; the files are damaged: fetch them again"
         )
     if (np.abs(np.linalg.norm(quaternions, axis=1) - 1.0) > QUATERNION_TOLERANCE).any():
         raise DriveError(
