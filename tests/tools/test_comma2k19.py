@@ -27,7 +27,8 @@ from tools.drives.comma2k19 import (
     rotation_matrices,
     rotation_vectors,
 )
-from tools.drives.open_drive import DriveOptions
+from tools.drives.open_drive import DriveOptions, expand_drives
+from tools.drives.open_drive import open_drive as open_any_drive
 from tools.errors import DriveError, TelemetryError
 from tools.lib.telemetry import MAX_GAP_S
 
@@ -453,3 +454,13 @@ class TestRealSegment:
 
 def test_names_of_the_device_are_in_the_camera_table() -> None:
     assert (comma2k19.DEVICE, comma2k19.SENSOR) in DEVICE_CAMERAS
+
+
+def test_every_kind_is_found_by_what_is_typed(segment: Path, make_video: MakeVideo) -> None:
+    _write_hevc(segment / "video.hevc", size=(128, 96))
+    options = DriveOptions(focal_px=100.0)
+    assert open_any_drive(str(segment), options).info.kind == "comma2k19"
+    assert expand_drives([str(segment.parent), str(segment)], options) == [str(segment)] * 2
+    assert open_any_drive(str(make_video()), options).info.kind == "video"
+    with pytest.raises(DriveError, match="found none of them; check the path"):
+        open_any_drive(str(segment / "none.mp4"), options)

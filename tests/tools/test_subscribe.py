@@ -20,6 +20,7 @@ from cereal.schema import new_event
 from cereal.transport import ZmqTransport
 from tools import subscribe
 from tools.cli import main
+from tools.lib.drive_log import OUTPUT_SERVICES
 
 
 def _follow(
