@@ -27,7 +27,7 @@ from runtime.device import choose_device
 from runtime.quantities import count_text
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
-from tools.drives.open_drive import DriveOptions
+from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
@@ -71,7 +71,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the reference's ratio, which holds on one device only",
     )
     _add_running(parser)
-    _add_drives(parser)
+    add_drive_arguments(parser)
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -99,13 +99,6 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--ignore", action="append", default=[], metavar="FIELD", help="see modeld compare"
     )
-
-
-def _add_drives(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where routes lie")
-    parser.add_argument("--telemetry", type=Path, metavar="CSV", help="car state beside videos")
-    parser.add_argument("--focal-px", type=float, help="focal length of videos (0.9 x width)")
-    parser.add_argument("--rate", type=float, metavar="HZ", help="resample videos to this rate")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -152,12 +145,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
     options = CompareOptions(tolerances=tolerances)
     return Plan(
         texts=args.drives,
-        options=DriveOptions(
-            data_dir=args.data_dir,
-            telemetry=args.telemetry,
-            focal_px=args.focal_px,
-            rate_hz=args.rate,
-        ),
+        options=drive_options(args),
         model=args.model,
         artifact=artifact,
         device=args.device,
