@@ -33,6 +33,9 @@ _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
 _TRAVERSAL_WORDS: Final = 1 << 20
 _TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
+DAMAGED: Final[tuple[type[Exception], ...]] = (capnp.KjException, ValueError)
+"""What following a damaged pointer inside a message raises; for those who walk through one."""
+
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
 _MEMBER_KIND: Final[dict[str, str]] = {
     field.name: field.slot.type.which() for field in log.Event.schema.node.struct.fields
