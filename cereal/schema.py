@@ -181,7 +181,8 @@ def reading(where: str) -> Iterator[None]:
     """
     try:
         yield
-    except (capnp.KjException, UnicodeDecodeError) as error:
+    # pycapnp says of an enumerant that it does not know that a member was null: RuntimeError.
+    except (capnp.KjException, UnicodeDecodeError, RuntimeError) as error:
         raise MessageError(
             f"{where}: expected a whole message, got {_first_line(error)}; the data is damaged or "
             "of a newer schema: skip the message"

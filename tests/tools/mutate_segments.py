@@ -208,14 +208,16 @@ def main() -> int:
             try:
                 outcomes[kind, play(root, kind, seed)] += 1
             except BaseException:
-                print(f"seed {seed}: {kind}", file=sys.stderr)
+                sys.stderr.write(f"seed {seed}: {kind}\n")
                 raise
             peaks_kib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     for (kind, outcome), count in sorted(outcomes.items()):
-        print(f"{kind:10} {outcome:40} {count:6}")
+        sys.stdout.write(f"{kind:10} {outcome:40} {count:6}\n")
     # The largest of the first hundred is what libraries and caches take.
     early, late = peaks_kib[min(99, len(peaks_kib) - 1)], peaks_kib[-1]
-    print(f"peak memory: {early // 1024} MiB after 100 routes, {late // 1024} MiB at the end")
+    sys.stdout.write(
+        f"peak memory: {early // 1024} MiB after 100 routes, {late // 1024} MiB at the end\n"
+    )
     return 0
 
 
