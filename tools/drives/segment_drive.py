@@ -216,9 +216,8 @@ class SegmentDrive:
             "moments without a picture": ", ".join(without),
             "placement": "; ".join(notes),
         }
-        for name in ("moments without a picture", "placement"):
-            if facts[name]:
-                logger.warning("%s: %s: %s", source.name, name, facts[name])
+        if notes:
+            logger.warning("%s: %s", source.name, facts["placement"])
         return DriveInfo(
             name=source.name,
             kind="openpilot",
