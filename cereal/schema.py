@@ -188,7 +188,7 @@ def reading(where: str) -> Iterator[None]:
     """
     try:
         yield
-    # RuntimeError: how an unknown enumerant shows.
+    # pycapnp says of an enumerant that it does not know that a member was null: RuntimeError.
     except (capnp.KjException, UnicodeDecodeError, RuntimeError) as error:
         raise MessageError(
             f"{where}: expected a whole message, got {_first_line(error)}; the data is damaged or "
