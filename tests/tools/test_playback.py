@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from cereal.frames import Frame, nv12_format
-from cereal.logfile import read_log, read_log_bytes
+from cereal.log_reader import read_log, read_log_bytes
 from cereal.schema import read_event
 from modeld.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
@@ -262,7 +262,7 @@ def test_full_disk_leaves_neither_log_nor_table(
     tmp_path: Path, model: LoadedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from cereal.errors import LogError
-    from cereal.logfile import LogWriter
+    from cereal.log_writer import LogWriter
 
     def full(self: LogWriter) -> None:
         self.discard()

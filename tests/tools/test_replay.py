@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cereal.logfile import read_log, read_log_bytes
+from cereal.log_reader import read_log, read_log_bytes
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main

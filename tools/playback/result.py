@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from cereal.logfile import read_log
+from cereal.log_reader import read_log
 from tools.drives.drive import DriveInfo
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize, with_measured_times
 from tools.playback.frame_table import frames_path, load_frames

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cereal.errors import LogError
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from modeld.config import Config
 from modeld.daemon import StepResult
 from modeld.driving_model import DrivingProgram
