@@ -50,6 +50,7 @@ from tools.playback.batch import Batch, DriveFailure, Plan, plan_drives
 from tools.playback.lock import output_lock
 from tools.playback.model import LoadedModel, check_fits, load_model, read_driving_artifact
 from tools.playback.pictures import FramePictures, main_camera
+from tools.playback.player_options import add_drive_options, drive_options
 from tools.playback.progress import progress
 from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import PlaybackOptions, run_drive
@@ -80,31 +81,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
-    add_drive_options(parser)
+    add_drive_options(parser, live=False)
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
     parser.add_argument("--fresh", action="store_true", help="do finished drives again, too")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
-
-
-def add_drive_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say how drives are opened."""
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where named routes lie")
-    parser.add_argument(
-        "--telemetry", type=Path, metavar="PATH", help="car state: CSV, or comma2k19 segment"
-    )
-    parser.add_argument("--focal-px", type=float, help="focal length in pixels (0.9 x width)")
-    parser.add_argument("--rate", type=float, metavar="HZ", help="frames/s taken of a video")
-
-
-def drive_options(args: argparse.Namespace) -> DriveOptions:
-    """Return what `add_drive_options` declared."""
-    return DriveOptions(
-        data_dir=args.data_dir,
-        telemetry=args.telemetry,
-        focal_px=args.focal_px,
-        rate_hz=args.rate,
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -10,8 +10,14 @@ from tools.drives.open_drive import DriveOptions
 from tools.errors import UsageError
 
 
-def add_drive_options(parser: argparse.ArgumentParser) -> None:
-    """Declare how a drive is opened."""
+def add_drive_options(parser: argparse.ArgumentParser, *, live: bool = True) -> None:
+    """Declare how a drive is opened.
+
+    Args:
+        parser: of the command.
+        live: the driver camera is of use; else the daemon alone sees the drives, of which there
+            may be several.
+    """
     group = parser.add_argument_group("drive")
     group.add_argument("--data-dir", type=Path, metavar="DIR", help="where routes lie")
     group.add_argument(
@@ -23,9 +29,14 @@ def add_drive_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--rate", type=float, metavar="HZ", help="frames per second, resampled (as recorded)"
     )
-    group.add_argument(
-        "--driver-camera", action="store_true", help="the driver camera's frames, too"
-    )
+    if live:
+        group.add_argument(
+            "--driver-camera", action="store_true", help="the driver camera's frames, too"
+        )
+    else:
+        group.add_argument(
+            "--split", action="store_true", help="each segment of a route is a drive of its own"
+        )
 
 
 def drive_options(args: argparse.Namespace) -> DriveOptions:
@@ -42,5 +53,6 @@ def drive_options(args: argparse.Namespace) -> DriveOptions:
         telemetry=args.telemetry,
         focal_px=args.focal_px,
         rate_hz=args.rate,
-        driver_camera=args.driver_camera,
+        driver_camera=getattr(args, "driver_camera", False),
+        split=getattr(args, "split", False),
     )
