@@ -213,7 +213,8 @@ class Painter:
             blended: NDArray[np.float32] = part.astype(np.float32)
             if self._is_slanted:
                 # The ground was painted from the highest row of the horizon on.
-                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * (1 - below_horizon)
+                above = (1 - below_horizon) * (rows >= self._top // scale)
+                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * above
             blended += (np.float32(scene.HILL[plane]) - blended) * (below_ridge - below_horizon)
             part[:] = np.rint(blended).astype(np.uint8)
 
