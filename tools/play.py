@@ -132,10 +132,10 @@ def run(args: argparse.Namespace) -> int:
         keys = stack.enter_context(Keys())
         show = not (args.json or args.quiet) and sys.stderr.isatty()
         console = Console(keys, played, show=show)
+        stack.callback(console.close)
         if not stop.event.wait(CONNECT_S):
             with punctual():
                 player.run(stop.event, console.attend)
-        console.close()
         exit_code = stop.exit_code
     report = {"drive": drive.info.name, "speed": args.speed, **play_report(player.counts, played)}
     if args.json:

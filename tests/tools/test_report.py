@@ -139,4 +139,4 @@ def test_keeper_spreads_a_few_frames_over_any_length(frames: int, expected: list
     chosen = [frame_id for frame_id, _ in keeper.choose(4)]
     assert chosen == expected
     with_message = summarize([_model(0), _model(1)], curves_of={0})
-    assert [picture.row for picture in pictures_of(with_message, keeper, CAMERA)] == [0]
+    assert [picture.row for picture in pictures_of(with_message, keeper.choose(4), CAMERA)] == [0]

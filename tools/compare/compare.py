@@ -207,7 +207,7 @@ class _Run:
             return False
         first = self._aligner.first_valid.get(message.service)
         if first is None:
-            return True
+            return self._aligner.seen.left[message.service] > 0
         return message.frame_id < first.frame_id if of_right else message.position < first.position
 
     def _one_sided(self) -> tuple[list[Tally], list[str]]:

@@ -23,7 +23,6 @@ from tools.errors import UsageError
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
 from tools.lib.drive_messages import Mounting
-from tools.lib.picture import PictureKeeper
 from tools.lib.report_style import STYLE
 from tools.lib.svg import Chart, Margins, padded_range, path_data
 
@@ -99,12 +98,14 @@ def describe_models(manifest: Manifest) -> str:
     return models or "none stated"
 
 
-def pictures_of(drive: DriveLog, keeper: PictureKeeper, camera: Camera) -> list[Picture]:
-    """Return the kept frames of which the drive has curves, at most ``MAX_PICTURES``."""
+def pictures_of(
+    drive: DriveLog, frames: Sequence[tuple[int, bytes]], camera: Camera
+) -> list[Picture]:
+    """Return those of the frames, as (frame id, JPEG), of which the drive has curves."""
     rows = {int(frame_id): row for row, frame_id in enumerate(drive.frame_ids)}
     return [
         Picture(rows[frame_id], jpeg, camera)
-        for frame_id, jpeg in keeper.choose(MAX_PICTURES)
+        for frame_id, jpeg in frames
         if frame_id in drive.curves
     ]
 
@@ -209,7 +210,7 @@ def _timing(report: Report) -> str:
 
 
 def _panels(report: Report) -> str:
-    panels = "".join(_panel(picture, report) for picture in report.pictures)
+    panels = "".join(panel(picture, report) for picture in report.pictures)
     return (
         "<section><h2>Road and top view</h2>"
         '<p><span class="key path-key"></span>planned path, as wide as a car '
@@ -220,7 +221,8 @@ def _panels(report: Report) -> str:
     )
 
 
-def _panel(picture: Picture, report: Report) -> str:
+def panel(picture: Picture, report: Report) -> str:
+    """Return a picture with the model's answer over it, and the top view of that frame."""
     drive, row = report.drive, picture.row
     caption = (
         f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "

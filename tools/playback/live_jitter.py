@@ -49,8 +49,8 @@ def judge(played: Sequence[Played], answers: Sequence[Answer], speed: float) -> 
     """
     counts = Counter(one.frame_id for one in answers)
     first: dict[int, Answer] = {}
-    for answer in answers:
-        first.setdefault(answer.frame_id, answer)
+    for one in answers:
+        first.setdefault(one.frame_id, one)
     found = [first.get(one.frame_id) for one in played]
     deviation, latency = [], []
     for index in range(1, len(played)):

@@ -8,6 +8,7 @@ from types import TracebackType
 
 from runtime import load_program
 from runtime.artifact import Artifact, read_artifact
+from runtime.device import choose_device
 from runtime.program import Program
 from tools.drives.drive import DriveInfo
 from tools.errors import ArtifactMismatchError
@@ -22,11 +23,13 @@ class LoadedModel:
         path: as the user named it.
         artifact: the checked file.
         program: on the device.
+        device: name and driver of the device, which may change the last bits of outputs.
     """
 
     path: Path
     artifact: Artifact
     program: Program
+    device: str
 
     def close(self) -> None:
         """Release the device's memory."""
@@ -52,7 +55,9 @@ def load_model(path: Path, device: str | None = None) -> LoadedModel:
         RuntimeFault: it is missing or damaged, or no device can run it.
     """
     artifact = read_driving_artifact(path)
-    return LoadedModel(path, artifact, load_program(artifact, device))
+    opened = choose_device(device)
+    described = f"{opened.info.name}, {opened.info.driver}"
+    return LoadedModel(path, artifact, load_program(artifact, opened), described)
 
 
 def read_driving_artifact(path: Path) -> Artifact:

@@ -280,6 +280,8 @@ class Player:
             # The silence lasts one period: enough to be seen, and frames stay apart.
             due_ns = self.timeline.due_ns(previous_ns + self._stamps.period_ns)
             self.timeline.set(played_ns, max(due_ns, self._clock.now_ns()))
+            skipped_ns = played_ns - previous_ns - self._stamps.period_ns
+            self._sent = {name: (at, time + skipped_ns) for name, (at, time) in self._sent.items()}
             self.counts.gaps += 1
             self._continues = False
         self._previous_ns = max(previous_ns, played_ns)
@@ -289,8 +291,8 @@ class Player:
         if sent is None:
             return
         sent_ns, before_ns = sent
-        interval_ns = min(played_ns - before_ns, MAX_GAP_NS)
-        earliest_ns = sent_ns + round(MIN_INTERVAL * self.timeline.clock_span_ns(interval_ns))
+        interval_ns = self.timeline.clock_span_ns(played_ns - before_ns)
+        earliest_ns = sent_ns + round(MIN_INTERVAL * interval_ns)
         slip_ns = earliest_ns - self.timeline.due_ns(played_ns)
         if slip_ns > 0:
             self.timeline.delay(slip_ns)
@@ -333,8 +335,9 @@ class Player:
         offset = self._stamps.offset
         frame_id = frame.frame_id + offset.frame_id
         eof_ns = frame.timestamp_eof_ns + offset.time_ns
-        self._outlet.publish(stream, frame_id, frame.timestamp_sof_ns + offset.time_ns, eof_ns)
+        # Before: whoever this wakes may take our processor at once.
         now_ns = self._clock.now_ns()
+        self._outlet.publish(stream, frame_id, frame.timestamp_sof_ns + offset.time_ns, eof_ns)
         self._sent[stream] = (now_ns, played_ns)
         self.counts.frames[stream] = self.counts.frames.get(stream, 0) + 1
         if stream != self._main:

@@ -8,7 +8,7 @@ import select
 import termios
 import tty
 from types import TracebackType
-from typing import Final
+from typing import Any, Final
 
 ESCAPE: Final = "\x1b"
 # What terminals send for the arrows, in both of their modes.
@@ -28,7 +28,7 @@ class Keys:
 
     def __init__(self, descriptor: int = 0) -> None:
         self._descriptor = descriptor
-        self._saved: list[object] | None = None
+        self._saved: list[Any] | None = None
         self._pending = ""
 
     @property
