@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -37,7 +39,7 @@ def world() -> World:
 
 
 @pytest.fixture(scope="module")
-def truth(world: World) -> dict[str, NDArray[np.generic]]:
+def truth(world: World) -> dict[str, NDArray[Any]]:
     return segment_truth(DriveSpec(seed=SEED, frames=160), world, 0)
 
 
@@ -57,7 +59,7 @@ def columns_of(line: Floats, rows: NDArray[np.int64]) -> Floats:
 @pytest.mark.parametrize(("camera", "rpy_rad"), MOUNTS)
 def test_solid_line_is_where_its_truth_projects(
     world: World,
-    truth: dict[str, NDArray[np.generic]],
+    truth: dict[str, NDArray[Any]],
     camera: Camera,
     rpy_rad: tuple[float, float, float],
     frame: int,
@@ -91,9 +93,7 @@ def middle_of_bright(values: Floats, column: float, line: Floats, dark: float) -
     return float((weight * columns).sum() / weight.sum())
 
 
-def test_colour_lies_where_brightness_does(
-    world: World, truth: dict[str, NDArray[np.generic]]
-) -> None:
+def test_colour_lies_where_brightness_does(world: World, truth: dict[str, NDArray[Any]]) -> None:
     # The middle of the yellow line by luma and by U: a chroma sample j lies at column 2 j + 0.5.
     mount = Mount(ROAD, (0.0, 0.02, 0.0), HEIGHT_M)
     picture = Painter(world, mount, SEED).paint(0)
@@ -119,7 +119,7 @@ def test_dashes_are_3_of_12_metres() -> None:
 
 
 def test_car_ahead_stands_where_its_truth_projects(
-    world: World, truth: dict[str, NDArray[np.generic]]
+    world: World, truth: dict[str, NDArray[Any]]
 ) -> None:
     mount = Mount(ROAD, (0.0, 0.02, -0.01), HEIGHT_M)
     painter = Painter(world, mount, SEED)
