@@ -37,6 +37,10 @@ class Picture(NamedTuple):
     u: Bytes
     v: Bytes
 
+    def nv12(self) -> tuple[Bytes, Bytes]:
+        """Return luma (h, w) and chroma (h/2, w), U and V interleaved."""
+        return self.luma, np.stack([self.u, self.v], axis=2).reshape(self.u.shape[0], -1)
+
 
 class _Ground(NamedTuple):
     """Borders in the picture, from far to near; row i of `columns` and `rows` is one border."""

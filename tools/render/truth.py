@@ -68,8 +68,10 @@ def write_truth(path: Path, columns: dict[str, NDArray[Any]]) -> None:
     Raises:
         OSError: the file cannot be written.
     """
+    # The stubs take keywords of any name for its own option.
+    arrays: dict[str, Any] = columns
     with whole_file(path) as file:
-        np.savez_compressed(file, **columns)
+        np.savez_compressed(file, **arrays)
 
 
 def _lines_beside(state: CarState) -> tuple[float, ...]:
