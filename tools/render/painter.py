@@ -37,6 +37,10 @@ class Picture(NamedTuple):
     u: Bytes
     v: Bytes
 
+    def nv12(self) -> tuple[Bytes, Bytes]:
+        """Return luma (h, w) and chroma (h/2, w), U and V interleaved."""
+        return self.luma, np.stack([self.u, self.v], axis=2).reshape(self.u.shape[0], -1)
+
 
 class _Ground(NamedTuple):
     """Borders in the picture, from far to near; row i of `columns` and `rows` is one border."""
@@ -213,7 +217,8 @@ class Painter:
             blended: NDArray[np.float32] = part.astype(np.float32)
             if self._is_slanted:
                 # The ground was painted from the highest row of the horizon on.
-                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * (1 - below_horizon)
+                above = (1 - below_horizon) * (rows >= self._top // scale)
+                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * above
             blended += (np.float32(scene.HILL[plane]) - blended) * (below_ridge - below_horizon)
             part[:] = np.rint(blended).astype(np.uint8)
 
