@@ -282,3 +282,24 @@ def test_damaged_bytes_are_left_as_they_are() -> None:
 
 def test_every_message_is_counted_once() -> None:
     assert compare_events(drive(FRAMES), drive(FRAMES)).messages == 40 * len(SERVICES)
+
+
+# Logs with damage that are compared; thousands were tried with a larger number here.
+MUTATED_LOGS = 60
+
+
+def test_damage_anywhere_is_no_crash() -> None:
+    whole = drive(range(100, 106), services=("modelV2", "cameraOdometry", "driverStateV2"))
+    outcomes = set()
+    for seed in range(MUTATED_LOGS):
+        rng = np.random.default_rng(seed)
+        right = list(whole)
+        for index in np.flatnonzero(rng.random(len(whole)) < 0.4):
+            data = bytearray(whole[index])
+            for _ in range(int(rng.choice([1, 4, 30]))):
+                # Pointers stand in front: most of the damage belongs there.
+                data[int(rng.integers(8, rng.choice([64, len(data)])))] = int(rng.integers(256))
+            right[index] = bytes(data)
+        comparison = compare_events(whole, right)
+        outcomes |= {finding.kind for finding in comparison.findings}
+    assert {"missing", "type", "value"} <= outcomes
