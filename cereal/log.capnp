@@ -2,8 +2,9 @@
 #
 # Layout rule: the wire position of a field follows from the ordinals and types of ALL fields with
 # lower ordinals, so every ordinal is declared, in order, also those that nobody reads any more.
-# Names may change; ordinals and types may not. Structures that the daemon neither writes nor reads
-# are `Opaque`: a pointer takes one word whatever it points to.
+# Names may change; ordinals and types may not. What has been out of use for years is `Opaque`: a
+# pointer takes one word whatever it points to. What the daemon neither writes nor reads, but logs
+# hold, stands in driving.capnp, hardware.capnp and gnss.capnp.
 #
 # Frames of reference:
 #   device  x forward, y right, z down, fixed to the mounted device
@@ -15,6 +16,9 @@
 @0xf3b1f17e25a4285b;
 
 using Car = import "car.capnp";
+using Driving = import "driving.capnp";
+using Gnss = import "gnss.capnp";
+using Hardware = import "hardware.capnp";
 
 const logVersion :Int32 = 1;
 
@@ -152,7 +156,7 @@ struct ModelDataV2 {
   }
 
   struct Action {
-    desiredCurvature @0 :Float32;             # 1/m, positive turns left
+    desiredCurvature @0 :Float32;             # 1/m, positive turns right (z down)
     desiredAcceleration @1 :Float32;          # m/s^2
     shouldStop @2 :Bool;
   }
@@ -309,7 +313,7 @@ struct LiveCalibrationData {
 
 # Driver monitoring as published until 2025 (Event @71).
 struct DriverMonitoringStateV1 @0xb83cda094a1da284 {
-  eventsRetired @0 :List(Opaque);     # retired
+  eventsRetired @0 :List(Car.OldOnroadEvent);  # retired
   faceDetected @1 :Bool;
   isDistracted @2 :Bool;
   awarenessStatus @3 :Float32;        # 1 attentive .. 0
@@ -327,7 +331,7 @@ struct DriverMonitoringStateV1 @0xb83cda094a1da284 {
   isPreview @15 :Bool;                # retired
   isActiveMode @16 :Bool;
   distractedType @17 :UInt32;
-  events @18 :List(Opaque);
+  events @18 :List(Driving.OnroadEvent);
   uncertainCount @19 :UInt32;
   phoneProbOffset @20 :Float32;       # retired
   phoneProbValidCount @21 :UInt32;    # retired
@@ -445,16 +449,16 @@ struct DeviceState @0xa4d8b5af2aa492eb {
   memoryUsagePercent @19 :Int8;
   cpuUsagePercentRetired @20 :Int8;   # retired
   pa0 @21 :UInt16;                    # retired
-  networkType @22 :UInt16;            # an enumeration: 16 bits
+  networkType @22 :NetworkType;
   offroadPowerUsageUwh @23 :UInt32;   # uWh
-  networkStrength @24 :UInt16;        # an enumeration: 16 bits
+  networkStrength @24 :NetworkStrength;
   carBatteryCapacityUwh @25 :UInt32;  # uWh
   cpuTempC @26 :List(Float32);
   gpuTempC @27 :List(Float32);
   memoryTempC @28 :Float32;
   batteryTempC @29 :Float32;          # retired
   ambientTempC @30 :Float32;          # retired
-  networkInfo @31 :Opaque;
+  networkInfo @31 :NetworkInfo;
   lastAthenaPingTime @32 :UInt64;     # ns
   gpuUsagePercent @33 :Int8;
   cpuUsagePercent @34 :List(Int8);    # per core
@@ -466,20 +470,52 @@ struct DeviceState @0xa4d8b5af2aa492eb {
   powerDrawW @40 :Float32;
   networkMetered @41 :Bool;
   somPowerDrawW @42 :Float32;
-  networkStats @43 :Opaque;
+  networkStats @43 :NetworkStats;
   maxTempC @44 :Float32;
   deviceType @45 :InitData.DeviceType;
   intakeTempC @46 :Float32;
   exhaustTempC @47 :Float32;
-  caseTempC @48 :Float32;
+  caseTempC @48 :Float32;             # gnssTempC in 2026
   dspTempC @49 :Float32;
   bottomSocTempC @50 :Float32;
   chestnutPresent @51 :Bool;          # an external GPU is there (2026)
-  usbState @52 :Opaque;
+  usbState @52 :Hardware.UsbState;
 
   struct ThermalZone {
     name @0 :Text;
     temp @1 :Float32;                 # degrees Celsius
+  }
+
+  enum NetworkType {
+    none @0;
+    wifi @1;
+    cell2G @2;
+    cell3G @3;
+    cell4G @4;
+    cell5G @5;
+    ethernet @6;
+  }
+
+  enum NetworkStrength {
+    unknown @0;
+    poor @1;
+    moderate @2;
+    good @3;
+    great @4;
+  }
+
+  struct NetworkInfo {
+    technology @0 :Text;
+    operator @1 :Text;
+    band @2 :Text;
+    channel @3 :UInt16;
+    extra @4 :Text;
+    state @5 :Text;
+  }
+
+  struct NetworkStats {               # bytes
+    wwanTx @0 :Int64;
+    wwanRx @1 :Int64;
   }
 
   enum ThermalStatus {                # green, yellow, red, danger before 2026
@@ -530,6 +566,32 @@ struct EncodeIndex {
   }
 }
 
+# One encoded frame, or the part of a video stream that carries it.
+struct EncodeData {
+  idx @0 :EncodeIndex;
+  data @1 :Data;
+  header @2 :Data;                    # what a decoder needs before the first frame
+  unixTimestampNanos @3 :UInt64;      # ns since 1970, UTC
+  width @4 :UInt32;                   # pixels
+  height @5 :UInt32;
+}
+
+# Sound after a bookmark (2025).
+struct AudioFeedback @0xed47e3c075be372a {
+  audio @0 :Hardware.AudioData;
+  blockNum @1 :UInt16;
+}
+
+# Once after the start of the device.
+struct Boot {
+  wallTimeNanos @0 :UInt64;           # ns since 1970, UTC
+  lastKmsg @1 :Data;                  # retired
+  lastPmsg @2 :Data;                  # retired
+  launchLog @3 :Text;
+  pstore @4 :Map(Text, Data);
+  commands @5 :Map(Text, Data);
+}
+
 struct Thumbnail {
   frameId @0 :UInt32;
   timestampEof @1 :UInt64;            # ns
@@ -573,7 +635,7 @@ struct InitData {
   androidBuildInfo @5 :Opaque;        # retired
   androidSensors @6 :List(Opaque);    # retired
   chffrAndroidExtra @7 :Opaque;       # retired
-  pandaInfo @8 :Opaque;
+  pandaInfo @8 :PandaInfo;
   dirty @9 :Bool;
   gitCommit @10 :Text;
   gitBranch @11 :Text;
@@ -590,6 +652,13 @@ struct InitData {
   bootlogId @22 :Text;
   gitSrcCommit @23 :Text;
   gitSrcCommitDate @24 :Text;
+
+  struct PandaInfo {
+    hasPanda @0 :Bool;
+    dongleId @1 :Text;
+    stVersion @2 :Text;
+    espVersion @3 :Text;
+  }
 
   enum DeviceType {
     unknown @0;
@@ -625,39 +694,39 @@ struct Event {
   union {
     initData @1 :InitData;
     roadCameraState @2 :FrameData;    # narrowRoadCameraState in 2026
-    gpsNMEA @3 :Opaque;
-    sensorEventDEPRECATED @4 :Opaque;
+    gpsNMEA @3 :Gnss.GPSNMEAData;
+    sensorEventDEPRECATED @4 :Hardware.SensorEventData;
     can @5 :List(CanData);
     deviceState @6 :DeviceState;
-    controlsState @7 :Opaque;
+    controlsState @7 :Driving.ControlsState;
     liveEventDEPRECATED @8 :List(Opaque);
     model @9 :Opaque;
     featuresDEPRECATED @10 :Opaque;
-    sensorEventsDEPRECATED @11 :List(Opaque);
-    pandaStateDEPRECATED @12 :Opaque;
-    radarState @13 :Opaque;
+    sensorEventsDEPRECATED @11 :List(Hardware.SensorEventData);
+    pandaStateDEPRECATED @12 :Hardware.PandaState;
+    radarState @13 :Driving.RadarState;
     liveUIDEPRECATED @14 :Opaque;
     roadEncodeIdx @15 :EncodeIndex;   # narrowRoadEncodeIdx in 2026
     liveTracksDEPRECATED @16 :List(Opaque);
     sendcan @17 :List(CanData);
     logMessage @18 :Text;
     liveCalibration @19 :LiveCalibrationData;  # extrinsicsCalibration in 2026
-    androidLog @20 :Opaque;
-    gpsLocation @21 :Opaque;
+    androidLog @20 :Hardware.AndroidLogEntry;  # operatingSystemLog in 2026
+    gpsLocation @21 :Gnss.GpsLocationData;
     carState @22 :Car.CarState;
     carControl @23 :Car.CarControl;
-    longitudinalPlan @24 :Opaque;
+    longitudinalPlan @24 :Driving.LongitudinalPlan;
     liveLocationDEPRECATED @25 :Opaque;
     ethernetDataDEPRECATED @26 :List(Opaque);
     navUpdateDEPRECATED @27 :Opaque;
     cellInfoDEPRECATED @28 :List(Opaque);
     wifiScanDEPRECATED @29 :List(Opaque);
     androidGnssDEPRECATED @30 :Opaque;
-    qcomGnss @31 :Opaque;
+    qcomGnss @31 :Gnss.QcomGnss;
     lidarPtsDEPRECATED @32 :Opaque;
-    procLog @33 :Opaque;
-    ubloxGnss @34 :Opaque;
-    clocks @35 :Opaque;
+    procLog @33 :Hardware.ProcLog;
+    ubloxGnss @34 :Gnss.UbloxGnss;
+    clocks @35 :Hardware.Clocks;
     liveMpcDEPRECATED @36 :Opaque;
     liveLongitudinalMpcDEPRECATED @37 :Opaque;
     navStatusDEPRECATED @38 :Opaque;
@@ -670,11 +739,11 @@ struct Event {
     orbslamCorrectionDEPRECATED @45 :Opaque;
     liveLocationCorrectedDEPRECATED @46 :Opaque;
     orbObservationDEPRECATED @47 :List(Opaque);
-    gpsLocationExternal @48 :Opaque;
+    gpsLocationExternal @48 :Gnss.GpsLocationData;
     locationDEPRECATED @49 :Opaque;
     uiNavigationEventDEPRECATED @50 :Opaque;
     liveLocationKalmanDeprecatedDEPRECATED @51 :Opaque;
-    testJoystick @52 :Opaque;
+    testJoystick @52 :Hardware.Joystick;
     orbOdometryDEPRECATED @53 :Opaque;
     orbFeaturesDEPRECATED @54 :Opaque;
     applanixLocationDEPRECATED @55 :Opaque;
@@ -682,51 +751,51 @@ struct Event {
     uiLayoutStateDEPRECATED @57 :Opaque;
     orbFeaturesSummaryDEPRECATED @58 :Opaque;
     driverStateDEPRECATED @59 :Opaque;
-    boot @60 :Opaque;
-    liveParameters @61 :Opaque;
+    boot @60 :Boot;
+    liveParameters @61 :Driving.LiveParametersData;  # vehicleParameters in 2026
     liveMapDataDEPRECATED @62 :Opaque;
     cameraOdometry @63 :CameraOdometry;
-    lateralPlanDEPRECATED @64 :Opaque;
+    lateralPlanDEPRECATED @64 :Driving.LateralPlan;
     kalmanOdometryDEPRECATED @65 :Opaque;
     thumbnail @66 :Thumbnail;
-    onroadEventsDEPRECATED @68 :List(Opaque);
+    onroadEventsDEPRECATED @68 :List(Car.OldOnroadEvent);
     carParams @69 :Car.CarParams;
     driverCameraState @70 :FrameData;  # cabinCameraState in 2026
     driverMonitoringState @71 :DriverMonitoringStateV1;
-    liveLocationKalmanDEPRECATED @72 :Opaque;
+    liveLocationKalmanDEPRECATED @72 :Driving.LiveLocationKalman;
     sentinel @73 :Sentinel;
     wideRoadCameraState @74 :FrameData;
     modelV2 @75 :ModelDataV2;
     driverEncodeIdx @76 :EncodeIndex;  # cabinEncodeIdx in 2026
     wideRoadEncodeIdx @77 :EncodeIndex;
     managerState @78 :ManagerState;
-    uploaderState @79 :Opaque;
-    peripheralState @80 :Opaque;
-    pandaStates @81 :List(Opaque);
-    navInstruction @82 :Opaque;
-    navRoute @83 :Opaque;
+    uploaderState @79 :Hardware.UploaderState;
+    peripheralState @80 :Hardware.PeripheralState;
+    pandaStates @81 :List(Hardware.PandaState);
+    navInstruction @82 :Driving.NavInstruction;
+    navRoute @83 :Driving.NavRoute;
     navThumbnail @84 :Thumbnail;
     errorLogMessage @85 :Text;
-    roadEncodeData @86 :Opaque;
-    driverEncodeData @87 :Opaque;
-    wideRoadEncodeData @88 :Opaque;
-    qRoadEncodeData @89 :Opaque;
-    qRoadEncodeIdx @90 :EncodeIndex;
-    gnssMeasurements @91 :Opaque;
+    roadEncodeData @86 :EncodeData;  # narrowRoadEncodeData in 2026
+    driverEncodeData @87 :EncodeData;  # cabinEncodeData in 2026
+    wideRoadEncodeData @88 :EncodeData;
+    qRoadEncodeData @89 :EncodeData;  # qNarrowRoadEncodeData in 2026
+    qRoadEncodeIdx @90 :EncodeIndex;  # qNarrowRoadEncodeIdx in 2026
+    gnssMeasurements @91 :Gnss.GnssMeasurements;
     driverStateV2 @92 :DriverStateV2;
-    userBookmark @93 :Opaque;
-    liveTorqueParameters @94 :Opaque;
-    magnetometer @95 :Opaque;
-    lightSensor @96 :Opaque;
-    temperatureSensor @97 :Opaque;
-    accelerometer @98 :Opaque;
-    gyroscope @99 :Opaque;
-    gyroscope2 @100 :Opaque;
-    accelerometer2 @101 :Opaque;
-    uiDebug @102 :Opaque;
-    soundPressure @103 :Opaque;
+    userBookmark @93 :Hardware.UserBookmark;
+    liveTorqueParameters @94 :Driving.LiveTorqueParametersData;  # lateralTorqueParameters in 2026
+    magnetometer @95 :Hardware.SensorEventData;
+    lightSensor @96 :Hardware.SensorEventData;
+    temperatureSensor @97 :Hardware.SensorEventData;
+    accelerometer @98 :Hardware.SensorEventData;
+    gyroscope @99 :Hardware.SensorEventData;
+    gyroscope2 @100 :Hardware.SensorEventData;
+    accelerometer2 @101 :Hardware.SensorEventData;
+    uiDebug @102 :Hardware.UIDebug;
+    soundPressure @103 :Hardware.SoundPressure;
     navModelDEPRECATED @104 :Opaque;
-    mapRenderState @105 :Opaque;
+    mapRenderState @105 :Driving.MapRenderState;
     uiPlanDEPRECATED @106 :Opaque;
     customReserved0 @107 :Opaque;     # @107..@116 and @136..@145: for forks
     customReserved1 @108 :Opaque;
@@ -738,25 +807,25 @@ struct Event {
     customReserved7 @114 :Opaque;
     customReserved8 @115 :Opaque;
     customReserved9 @116 :Opaque;
-    livestreamRoadEncodeIdx @117 :EncodeIndex;
+    livestreamRoadEncodeIdx @117 :EncodeIndex;  # livestreamNarrowRoadEncodeIdx in 2026
     livestreamWideRoadEncodeIdx @118 :EncodeIndex;
-    livestreamDriverEncodeIdx @119 :EncodeIndex;
-    livestreamRoadEncodeData @120 :Opaque;
-    livestreamWideRoadEncodeData @121 :Opaque;
-    livestreamDriverEncodeData @122 :Opaque;
-    temperatureSensor2 @123 :Opaque;
+    livestreamDriverEncodeIdx @119 :EncodeIndex;  # livestreamCabinEncodeIdx in 2026
+    livestreamRoadEncodeData @120 :EncodeData;  # livestreamNarrowRoadEncodeData in 2026
+    livestreamWideRoadEncodeData @121 :EncodeData;
+    livestreamDriverEncodeData @122 :EncodeData;  # livestreamCabinEncodeData in 2026
+    temperatureSensor2 @123 :Hardware.SensorEventData;
     customReservedRawData0 @124 :Data;
     customReservedRawData1 @125 :Data;
     customReservedRawData2 @126 :Data;
-    carOutput @127 :Opaque;
+    carOutput @127 :Car.CarOutput;
     drivingModelData @128 :DrivingModelData;
-    livePose @129 :Opaque;
-    selfdriveState @130 :Opaque;
-    liveTracks @131 :Opaque;
-    driverAssistance @132 :Opaque;
-    alertDebug @133 :Opaque;
-    onroadEvents @134 :List(Opaque);
-    touch @135 :List(Opaque);
+    livePose @129 :Driving.LivePose;  # deviceMotion in 2026
+    selfdriveState @130 :Driving.SelfdriveState;
+    liveTracks @131 :Car.RadarData;  # radarTracks in 2026
+    driverAssistance @132 :Driving.DriverAssistance;
+    alertDebug @133 :Hardware.DebugAlert;
+    onroadEvents @134 :List(Driving.OnroadEvent);
+    touch @135 :List(Hardware.Touch);
     customReserved10 @136 :Opaque;
     customReserved11 @137 :Opaque;
     customReserved12 @138 :Opaque;
@@ -768,13 +837,13 @@ struct Event {
     customReserved18 @144 :Opaque;
     customReserved19 @145 :Opaque;
     liveDelay @146 :LiveDelayData;    # lateralDelay in 2026
-    rawAudioData @147 :Opaque;
-    bookmarkButton @148 :Opaque;
-    audioFeedback @149 :Opaque;
-    lateralManeuverPlan @150 :Opaque;
+    rawAudioData @147 :Hardware.AudioData;
+    bookmarkButton @148 :Hardware.UserBookmark;
+    audioFeedback @149 :AudioFeedback;
+    lateralManeuverPlan @150 :Driving.LateralManeuverPlan;
     driverMonitoringStateV2 @151 :DriverMonitoringState;  # driverMonitoringState in 2026
     chestnutState @152 :ChestnutState;
     chestnutGpuState @153 :ChestnutState;
-    livestreamAudio @154 :Opaque;
+    livestreamAudio @154 :Hardware.AudioData;
   }
 }

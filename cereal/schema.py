@@ -4,6 +4,7 @@ pycapnp has no types: builders and readers are `Any`, with the fields of `log.ca
 Wire format: one message = one unpacked, stream-framed message whose root is `Event`.
 """
 
+import contextlib
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,10 +23,17 @@ SCHEMA_PATH: Final = Path(__file__).with_name("log.capnp")
 log: Final[Any] = capnp.load(str(SCHEMA_PATH))
 """The pycapnp module of `log.capnp`: `log.Event`, `log.ModelDataV2`, ..."""
 
-# Messages come from our own machine or from a log whose frame was checked: no limit on their size.
+MESSAGE_LIMIT_BYTES: Final = 1 << 26
+"""The largest message: 64 MiB, twenty times what openpilot's bus can carry. More is damage."""
+
+# Messages of the bus are read again and again for as long as they are the newest: no limit.
 _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
+# Of a message that may be damaged: what a reader may follow in all. A list of empty elements takes
+# no bytes, so that its announced length, up to 2**29, counts only here.
+_TRAVERSAL_WORDS: Final = 1 << 20
+_TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
-DAMAGED: Final = (capnp.KjException, ValueError)
+DAMAGED: Final[tuple[type[Exception], ...]] = (capnp.KjException, ValueError)
 """What following a damaged pointer inside a message raises; for those who walk through one."""
 
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
@@ -73,11 +81,17 @@ def new_event(
     return event
 
 
-def read_event(data: bytes | bytearray | memoryview) -> Any:
+def read_event(data: bytes | bytearray | memoryview, *, is_bounded: bool = False) -> Any:
     """Return a reader of the one Event in `data`; it keeps what it needs of `data`.
 
     Any alignment and any number of segments. The frame and the root pointer are checked here;
-    a pointer deeper inside is checked when it is followed.
+    a pointer deeper inside is checked when it is followed: see `reading`.
+
+    Args:
+        data: One framed message.
+        is_bounded: Let the reader follow pointers to 2**20 words and 64 times the message in all,
+            so that a damaged message cannot announce endless lists. Not for messages that are kept
+            and read again without end.
 
     Raises:
         MessageError: `data` is not one whole message.
@@ -87,9 +101,12 @@ def read_event(data: bytes | bytearray | memoryview) -> Any:
         raise MessageError(
             f"event: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
         )
+    limit = _NO_TRAVERSAL_LIMIT
+    if is_bounded:
+        limit = _TRAVERSAL_WORDS + _TRAVERSAL_FACTOR * (len(data) // 8)
     try:
         # The context manager would only release writable buffers; bytes live as long as the reader.
-        with log.Event.from_bytes(bytes(data), traversal_limit_in_words=_NO_TRAVERSAL_LIMIT) as e:
+        with log.Event.from_bytes(bytes(data), traversal_limit_in_words=limit) as e:
             return e
     except (capnp.KjException, ValueError) as error:
         raise MessageError(
@@ -123,7 +140,8 @@ def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int |
     each segment as uint32, padded to 8 bytes, then the segments.
 
     Raises:
-        MessageError: no message starts there (more than 512 segments, or an empty first one).
+        MessageError: no message starts there (more than 512 segments, an empty first one, or more
+            than `MESSAGE_LIMIT_BYTES`).
     """
     available = len(data) - offset
     if available < 8:
@@ -141,7 +159,47 @@ def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int |
         return None
     if last_segment:
         words += sum(struct.unpack_from(f"<{last_segment}I", data, offset + 8))
-    return frame + 8 * words
+    size = frame + 8 * words
+    if size > MESSAGE_LIMIT_BYTES:
+        raise MessageError(
+            f"message at byte {offset}: expected at most {MESSAGE_LIMIT_BYTES} bytes, got {size} "
+            "announced; the data is damaged or no message"
+        )
+    return size
+
+
+@contextlib.contextmanager
+def reading(where: str) -> Iterator[None]:
+    """Turn what pycapnp raises on damaged content into one typed error.
+
+    Args:
+        where: What is read, for the error: "rlog, event 17".
+
+    Raises:
+        MessageError: a pointer leads nowhere, a text is no UTF-8, a list is endless, or a member
+            or an enumerant is newer than our schema.
+    """
+    try:
+        yield
+    except (capnp.KjException, UnicodeDecodeError) as error:
+        raise MessageError(
+            f"{where}: expected a whole message, got {_first_line(error)}; the data is damaged or "
+            "of a newer schema: skip the message"
+        ) from error
+
+
+def as_dict(event: Any) -> dict[str, Any]:
+    """Return every field of an Event or of a structure in it, also those at their default.
+
+    Returns:
+        Field name -> number, bool, str (Text, enumerants), bytes (Data), list or dict.
+
+    Raises:
+        MessageError: the content is damaged.
+    """
+    with reading("message"):
+        fields: dict[str, Any] = event.to_dict(verbose=True)
+    return fields
 
 
 def _first_line(error: Exception) -> str:

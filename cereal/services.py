@@ -72,6 +72,64 @@ _SERVICES_2025: Final = _table(
     ("thumbnail", True, 1 / 60, 1),
     ("chestnutState", True, 2, 1),
     ("chestnutGpuState", True, 2, 1),
+    ("gyroscope", True, 104, 104),
+    ("gyroscope2", True, 100, 100),
+    ("accelerometer", True, 104, 104),
+    ("accelerometer2", True, 100, 100),
+    ("magnetometer", True, 25, None),
+    ("lightSensor", True, 100, 100),
+    ("temperatureSensor", True, 2, 200),
+    ("temperatureSensor2", True, 2, 200),
+    ("gpsNMEA", True, 9, None),
+    ("touch", True, 20, 1),
+    ("pandaStates", True, 10, 1),
+    ("peripheralState", True, 2, 1),
+    ("radarState", True, 20, 5),
+    ("liveTracks", True, 20, None),
+    ("errorLogMessage", True, 0, 1),
+    ("liveTorqueParameters", True, 4, 1),
+    ("androidLog", True, 0, None),
+    ("driverAssistance", True, 20, 20),
+    ("gpsLocation", True, 1, 1),
+    ("gpsLocationExternal", True, 10, 10),
+    ("ubloxGnss", True, 10, None),
+    ("ubloxRaw", True, 20, None),
+    ("qcomGnss", True, 2, None),
+    ("gnssMeasurements", True, 10, 10),
+    ("clocks", True, 0.1, 1),
+    ("liveParameters", True, 20, 5),
+    ("uploaderState", True, 0, 1),
+    ("navInstruction", True, 1, 10),
+    ("navRoute", True, 0, None),
+    ("navThumbnail", True, 0, None),
+    ("userBookmark", True, 0, 1),
+    ("bookmarkButton", True, 0, 1),
+    ("audioFeedback", True, 0, 1),
+    ("soundPressure", True, 10, 10),
+    ("rawAudioData", False, 20, None),
+    ("lateralManeuverPlan", True, 20, None),
+    ("uiDebug", True, 0, 1),
+    ("testJoystick", True, 0, None),
+    ("alertDebug", True, 20, 5),
+    ("livestreamRoadEncodeIdx", False, 20, None),
+    ("livestreamWideRoadEncodeIdx", False, 20, None),
+    ("livestreamDriverEncodeIdx", False, 20, None),
+    ("livestreamRoadEncodeData", False, 20, None),
+    ("livestreamWideRoadEncodeData", False, 20, None),
+    ("livestreamDriverEncodeData", False, 20, None),
+    ("customReservedRawData0", True, 0, None),
+    ("customReservedRawData1", True, 0, None),
+    ("customReservedRawData2", True, 0, None),
+    # Of sunnypilot, in the members that are kept for forks: FORK_MEMBERS.
+    ("selfdriveStateSP", True, 100, 10),
+    ("modelManagerSP", False, 1, 1),
+    ("longitudinalPlanSP", True, 20, 10),
+    ("onroadEventsSP", True, 1, 1),
+    ("carParamsSP", True, 0.02, 1),
+    ("carControlSP", True, 100, 10),
+    ("backupManagerSP", False, 1, 1),
+    ("carStateSP", True, 100, 10),
+    ("liveMapDataSP", True, 1, 1),
 )
 
 RENAMED_2026: Final[Mapping[str, str]] = MappingProxyType(
@@ -84,9 +142,35 @@ RENAMED_2026: Final[Mapping[str, str]] = MappingProxyType(
         "narrowRoadEncodeIdx": "roadEncodeIdx",
         "cabinEncodeIdx": "driverEncodeIdx",
         "qNarrowRoadEncodeIdx": "qRoadEncodeIdx",
+        "narrowRoadEncodeData": "roadEncodeData",
+        "cabinEncodeData": "driverEncodeData",
+        "qNarrowRoadEncodeData": "qRoadEncodeData",
+        "livestreamNarrowRoadEncodeIdx": "livestreamRoadEncodeIdx",
+        "livestreamCabinEncodeIdx": "livestreamDriverEncodeIdx",
+        "livestreamNarrowRoadEncodeData": "livestreamRoadEncodeData",
+        "livestreamCabinEncodeData": "livestreamDriverEncodeData",
+        "vehicleParameters": "liveParameters",
+        "lateralTorqueParameters": "liveTorqueParameters",
+        "radarTracks": "liveTracks",
+        "operatingSystemLog": "androidLog",
     }
 )
 """Name of a service in 2026 -> its name here, which is also the name of the Event member."""
+
+FORK_MEMBERS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "selfdriveStateSP": "customReserved0",
+        "modelManagerSP": "customReserved1",
+        "longitudinalPlanSP": "customReserved2",
+        "onroadEventsSP": "customReserved3",
+        "carParamsSP": "customReserved4",
+        "carControlSP": "customReserved5",
+        "backupManagerSP": "customReserved6",
+        "carStateSP": "customReserved7",
+        "liveMapDataSP": "customReserved8",
+    }
+)
+"""Service of sunnypilot -> the Event member that it uses; other forks use the same members."""
 
 SERVICES: Final[Mapping[str, Service]] = MappingProxyType(
     _SERVICES_2025
@@ -114,13 +198,24 @@ def service(name: str) -> Service:
 
 def member_of(name: str) -> str:
     """Return the Event member that carries service `name` when we publish it."""
-    return RENAMED_2026.get(name, name)
+    return RENAMED_2026.get(name) or FORK_MEMBERS.get(name, name)
 
 
 def members_of(name: str) -> tuple[str, ...]:
     """Return the Event members that service `name` may carry when others publish it."""
     member = member_of(name)
     return (member, *_OTHER_MEMBERS.get(member, ()))
+
+
+def service_of_member(member: str) -> Service | None:
+    """Return the service that an Event member belongs to, by its name of 2025.
+
+    None for members that are on no service, and for those that every fork uses in its own way.
+    """
+    for name, others in _OTHER_MEMBERS.items():
+        if member in others:
+            return SERVICES[name]
+    return SERVICES.get(member)
 
 
 def port_of(endpoint: str, hash_name: HashName = "murmur") -> int:

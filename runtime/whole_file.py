@@ -2,7 +2,8 @@
 
 What replaces a file by renaming replaces whatever has its name: a symbolic link, or for root a
 device. So links are followed first, and what is no ordinary file is refused. Everything that writes
-a file for a user goes through here (`cereal.logfile` does the same by itself: it knows no runtime).
+a file for a user goes through here (`cereal.log_writer` does the same by itself: it knows no
+runtime).
 """
 
 import contextlib

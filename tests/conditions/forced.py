@@ -260,7 +260,7 @@ _NARROW = (*_KERNELS, "tests/scheduler/test_precision.py")
 _COMMANDS = ("tests/runtime/test_commands.py", "tests/tools/test_cli.py")
 _FILES = (
     *_COMMANDS,
-    *("tests/runtime/test_artifact.py", "tests/cereal/test_logfile.py"),
+    *("tests/runtime/test_artifact.py", "tests/cereal/test_log_reader.py"),
     *("tests/scheduler/test_onnx_load.py", "tests/tools/test_inspect_model.py"),
     *("tests/tools/test_report.py", "tests/tools/test_outputs.py"),
 )

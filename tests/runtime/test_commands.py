@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from cereal.schema import new_event
 from tests.runtime import tiny
 from tools.bench import make_inputs

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from cereal.schema import new_event
 
 Change = Callable[[str, int, Any], None]

@@ -16,7 +16,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def test_options_reach_the_drive() -> None:
-    given = "--data-dir d --telemetry car.csv --focal-px 900 --rate 20".split()
+    given = ["--data-dir", "d", "--telemetry", "car.csv", "--focal-px", "900", "--rate", "20"]
     assert drive_options(_parser().parse_args([])) == DriveOptions()
     assert drive_options(_parser().parse_args(given)) == DriveOptions(
         data_dir=Path("d"), telemetry=Path("car.csv"), focal_px=900.0, rate_hz=20.0

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from cereal.errors import LogError
-from cereal.logfile import LogWriter
+from cereal.log_writer import LogWriter
 from cereal.schema import new_event
 from runtime.artifact import write_artifact
 from runtime.trace import write_trace

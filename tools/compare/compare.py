@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cereal.errors import ServiceError
-from cereal.logfile import LogTruncatedWarning, read_log_bytes
+from cereal.log_reader import LogTruncatedWarning, read_log_bytes
 from cereal.schema import log
 from cereal.services import members_of
 from runtime.quantities import count_text

@@ -16,8 +16,8 @@ TELEMETRY = (
     "to the left; blinkers 0 or 1. Speed and angle are interpolated linearly at each frame, "
     "blinkers keep the last row's value. An empty cell or nan is a value that was not measured. "
     f"Gaps beyond {MAX_GAP_S:g} s are interpolated too, with a warning; before the first and after "
-    "the last row, its values hold. Times none of which is one of the video's are an error. Without "
-    f"telemetry the car goes straight on at {DEFAULT_SPEED_MPS:g} m/s."
+    "the last row, its values hold. Times none of which is one of the video's are an error. "
+    f"Without telemetry the car goes straight on at {DEFAULT_SPEED_MPS:g} m/s."
 )
 
 

@@ -8,6 +8,7 @@ of those. Kinds are asked in the order of ``KINDS``, and imported only then.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +31,7 @@ class DriveOptions:
         rate_hz: frames per second that the model is to see; None: every frame of what was recorded
             at 20 Hz, and the lowest rate of at least 20 Hz of a faster video.
         driver_camera: also deliver frames of the driver camera.
+        split: each segment of a route is a drive of its own, not part of a continuous one.
     """
 
     data_dir: Path | None = None
@@ -37,6 +39,7 @@ class DriveOptions:
     focal_px: float | None = None
     rate_hz: float | None = None
     driver_camera: bool = False
+    split: bool = False
 
 
 class Kind(Protocol):
@@ -75,6 +78,8 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
 
 def _expand(text: str, options: DriveOptions) -> tuple[Kind, list[str]]:
     for name in KINDS:
+        if importlib.util.find_spec(name) is None:
+            continue
         kind = cast("Kind", importlib.import_module(name))
         drives = kind.expand(text, options)
         if drives is not None:

@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cereal.errors import LogError
-from cereal.logfile import LogTruncatedWarning, LogWriter, read_log, read_log_bytes
+from cereal.log_reader import LogTruncatedWarning, read_log, read_log_bytes
+from cereal.log_writer import LogWriter
 from cereal.schema import new_event
 
 ENDINGS = ["rlog", "rlog.bz2", "rlog.zst"]

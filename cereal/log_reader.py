@@ -1,0 +1,291 @@
+"""Reading logs: Events one after the other in a file, compressed as a whole.
+
+The codec is known from the file's first bytes. A log that breaks off or is damaged gives what
+precedes that point and a warning that says where it is.
+"""
+
+import bz2
+import contextlib
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Final, Protocol
+
+from cereal.errors import LogError, MessageError
+from cereal.log_codec import BZ2_MAGIC, ZSTD_MAGIC, import_zstd
+from cereal.schema import message_size, read_event
+
+# What is decompressed at a time.
+_CHUNK: Final = 1 << 20
+# What is read at a time: less, because what follows the end of a stream is handed on whole.
+_COMPRESSED_CHUNK: Final = 1 << 17
+# Messages are whole words, so that nothing of a message is lost by taking this much at a time.
+_WORD: Final = 8
+
+
+class LogTruncatedWarning(UserWarning):
+    """The log breaks off or is damaged; the message says where and what was read."""
+
+
+def read_log(path: str | Path) -> Iterator[Any]:
+    """Yield a reader for each Event of a log file, in the order of the file.
+
+    Reads the file piece by piece: memory holds one piece and what the caller keeps. An Event whose
+    frame is whole but whose root is damaged is left out and counted in a warning at the end.
+    Damage deeper inside shows when that field is read: see `cereal.schema.reading`.
+
+    Args:
+        path: The file; zstd, bz2 and plain are told apart by their first bytes.
+
+    Warns:
+        LogTruncatedWarning: the log is cut off or damaged from some byte on; what precedes it was
+            yielded.
+
+    Raises:
+        LogError: the file cannot be read, is no log, or its codec is not installed.
+    """
+    left_out = 0
+    offset = first = 0
+    for data in read_log_bytes(path):
+        try:
+            event = read_event(data, is_bounded=True)
+        except MessageError:
+            first = first if left_out else offset
+            left_out += 1
+        else:
+            yield event
+        offset += len(data)
+    if left_out:
+        warnings.warn(
+            f"{path}: left out {left_out} events whose content is damaged, the first at byte "
+            f"{first} of the content",
+            LogTruncatedWarning,
+            stacklevel=2,
+        )
+
+
+def read_log_bytes(path: str | Path) -> Iterator[bytes]:
+    """Yield the bytes of each Event of a log file; otherwise as `read_log`."""
+    content = _Content(Path(path))
+    splitter = MessageSplitter()
+    for piece in content.pieces():
+        yield from splitter.feed(piece)
+        if splitter.error is not None:
+            if splitter.count == 0:
+                raise LogError(
+                    f"{path}: expected a log, got {splitter.error}; give an rlog or qlog file"
+                ) from splitter.error
+            content.defect = "is damaged"
+            break
+    if splitter.pending_bytes and content.defect is None:
+        content.defect = "ends inside a message"
+    if content.defect is not None:
+        where = f"byte {splitter.offset} of its content"
+        if content.file_offset is not None:
+            where += f" (byte {content.file_offset} of the file)"
+        warnings.warn(
+            f"{path}: the log {content.defect} at {where}; kept the {splitter.count} events "
+            "before it",
+            LogTruncatedWarning,
+            stacklevel=2,
+        )
+
+
+class MessageSplitter:
+    """Cuts a stream of bytes, given in pieces of any size, into messages.
+
+    Attributes:
+        offset: Bytes of the messages returned so far: where the next one begins.
+        count: Messages returned so far.
+        error: Why there is no message at `offset`; nothing more is returned then.
+    """
+
+    def __init__(self) -> None:
+        self.offset = 0
+        self.count = 0
+        self.error: MessageError | None = None
+        self._pending = bytearray()
+        self._needed = 0
+
+    @property
+    def pending_bytes(self) -> int:
+        """Bytes of the message that has begun and is not whole."""
+        return len(self._pending)
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        """Take the next bytes and return the messages that are whole now.
+
+        Memory is what is fed and at most one message (64 MiB) that waits for its rest: a larger
+        announced size is damage.
+        """
+        pending = self._pending
+        pending += piece
+        if self.error is not None or len(pending) < self._needed:
+            return []
+        messages: list[bytes] = []
+        available = len(pending)
+        start = 0
+        self._needed = 0
+        # A view, because a slice of the bytearray would be copied twice.
+        with memoryview(pending) as view:
+            while start < available:
+                try:
+                    size = message_size(view, start)
+                except MessageError as error:
+                    self.error = error
+                    break
+                if size is None:
+                    break
+                end = start + size
+                if end > available:
+                    self._needed = size
+                    break
+                messages.append(view[start:end].tobytes())
+                start = end
+        del pending[:start]
+        self.offset += start
+        self.count += len(messages)
+        return messages
+
+
+class _Decompressor(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int = -1) -> bytes: ...
+
+
+class _Content:
+    """The decompressed bytes of a log file.
+
+    Attributes:
+        defect: Why they ended early, if they did.
+        file_offset: The byte of the file at which they did, where that is known.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.defect: str | None = None
+        self.file_offset: int | None = None
+        self._path = path
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield pieces of at most about 1 MiB."""
+        try:
+            with self._path.open("rb") as file:
+                magic = file.read(4)
+                file.seek(0)
+                if magic.startswith(BZ2_MAGIC):
+                    yield from self._decompressed(file, "bz2")
+                elif magic == ZSTD_MAGIC:
+                    yield from self._decompressed(file, "zstd")
+                else:
+                    while piece := file.read(_CHUNK):
+                        yield piece
+        except OSError as error:
+            raise LogError(
+                f"{self._path}: expected a readable log, got {error.strerror or error}; "
+                "check the path"
+            ) from error
+
+    def _decompressed(self, file: BinaryIO, codec: str) -> Iterator[bytes]:
+        """Yield the content of one compressed stream after the other."""
+        start = 0
+        is_first = True
+        while True:
+            stream = _Stream(file, start, self._decompressor(codec))
+            try:
+                for piece in stream.pieces(_CHUNK):
+                    is_first = False
+                    yield piece
+            except _StreamError as error:
+                # What came out of the call that failed is lost: take it again, in small portions.
+                if piece := self._last_words(file, start, codec, stream.produced):
+                    is_first = False
+                    yield piece
+                if is_first:
+                    raise LogError(
+                        f"{self._path}: expected {codec} data, got {error}; the file is damaged"
+                    ) from error
+                self.defect = f"has damaged {codec} data"
+                return
+            if not stream.is_whole:
+                self.defect = f"breaks off inside its {codec} data"
+                self.file_offset = file.tell()
+                return
+            start = stream.end
+            file.seek(start)
+            if not file.read(1):
+                return
+
+    def _last_words(self, file: BinaryIO, start: int, codec: str, produced: int) -> bytes:
+        """Return what a stream still gives behind its first `produced` bytes, before it fails."""
+        stream = _Stream(file, start, self._decompressor(codec))
+        words = bytearray()
+        # Not more than one piece, because the call that failed would have given one at most.
+        with contextlib.suppress(_StreamError):
+            for _ in stream.pieces(_CHUNK, until=produced):
+                pass
+            for word in stream.pieces(_WORD, until=produced + _CHUNK):
+                words += word
+        return bytes(words)
+
+    def _decompressor(self, codec: str) -> tuple[_Decompressor, tuple[type[Exception], ...]]:
+        if codec == "bz2":
+            return bz2.BZ2Decompressor(), (OSError, ValueError)
+        zstd = import_zstd(self._path)
+        return zstd.ZstdDecompressor(), (zstd.ZstdError,)
+
+
+class _StreamError(Exception):
+    """The compressed data is damaged."""
+
+
+class _Stream:
+    """One compressed stream, which begins at byte `start` of the file."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        start: int,
+        decompressor: tuple[_Decompressor, tuple[type[Exception], ...]],
+    ) -> None:
+        self.produced = 0
+        self._file = file
+        self._decompressor, self._defects = decompressor
+        self._read = start
+        file.seek(start)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether the end of the stream was reached."""
+        return self._decompressor.eof
+
+    @property
+    def end(self) -> int:
+        """The byte of the file behind the stream."""
+        return self._read - len(self._decompressor.unused_data)
+
+    def pieces(self, piece_bytes: int, until: int | None = None) -> Iterator[bytes]:
+        """Yield what is decompressed, up to the end, to where it breaks off, or `until` exactly.
+
+        Raises:
+            _StreamError: the data is damaged; what this call would have yielded next is lost.
+        """
+        while not self._decompressor.eof and (until is None or self.produced < until):
+            compressed = b""
+            if self._decompressor.needs_input:
+                compressed = self._file.read(_COMPRESSED_CHUNK)
+                if not compressed:
+                    return
+                self._read += len(compressed)
+            limit = piece_bytes if until is None else min(piece_bytes, until - self.produced)
+            try:
+                piece = self._decompressor.decompress(compressed, limit)
+            except self._defects as error:
+                raise _StreamError(str(error)) from error
+            if piece:
+                self.produced += len(piece)
+                yield piece

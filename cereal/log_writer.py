@@ -1,0 +1,392 @@
+"""Writing logs: in full or not at all, or growing under their own name.
+
+Both writers take Events one by one, compress by the ending of the name and follow links.
+"""
+
+import bz2
+import contextlib
+import fcntl
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO, Final, Protocol, Self
+
+from cereal.clock import Clock, MonotonicClock
+from cereal.errors import LogError, MessageError
+from cereal.log_codec import ZSTD_LEVEL, import_zstd
+from cereal.schema import message_size
+
+FLUSH_INTERVAL_NS: Final = 500_000_000
+"""How often a growing log is flushed: twice a second, so that a second is kept under load too."""
+
+# As many links as Linux follows; characters of a name that temporary files show.
+_MAX_LINKS: Final = 40
+_MAX_PREFIX: Final = 40
+
+
+class LogSink(Protocol):
+    """What Events are written to."""
+
+    def write(self, data: bytes) -> None:
+        """Append the bytes of one Event, `event.to_bytes()`.
+
+        Raises:
+            LogError: they are not exactly one framed message, or cannot be written.
+        """
+        ...
+
+    def close(self) -> None:
+        """Finish the log; a second call does nothing.
+
+        Raises:
+            LogError: the log cannot be finished.
+        """
+        ...
+
+    def discard(self) -> None:
+        """Give up: what `with` does when its block ends by an exception. Never raises."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None: ...
+
+
+class _Writer:
+    """What both writers share: the check of what they are given, and `with`."""
+
+    def __init__(self, path: str | Path) -> None:
+        self._path = Path(path)
+        self._target = _target_of(self._path)
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+    def discard(self) -> None:
+        raise NotImplementedError
+
+    def _check(self, data: bytes, *, is_open: bool) -> None:
+        if not is_open:
+            raise LogError(f"{self._path}: expected an open log, got a closed one; make another")
+        try:
+            size = message_size(data)
+        except MessageError as error:
+            raise LogError(f"{self._path}: {error}") from error
+        if size != len(data):
+            raise LogError(
+                f"{self._path}: expected one whole message, got {len(data)} bytes of which the "
+                f"frame announces {size}; write each Event by itself"
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+class LogWriter(_Writer):
+    """Writes a log that exists in full or not at all.
+
+    Writes beside the target and renames on `close`; when the `with` block ends by an exception,
+    nothing is left and an older file of that name stays as it was.
+
+    Args:
+        path: Target; ".zst" and ".bz2" compress, any other ending does not. A symbolic link is
+            followed.
+
+    Raises:
+        LogError: the target is a directory, a device or a stream, its directory cannot be written,
+            or the codec is not installed.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        super().__init__(path)
+        name = f".{self._target.name[:_MAX_PREFIX]}.{os.getpid()}.part"
+        self._temporary = self._target.with_name(name)
+        self._file: BinaryIO | None = None
+        try:
+            self._file = self._open(self._temporary)
+        except OSError as error:
+            raise LogError(
+                f"{self._path}: expected to write beside it, got {error.strerror}; "
+                "check the directory"
+            ) from error
+
+    def write(self, data: bytes) -> None:
+        """Append the bytes of one Event, `event.to_bytes()`.
+
+        Raises:
+            LogError: the bytes are not exactly one framed message, the log is closed, or the disk
+                is full (nothing is left then).
+        """
+        self._check(data, is_open=self._file is not None)
+        assert self._file is not None
+        try:
+            self._file.write(data)
+        except OSError as error:
+            self.discard()
+            raise LogError(
+                f"{self._path}: expected to write {len(data)} bytes, got {error.strerror}; "
+                "free some disk space"
+            ) from error
+
+    def close(self) -> None:
+        """Finish the file and put it in its place."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        try:
+            file.close()
+            descriptor = os.open(self._temporary, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            self._temporary.replace(self._target)
+        except OSError as error:
+            self._temporary.unlink(missing_ok=True)
+            raise LogError(
+                f"{self._path}: expected to finish the log, got {error.strerror}; "
+                "free some disk space"
+            ) from error
+
+    def discard(self) -> None:
+        """Drop what was written."""
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        # Closing writes what is buffered, which fails again where the disk is full.
+        with contextlib.suppress(OSError):
+            file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def _open(self, path: Path) -> Any:
+        if self._path.suffix == ".zst":
+            return import_zstd(self._path).open(path, "wb", level=ZSTD_LEVEL)
+        if self._path.suffix == ".bz2":
+            return bz2.open(path, "wb")
+        return path.open("wb")
+
+
+class GrowingLogWriter(_Writer):
+    """Writes a log that is there from the start and can be read while it grows.
+
+    At most `flush_interval_ns` after an Event was written it can be read from the file, so that a
+    killed process loses no more than that. A thread flushes when no further Event comes. Another
+    writer of the same file is refused as long as this one lives.
+
+    Args:
+        path: The file; ".zst" compresses, ".bz2" cannot grow, any other ending is written as it
+            is. A symbolic link is followed; what the file held is lost.
+        clock: Decides in `write` whether a flush is due.
+        flush_interval_ns: The longest time that an Event stays in memory, ns.
+        has_timer: Whether to start the thread. Without it the last Events of a stream that pauses
+            wait for the next `write`, `flush` or `close`.
+
+    Raises:
+        LogError: the target is no ordinary file, ends in ".bz2", cannot be written, is being
+            written by another process, or the codec is not installed.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        flush_interval_ns: int = FLUSH_INTERVAL_NS,
+        has_timer: bool = True,
+    ) -> None:
+        super().__init__(path)
+        self._compressor, self._flush_mode, self._end_mode = self._make_compressor()
+        self._clock = clock or MonotonicClock()
+        self._flush_interval_ns = flush_interval_ns
+        self._unflushed_since_ns: int | None = None
+        self._error: LogError | None = None
+        self._lock = threading.Lock()
+        self._has_unflushed = threading.Event()
+        self._is_ended = threading.Event()
+        self._file: BinaryIO | None = self._open()
+        if has_timer:
+            # A daemon: a program that forgets to close must not hang when it ends.
+            threading.Thread(target=self._flush_in_time, name="log-flush", daemon=True).start()
+
+    def write(self, data: bytes) -> None:
+        """Append the bytes of one Event, `event.to_bytes()`.
+
+        Raises:
+            LogError: the bytes are not exactly one framed message, the log is closed, or the disk
+                is full; the log is closed then and keeps what was flushed.
+        """
+        with self._lock:
+            self._tell_error()
+            self._check(data, is_open=self._file is not None)
+            assert self._file is not None
+            try:
+                if self._compressor is None:
+                    self._file.write(data)
+                else:
+                    # One call into C: an interrupt between compressing and writing would leave a
+                    # hole behind which nothing can be decompressed.
+                    self._file.writelines(map(self._compressor.compress, (data,)))
+                now_ns = self._clock.now_ns()
+                if self._unflushed_since_ns is None:
+                    self._unflushed_since_ns = now_ns
+                    self._has_unflushed.set()
+                if now_ns - self._unflushed_since_ns >= self._flush_interval_ns:
+                    self._flush(self._file)
+            except OSError as error:
+                self._fail(error)
+            self._tell_error()
+
+    def flush(self) -> None:
+        """Let every Event so far be read from the file.
+
+        Raises:
+            LogError: the disk is full; the log is closed then and keeps what was flushed.
+        """
+        with self._lock:
+            self._flush_if_open()
+            self._tell_error()
+
+    def close(self) -> None:
+        """Finish the file; a second call does nothing."""
+        with self._lock:
+            if self._file is not None:
+                try:
+                    if self._compressor is not None:
+                        self._end(self._file, self._end_mode)
+                    self._file.flush()
+                    os.fsync(self._file.fileno())
+                    self._release()
+                except OSError as error:
+                    self._fail(error)
+            self._tell_error()
+
+    def discard(self) -> None:
+        """Finish the file: what a growing log holds is kept."""
+        # Whoever gives up has an error of its own to tell.
+        with contextlib.suppress(LogError):
+            self.close()
+
+    def _flush_in_time(self) -> None:
+        while True:
+            self._has_unflushed.wait()
+            self._is_ended.wait(self._flush_interval_ns * 1e-9)
+            with self._lock:
+                if self._file is None:
+                    return
+                self._flush_if_open()
+
+    def _flush_if_open(self) -> None:
+        if self._file is None or self._unflushed_since_ns is None:
+            return
+        try:
+            self._flush(self._file)
+        except OSError as error:
+            self._fail(error)
+
+    def _flush(self, file: BinaryIO) -> None:
+        if self._compressor is not None:
+            self._end(file, self._flush_mode)
+        file.flush()
+        self._has_unflushed.clear()
+        self._unflushed_since_ns = None
+
+    def _end(self, file: BinaryIO, mode: int) -> None:
+        """End a block or the stream; one call into C, as in `write`."""
+        file.writelines(map(self._compressor.flush, (mode,)))
+
+    def _fail(self, error: OSError) -> None:
+        """Close the file where it stands; the next to ask is told."""
+        self._release()
+        self._error = LogError(
+            f"{self._path}: expected to write the log, got {error.strerror}; free some disk space "
+            "(what was flushed before is kept)"
+        )
+        self._error.__cause__ = error
+
+    def _tell_error(self) -> None:
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def _release(self) -> None:
+        file, self._file = self._file, None
+        self._is_ended.set()
+        self._has_unflushed.set()
+        if file is not None:
+            # Closing writes what is buffered, which fails again where the disk is full.
+            with contextlib.suppress(OSError):
+                file.close()
+
+    def _make_compressor(self) -> tuple[Any, int, int]:
+        """Return the compressor, None for none, and how its blocks and its stream are ended."""
+        if self._path.suffix == ".bz2":
+            raise LogError(
+                f"{self._path}: expected a log that can grow, .zst or plain, got .bz2, which "
+                "cannot be flushed; choose another ending"
+            )
+        if self._path.suffix != ".zst":
+            return None, 0, 0
+        zstd = import_zstd(self._path)
+        kind = zstd.ZstdCompressor
+        return kind(level=ZSTD_LEVEL), kind.FLUSH_BLOCK, kind.FLUSH_FRAME
+
+    def _open(self) -> BinaryIO:
+        try:
+            # Not truncated before it is locked: another process may be writing it.
+            descriptor = os.open(self._target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise LogError(
+                f"{self._path}: expected to write it, got {error.strerror}; check the directory"
+            ) from error
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.ftruncate(descriptor, 0)
+            return os.fdopen(descriptor, "wb")
+        except OSError as error:
+            os.close(descriptor)
+            raise LogError(
+                f"{self._path}: expected to be the only one to write it, got {error.strerror}; "
+                "another process is writing this log: choose another name"
+            ) from error
+
+
+def _target_of(path: Path) -> Path:
+    """Follow symbolic links: what replaces a file by renaming would replace the link."""
+    # A link in /proc is an open file of a process: /dev/stdout leads there.
+    parents = [Path(os.path.realpath(link.parent)) for link in (path, *_links(path))]
+    is_stream = any(parent.is_relative_to("/proc") for parent in parents)
+    target = Path(os.path.realpath(path))
+    # What is a link still leads in circles.
+    if is_stream or target.is_symlink() or (target.exists() and not target.is_file()):
+        raise LogError(
+            f"{path}: expected an ordinary file, found a directory, device, stream or a link that "
+            "leads nowhere; name a file"
+        )
+    return target
+
+
+def _links(path: Path) -> Iterator[Path]:
+    """Yield what a path leads to, link by link; one that leads in circles ends."""
+    for _ in range(_MAX_LINKS):
+        if not path.is_symlink():
+            return
+        path = Path(os.path.realpath(path.parent)) / path.readlink()
+        yield path
