@@ -243,15 +243,15 @@ def test_services_whose_content_is_undeclared_are_compared_as_bytes() -> None:
         data = bytearray(event.to_bytes())
         # After the frame and the root pointer of a word each.
         at = 16 + 2 * log.Event.schema.node.struct.discriminantOffset
-        data[at : at + 2] = log.Event.schema.fields["gpsNMEA"].proto.discriminantValue.to_bytes(
-            2, "little"
-        )
+        data[at : at + 2] = log.Event.schema.fields[
+            "featuresDEPRECATED"
+        ].proto.discriminantValue.to_bytes(2, "little")
         return bytes(data)
 
-    options = CompareOptions(services=["gpsNMEA"])
+    options = CompareOptions(services=["featuresDEPRECATED"])
     assert compare_events([undeclared(1)], [undeclared(1)], options).passed
     finding = the_only(compare_events([undeclared(1)], [undeclared(2)], options))
-    assert (finding.kind, finding.service, finding.field) == ("value", "gpsNMEA", "")
+    assert (finding.kind, finding.service, finding.field) == ("value", "featuresDEPRECATED", "")
     assert finding.first_frame == 0  # a position
 
 
