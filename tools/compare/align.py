@@ -121,7 +121,7 @@ class _Log:
                 if service is None or not self._chooses(service):
                     continue
                 message = self._message(service, data, event)
-            except (MessageError, *DAMAGED):
+            except (*DAMAGED, MessageError):
                 self.unreadable += 1
                 continue
             self.pulled += 1

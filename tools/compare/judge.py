@@ -74,7 +74,7 @@ class ServiceJudge:
         try:
             flat = flatten(message.event)
             valid = bool(message.event.valid)
-        except (MessageError, *DAMAGED):
+        except (*DAMAGED, MessageError):
             return None
         flat.discrete.append(valid)
         if not flat.shape[0]:  # nothing of it is declared: its bytes are all there is
