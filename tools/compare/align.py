@@ -25,6 +25,8 @@ Key = tuple[int, int]
 
 # A minute of modelV2 is 10 MiB: logs may order a minute of services as they like.
 MAX_WAITING_BYTES = 48 << 20
+# What reading a damaged message raises, at whatever depth.
+UNREADABLE: tuple[type[Exception], ...] = (MessageError, *DAMAGED)
 # So many messages of a service without frame ids decide whether times are shared.
 _PROBE = 8
 
@@ -121,7 +123,7 @@ class _Log:
                 if service is None or not self._chooses(service):
                     continue
                 message = self._message(service, data, event)
-            except (*DAMAGED, MessageError):
+            except UNREADABLE:
                 self.unreadable += 1
                 continue
             self.pulled += 1
