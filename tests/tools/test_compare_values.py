@@ -303,3 +303,20 @@ def test_damage_anywhere_is_no_crash() -> None:
         comparison = compare_events(whole, right)
         outcomes |= {finding.kind for finding in comparison.findings}
     assert {"missing", "type", "value"} <= outcomes
+
+
+def test_another_member_of_a_union_is_found() -> None:
+    events = []
+    for member in ("pidState", "torqueState"):
+        event = new_event("controlsState", mono_time_ns=1, valid=True)
+        event.controlsState.lateralControlState.init(member)
+        events.append(event.to_bytes())
+    comparison = compare_events(
+        [events[0]], [events[1]], CompareOptions(services=["controlsState"])
+    )
+    assert {finding.kind for finding in comparison.findings} == {"type"}
+    assert all(f.field.startswith("lateralControlState.") for f in comparison.findings)
+    assert {(f.left, f.right) for f in comparison.findings} == {
+        ("there", "another member"),
+        ("another member", "there"),
+    }
