@@ -13,10 +13,11 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -234,6 +235,7 @@ def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> No
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
     )
+    threading.Thread(target=_follow_parent, name="follow parent", daemon=True).start()
     holder = ModelHolder()
     try:
         while True:
@@ -242,6 +244,14 @@ def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> No
     except (EOFError, OSError):
         # The other side is gone, with or without having asked for more.
         holder.close()
+
+
+def _follow_parent() -> None:
+    """End this process when the one that started it is gone, killed perhaps: nobody waits."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 class WorkDirectory:
