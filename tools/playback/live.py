@@ -25,7 +25,7 @@ from modeld.calibration import DeviceCameras
 from modeld.daemon import PUBLICATIONS
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo
-from tools.errors import ToolError, UsageError
+from tools.errors import UsageError
 from tools.lib.processes import Child, ProcessError
 from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.live_jitter import Jitter, judge
@@ -229,19 +229,16 @@ def live_lines(result: LiveOutcome) -> list[str]:
     return lines
 
 
-def check_answers(result: LiveOutcome) -> None:
-    """Raise if a frame was not answered exactly once.
-
-    Raises:
-        ToolError: that is so.
-    """
-    jitter = result.jitter
+def answer_problems(result: LiveOutcome) -> list[str]:
+    """Return what is wrong, one line each: frames that were not answered exactly once."""
+    problems, jitter = [], result.jitter
     for ids, what in ((jitter.unanswered, "no modelV2"), (jitter.repeated, "several modelV2")):
         if ids.size:
             named = ", ".join(str(one) for one in ids[:_MAX_NAMED])
             more = ", ..." if ids.size > _MAX_NAMED else ""
-            raise ToolError(
+            problems.append(
                 f"{result.outcome.log}: expected one modelV2 for each of "
                 f"{jitter.table.frame_id.size} frames, found {what} for {ids.size} of them "
                 f"({named}{more}); is the machine overloaded? try --speed 0.5"
             )
+    return problems
