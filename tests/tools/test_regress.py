@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import tools.regress_drives
+from runtime.device import choose_device
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.tiny_driving import write_tiny_driving
@@ -25,6 +26,7 @@ from tools.regress.job import Job, JobResult, Launches, ModelHolder, run_job
 from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.reference import ReferenceStore
 from tools.regress.timing import Interval, TimingResult
+from tools.regress.timing_process import timed_device
 from tools.regress.verdict import frame_changes, input_changes, launch_changes
 
 pytestmark = pytest.mark.opencl
@@ -286,18 +288,12 @@ def _timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> list[float | None]:
     def measure(_artifact: Path, **options: Any) -> TimingResult:
         given.append(options["reference"])
         assert options["entry"] == f"run:{SIZE[0]}x{SIZE[1]}"
-        device = regress_run.timed_device(regress_run_device())
+        device = timed_device(choose_device().info)
         spread = Interval(ratio, 0.995 * ratio, 1.005 * ratio, (ratio,) * 4)
         return TimingResult(device, "processor", spread, None, 25.0, 0.0)
 
     monkeypatch.setattr(regress_run, "measure_timing", measure)
     return given
-
-
-def regress_run_device() -> Any:
-    from runtime.device import choose_device
-
-    return choose_device().info
 
 
 def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(

@@ -25,6 +25,11 @@ def _jobs(place: Path, *names: str) -> list[Job]:
     return [Job(name, DriveOptions(), place, "0" * 64, "1" * 64) for name in names]
 
 
+def _work(place: Path) -> WorkDirectory:
+    """Return a work directory for drives that are no files."""
+    return WorkDirectory(place / "work", lambda _: "0" * 64)
+
+
 def _ran(place: Path) -> list[str]:
     return (place / "ran").read_text().split()
 
@@ -63,7 +68,7 @@ def test_a_drive_that_always_kills_its_process_fails_and_the_others_do_not(tmp_p
 
 
 def test_kept_results_are_taken_up_and_damaged_ones_made_again(tmp_path: Path) -> None:
-    work = WorkDirectory(tmp_path / "work")
+    work = _work(tmp_path)
     jobs = _jobs(tmp_path, "a", "b")
     first = run_jobs(jobs, 1, work, run=answer)
     (tmp_path / "work" / f"{jobs[1].key}.result").write_bytes(b"half a res")
@@ -71,8 +76,17 @@ def test_kept_results_are_taken_up_and_damaged_ones_made_again(tmp_path: Path) -
     assert _ran(tmp_path) == ["a", "b", "b"]
 
 
+def test_a_result_of_a_drive_that_was_replaced_is_not_taken_up(tmp_path: Path) -> None:
+    (job,) = _jobs(tmp_path, "a")
+    run_jobs([job], 1, _work(tmp_path), run=answer)
+    assert _work(tmp_path).load(job) is not None
+    assert WorkDirectory(tmp_path / "work", lambda _: "1" * 64).load(job) is None
+    # By default the drive is opened, and there is none called so.
+    assert WorkDirectory(tmp_path / "work").load(job) is None
+
+
 def test_errors_are_not_kept(tmp_path: Path) -> None:
-    work = WorkDirectory(tmp_path / "work")
+    work = _work(tmp_path)
     assert run_jobs(_jobs(tmp_path, "bad"), 1, work, run=die_always)[0].error
     assert work.count() == 0
 
@@ -84,7 +98,7 @@ def test_a_work_directory_that_cannot_be_is_an_error(tmp_path: Path) -> None:
 
 
 def test_a_full_disk_keeps_what_was_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    work = WorkDirectory(tmp_path / "work")
+    work = _work(tmp_path)
     work.store(JobResult("a" * 64, digest="kept"))
     monkeypatch.setattr(os, "fsync", _no_space)
     with pytest.raises(ToolError, match="free some disk space, then go on with --work"):
@@ -139,7 +153,7 @@ def test_an_interrupted_run_keeps_finished_drives_and_leaves_no_process(
     if number == signal.SIGINT:
         assert f"1 finished drives are kept; go on with --work {tmp_path / 'work'}" in said
     _wait_until_gone(worker)
-    (result,) = run_jobs(_jobs(tmp_path, "a"), 1, WorkDirectory(tmp_path / "work"), run=be_slow)
+    (result,) = run_jobs(_jobs(tmp_path, "a"), 1, _work(tmp_path), run=be_slow)
     assert result.digest == "a"
     assert _ran(tmp_path) == ["a"]
 
