@@ -17,7 +17,7 @@ from tools.render.painter import Painter, Picture
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
 from tools.render.view import Mount
-from tools.render.world import World, seeded_motion
+from tools.render.world import Motion, World, road_grid, seeded_motion
 
 SEED = 5
 HEIGHT_M = 1.22
@@ -157,6 +157,23 @@ def test_ground_has_no_streaks(world: World) -> None:
     sides = (scene.GRASS[0], scene.ASPHALT[0], scene.WHITE[0], scene.YELLOW[0])
     nearest = np.abs(edge[:, None] - np.array(sides)).min(axis=1)
     assert np.mean(nearest <= 12) > 0.9
+
+
+def test_road_that_turns_back_leaves_no_streaks() -> None:
+    # A circle of 60 m: after 72 m the road runs away to the side.
+    grid = road_grid(400.0)
+    motion = Motion(
+        speed_mps=np.full(2000, 20.0),
+        curvature_1pm=np.full(grid.size, 1.0 / 60.0),
+        gap_m=np.full(2000, 30.0),
+        lane_changes=(),
+        wobble_m=np.zeros(grid.size),
+    )
+    luma = Painter(World(motion), Mount(WIDE, (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    below = luma[384:]
+    # On the left there is grass down to the road; sums that do not close leave other values.
+    assert np.abs(below[:20, :100].astype(int) - scene.GRASS[0]).max() < 80
+    assert 16 <= below.min() <= below.max() <= 235
 
 
 def test_roll_tilts_the_horizon(world: World) -> None:

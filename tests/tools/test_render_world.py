@@ -230,3 +230,12 @@ def test_lines_of_a_bend_are_circles() -> None:
     truth = segment_truth(DriveSpec(frames=4), plain_world(1.0 / 500.0), 0)
     expected = 500.0 - np.sqrt(501.8**2 - X_IDXS**2)
     np.testing.assert_allclose(truth["lane_line_y_m"][1, 1], expected, atol=5e-3)
+
+
+def test_lines_that_turn_back_end_there() -> None:
+    # Radius 100 m: nothing of a line 1.8 m left of it is further ahead than 101.8 m.
+    truth = segment_truth(DriveSpec(frames=4), plain_world(1.0 / 100.0), 0)
+    line = truth["lane_line_y_m"][1, 1]
+    expected = 100.0 - np.sqrt(101.8**2 - X_IDXS[X_IDXS < 95.0] ** 2)
+    np.testing.assert_allclose(line[: expected.size], expected, atol=0.02)
+    assert np.isnan(line[X_IDXS > 102.0]).all()

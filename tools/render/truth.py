@@ -88,8 +88,15 @@ def _borders(world: World, state: CarState, offsets_m: tuple[float, ...]) -> Flo
     """Return how far right lines along the road are at the model's distances ahead, (n, 33)."""
     offsets = np.array(offsets_m)[:, None]
     x, y = road_places(world, state, state.s_m + _AHEAD_M, np.where(np.isnan(offsets), 0, offsets))
-    rows = [np.interp(X_IDXS, x_row, y_row) for x_row, y_row in zip(x, y, strict=True)]
+    rows = [_at_distances(x_row, y_row) for x_row, y_row in zip(x, y, strict=True)]
     return np.where(np.isnan(offsets), np.nan, np.array(rows))
+
+
+def _at_distances(x_m: Floats, y_m: Floats) -> Floats:
+    """Return y at the model's distances; NaN beyond the place where a line turns back."""
+    back = np.flatnonzero(np.diff(x_m) <= 0.0)
+    last = int(back[0]) + 1 if back.size else x_m.size
+    return np.asarray(np.interp(X_IDXS, x_m[:last], y_m[:last], right=np.nan))
 
 
 def _lead(world: World, state: CarState) -> tuple[float, float, float]:
