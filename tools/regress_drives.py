@@ -33,6 +33,7 @@ from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
+from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.explain import Beliefs, Explanation, explain
 from tools.regress.job import Job, JobResult
@@ -48,7 +49,7 @@ EXPLAINED_DRIVES = 3
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--model", type=Path, required=True, help="driving artifact")
+    parser.add_argument("--model", type=Path, help="driving artifact")
     parser.add_argument(
         "--drives",
         nargs="+",
@@ -56,9 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DRIVE",
         help="drives, as modeld replay takes them; routes and ranges become segments",
     )
-    parser.add_argument(
-        "--reference", type=Path, required=True, metavar="DIR", help="directory of references"
-    )
+    parser.add_argument("--reference", type=Path, metavar="DIR", help="directory of references")
     parser.add_argument(
         "--update", action="store_true", help="write references of all drives that ran well"
     )
@@ -95,6 +94,14 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
         metavar=("VISION", "POLICY"),
         help="models that the artifact was made from, for the numpy interpreter (with --explain)",
     )
+    parser.add_argument(
+        "--bisect",
+        nargs=2,
+        type=Path,
+        metavar=("A", "B"),
+        help="instead of a regression: which of weights, graph, code generation or driver makes "
+        "two artifacts differ on one drive; no --model, no --reference",
+    )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -126,6 +133,8 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
+    if args.bisect is not None:
+        return _bisect(args)
     _check_arguments(args)
     plan = _make_plan(args)
     if args.cluster is not None:
@@ -155,7 +164,32 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
     return [explain(drive, plan.options, held) for drive in changed[:EXPLAINED_DRIVES]]
 
 
+def _bisect(args: argparse.Namespace) -> int:
+    """Print what makes two artifacts differ; return 0 where they do not, else 1."""
+    for name in ("model", "reference", "baseline", "onnx", "report", "cluster"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
+    if args.update or args.explain:
+        raise UsageError("--bisect: expected neither --update nor --explain with it")
+    if len(args.drives) != 1:
+        raise UsageError(f"--drives: expected one drive with --bisect, found {len(args.drives)}")
+    artifacts = args.bisect[0], args.bisect[1]
+    found = bisect(artifacts, args.drives[0], drive_options(args), args.device)
+    if args.json:
+        print_json(found.to_json())
+        return 0 if found.is_same else 1
+    for fact in found.facts:
+        print(f"{'differs' if fact.differs else 'same':8}{fact.about:16}{fact.text}")
+    for experiment in found.experiments:
+        print(f"{'same' if experiment.worst is None else 'differs':8}{experiment.text}")
+    print(found.conclusion)
+    return 0 if found.is_same else 1
+
+
 def _check_arguments(args: argparse.Namespace) -> None:
+    for name in ("model", "reference"):
+        if getattr(args, name) is None:
+            raise UsageError(f"--{name}: expected one, found none; only --bisect does without")
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs: expected at least 1 process, found {args.jobs}")
     if args.update and not (args.reason or "").strip():

@@ -68,11 +68,12 @@ def interpret(
         for node in _buffers(graph)
         if node.arg.kind in ("input", "state")
     }
+    # A kernel that commits a state writes its BUFFER; what it writes is what the graph assigns.
+    assigned = {node.src[0].arg: node for node in graph.states}
     stored = [
-        (number, position, node, kernel)
+        (number, position, assigned[node.arg] if node.op is Op.BUFFER else node, kernel)
         for number, kernel in enumerate(plan.lowered)
         for position, node in enumerate(kernel.storage)
-        if node.op is not Op.BUFFER
     ]
     names = _kernel_names(plan)
     arrays = evaluate([node for _, _, node, _ in stored], given)
