@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import pytest
 from onnx import numpy_helper
@@ -76,7 +77,7 @@ def test_a_graph_with_another_node(planted: Planted, capsys: pytest.CaptureFixtu
                 node.input[place] = "planted"
     place = list(proto.graph.node).index(head) + 1
     proto.graph.node.insert(place, scaled)
-    value: Any = numpy_helper.from_array(planting.np.float32([1.01]), "planted.scale")
+    value: Any = numpy_helper.from_array(np.float32([1.01]), "planted.scale")
     proto.graph.initializer.append(value)
     try:
         path.write_bytes(proto.SerializeToString())
