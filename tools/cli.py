@@ -56,9 +56,13 @@ COMMANDS: dict[str, Command] = {
     "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
     "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
+    "regress": Command("tools.regress_drives", "compare what drives give with references"),
+    "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
+    "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
+    "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
 }
 
@@ -69,6 +73,10 @@ EXTRA_OF_MODULE = {
     "av": "replay",
     "backports": "replay",
     "tqdm": "replay",
+    "distributed": "cluster",
+    "dask": "cluster",
+    "mcap": "replay",
+    "rerun": "rerun",
     "pocl": "pocl",
     "onnxruntime": "dev",
 }

@@ -4,10 +4,13 @@ Needs no file from outside. Writes the example models, compiles them for the dem
 for the next time), starts the daemon, a camera process that fills the shared-memory frame rings,
 and a subscriber process that prints and logs what arrives; then stops the daemon with SIGTERM,
 counts the messages and writes a report. Where one frame takes longer than 20 Hz allow, the cameras
-are slowed down, and it says so. Exit code 1 if too few messages arrived.
+are slowed down, and it says so. The address of its bus is printed with the command that watches it
+from outside. Exit code 1 if too few messages arrived.
 
 Example:
   modeld demo --directory build/demo
+  modeld demo --bus ipc:///tmp/demo-bus &
+  modeld subscribe modelV2 --bus ipc:///tmp/demo-bus
 """
 
 from __future__ import annotations
@@ -16,12 +19,14 @@ import argparse
 import hashlib
 import json
 import math
+import shlex
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,14 +36,21 @@ import numpy as np
 import scheduler
 from cereal.frames import nv12_format
 from cereal.log_reader import read_log
+from cereal.transport import ZmqTransport
 from modeld.driving_model import DrivingModel
 from runtime import load_program
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools import example_models
 from tools.errors import ToolError, UsageError
-from tools.lib.demo_camera import DRIVE_HZ, MOUNTING, demo_cameras
-from tools.lib.demo_drive import DemoDrive
+from tools.lib.demo_camera import (
+    DRIVE_HZ,
+    MOUNTING,
+    TICKS_PER_FRAME,
+    demo_cameras,
+    demo_painter,
+    demo_world,
+)
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
 from tools.lib.json_output import print_json
@@ -64,6 +76,7 @@ class Plan:
         frames: length of the drive.
         rate_hz: of the cameras.
         server: name of the camera server.
+        bus: address; None: one of its own.
         log: event log to write.
         report: page to write.
         quiet: print nothing on stdout but the result.
@@ -73,6 +86,7 @@ class Plan:
     frames: int
     rate_hz: float
     server: str
+    bus: str | None
     log: Path
     report: Path
     quiet: bool
@@ -87,6 +101,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--frames", type=int, default=100, help="length of the drive (100)")
     parser.add_argument("--rate-hz", type=float, help="camera rate (20, or as fast as it goes)")
     parser.add_argument("--camera-server", default="demo", help="name of the frame rings (demo)")
+    parser.add_argument(
+        "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (a private directory)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -96,6 +113,9 @@ def run(args: argparse.Namespace) -> int:
     if args.rate_hz is not None and not 0.1 <= args.rate_hz <= DRIVE_HZ:
         raise UsageError(f"--rate-hz: expected 0.1 to {DRIVE_HZ:g}, found {args.rate_hz}")
     quiet = args.json
+    if args.bus is not None:
+        # Refused here and now in one line, rather than later by each of the processes.
+        ZmqTransport(args.bus).close()
     try:
         args.directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -109,12 +129,22 @@ def run(args: argparse.Namespace) -> int:
         frames=args.frames,
         rate_hz=rate_hz,
         server=args.camera_server,
+        bus=args.bus,
         log=args.directory / "drive.rlog.zst",
         report=args.directory / "report.html",
         quiet=quiet,
     )
-    first, last = _drive(plan)
+    with _bus_address(plan.bus) as bus:
+        # On stderr beside a JSON object: it is of use only while the demo runs.
+        print(
+            f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus {shlex.quote(bus)}",
+            file=sys.stderr if quiet else sys.stdout,
+            flush=True,
+        )
+        first, last = _drive(plan, bus)
     drive = summarize(_of_drive(read_log(plan.log), first, last))
+    shown = {int(drive.frame_ids[row]) for row in _shown_rows(drive)}
+    drive = summarize(_of_drive(read_log(plan.log), first, last), curves_of=shown)
     write_report(plan.report, _make_report(plan, drive, first))
     logged = Counter(str(event.which()) for event in read_log(plan.log))
     return _print_result(plan, drive, {name: logged[name] for name in OUTPUT_SERVICES})
@@ -185,34 +215,42 @@ def _choose_rate(model: Path, *, quiet: bool) -> float:
     return rate_hz
 
 
-def _drive(plan: Plan) -> tuple[int, int]:
-    """Run the processes; return the first and the last frame id of the drive."""
+@contextmanager
+def _bus_address(given: str | None) -> Iterator[str]:
+    """Yield the address of the demo's bus; a directory of its own is removed afterwards."""
+    if given is not None:
+        yield given
+        return
     with tempfile.TemporaryDirectory(prefix="modeld-") as directory:
-        bus = f"ipc://{directory}"
-        watch = [*OUTPUT_SERVICES, "--log-only", *DRIVE_SERVICES]
-        watch += ["--bus", bus, "--every", "10", "--output", str(plan.log)]
-        serve = ["--server", plan.server, "--bus", bus]
-        serve += ["--frames", str(plan.frames), "--rate-hz", str(plan.rate_hz)]
-        work = ["run", "--model", str(plan.model), "--demo"]
-        work += ["--bus", bus, "--camera-server", plan.server]
-        with (
-            Child("subscriber", "tools.subscribe", watch) as subscriber,
-            Child("camera", "tools.lib.demo_camera", serve) as camera,
-            Child("daemon", "tools.cli", work) as daemon,
-        ):
-            _await_valid_model(subscriber, [camera, daemon], quiet=plan.quiet)
-            camera.write_line("drive")
-            ids = _await_end(camera, subscriber, daemon, plan)
-            # The last frame is still being worked on.
-            time.sleep(2.0 / plan.rate_hz)
-            for child in (daemon, camera, subscriber):
-                code = child.stop()
-                if code != 0:
-                    raise ProcessError(
-                        f"{child.name}: expected exit code 0 after SIGTERM, found {code}"
-                    )
-            for line in subscriber.remaining_lines():
-                _say(line, quiet=plan.quiet)
+        yield f"ipc://{directory}"
+
+
+def _drive(plan: Plan, bus: str) -> tuple[int, int]:
+    """Run the processes; return the first and the last frame id of the drive."""
+    watch = [*OUTPUT_SERVICES, "--log-only", *DRIVE_SERVICES]
+    watch += ["--bus", bus, "--every", "10", "--output", str(plan.log)]
+    serve = ["--server", plan.server, "--bus", bus]
+    serve += ["--frames", str(plan.frames), "--rate-hz", str(plan.rate_hz)]
+    work = ["run", "--model", str(plan.model), "--demo"]
+    work += ["--bus", bus, "--camera-server", plan.server]
+    with (
+        Child("subscriber", "tools.subscribe", watch) as subscriber,
+        Child("camera", "tools.lib.demo_camera", serve) as camera,
+        Child("daemon", "tools.cli", work) as daemon,
+    ):
+        _await_valid_model(subscriber, [camera, daemon], quiet=plan.quiet)
+        camera.write_line("drive")
+        ids = _await_end(camera, subscriber, daemon, plan)
+        # The last frame is still being worked on.
+        time.sleep(2.0 / plan.rate_hz)
+        for child in (daemon, camera, subscriber):
+            code = child.stop()
+            if code != 0:
+                raise ProcessError(
+                    f"{child.name}: expected exit code 0 after SIGTERM, found {code}"
+                )
+        for line in subscriber.remaining_lines():
+            _say(line, quiet=plan.quiet)
     return ids
 
 
@@ -261,18 +299,25 @@ def _of_drive(events: Iterator[Any], first: int, last: int) -> Iterator[Any]:
         yield event
 
 
+def _shown_rows(drive: DriveLog) -> list[int]:
+    """Return the rows of the frames whose pictures the report shows, spread over the drive."""
+    count = min(MAX_PICTURES, drive.frame_ids.size)
+    rows: list[int] = np.linspace(0, drive.frame_ids.size - 1, count).round().astype(int).tolist()
+    return rows
+
+
 def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     road = demo_cameras().road
-    renderer = DemoDrive(road)
-    count = min(MAX_PICTURES, drive.frame_ids.size)
-    rows = np.linspace(0, drive.frame_ids.size - 1, count).round().astype(int)
+    painter = demo_painter(demo_world(plan.frames), road)
     pictures = [
         Picture(
-            int(row),
-            encode_jpeg(*renderer.render((int(drive.frame_ids[row]) - first) / DRIVE_HZ)),
+            row,
+            encode_jpeg(
+                *painter.paint((int(drive.frame_ids[row]) - first) * TICKS_PER_FRAME).nv12()
+            ),
             road,
         )
-        for row in rows
+        for row in _shown_rows(drive)
     ]
     artifact = read_artifact(plan.model)
     facts = {

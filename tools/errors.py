@@ -10,6 +10,7 @@
     +-- TelemetryError           4  a telemetry file with missing or unreadable columns
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
     +-- InspectError             4  a file of no known kind
+    +-- CompareError             4  logs that have nothing to compare
 
 ``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
 is one line: where, expected, found, what to do next.
@@ -64,5 +65,11 @@ class ArtifactMismatchError(ToolError):
 
 class InspectError(ToolError):
     """A file that is none of the kinds ``modeld inspect`` knows, or that cannot be read."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class CompareError(ToolError):
+    """Two logs have no message in common that could be compared."""
 
     exit_code: ClassVar[int] = 4

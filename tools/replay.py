@@ -1,254 +1,332 @@
-"""Send a recorded drive through the daemon's own code and write everything said to an event log.
+"""Send recorded drives through the daemon's own code and write everything said to event logs.
+
+A drive is an openpilot segment or route, a comma2k19 segment or a video. Its messages and frames
+reach the daemon in recorded order, by a clock that is set by hand, as fast as the device allows:
+two runs give the same log, byte for byte. Measured times are not in the log but in a table beside
+it, LOG.frames.npz. Messages that the daemon itself publishes are left out of what was recorded.
 
 A video has no calibration and no car around it. The camera is taken to be a pinhole of 0.9 widths
 focal length (58 degrees, what dashcams and phones film with; change it with --focal-px), level and
-1.22 m over the road; it stands in for the wide camera too. Car state comes from --telemetry, a CSV
-with the columns t_s,speed_mps[,steering_angle_deg,left_blinker,right_blinker], else the car goes
-straight on at 20 m/s. Every frame becomes one model frame; a video of 40 frames/s or more is
-thinned out to the lowest rate that is at least 20. The log's fields are the same in every run,
-except for measured times.
+1.22 m over the road; it stands in for the wide camera too. Car state comes from --telemetry, else
+the car goes straight on at 20 m/s. Every frame becomes one model frame, and a video of 40 frames/s
+or more is thinned out to the lowest rate that is at least 20; --rate chooses another one.
+
+Several drives or models go into a directory: one log for each pair, MODEL/DRIVE.rlog.zst, with
+summary.json and report.html about all. Pairs that are finished are kept when the command is run
+again; --fresh does them again. A drive that cannot be read does not stop the others; exit code 4.
 
 Example:
   modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --report out.html
+  modeld replay drives/2023-07-27--13-01-19--5 drive.mp4 --model old.pkl new.pkl -o out
+  modeld replay drive.mp4 --model driving.pkl --live -o live.rlog.zst
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from cereal.frames import nv12_format
-from cereal.log_reader import read_log
-from cereal.log_writer import LogWriter
-from modeld.calibration import Camera, DeviceCameras
-from modeld.config import Config
-from runtime import load_program
-from runtime.artifact import Artifact, read_artifact
 from runtime.quantities import count_text
-from tools.errors import ArtifactMismatchError, UsageError
-from tools.lib.camera import stand_in_camera
-from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
-from tools.lib.drive_messages import Mounting
-from tools.lib.json_output import print_json
+from runtime.whole_file import whole_file
+from tools.drives.arguments import add_drive_arguments, drive_options
+from tools.drives.drive import DriveInfo
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.errors import UsageError
+from tools.lib.json_output import json_text, print_json
 from tools.lib.outputs import check_outputs
-from tools.lib.picture import PictureKeeper
-from tools.lib.replay_session import ReplaySession
-from tools.lib.report import Report, describe_models, pictures_of, write_report
-from tools.lib.telemetry import Telemetry, constant_telemetry, read_telemetry
-from tools.lib.video import Video, VideoFrame, VideoInfo
+from tools.lib.report import (
+    MAX_PICTURES,
+    MEASURED_TIMES,
+    Report,
+    describe_models,
+    pictures_of,
+    write_report,
+)
+from tools.lib.table import format_table
+from tools.playback.batch import Batch, DriveFailure, Plan, plan_drives
+from tools.playback.live_command import add_live_arguments, check_not_live, run_live
+from tools.playback.lock import output_lock
+from tools.playback.model import LoadedModel, check_fits, load_model, read_driving_artifact
+from tools.playback.pictures import FramePictures, main_camera
+from tools.playback.progress import progress
+from tools.playback.result import DriveResult, read_result
+from tools.playback.run_drive import PlaybackOptions, run_drive
+from tools.playback.set_report import write_set_report
 
-MODEL_HZ = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """What is replayed, after everything has been checked that can be without decoding.
-
-    Attributes:
-        args: the command line.
-        info: the video's header.
-        camera: what the video is taken to be filmed with.
-        telemetry: the car.
-        artifact: the checked artifact file.
-        mounting: calibration.
-    """
-
-    args: argparse.Namespace
-    info: VideoInfo
-    camera: Camera
-    telemetry: Telemetry
-    artifact: Artifact
-    mounting: Mounting
+EXIT_BAD_INPUT = 4
+LOG_SUFFIXES = (".zst", ".bz2", ".rlog", ".qlog")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("video", type=Path, help="video file; anything FFmpeg decodes")
-    parser.add_argument("--model", type=Path, required=True, help="driving artifact")
+    parser.add_argument(
+        "drives",
+        nargs="*",
+        metavar="DRIVE",
+        help="segment, route, comma2k19 segment, or video file that FFmpeg decodes",
+    )
+    parser.add_argument(
+        "--model", type=Path, required=True, nargs="+", metavar="PKL", help="driving artifacts"
+    )
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
         required=True,
-        metavar="LOG",
-        help="event log to write; .zst or .bz2 compresses, else raw",
+        metavar="OUT",
+        help="event log to write (.zst or .bz2 compresses, else raw); for several drives or "
+        "models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
-    parser.add_argument("--telemetry", type=Path, metavar="CSV", help="car state over time")
-    parser.add_argument("--focal-px", type=float, help="focal length in pixels (0.9 x width)")
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames")
+    add_drive_arguments(parser, may_split=True)
+    add_live_arguments(parser)
+    parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
+    parser.add_argument("--fresh", action="store_true", help="do finished drives again, too")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Replay; return 0, or 1 when a frame has no message or a value is not finite."""
-    _check_arguments(args)
-    telemetry = read_telemetry(args.telemetry) if args.telemetry else constant_telemetry()
-    with Video(args.video) as video:
-        camera = stand_in_camera(video.info.width, video.info.height, args.focal_px)
-        artifact = read_artifact(args.model)
-        _check_artifact(args.model, artifact, camera)
-        job = Job(args, video.info, camera, telemetry, artifact, Mounting())
-        keeper = PictureKeeper()
-        frames_sent = _replay(job, video, keeper)
-    drive = summarize(read_log(args.output))
-    if args.report:
-        write_report(args.report, _make_report(job, drive, frames_sent, keeper))
-    return _print_summary(job, drive, frames_sent)
-
-
-def _check_arguments(args: argparse.Namespace) -> None:
+    """Replay; return 0, 1 when a message is missing or not finite, 4 when a drive is bad."""
+    if not args.drives and len(args.model) > 1:
+        # --model took one value once, and the drive could stand behind it.
+        args.model, args.drives = args.model[:1], [str(path) for path in args.model[1:]]
+    if not args.drives:
+        raise UsageError("DRIVE: expected at least one drive, found none; name a video or segment")
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
+    options = drive_options(args)
+    if not args.live:
+        check_not_live(args)
+    is_single = len(args.drives) == len(args.model) == 1 and not args.output.is_dir()
+    if is_single:
+        expanded = expand_drives(args.drives, options)
+        if len(expanded) == 1:
+            if args.live:
+                return run_live(args, expanded[0], options)
+            return _run_single(args, expanded[0], options)
+    if args.live:
+        raise UsageError("--live: expected one drive, one model and a log, found several")
+    return _run_several(args, options)
+
+
+# --- one drive, one model, one log ----------------------------------------------------------------
+
+
+def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
+    (model_path,) = args.model
     check_outputs(
         {"--output": args.output, "--report": args.report},
-        [args.video, args.model, args.telemetry],
+        [Path(text), model_path, options.telemetry],
     )
+    drive = open_drive(text, options)
+    try:
+        check_fits(model_path, read_driving_artifact(model_path), drive.info)
+        shown = FramePictures(drive.info)
+        wants_progress = not (args.no_progress or args.quiet)
+        with (
+            output_lock(args.output),
+            load_model(model_path, args.device) as model,
+            progress([drive.info], models=1, limit=args.limit, show=wants_progress) as bar,
+        ):
+
+            def on_moment(moment: Any, result: Any) -> None:
+                bar.count(moment, result)
+                if args.report:
+                    shown.take(moment, result)
+
+            played = PlaybackOptions(limit=args.limit, on_moment=on_moment)
+            outcome = run_drive(drive, model, args.output, played)
+            pictures = shown.choose(MAX_PICTURES)
+            result = read_result(drive.info, model_path, args.output, pictures)
+            if args.report:
+                write_report(args.report, _make_report(result, model))
+    finally:
+        drive.close()
+    return _print_single(args, result, outcome.wall_s)
 
 
-def _check_artifact(path: Path, artifact: Artifact, camera: Camera) -> None:
-    """Refuse an artifact of another camera size before anything is decoded or built."""
-    size = f"{camera.width}x{camera.height}"
-    names = [entry.name for entry in artifact.manifest.entries]
-    if artifact.manifest.kind != "driving":
-        raise ArtifactMismatchError(
-            f"{path}: expected a driving artifact, found a {artifact.manifest.kind} one; compile "
-            "a vision and a policy model without --plain"
-        )
-    if f"run:{size}" not in names:
-        sizes = sorted(name.partition(":")[2] for name in names if name.startswith("run:"))
-        raise ArtifactMismatchError(
-            f"{path}: expected an entry for frames of {size}, found {', '.join(sizes) or 'none'}; "
-            f"compile it with: modeld compile VISION.onnx POLICY.onnx -o {path.name} "
-            f"--camera {size}"
-        )
-
-
-def _replay(job: Job, video: Video, keeper: PictureKeeper) -> int:
-    """Write the log; return the number of frames offered to the daemon."""
-    frames_sent = 0
-    with (
-        load_program(job.args.model, job.args.device) as program,
-        LogWriter(job.args.output) as log,
-    ):
-        session = ReplaySession(
-            Config(demo=True, cameras=DeviceCameras(road=job.camera, wide=None)),
-            program,
-            nv12_format(job.camera.width, job.camera.height),
-            job.mounting,
-            log.write,
-        )
-        session.warm_up()
-        for frame in _with_progress(_thinned(video), job):
-            planes = (frame.luma, frame.chroma)
-            session.step(frames_sent, frame.time_s, planes, job.telemetry.at(frame.time_s))
-            if job.args.report:
-                keeper.offer(frames_sent, *planes)
-            frames_sent += 1
-            if frames_sent == job.args.limit:
-                break
-    return frames_sent
-
-
-def _stride(info: VideoInfo) -> int:
-    """Take every n-th frame, so that the rate is the lowest that is at least the model's."""
-    return max(1, int(info.fps // MODEL_HZ))
-
-
-def _thinned(video: Video) -> Iterator[VideoFrame]:
-    stride = _stride(video.info)
-    return (frame for frame in video.frames() if frame.index % stride == 0)
-
-
-def _with_progress(frames: Iterator[VideoFrame], job: Job) -> Iterator[VideoFrame]:
-    args = job.args
-    if args.no_progress or args.quiet or not sys.stderr.isatty():
-        return frames
-    from tqdm import tqdm
-
-    total = -(-job.info.frame_count // _stride(job.info)) or None
-    if args.limit is not None:
-        total = min(args.limit, total or args.limit)
-    progress: Iterator[VideoFrame] = tqdm(frames, total=total, unit="frame", file=sys.stderr)
-    return progress
-
-
-def _make_report(job: Job, drive: DriveLog, frames_sent: int, keeper: PictureKeeper) -> Report:
-    info, camera, manifest = job.info, job.camera, job.artifact.manifest
-    given = "given" if job.args.focal_px is not None else "assumed: the video has no calibration"
-    horizontal_fov = 2.0 * np.degrees(np.arctan(camera.width / 2 / camera.focal_px))
-    stride = _stride(info)
+def _make_report(result: DriveResult, model: LoadedModel) -> Report:
+    info, manifest = result.info, model.artifact.manifest
+    camera = main_camera(info)
     facts = {
-        "video": f"{info.path.name}, {camera.width}x{camera.height}, {info.fps:g} frames/s"
-        + (f", every {stride}th frame" if stride > 1 else ""),
-        "camera": f"focal length {camera.focal_px:g} px ({horizontal_fov:.0f} degrees, {given}), "
-        f"level, {job.mounting.height_m:g} m over the road; also stands in for the wide camera",
-        "car state": job.args.telemetry.name if job.args.telemetry else "constant, straight on",
-        "artifact": f"{job.args.model.name}, sha256 {job.artifact.sha256[:16]}, compiled for "
+        **info.facts,
+        "artifact": f"{model.path.name}, sha256 {model.artifact.sha256[:16]}, compiled for "
         f"{manifest.target.name} ({manifest.target.device})",
         "models": describe_models(manifest),
     }
-    summary = (
-        f"{count_text(frames_sent, 'frame')} of {camera.width}x{camera.height} at {info.fps:g} "
-        "frames/s, through the daemon's own loop."
-    )
+    frames = int(result.frames.frame_id.size)
     return Report(
-        title=f"Replay of {info.path.name}",
-        summary=summary,
+        title=f"Replay of {info.name}",
+        summary=f"{count_text(frames, 'frame')} of {_size(info)} at {info.rate_hz:g} frames/s, "
+        "through the daemon's own loop.",
         facts=facts,
-        drive=drive,
-        frames_sent=frames_sent,
-        pictures=pictures_of(drive, keeper, camera),
-        mounting=job.mounting,
+        drive=result.drive,
+        frames_sent=frames,
+        pictures=pictures_of(result.drive, result.pictures, camera) if camera else [],
+        mounting=info.mounting,
+        times_from=MEASURED_TIMES,
     )
 
 
-def _print_summary(job: Job, drive: DriveLog, frames_sent: int) -> int:
-    args, times = job.args, drive.execution_ms
-    messages = {name: drive.counts[name] for name in OUTPUT_SERVICES}
-    valid = drive.counts["modelV2:valid"]
-    complete = all(count == frames_sent for count in messages.values())
-    result: dict[str, Any] = {
-        "video": str(args.video),
-        "frames": frames_sent,
-        "messages": messages,
-        "valid": valid,
-        "finite": drive.all_finite,
-        "execution_ms": {
-            "median": round(float(np.median(times)), 3),
-            "p99": round(float(np.percentile(times, 99)), 3),
-            "max": round(float(times.max()), 3),
-        }
-        if times.size
-        else None,
-        "log": str(args.output),
+def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) -> int:
+    figures = result.as_json()
+    figures |= {
+        "video": args.drives[0],
+        "wall_s": round(wall_s, 3),
         "report": str(args.report) if args.report else None,
     }
     if args.json:
-        print_json(result)
+        print_json(figures)
     else:
-        size = f"{job.camera.width}x{job.camera.height}"
-        print(f"{args.video}: {count_text(frames_sent, 'frame')} of {size}")
-        print("  ".join(f"{name} {count}" for name, count in messages.items()) + f"  valid {valid}")
-        if times.size:
-            figures = "  ".join(f"{k} {v:.1f}" for k, v in result["execution_ms"].items())
-            print(f"execution ms: {figures}")
+        print(f"{args.drives[0]}: {count_text(figures['frames'], 'frame')} of {_size(result.info)}")
+        messages = "  ".join(f"{name} {count}" for name, count in figures["messages"].items())
+        print(f"{messages}  valid {figures['valid']}")
+        if figures["execution_ms"]:
+            times = "  ".join(f"{k} {v:.1f}" for k, v in figures["execution_ms"].items())
+            print(f"execution ms: {times}")
         print(f"log: {args.output}")
         if args.report:
             print(f"report: {args.report}")
-    if complete and valid == frames_sent and drive.all_finite:
-        return 0
-    print(
-        f"modeld: error: {args.output}: expected {frames_sent} valid messages of each kind with "
-        f"finite values, found {messages}, {valid} valid, finite: {drive.all_finite}; "
-        "run with -v for the daemon's log",
-        file=sys.stderr,
-    )
-    return 1
+    return _report_problems([result.problem] if result.problem else [])
+
+
+# --- several --------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What came of a set, without the arrays.
+
+    Attributes:
+        figures: of each pair that is finished.
+        problems: one line for each log with something wrong in it.
+        errors: what kept drives from being replayed.
+    """
+
+    figures: list[dict[str, Any]] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, result: DriveResult) -> None:
+        """Note one pair."""
+        self.figures.append(result.as_json())
+        if result.problem is not None:
+            self.problems.append(result.problem)
+
+
+def _run_several(args: argparse.Namespace, options: DriveOptions) -> int:
+    _make_directory(args.output)
+    check_outputs({"--report": args.report}, [*args.model, options.telemetry])
+    report = args.report or args.output / "report.html"
+    with output_lock(args.output), ExitStack() as stack:
+        models = [stack.enter_context(load_model(path, args.device)) for path in args.model]
+        plan = plan_drives(args.drives, options)
+        tally = _Tally(errors=[str(error) for error in plan.errors])
+        infos = [planned.info for planned in plan.drives]
+        wants_progress = not (args.no_progress or args.quiet)
+        bar = stack.enter_context(
+            progress(infos, models=len(models), limit=args.limit, show=wants_progress)
+        )
+        batch = Batch(
+            directory=args.output,
+            models=models,
+            drive_options=options,
+            limit=args.limit,
+            fresh=args.fresh,
+            on_moment=bar.count,
+            on_kept=bar.skip,
+        )
+        title = f"Replay of {count_text(len(infos), 'drive')}"
+        # The page is written while the drives are played: what it shows of one is not kept.
+        write_set_report(report, title, _play_all(batch, plan, tally), tally.errors)
+        summary = {
+            "directory": str(args.output),
+            "drives": tally.figures,
+            "errors": tally.errors,
+            "report": str(report),
+        }
+        _write_summary(args.output / "summary.json", summary)
+    return _print_several(args, summary, tally)
+
+
+def _play_all(batch: Batch, plan: Plan, tally: _Tally) -> Iterator[Sequence[DriveResult]]:
+    for planned in plan.drives:
+        errors: list[DriveFailure] = []
+        results = batch.run(planned, errors)
+        tally.errors.extend(str(error) for error in errors)
+        for result in results:
+            tally.add(result)
+        yield results
+
+
+def _make_directory(output: Path) -> None:
+    if output.exists() and not output.is_dir():
+        raise UsageError(
+            f"--output {output}: expected a directory for several drives or models, found a file; "
+            "name another one"
+        )
+    if output.suffix in LOG_SUFFIXES and not output.is_dir():
+        raise UsageError(
+            f"--output {output}: expected a directory for several drives or models, found the "
+            "name of a log; name a directory"
+        )
+    try:
+        output.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"--output {output}: cannot be made ({error.strerror}); name another directory"
+        ) from error
+
+
+def _write_summary(path: Path, summary: dict[str, Any]) -> None:
+    try:
+        with whole_file(path) as file:
+            file.write(json_text(summary).encode() + b"\n")
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror or error}); free some disk space"
+        ) from error
+
+
+def _print_several(args: argparse.Namespace, summary: dict[str, Any], tally: _Tally) -> int:
+    if args.json:
+        print_json(summary)
+    else:
+        heads = ["drive", "model", "frames", "published", "valid", "median ms", "p99 ms", ""]
+        print(format_table(heads, [_row(figures) for figures in tally.figures]))
+        print(f"report: {summary['report']}")
+    code = _report_problems(tally.problems)
+    for error in tally.errors:
+        print(f"modeld: error: {' '.join(error.split())}", file=sys.stderr)
+    return EXIT_BAD_INPUT if tally.errors else code
+
+
+def _row(figures: dict[str, Any]) -> list[object]:
+    times = figures["execution_ms"] or {}
+    return [
+        figures["drive"],
+        Path(figures["model"]).name,
+        figures["frames"],
+        figures["published"],
+        figures["valid"],
+        times.get("median"),
+        times.get("p99"),
+        "kept" if figures["kept"] else "",
+    ]
+
+
+def _report_problems(problems: Sequence[str]) -> int:
+    for problem in problems:
+        print(f"modeld: error: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+def _size(info: DriveInfo) -> str:
+    layout = info.formats.get("road") or info.formats["wideRoad"]
+    return f"{layout.width}x{layout.height}"

@@ -49,6 +49,33 @@ def test_demo_drives_the_daemon_process_over_the_bus(
     assert "<title>Demo drive</title>" in (tmp_path / "demo" / "report.html").read_text("utf-8")
 
 
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_demo_can_be_watched_from_outside(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    road = demo_cameras().road
+    model = write_tiny_driving(tmp_path / "model.pkl", ((road.width, road.height),))
+    bus = f"ipc://{tmp_path}/my bus"
+    options = ["--directory", str(tmp_path / "demo"), "--model", str(model), "--bus", bus]
+    options += ["--frames", "10", "--rate-hz", "20", "--camera-server", "test-demo-bus"]
+    with _subscribe("--bus", bus, "--count", "2", "--timeout", "60") as watcher:
+        assert main(["demo", *options]) == 0
+        text, errors = watcher.communicate(timeout=60)
+    assert (watcher.returncode, errors) == (0, "")
+    assert len(text.splitlines()) == 2
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("bus: "))
+    assert line == f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus '{bus}'"
+
+
+def test_demo_refuses_an_address_that_is_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--directory", str(tmp_path), "--model", "x.pkl", "--rate-hz", "20"]
+    assert main(["demo", *options, "--bus", "udp://localhost"]) == 4
+    assert "expected tcp://HOST or ipc:///DIR, got 'udp://localhost'" in capsys.readouterr().err
+
+
 @pytest.mark.opencl
 def test_demo_fails_when_the_daemon_cannot_start(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]

@@ -10,7 +10,7 @@ import pytest
 from cereal.schema import new_event, read_event
 from modeld.calibration import Camera
 from tools.errors import UsageError
-from tools.lib.drive_log import summarize
+from tools.lib.drive_log import summarize, with_measured_times
 from tools.lib.drive_messages import Mounting
 from tools.lib.picture import PictureKeeper, encode_jpeg
 from tools.lib.report import Picture, Report, pictures_of, render, write_report
@@ -37,7 +37,9 @@ def _model(frame_id: int, *, y_m: float = 0.0, valid: bool = True) -> Any:
 
 
 def _report(events: list[Any], frames_sent: int) -> Report:
-    drive = summarize(events)
+    drive = summarize(
+        events, curves_of={event.modelV2.frameId for event in events if event.which() == "modelV2"}
+    )
     grey = np.full((200, 320), 100, np.uint8)
     jpeg = encode_jpeg(grey, grey[:100])
     pictures = [Picture(row, jpeg, CAMERA) for row in range(min(1, drive.frame_ids.size))]
@@ -45,15 +47,25 @@ def _report(events: list[Any], frames_sent: int) -> Report:
 
 
 def test_summary_reads_what_the_messages_say() -> None:
-    drive = summarize([_model(3), _model(4, valid=False), _model(7, y_m=2.0)])
+    models = [_model(3), _model(4, valid=False), _model(7, y_m=2.0)]
+    drive = summarize(models, curves_of={7})
     assert drive.frame_ids.tolist() == [3, 4, 7]
     assert drive.missing_frames == 2
     np.testing.assert_allclose(drive.times_s, [0.0, 0.05, 0.2])
     np.testing.assert_allclose(drive.execution_ms, [33.0, 34.0, 37.0], rtol=1e-6)
     assert (drive.counts["modelV2"], drive.counts["modelV2:valid"]) == (3, 2)
-    assert drive.lane_lines_m.shape == (3, 4, 33, 3)
-    assert drive.plan_m[2, 0].tolist() == [0.0, 2.0, 0.0]
+    assert drive.curves.keys() == {7}
+    curves = drive.curves[7]
+    assert curves.lane_lines_m.shape == (4, 33, 3)
+    assert curves.road_edges_m[1, 5].tolist() == pytest.approx([12.5, 7.0, 1.22])
+    assert curves.plan_m[0].tolist() == [0.0, 2.0, 0.0]
     assert drive.all_finite
+
+
+def test_measured_times_replace_those_of_the_messages() -> None:
+    drive = summarize([_model(3), _model(4), _model(7)])
+    measured = with_measured_times(drive, np.array([2, 3, 7]), np.array([0.1, 0.02, 0.05]))
+    np.testing.assert_allclose(measured.execution_ms, [20.0, np.nan, 50.0])
 
 
 def test_a_picture_says_whose_speed_it_is() -> None:
@@ -126,5 +138,5 @@ def test_keeper_spreads_a_few_frames_over_any_length(frames: int, expected: list
         keeper.offer(frame_id, grey, grey[:2])
     chosen = [frame_id for frame_id, _ in keeper.choose(4)]
     assert chosen == expected
-    with_message = summarize([_model(0)])
-    assert [picture.row for picture in pictures_of(with_message, keeper, CAMERA)] == [0]
+    with_message = summarize([_model(0), _model(1)], curves_of={0})
+    assert [picture.row for picture in pictures_of(with_message, keeper.choose(4), CAMERA)] == [0]

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 FindingKind = Literal[
     "missing",  # a frame, or a message, of the left log that the right one lacks
     "extra",  # the other way round
@@ -83,6 +86,27 @@ class FieldStatistics:
 
 
 @dataclass(frozen=True, slots=True)
+class FieldSeries:
+    """What one field that differs at all did over the frames; thinned out in long logs.
+
+    Attributes:
+        service: e.g. ``modelV2``.
+        field: path as in `Finding`.
+        frames: (n,) int64 frame ids, or positions.
+        left: (n,) float64 mean of the field's values in the left log; NaN where it has none.
+        right: (n,) the same of the right log.
+        largest: (n,) the largest |right - left| of a frame, kept of frames that are left out.
+    """
+
+    service: str
+    field: str
+    frames: NDArray[np.int64]
+    left: NDArray[np.float64]
+    right: NDArray[np.float64]
+    largest: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """Two logs compared.
 
@@ -96,6 +120,7 @@ class Comparison:
         statistics: of every numeric field.
         warnings: what a user should know: truncated logs, services of one side only that are
             ignored, ...
+        series: of every numeric field that differs at all, for plots.
     """
 
     left: str
@@ -106,6 +131,7 @@ class Comparison:
     findings: Sequence[Finding]
     statistics: Sequence[FieldStatistics]
     warnings: Sequence[str]
+    series: Sequence[FieldSeries] = ()
 
     @property
     def passed(self) -> bool:

@@ -30,6 +30,7 @@ class DriveOptions:
         rate_hz: frames per second that the model is to see; None: every frame of what was recorded
             at 20 Hz, and the lowest rate of at least 20 Hz of a faster video.
         driver_camera: also deliver frames of the driver camera.
+        split: each segment of a route is a drive of its own, not part of a continuous one.
     """
 
     data_dir: Path | None = None
@@ -37,6 +38,7 @@ class DriveOptions:
     focal_px: float | None = None
     rate_hz: float | None = None
     driver_camera: bool = False
+    split: bool = False
 
 
 class Kind(Protocol):

@@ -1,14 +1,16 @@
 """What a report needs from an event log: the daemon's messages as arrays over frames.
 
-Reads Events in any order of services; knows nothing of files. Called by ``tools.lib.report``,
-``tools.replay`` and the demo.
+Reads Events in any order of services; knows nothing of files. A few numbers are kept of each frame,
+and the curves of those frames only that are asked for. Called by ``tools.lib.report``, replay and
+the demo.
 """
 
 from __future__ import annotations
 
+from array import array
 from collections import Counter
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,11 +19,29 @@ from numpy.typing import NDArray
 OUTPUT_SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
 
 Floats = NDArray[np.float64]
+Curve = NDArray[np.float32]
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What the model saw and plans in one frame. Calibrated frame: x forward, y right, z down.
+
+    Attributes:
+        plan_m: (33, 3) float32 planned positions.
+        lane_lines_m: (4, 33, 3) float32.
+        lane_line_probs: (4,) float32.
+        road_edges_m: (2, 33, 3) float32.
+    """
+
+    plan_m: Curve
+    lane_lines_m: Curve
+    lane_line_probs: Curve
+    road_edges_m: Curve
 
 
 @dataclass(frozen=True, slots=True)
 class DriveLog:
-    """One drive, row i = i-th modelV2 message. Calibrated frame: x forward, y right, z down (m).
+    """One drive, row i = i-th modelV2 message.
 
     Attributes:
         counts: messages by service; those of the daemon that are valid also as ``NAME:valid``.
@@ -29,16 +49,13 @@ class DriveLog:
         times_s: (n,) end-of-frame time relative to the first message.
         execution_ms: (n,).
         drop_percent: (n,) ``frameDropPerc``.
-        plan_m: (n, 33, 3) planned positions.
         plan_speed_mps: (n,) planned speed at time 0.
-        lane_lines_m: (n, 4, 33, 3).
-        lane_line_probs: (n, 4).
-        road_edges_m: (n, 2, 33, 3).
         curvature_1pm: (n,) desired curvature, 1/m.
         acceleration_mps2: (n,) desired acceleration.
         car_times_s: (m,) of carState messages, relative as ``times_s``.
         car_speed_mps: (m,).
-        all_finite: no NaN or infinity in any of the above.
+        curves: by frame id, of the frames that were asked for.
+        all_finite: no NaN or infinity in any of the above, in the curves of no frame.
     """
 
     counts: Counter[str]
@@ -46,15 +63,12 @@ class DriveLog:
     times_s: Floats
     execution_ms: Floats
     drop_percent: Floats
-    plan_m: Floats
     plan_speed_mps: Floats
-    lane_lines_m: Floats
-    lane_line_probs: Floats
-    road_edges_m: Floats
     curvature_1pm: Floats
     acceleration_mps2: Floats
     car_times_s: Floats
     car_speed_mps: Floats
+    curves: Mapping[int, Curves]
     all_finite: bool
 
     @property
@@ -65,54 +79,121 @@ class DriveLog:
         return int(self.frame_ids[-1] - self.frame_ids[0] + 1 - np.unique(self.frame_ids).size)
 
 
-def summarize(events: Iterable[Any]) -> DriveLog:
+@dataclass(slots=True)
+class _Series:
+    """Numbers of the messages so far, packed: boxed they would be four times as large."""
+
+    frame_ids: array[int] = field(default_factory=lambda: array("q"))
+    eof_ns: array[int] = field(default_factory=lambda: array("q"))
+    execution_ms: array[float] = field(default_factory=lambda: array("d"))
+    drop_percent: array[float] = field(default_factory=lambda: array("d"))
+    plan_speed_mps: array[float] = field(default_factory=lambda: array("d"))
+    curvature_1pm: array[float] = field(default_factory=lambda: array("d"))
+    acceleration_mps2: array[float] = field(default_factory=lambda: array("d"))
+    car_ns: array[int] = field(default_factory=lambda: array("q"))
+    car_speed_mps: array[float] = field(default_factory=lambda: array("d"))
+
+    def add_model(self, model: Any) -> None:
+        self.frame_ids.append(model.frameId)
+        self.eof_ns.append(model.timestampEof)
+        self.execution_ms.append(1e3 * model.modelExecutionTime)
+        self.drop_percent.append(model.frameDropPerc)
+        self.plan_speed_mps.append(model.velocity.x[0])
+        self.curvature_1pm.append(model.action.desiredCurvature)
+        self.acceleration_mps2.append(model.action.desiredAcceleration)
+
+    def add_car(self, event: Any) -> None:
+        self.car_ns.append(event.logMonoTime)
+        self.car_speed_mps.append(event.carState.vEgo)
+
+
+def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog:
     """Collect the daemon's messages of a drive.
 
     Args:
         events: Event readers in time order.
+        curves_of: frame ids whose curves are kept.
 
     Returns:
         The arrays; all of length 0 when there is no modelV2.
     """
     counts: Counter[str] = Counter()
-    models: list[tuple[Any, int]] = []
-    cars: list[tuple[int, float]] = []
+    series = _Series()
+    kept: dict[int, Curves] = {}
+    finite = True
     for event in events:
         name = str(event.which())
         counts[name] += 1
         if name in OUTPUT_SERVICES and event.valid:
             counts[f"{name}:valid"] += 1
         if name == "modelV2":
-            models.append((event.modelV2, event.modelV2.timestampEof))
+            model = event.modelV2
+            series.add_model(model)
+            curves = _curves(model)
+            finite = finite and _is_finite(curves)
+            if model.frameId in curves_of:
+                kept[model.frameId] = curves
         elif name == "carState":
-            cars.append((event.logMonoTime, event.carState.vEgo))
-    start_ns = models[0][1] if models else (cars[0][0] if cars else 0)
-    messages = [message for message, _ in models]
+            series.add_car(event)
+    start_ns = (series.eof_ns or series.car_ns or array("q", [0]))[0]
     arrays = {
-        "times_s": _array([(eof - start_ns) * 1e-9 for _, eof in models], (0,)),
-        "execution_ms": _array([1e3 * m.modelExecutionTime for m in messages], (0,)),
-        "drop_percent": _array([m.frameDropPerc for m in messages], (0,)),
-        "plan_m": _array([_xyz(m.position) for m in messages], (0, 33, 3)),
-        "plan_speed_mps": _array([m.velocity.x[0] for m in messages], (0,)),
-        "lane_lines_m": _array([[_xyz(x) for x in m.laneLines] for m in messages], (0, 4, 33, 3)),
-        "lane_line_probs": _array([list(m.laneLineProbs) for m in messages], (0, 4)),
-        "road_edges_m": _array([[_xyz(x) for x in m.roadEdges] for m in messages], (0, 2, 33, 3)),
-        "curvature_1pm": _array([m.action.desiredCurvature for m in messages], (0,)),
-        "acceleration_mps2": _array([m.action.desiredAcceleration for m in messages], (0,)),
-        "car_times_s": _array([(stamp - start_ns) * 1e-9 for stamp, _ in cars], (0,)),
-        "car_speed_mps": _array([speed for _, speed in cars], (0,)),
+        "times_s": (np.array(series.eof_ns, np.int64) - start_ns) * 1e-9,
+        "execution_ms": np.array(series.execution_ms, np.float64),
+        "drop_percent": np.array(series.drop_percent, np.float64),
+        "plan_speed_mps": np.array(series.plan_speed_mps, np.float64),
+        "curvature_1pm": np.array(series.curvature_1pm, np.float64),
+        "acceleration_mps2": np.array(series.acceleration_mps2, np.float64),
+        "car_times_s": (np.array(series.car_ns, np.int64) - start_ns) * 1e-9,
+        "car_speed_mps": np.array(series.car_speed_mps, np.float64),
     }
     return DriveLog(
         counts=counts,
-        frame_ids=np.array([m.frameId for m in messages], np.int64),
-        all_finite=all(bool(np.isfinite(array).all()) for array in arrays.values()),
+        frame_ids=np.array(series.frame_ids, np.int64),
+        curves=kept,
+        all_finite=finite and all(bool(np.isfinite(one).all()) for one in arrays.values()),
         **arrays,
     )
 
 
-def _array(rows: list[Any], empty_shape: tuple[int, ...]) -> Floats:
-    return np.array(rows, np.float64) if rows else np.zeros(empty_shape)
+def with_measured_times(
+    drive: DriveLog, frame_ids: NDArray[np.int64], execution_s: Floats
+) -> DriveLog:
+    """Return the drive with execution times that were measured beside its log.
+
+    Args:
+        drive: whose messages hold no times, because its log is the same in every run.
+        frame_ids: (n,) of the frames that were measured; a frame that is not among them gets NaN.
+        execution_s: (n,).
+    """
+    times = dict(zip(frame_ids.tolist(), execution_s.tolist(), strict=True))
+    measured = [1e3 * times.get(frame_id, np.nan) for frame_id in drive.frame_ids.tolist()]
+    return replace(drive, execution_ms=np.array(measured, np.float64))
 
 
-def _xyz(curve: Any) -> list[tuple[float, float, float]]:
-    return list(zip(curve.x, curve.y, curve.z, strict=True))
+def _curves(model: Any) -> Curves:
+    return Curves(
+        plan_m=_xyz(model.position),
+        lane_lines_m=_stacked([_xyz(curve) for curve in model.laneLines]),
+        lane_line_probs=np.array(list(model.laneLineProbs), np.float32),
+        road_edges_m=_stacked([_xyz(curve) for curve in model.roadEdges]),
+    )
+
+
+def _xyz(curve: Any) -> Curve:
+    return np.array([list(curve.x), list(curve.y), list(curve.z)], np.float32).T
+
+
+def _stacked(curves: list[Curve]) -> Curve:
+    return np.stack(curves) if curves else np.zeros((0, 0, 3), np.float32)
+
+
+def _is_finite(curves: Curves) -> bool:
+    return all(
+        bool(np.isfinite(one).all())
+        for one in (
+            curves.plan_m,
+            curves.lane_lines_m,
+            curves.lane_line_probs,
+            curves.road_edges_m,
+        )
+    )

@@ -21,6 +21,11 @@ LATERAL_DELAY_S = 0.2
 # Start to end of a rolling-shutter frame; real sensors lie within (0, 50) ms.
 READOUT_NS = 10_000_000
 
+# The drive's clock starts here: a monotonic clock never reads 0, and 0 stamps look unset.
+START_NS = 1_000_000_000
+# Frames of one camera closer than the daemon's pairing window would be passed over.
+MIN_INTERVAL_NS = 25_000_000
+
 # In the order in which they are sent with one frame; the camera state comes last, as in the car.
 DRIVE_SERVICES = (
     "deviceState",
@@ -58,6 +63,27 @@ class FrameTimes:
     frame_id: int
     sof_ns: int
     eof_ns: int
+
+
+@dataclass(slots=True)
+class FrameClock:
+    """Stamps the frames of a recording that knows only times from its first frame."""
+
+    _last_sof_ns: int | None = None
+
+    def stamp(self, frame_id: int, time_s: float) -> FrameTimes:
+        """Return the stamps of the next frame.
+
+        Args:
+            frame_id: consecutive from 0.
+            time_s: capture time from the start of the drive; frames that follow each other faster
+                than the daemon can tell apart are moved later.
+        """
+        sof_ns = START_NS + round(time_s * 1e9)
+        if self._last_sof_ns is not None:
+            sof_ns = max(sof_ns, self._last_sof_ns + MIN_INTERVAL_NS)
+        self._last_sof_ns = sof_ns
+        return FrameTimes(frame_id, sof_ns, sof_ns + READOUT_NS)
 
 
 @dataclass(slots=True)

@@ -23,7 +23,6 @@ from tools.errors import UsageError
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
 from tools.lib.drive_messages import Mounting
-from tools.lib.picture import PictureKeeper
 from tools.lib.report_style import STYLE
 from tools.lib.svg import Chart, Margins, padded_range, path_data
 
@@ -44,6 +43,9 @@ TOP_VIEW_Y_M = 14.0
 EXAMPLE_PREFIX = "example-"
 # More only make the page longer.
 MAX_PICTURES = 4
+# Where execution times come from.
+PUBLISHED_TIMES = "as published in modelV2.modelExecutionTime"
+MEASURED_TIMES = "measured beside the log, which is the same in every run and has no times"
 
 Points = NDArray[np.float64]
 
@@ -53,7 +55,7 @@ class Picture:
     """A camera frame to show.
 
     Attributes:
-        row: index into the drive log's arrays.
+        row: index into the drive log's arrays; it has the curves of that frame.
         jpeg: the encoded frame, of any scale.
         camera: intrinsics, in whose pixels the overlay is drawn.
     """
@@ -75,6 +77,7 @@ class Report:
         frames_sent: camera frames that were offered to the daemon.
         pictures: frames to show, in time order.
         mounting: calibration the overlays are drawn with.
+        times_from: where the execution times come from.
     """
 
     title: str
@@ -84,6 +87,7 @@ class Report:
     frames_sent: int
     pictures: Sequence[Picture]
     mounting: Mounting
+    times_from: str = PUBLISHED_TIMES
 
 
 def describe_models(manifest: Manifest) -> str:
@@ -94,13 +98,15 @@ def describe_models(manifest: Manifest) -> str:
     return models or "none stated"
 
 
-def pictures_of(drive: DriveLog, keeper: PictureKeeper, camera: Camera) -> list[Picture]:
-    """Return the kept frames for which the daemon published something, at most ``MAX_PICTURES``."""
+def pictures_of(
+    drive: DriveLog, frames: Sequence[tuple[int, bytes]], camera: Camera
+) -> list[Picture]:
+    """Return those of the frames, as (frame id, JPEG), of which the drive has curves."""
     rows = {int(frame_id): row for row, frame_id in enumerate(drive.frame_ids)}
     return [
         Picture(rows[frame_id], jpeg, camera)
-        for frame_id, jpeg in keeper.choose(MAX_PICTURES)
-        if frame_id in rows
+        for frame_id, jpeg in frames
+        if frame_id in drive.curves
     ]
 
 
@@ -196,7 +202,7 @@ def _timing(report: Report) -> str:
     drops.line(ids, drive.drop_percent, "drop-line")
     return (
         "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
-        f"as published in <code>modelV2.modelExecutionTime</code>.{note}</p>{chart.render()}"
+        f"{escape(report.times_from)}.{note}</p>{chart.render()}"
         f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; "
         f"{count_text(drive.missing_frames, 'frame id')} between the first and the "
         f"last message without one.</p>{drops.render()}</section>"
@@ -204,7 +210,7 @@ def _timing(report: Report) -> str:
 
 
 def _panels(report: Report) -> str:
-    panels = "".join(_panel(picture, report) for picture in report.pictures)
+    panels = "".join(panel(picture, report) for picture in report.pictures)
     return (
         "<section><h2>Road and top view</h2>"
         '<p><span class="key path-key"></span>planned path, as wide as a car '
@@ -215,7 +221,8 @@ def _panels(report: Report) -> str:
     )
 
 
-def _panel(picture: Picture, report: Report) -> str:
+def panel(picture: Picture, report: Report) -> str:
+    """Return a picture with the model's answer over it, and the top view of that frame."""
     drive, row = report.drive, picture.row
     caption = (
         f"frame {drive.frame_ids[row]} · {drive.times_s[row]:.2f} s · "
@@ -240,20 +247,21 @@ def _car_speed(drive: DriveLog, row: int) -> str:
 
 def _overlay(picture: Picture, report: Report) -> str:
     """Draw the model's answer over the frame; the SVG's units are pixels of the camera."""
-    drive, row, camera = report.drive, picture.row, picture.camera
+    camera = picture.camera
+    frame_id = int(report.drive.frame_ids[picture.row])
+    curves = report.drive.curves[frame_id]
     shapes = [
         _ribbon(edge, HALF_LINE_M, "edge", 0.8, picture, report.mounting)
-        for edge in drive.road_edges_m[row]
+        for edge in curves.road_edges_m
     ]
-    probabilities = drive.lane_line_probs[row]
-    for line, probability in zip(drive.lane_lines_m[row], probabilities, strict=True):
+    for line, probability in zip(curves.lane_lines_m, curves.lane_line_probs, strict=True):
         opacity = max(float(probability), MIN_OPACITY)
         shapes.append(_ribbon(line, HALF_LINE_M, "lane", opacity, picture, report.mounting))
     # The plan starts at the camera; on the road it lies one mounting height lower.
-    plan = drive.plan_m[row] + np.array([0.0, 0.0, report.mounting.height_m])
+    plan = curves.plan_m + np.array([0.0, 0.0, report.mounting.height_m])
     shapes.append(_ribbon(plan, HALF_CAR_M, "path", 0.45, picture, report.mounting))
     image = base64.b64encode(picture.jpeg).decode()
-    label = f"Frame {drive.frame_ids[row]} with the planned path and the lane lines"
+    label = f"Frame {frame_id} with the planned path and the lane lines"
     return (
         f'<svg viewBox="0 0 {camera.width} {camera.height}" role="img" '
         f'aria-label="{escape(label)}"><image width="{camera.width}" height="{camera.height}" '
@@ -294,11 +302,12 @@ def _top_view(drive: DriveLog, row: int) -> str:
         f"Top view of frame {drive.frame_ids[row]}",
         Margins(left=46, right=8, top=6, bottom=38),
     )
-    for edge in drive.road_edges_m[row]:
+    curves = drive.curves[int(drive.frame_ids[row])]
+    for edge in curves.road_edges_m:
         chart.line(edge[:, 1], edge[:, 0], "top-edge")
-    for line, probability in zip(drive.lane_lines_m[row], drive.lane_line_probs[row], strict=True):
+    for line, probability in zip(curves.lane_lines_m, curves.lane_line_probs, strict=True):
         chart.line(line[:, 1], line[:, 0], "top-lane" if probability > 0.5 else "top-lane faint")
-    plan = drive.plan_m[row]
+    plan = curves.plan_m
     chart.ribbon_across(plan[:, 0], plan[:, 1] - HALF_CAR_M, plan[:, 1] + HALF_CAR_M, "top-path")
     chart.line(plan[:, 1], plan[:, 0], "top-plan")
     return chart.render()

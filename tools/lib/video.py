@@ -20,6 +20,8 @@ from tools.errors import VideoError
 
 # Without timestamps in the file, frames are taken to come at this rate (comma cameras, 20 Hz).
 FALLBACK_FPS = 20.0
+# Elementary streams have no timestamps; FFmpeg makes some up, at 25 frames/s.
+UNTIMED_FORMATS = frozenset({"hevc", "h264"})
 # A container that states a duration but no frame count may round it to whole milliseconds, and its
 # last frame has no duration of its own: two frame intervals are the tolerance.
 DURATION_SLACK_FRAMES = 2.0
@@ -114,6 +116,7 @@ class Video:
         self._stream = self._container.streams.video[0]
         # Threads reorder nothing here: PyAV returns pictures in presentation order either way.
         self._stream.thread_type = "AUTO"
+        self._is_timed = self._container.format.name not in UNTIMED_FORMATS
         self.info = self._read_info(path)
         if self.info.width % 2 or self.info.height % 2:
             self._container.close()
@@ -161,7 +164,8 @@ class Video:
                 for picture in packet.decode():
                     if picture.is_corrupt:
                         raise VideoError(self._describe_end(decoded, "a damaged picture"))
-                    stamp = picture.time if picture.time is not None else decoded / self.info.fps
+                    stamp = picture.time if self._is_timed else None
+                    stamp = decoded / self.info.fps if stamp is None else stamp
                     first_time_s = stamp if first_time_s is None else first_time_s
                     time_s = stamp - first_time_s
                     luma, chroma = _planes(picture)
@@ -200,7 +204,7 @@ class Video:
 
     def _read_info(self, path: Path) -> VideoInfo:
         stream, container = self._stream, self._container
-        rate = stream.average_rate or stream.guessed_rate
+        rate = (stream.average_rate or stream.guessed_rate) if self._is_timed else None
         # Only Matroska writes a duration without a frame count; elsewhere it is FFmpeg's guess.
         stated = "matroska" in container.format.name and container.duration
         return VideoInfo(

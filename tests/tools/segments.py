@@ -1,0 +1,266 @@
+"""Real segments of a drive, small enough to write for every test.
+
+Each picture carries its frame id and its camera as light and dark blocks, so that a test reads from
+the pixels which frame it was given, whatever log and file say.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+
+from cereal.frames import Frame
+from cereal.log_writer import LogWriter
+from cereal.schema import new_event
+
+SIZE = (64, 48)
+START_NS = 50_000_000_000
+PERIOD_NS = 50_000_000
+READOUT_NS = 11_000_000
+GOP = 5
+STREAMS = ("road", "wideRoad", "driver")
+FILE_OF = {"road": "fcamera.hevc", "wideRoad": "ecamera.hevc", "driver": "dcamera.hevc"}
+STATE_OF = {
+    "road": "roadCameraState",
+    "wideRoad": "wideRoadCameraState",
+    "driver": "driverCameraState",
+}
+INDEX_OF = {"road": "roadEncodeIdx", "wideRoad": "wideRoadEncodeIdx", "driver": "driverEncodeIdx"}
+# The driver camera runs half a period later.
+PHASE_NS = {"road": 0, "wideRoad": 400_000, "driver": 25_000_000}
+_COLUMNS, _ROWS = 8, 2
+
+
+@dataclass(frozen=True)
+class Track:
+    """One camera in one segment.
+
+    Attributes:
+        pictures: frame ids in the file, in order.
+        states: frame ids with a camera state in the log; None: those of `pictures`.
+        indexed: frame ids with an EncodeIdx; None: those of `pictures`.
+        first_id: segmentId of the file's first picture.
+        has_file: write the video.
+        has_sizes: EncodeIdx tells the bytes.
+        has_flags: EncodeIdx tells key frames.
+        has_starts: camera states tell the start of exposure.
+        size: of the pictures.
+        repeats_headers: parameter sets stand before every key frame, not only the first.
+        hashed: pictures carry checksums.
+    """
+
+    pictures: Sequence[int]
+    states: Sequence[int] | None = None
+    indexed: Sequence[int] | None = None
+    first_id: int = 0
+    has_file: bool = True
+    has_sizes: bool = True
+    has_flags: bool = True
+    has_starts: bool = True
+    size: tuple[int, int] = SIZE
+    repeats_headers: bool = False
+    hashed: bool = False
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One segment.
+
+    Attributes:
+        number: segmentNum.
+        tracks: stream -> what there is of it.
+        log: name of the log.
+        device: initData.deviceType.
+        sensor: of the camera states.
+        shuffle: order of the log's events: takes and returns (time, bytes) rows.
+        extra: more events (time, bytes).
+    """
+
+    number: int
+    tracks: dict[str, Track]
+    log: str = "rlog.zst"
+    device: str = "tici"
+    sensor: str = "os04c10"
+    shuffle: Callable[[list[tuple[int, bytes]]], list[tuple[int, bytes]]] | None = None
+    extra: Sequence[tuple[int, bytes]] = field(default_factory=tuple)
+    device_state_type: str = "tici"
+
+
+def plain(number: int = 0, count: int = 12, first: int | None = None, **more: Any) -> Segment:
+    """A whole segment with two cameras; frame ids go on over segments of the same length."""
+    begin = number * count if first is None else first
+    ids = range(begin, begin + count)
+    return Segment(number, {"road": Track(ids), "wideRoad": Track(ids)}, **more)
+
+
+def write_segment(directory: Path, segment: Segment) -> Path:
+    """Write log and videos into a directory, which is returned."""
+    directory.mkdir(parents=True, exist_ok=True)
+    events = [*_common_events(segment), *segment.extra]
+    for stream, track in segment.tracks.items():
+        packets = encode(stream, tuple(track.pictures), track.size, track.hashed)
+        if track.has_file:
+            header = packets.header
+            bodies = [
+                header + body if track.repeats_headers and is_key else body
+                for body, is_key in packets.bodies
+            ]
+            first = b"" if track.repeats_headers else header
+            (directory / FILE_OF[stream]).write_bytes(first + b"".join(bodies))
+        events += _camera_events(segment, stream, track, packets)
+    events.sort(key=lambda row: row[0])
+    if segment.shuffle:
+        events = segment.shuffle(events)
+    with LogWriter(directory / segment.log) as log:
+        for _, data in events:
+            log.write(data)
+    return directory
+
+
+def sof_ns(stream: str, frame_id: int) -> int:
+    """When the exposure of a frame begins."""
+    return START_NS + PERIOD_NS * frame_id + PHASE_NS[stream]
+
+
+def state_ns(stream: str, frame_id: int) -> int:
+    """When its camera state was sent."""
+    return sof_ns(stream, frame_id) + READOUT_NS + 1_000_000
+
+
+def shown(frame: Frame) -> tuple[str, int]:
+    """Read from the pixels of which camera and frame a picture is."""
+    layout = frame.format
+    rows = frame.data[: layout.stride * layout.height].reshape(layout.height, layout.stride)
+    picture = rows[:, : layout.width]
+    block = (layout.height // _ROWS, layout.width // _COLUMNS)
+    bits = [
+        picture[row * block[0] : (row + 1) * block[0], col * block[1] : (col + 1) * block[1]].mean()
+        > 128
+        for row in range(_ROWS)
+        for col in range(_COLUMNS)
+    ]
+    value = sum(int(bit) << position for position, bit in enumerate(bits))
+    return STREAMS[value & 3], value >> 2
+
+
+@dataclass(frozen=True)
+class Packets:
+    """A video as its encoder made it: parameter sets, and (bytes, is key) of each picture."""
+
+    header: bytes
+    bodies: tuple[tuple[bytes, bool], ...]
+
+
+@functools.lru_cache(maxsize=64)
+def encode(stream: str, ids: tuple[int, ...], size: tuple[int, int], hashed: bool) -> Packets:
+    """Encode pictures that show these frame ids."""
+    context: Any = av.CodecContext.create("libx265", "w")
+    context.width, context.height = size
+    context.pix_fmt = "yuv420p"
+    context.time_base, context.framerate = Fraction(1, 20), Fraction(20)
+    context.flags |= av.codec.context.Flags.global_header
+    context.options = {
+        "preset": "ultrafast",
+        "x265-params": f"bframes=0:keyint={GOP}:min-keyint={GOP}:scenecut=0:qp=12:ctu=16:pools=1:"
+        f"frame-threads=1:log-level=none:repeat-headers=0:info=0:hash={int(hashed)}",
+    }
+    packets = []
+    for position, frame_id in enumerate(ids):
+        picture = av.VideoFrame.from_ndarray(_picture(stream, frame_id, size), format="yuv420p")
+        picture.pts = position
+        packets += context.encode(picture)
+    packets += context.encode(None)
+    return Packets(
+        bytes(context.extradata or b""),
+        tuple((bytes(packet), bool(packet.is_keyframe)) for packet in packets),
+    )
+
+
+def _picture(stream: str, frame_id: int, size: tuple[int, int]) -> Any:
+    width, height = size
+    value = STREAMS.index(stream) | frame_id << 2
+    planar = np.full((height * 3 // 2, width), 128, np.uint8)
+    block = (height // _ROWS, width // _COLUMNS)
+    for position in range(_ROWS * _COLUMNS):
+        row, col = divmod(position, _COLUMNS)
+        planar[row * block[0] : (row + 1) * block[0], col * block[1] : (col + 1) * block[1]] = (
+            220 if value >> position & 1 else 30
+        )
+    # Blue rises with the columns, red falls: planes that are exchanged are seen.
+    ramp = np.linspace(60, 190, width // 2).astype(np.uint8)
+    chroma = planar[height:].reshape(2, height // 2, width // 2)
+    chroma[0], chroma[1] = ramp, ramp[::-1]
+    return planar
+
+
+def _common_events(segment: Segment) -> list[tuple[int, bytes]]:
+    ids = sorted({one for track in segment.tracks.values() for one in track.pictures}) or [0]
+    begin, end = sof_ns("road", ids[0]), sof_ns("road", ids[-1])
+    events: list[tuple[int, bytes]] = []
+
+    def add(service: str, time_ns: int, fill: Callable[[Any], None]) -> None:
+        event = new_event(service, mono_time_ns=time_ns, valid=True)
+        fill(getattr(event, service))
+        events.append((time_ns, event.to_bytes()))
+
+    def init(message: Any) -> None:
+        message.deviceType = segment.device
+        message.version, message.dongleId = "0.10.0", "a2a0ccea32023010"
+
+    # The logger's initData is the same in each segment, with the time of its first.
+    add("initData", START_NS - PERIOD_NS, init)
+    kind = "startOfSegment" if segment.number else "startOfRoute"
+    add("sentinel", begin - 9_000_000, lambda one: setattr(one, "type", kind))
+    add("carParams", begin - 8_000_000, lambda one: setattr(one, "longitudinalActuatorDelay", 0.25))
+    for time_ns in range(begin - 7_000_000, end, 5 * PERIOD_NS):
+        add(
+            "deviceState",
+            time_ns,
+            lambda one: setattr(one, "deviceType", segment.device_state_type),
+        )
+        add("liveCalibration", time_ns, _calibrate)
+    for time_ns in range(begin - 6_000_000, end, PERIOD_NS // 5):
+        add("carState", time_ns, lambda one: setattr(one, "vEgo", 12.5))
+    add("sentinel", end + PERIOD_NS, lambda one: setattr(one, "type", "endOfSegment"))
+    return events
+
+
+def _calibrate(message: Any) -> None:
+    message.rpyCalib, message.height = [0.0, 0.02, -0.01], [1.3]
+    message.calStatus = "calibrated"
+
+
+def _camera_events(
+    segment: Segment, stream: str, track: Track, packets: Packets
+) -> list[tuple[int, bytes]]:
+    events = []
+    for frame_id in track.pictures if track.states is None else track.states:
+        event = new_event(STATE_OF[stream], mono_time_ns=state_ns(stream, frame_id), valid=True)
+        state = getattr(event, STATE_OF[stream])
+        state.frameId, state.sensor = frame_id, segment.sensor
+        start = sof_ns(stream, frame_id)
+        state.timestampSof, state.timestampEof = start * track.has_starts, start + READOUT_NS
+        events.append((event.logMonoTime, event.to_bytes()))
+    for position, frame_id in enumerate(track.pictures):
+        if track.indexed is not None and frame_id not in track.indexed:
+            continue
+        time_ns = state_ns(stream, frame_id) + 30_000_000
+        event = new_event(INDEX_OF[stream], mono_time_ns=time_ns, valid=True)
+        index = getattr(event, INDEX_OF[stream])
+        index.frameId, index.type, index.encodeId = frame_id, "fullHEVC", frame_id
+        index.segmentNum, index.segmentId = segment.number, track.first_id + position
+        index.segmentIdEncode = index.segmentId
+        index.timestampSof = sof_ns(stream, frame_id)
+        index.timestampEof = index.timestampSof + READOUT_NS
+        body, is_key = packets.bodies[position]
+        index.flags = 8 if is_key and track.has_flags else 0
+        index.len = len(body) if track.has_sizes else 0
+        events.append((event.logMonoTime, event.to_bytes()))
+    return events

@@ -1,0 +1,282 @@
+"""Messages of two logs brought together: frame by frame, service by service.
+
+Both logs are read side by side, so memory holds only messages that wait for their counterpart, at
+most `MAX_WAITING_BYTES` of them for each log. Order within a log is free: messages of several
+frames may be interleaved in another way, and whole services may follow each other.
+
+A message that belongs to a camera frame is matched by its frame id, where one id comes again by
+the number of that repetition. Others are matched by their ``logMonoTime`` where the first messages
+of both logs share some, as inputs that were only passed on do, else by their position.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from cereal.errors import MessageError
+from cereal.schema import DAMAGED, content, member_name, read_event
+from tools.compare.fields import has_frame_id
+
+Side = Literal["left", "right"]
+Key = tuple[int, int]
+
+# A minute of modelV2 is 10 MiB: logs may order a minute of services as they like.
+MAX_WAITING_BYTES = 48 << 20
+# What reading a damaged message raises, at whatever depth.
+UNREADABLE: tuple[type[Exception], ...] = (MessageError, *DAMAGED)
+# So many messages of a service without frame ids decide whether times are shared.
+_PROBE = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One message of one log.
+
+    Attributes:
+        service: name of the Event member.
+        frame_id: of its camera frame; -1 where it has none.
+        position: number of the message among those of its service in this log.
+        repetition: how many messages of the same frame id came before it.
+        time_ns: ``logMonoTime``.
+        data: bytes of the Event.
+        event: its reader.
+    """
+
+    service: str
+    frame_id: int
+    position: int
+    repetition: int
+    time_ns: int
+    data: bytes
+    event: Any
+
+    @property
+    def frame(self) -> int:
+        """What findings call it: the frame id, else the position."""
+        return self.frame_id if self.frame_id >= 0 else self.position
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The same message of both logs."""
+
+    left: Message
+    right: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Unmatched:
+    """A message that only one log has."""
+
+    side: Side
+    message: Message
+
+
+@dataclass(slots=True)
+class Aligned:
+    """What was seen of the logs, complete when `align` has ended.
+
+    Attributes:
+        left: messages of each service of the left log that was chosen.
+        right: of the right log.
+        evicted: messages that were given up because too many waited.
+    """
+
+    left: Counter[str] = field(default_factory=Counter)
+    right: Counter[str] = field(default_factory=Counter)
+    evicted: int = 0
+
+
+class _Log:
+    """One of the logs while it is read.
+
+    Args:
+        events: bytes of each Event.
+        chooses: whether a service is compared.
+    """
+
+    def __init__(
+        self, events: Iterable[bytes], chooses: Callable[[str], bool], counts: Counter[str]
+    ) -> None:
+        self._events = iter(events)
+        self._chooses = chooses
+        self._counts = counts
+        self._seen: Counter[tuple[str, int]] = Counter()
+        self.ended = False
+        self.first_valid: dict[str, Message] = {}
+        self.frame_id = -1
+        self.pulled = 0
+        self.unreadable = 0
+        self.waiting: dict[str, dict[Key, Message]] = {}
+        self.probe: dict[str, list[Message]] = {}
+        self.waiting_bytes = 0
+
+    def next(self) -> Message | None:
+        """Return the next message of a chosen service; None at the end."""
+        for data in self._events:
+            try:
+                event = read_event(data)
+                service = member_name(event)
+                if service is None or not self._chooses(service):
+                    continue
+                message = self._message(service, data, event)
+            except UNREADABLE:
+                self.unreadable += 1
+                continue
+            self.pulled += 1
+            if service not in self.first_valid and message.event.valid:
+                self.first_valid[service] = message
+            return message
+        self.ended = True
+        return None
+
+    def _message(self, service: str, data: bytes, event: Any) -> Message:
+        frame_id = int(content(event).frameId) if has_frame_id(service) else -1
+        position = self._counts[service]
+        self._counts[service] += 1
+        if frame_id < 0:
+            return Message(service, -1, position, 0, event.logMonoTime, data, event)
+        self.frame_id = frame_id
+        repetition = self._seen[service, frame_id]
+        self._seen[service, frame_id] += 1
+        return Message(service, frame_id, position, repetition, event.logMonoTime, data, event)
+
+    def put(self, key: Key, message: Message) -> None:
+        """Keep a message until its counterpart comes."""
+        self.waiting.setdefault(message.service, {})[key] = message
+        self.waiting_bytes += len(message.data)
+
+    def take(self, service: str, key: Key) -> Message | None:
+        """Return the counterpart with that key, if it has come already."""
+        message = self.waiting.get(service, {}).pop(key, None)
+        if message is not None:
+            self.waiting_bytes -= len(message.data)
+        return message
+
+    def give_up_oldest(self) -> Message:
+        """Drop the message that waits longest in the service of which most wait."""
+        waiting = max(self.waiting.values(), key=len)
+        message = waiting.pop(next(iter(waiting)))
+        self.waiting_bytes -= len(message.data)
+        return message
+
+
+class Aligner:
+    """Brings the messages of two logs together.
+
+    Args:
+        left: bytes of each Event of the reference.
+        right: of what is compared with it.
+        chooses: whether a service is compared, by the name of its Event member.
+        max_waiting_bytes: of messages of one log without counterpart.
+    """
+
+    def __init__(
+        self,
+        left: Iterable[bytes],
+        right: Iterable[bytes],
+        chooses: Callable[[str], bool],
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+    ) -> None:
+        self.seen = Aligned()
+        self._left = _Log(left, chooses, self.seen.left)
+        self._right = _Log(right, chooses, self.seen.right)
+        self._limit = max_waiting_bytes
+        self._by_time: dict[str, bool] = {}
+
+    @property
+    def unreadable(self) -> tuple[int, int]:
+        """Damaged events of the left and the right log, of which nothing is known."""
+        return self._left.unreadable, self._right.unreadable
+
+    @property
+    def first_valid(self) -> Mapping[str, Message]:
+        """The first valid message of each service of the left log, of those read so far."""
+        return self._left.first_valid
+
+    def __iter__(self) -> Iterator[Pair | Unmatched]:
+        """Yield each message once: with its counterpart, or alone when there is none."""
+        while not (self._left.ended and self._right.ended):
+            side = self._side()
+            message = (self._left if side == "left" else self._right).next()
+            if message is None:
+                continue
+            yield from self._offer(side, message)
+            yield from self._relieve()
+        for service in sorted(set(self._left.probe) | set(self._right.probe)):
+            yield from self._decide(service)
+        for side, log in (("left", self._left), ("right", self._right)):
+            for waiting in log.waiting.values():
+                for message in waiting.values():
+                    yield Unmatched("left" if side == "left" else "right", message)
+
+    def _side(self) -> Side:
+        """Return the log to read on: the one that is behind."""
+        left, right = self._left, self._right
+        if left.ended or right.ended:
+            return "right" if left.ended else "left"
+        # One log may be far ahead in frame ids and yet behind, when ids start again.
+        for ahead, behind in ((left, right), (right, left)):
+            if ahead.waiting_bytes > self._limit // 2 > behind.waiting_bytes:
+                return "right" if ahead is left else "left"
+        if left.frame_id >= 0 and right.frame_id >= 0:
+            return "left" if left.frame_id <= right.frame_id else "right"
+        return "left" if left.pulled <= right.pulled else "right"
+
+    def _offer(self, side: Side, message: Message) -> Iterator[Pair | Unmatched]:
+        service = message.service
+        if message.frame_id >= 0:
+            yield from self._match(side, (message.frame_id, message.repetition), message)
+            return
+        if service in self._by_time:
+            yield from self._match(side, self._key(message), message)
+            return
+        log = self._left if side == "left" else self._right
+        log.probe.setdefault(service, []).append(message)
+        log.waiting_bytes += len(message.data)
+        probes = [one.probe.get(service, []) for one in (self._left, self._right)]
+        if min(map(len, probes)) >= _PROBE or max(map(len, probes)) >= 64 * _PROBE:
+            yield from self._decide(service)
+
+    def _key(self, message: Message) -> Key:
+        by_time = self._by_time[message.service]
+        return (message.time_ns, 0) if by_time else (message.position, 0)
+
+    def _decide(self, service: str) -> Iterator[Pair | Unmatched]:
+        """Choose how a service is matched, and do it for what has come so far."""
+        left = self._left.probe.pop(service, [])
+        right = self._right.probe.pop(service, [])
+        shared = {message.time_ns for message in left} & {message.time_ns for message in right}
+        # Times that several messages share would not tell them apart.
+        unique = all(len({m.time_ns for m in log}) == len(log) for log in (left, right))
+        self._by_time[service] = bool(shared) and unique
+        sides: tuple[tuple[Side, _Log, list[Message]], ...] = (
+            ("left", self._left, left),
+            ("right", self._right, right),
+        )
+        for side, log, messages in sides:
+            for message in messages:
+                log.waiting_bytes -= len(message.data)
+                yield from self._match(side, self._key(message), message)
+
+    def _match(self, side: Side, key: Key, message: Message) -> Iterator[Pair | Unmatched]:
+        own, other = (self._left, self._right) if side == "left" else (self._right, self._left)
+        counterpart = other.take(message.service, key)
+        if counterpart is None:
+            if key in own.waiting.get(message.service, {}):
+                yield Unmatched(side, message)  # a second message at the same time
+                return
+            own.put(key, message)
+        elif side == "left":
+            yield Pair(message, counterpart)
+        else:
+            yield Pair(counterpart, message)
+
+    def _relieve(self) -> Iterator[Unmatched]:
+        for side, log in (("left", self._left), ("right", self._right)):
+            while log.waiting_bytes > self._limit and any(log.waiting.values()):
+                self.seen.evicted += 1
+                yield Unmatched("left" if side == "left" else "right", log.give_up_oldest())

@@ -1,0 +1,255 @@
+"""Two event logs compared field by field, aligned by frame id, read once and side by side.
+
+`compare_logs` takes files, `compare_events` any two series of Events, so that references which are
+stored in another form can be compared too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cereal.errors import ServiceError
+from cereal.log_reader import LogTruncatedWarning, read_log_bytes
+from cereal.schema import log
+from cereal.services import members_of
+from runtime.quantities import count_text
+from tools.compare.align import Aligner, Message, Pair, Unmatched
+from tools.compare.findings import Comparison
+from tools.compare.judge import ServiceJudge
+from tools.compare.tally import Tallies, Tally, sorted_findings
+from tools.compare.tolerances import Tolerances, read_tolerances
+from tools.errors import CompareError, UsageError
+
+# What a daemon publishes, by daemon: one that publishes anything publishes all of it.
+DAEMON_OUTPUTS = (
+    ("modelV2", "drivingModelData", "cameraOdometry"),
+    ("driverStateV2",),
+)
+OUTPUT_SERVICES = tuple(name for group in DAEMON_OUTPUTS for name in group)
+
+
+@dataclass(frozen=True, slots=True)
+class CompareOptions:
+    """What is compared, and how strictly.
+
+    Attributes:
+        services: names; None for the daemon's outputs.
+        all_services: every service of the left log.
+        tolerances: what may differ; the table of the package by default.
+        uncalibrated: also compare frames before the calibration.
+    """
+
+    services: Sequence[str] | None = None
+    all_services: bool = False
+    tolerances: Tolerances = field(default_factory=read_tolerances)
+    uncalibrated: bool = False
+
+
+def compare_logs(left: Path, right: Path, options: CompareOptions | None = None) -> Comparison:
+    """Compare two log files.
+
+    Args:
+        left: the reference.
+        right: what is compared with it.
+        options: what is compared, and how strictly.
+
+    Returns:
+        What differs. A log that is cut off is compared as far as it goes, with a warning.
+
+    Raises:
+        LogError: a file cannot be read or is no log.
+        CompareError: the logs have nothing to compare.
+        UsageError: a service that does not exist.
+    """
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", LogTruncatedWarning)
+        comparison = compare_events(
+            read_log_bytes(left), read_log_bytes(right), options, (str(left), str(right))
+        )
+    texts = []
+    for warning in caught:
+        if issubclass(warning.category, LogTruncatedWarning):
+            texts.append(str(warning.message))
+        else:
+            warnings.warn_explicit(
+                warning.message, warning.category, warning.filename, warning.lineno
+            )
+    return replace(comparison, warnings=(*texts, *comparison.warnings))
+
+
+def compare_events(
+    left: Iterable[bytes],
+    right: Iterable[bytes],
+    options: CompareOptions | None = None,
+    names: tuple[str, str] = ("left", "right"),
+) -> Comparison:
+    """Compare two series of Events.
+
+    Args:
+        left: bytes of each Event of the reference, read once.
+        right: of what is compared with it.
+        options: what is compared, and how strictly.
+        names: of both, for messages.
+
+    Returns:
+        What differs.
+
+    Raises:
+        CompareError: they have nothing to compare.
+        UsageError: a service that does not exist.
+    """
+    return _Run(left, right, options or CompareOptions(), names).comparison()
+
+
+def _chosen(options: CompareOptions) -> frozenset[str]:
+    """Return the Event members that are compared; none for all.
+
+    Raises:
+        UsageError: there is no such service.
+    """
+    if options.all_services:
+        return frozenset()
+    known = log.Event.schema.fields
+    chosen: set[str] = set()
+    for name in options.services or OUTPUT_SERVICES:
+        try:
+            members = members_of(name)
+        except ServiceError:
+            members = (name,)
+        if not set(members) <= set(known) or name in ("logMonoTime", "valid"):
+            raise UsageError(
+                f"service {name!r}: expected the name of a message, found none such; "
+                "see cereal/log.capnp"
+            )
+        chosen |= set(members)
+    return frozenset(chosen)
+
+
+class _Run:
+    """One comparison."""
+
+    def __init__(
+        self,
+        left: Iterable[bytes],
+        right: Iterable[bytes],
+        options: CompareOptions,
+        names: tuple[str, str],
+    ) -> None:
+        chosen = _chosen(options)
+        self._aligner = Aligner(left, right, lambda name: not chosen or name in chosen)
+        self._options, self._names = options, names
+        self._judges: dict[str, ServiceJudge] = {}
+        self._frames: set[int] = set()
+        self._skipped: Counter[str] = Counter()
+        self._messages = 0
+        # Messages of one log only, by service: what became of the service is known at the end.
+        self._alone: dict[str, Tallies] = {}
+
+    def comparison(self) -> Comparison:
+        """Compare; the two series are read to their ends."""
+        for item in self._aligner:
+            if isinstance(item, Pair):
+                self._compare(item)
+            else:
+                self._note(item)
+        tallies = [tally for judge in self._judges.values() for tally in judge.finish()]
+        more, notes = self._one_sided()
+        if not self._messages and not more:
+            raise CompareError(self._why_nothing())
+        return Comparison(
+            left=self._names[0],
+            right=self._names[1],
+            frames=len(self._frames),
+            skipped=max(self._skipped.values(), default=0),
+            messages=self._messages,
+            findings=sorted_findings(tallies + more),
+            statistics=[s for judge in self._judges.values() for s in judge.statistics()],
+            warnings=notes,
+            series=[s for judge in self._judges.values() for s in judge.series()],
+        )
+
+    def _compare(self, pair: Pair) -> None:
+        service = pair.left.service
+        if self._is_uncalibrated(pair.left):
+            self._skipped[service] += 1
+            return
+        if service not in self._judges:
+            self._judges[service] = ServiceJudge(service, self._options.tolerances)
+        self._judges[service].compare(pair)
+        self._messages += 1
+        if pair.left.frame_id >= 0:
+            self._frames.add(pair.left.frame_id)
+
+    def _note(self, alone: Unmatched) -> None:
+        message = alone.message
+        if self._is_uncalibrated(message, of_right=alone.side == "right"):
+            return
+        tallies = self._alone.setdefault(message.service, Tallies(message.service))
+        if alone.side == "left":
+            tallies.add_discrete("missing", ("", ""), message, ("a message", "none"))
+        elif message.repetition:
+            times = f"{message.repetition + 1} messages"
+            tallies.add_discrete("repeated", ("", ""), message, ("fewer", times))
+        else:
+            tallies.add_discrete("extra", ("", ""), message, ("none", "a message"))
+
+    def _is_uncalibrated(self, message: Message, *, of_right: bool = False) -> bool:
+        """Return whether a message is of a frame before the left log's first valid one.
+
+        The daemon marks outputs valid from the frame on that has seen a calibration. Before it
+        they rest on transforms that are zero or left over, and mean nothing.
+        """
+        if self._options.uncalibrated or message.service not in OUTPUT_SERVICES:
+            return False
+        first = self._aligner.first_valid.get(message.service)
+        if first is None:
+            return self._aligner.seen.left[message.service] > 0
+        return message.frame_id < first.frame_id if of_right else message.position < first.position
+
+    def _one_sided(self) -> tuple[list[Tally], list[str]]:
+        """Return the findings about messages of one log only, and notes of services of one only.
+
+        A service that the right log lacks altogether is a finding, unless its daemon said nothing
+        at all there: then it was not run.
+        """
+        seen, found, notes = self._aligner.seen, [], []
+        for service, tallies in self._alone.items():
+            left, right = seen.left[service], seen.right[service]
+            group = next((g for g in DAEMON_OUTPUTS if service in g), (service,))
+            was_run = self._is_asked_for(service) or any(seen.right[name] for name in group)
+            if left and (right or was_run):
+                found += tallies.all()
+                continue
+            only, count = (0, left) if left else (1, right)
+            notes.append(
+                f"{service}: {count_text(count, 'message')} in {self._names[only]} only, "
+                "not compared"
+            )
+        for name, count in zip(self._names, self._aligner.unreadable, strict=True):
+            if count:
+                notes.append(f"{name}: {count_text(count, 'damaged event')} left out")
+        return found, notes
+
+    def _is_asked_for(self, service: str) -> bool:
+        return self._options.services is not None and service in _chosen(self._options)
+
+    def _why_nothing(self) -> str:
+        seen, (left, right) = self._aligner.seen, self._names
+        shared = sorted(set(seen.left) & set(seen.right))
+        if shared:
+            return (
+                f"{left}: expected a frame after the calibration, found no valid message of "
+                f"{', '.join(shared)}; --uncalibrated compares all frames"
+            )
+        found = " and ".join(
+            f"{', '.join(sorted(counts)) or 'none'} in {name}"
+            for name, counts in ((left, seen.left), (right, seen.right))
+        )
+        return (
+            f"{right}: expected messages of the services of {left}, found {found}; "
+            "choose others with --service or --all"
+        )

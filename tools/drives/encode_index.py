@@ -1,0 +1,311 @@
+"""Which picture of which file shows which frame of a camera.
+
+A camera numbers its frames (``frameId``) over the whole drive; a video file numbers its pictures
+from 0. An EncodeIdx event says which is which: ``segmentNum`` names the file, ``segmentId`` the
+picture. The numbers part as soon as the encoder drops a frame, so a frame id is never an index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.drives.hevc_frames import HevcIndex
+from tools.errors import DriveError
+
+# Of an EncodeIdx: the flag of a key frame (V4L2_BUF_FLAG_KEYFRAME).
+KEY_FLAG: Final = 8
+NO_PICTURE: Final = -1
+NO_STATE: Final = -1
+# Frames between a camera and its encoder when a file ends: their states are in this segment's log,
+# their pictures in the next file.
+_IN_FLIGHT: Final = 3
+# A camera that starts again counts from 0: the same id this far apart is another frame.
+_SAME_FRAME_NS: Final = 10_000_000_000
+
+STATE: Final = np.dtype(
+    [
+        ("segment", np.int64),
+        ("time_ns", np.int64),
+        ("frame_id", np.int64),
+        ("sof_ns", np.int64),
+        ("eof_ns", np.int64),
+    ]
+)
+"""A camera state: position of the segment whose log has it, logMonoTime, and its own fields."""
+
+INDEX: Final = np.dtype(
+    [
+        *STATE.descr,
+        ("number", np.int64),
+        ("picture", np.int64),
+        ("flags", np.int64),
+        ("size_bytes", np.int64),
+    ]
+)
+"""An EncodeIdx: as a camera state, and segmentNum, segmentId, flags, len."""
+
+FRAME: Final = np.dtype(
+    [
+        ("time_ns", np.int64),
+        ("frame_id", np.int64),
+        ("sof_ns", np.int64),
+        ("eof_ns", np.int64),
+        ("segment", np.int64),
+        ("picture", np.int64),
+        ("has_state", np.bool_),
+    ]
+)
+"""A frame of a camera: when it is announced, its stamps, and the picture that shows it.
+
+``time_ns`` is the logMonoTime of the camera state; without a state the end of the exposure.
+``segment`` is the position of the file in the drive, ``picture`` is ``NO_PICTURE`` where there is
+none.
+"""
+
+Rows = NDArray[np.void]
+
+
+@dataclass(frozen=True, slots=True)
+class VideoFile:
+    """The video of one camera in one segment.
+
+    Attributes:
+        number: segmentNum that EncodeIdx events call it by.
+        index: what it holds; None where the file is missing.
+    """
+
+    number: int
+    index: HevcIndex | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Frames of a camera and how they were placed.
+
+    Attributes:
+        frames: (n,) of ``FRAME``, in the order of ``time_ns``.
+        trusted: pictures of each file before the first that is known not to be whole.
+        notes: what a user should know of it.
+    """
+
+    frames: Rows
+    trusted: tuple[int, ...]
+    notes: tuple[str, ...]
+
+
+def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Placed:
+    """Say for all frames of one camera which picture shows them.
+
+    Args:
+        states: (n,) of ``STATE``, as they stand in the logs.
+        indices: (m,) of ``INDEX``, those of the type of the files only, as they stand in the logs.
+        files: by position in the drive.
+
+    Raises:
+        DriveError: a file is not the one that the EncodeIdx events describe.
+    """
+    notes: list[str] = []
+    _check_numbers(indices, files)
+    positions = {file.number: position for position, file in enumerate(files)}
+    indices = _first_of_each(indices)
+    indices = indices[np.isin(indices["number"], list(positions))]
+    segments = np.array([positions[int(number)] for number in indices["number"]], np.int64)
+    pictures = np.full(len(indices), NO_PICTURE, np.int64)
+    firsts = [0] * len(files)
+    for position, file in enumerate(files):
+        rows = segments == position
+        if file.index is None or not rows.any():
+            continue
+        firsts[position] = first = _first_picture(indices[rows], file.index)
+        if first:
+            notes.append(f"{file.index.path.name} of segment {file.number} begins at {first}")
+        pictures[rows] = indices["picture"][rows] - first
+    frames = _join(states, indices, segments, pictures)
+    trusted = [0] * len(files)
+    for position, file in enumerate(files):
+        if file.index is None:
+            continue
+        rows = segments == position
+        if not rows.any():
+            notes.append(f"segment {file.number} without EncodeIdx: placed by frame ids")
+            _place_by_id(frames, states, position, len(file.index))
+        shown = frames["picture"][frames["segment"] == position]
+        named = int(shown.max()) + 1 if shown.size else 0
+        trusted[position] = _trusted(indices[rows], file.index, firsts[position], named)
+    ordered = frames[np.argsort(frames["time_ns"], kind="stable")]
+    return Placed(ordered, tuple(trusted), tuple(notes))
+
+
+def _check_numbers(indices: Rows, files: Sequence[VideoFile]) -> None:
+    """Refuse a directory whose log speaks of other segments only: it was renamed."""
+    for position, file in enumerate(files):
+        spoken_of = set(indices["number"][indices["segment"] == position].tolist())
+        if file.index is not None and spoken_of and file.number not in indices["number"]:
+            raise DriveError(
+                f"{file.index.path}: expected the video of segment {file.number}, by the name of "
+                "its directory, found EncodeIdx events of segment "
+                f"{', '.join(map(str, sorted(spoken_of)[:4]))} in its log; give the directory "
+                "its own number again"
+            )
+
+
+def _join(
+    states: Rows, indices: Rows, segments: NDArray[np.int64], pictures: NDArray[np.int64]
+) -> Rows:
+    """Return the frames of all states, in their order, and then those without a state."""
+    matches = _match(states, indices)
+    alone = np.flatnonzero(matches == NO_STATE)
+    frames = np.zeros(len(states) + len(alone), FRAME)
+    frames["picture"] = NO_PICTURE
+    for name in ("time_ns", "frame_id", "sof_ns", "eof_ns"):
+        frames[name][: len(states)] = states[name]
+        frames[name][len(states) :] = indices[name][alone]
+    frames["segment"][: len(states)] = states["segment"]
+    frames["has_state"][: len(states)] = True
+    # A frame whose state is in no log was announced when its exposure ended.
+    ends = indices["eof_ns"][alone]
+    frames["time_ns"][len(states) :] = np.where(ends > 0, ends, indices["time_ns"][alone])
+    matches[alone] = len(states) + np.arange(len(alone))
+    for name in ("sof_ns", "eof_ns"):
+        # Stamps that a state lacks, its event may have.
+        frames[name][matches] = np.where(
+            frames[name][matches] > 0, frames[name][matches], indices[name]
+        )
+    frames["segment"][matches] = segments
+    frames["picture"][matches] = pictures
+    return frames
+
+
+def _first_of_each(indices: Rows) -> Rows:
+    """Drop what names a picture again: damaged logs."""
+    names = np.stack([indices["number"], indices["picture"]], axis=1)
+    _, first = np.unique(names, axis=0, return_index=True)
+    return indices[np.sort(first)]
+
+
+def _match(states: Rows, indices: Rows) -> NDArray[np.int64]:
+    """Return for each EncodeIdx the row of its camera state; ``NO_STATE`` where there is none."""
+    by_id: dict[int, list[int]] = {}
+    for row, frame_id in enumerate(states["frame_id"].tolist()):
+        by_id.setdefault(frame_id, []).append(row)
+    matches = np.full(len(indices), NO_STATE, np.int64)
+    times = states["time_ns"].tolist()
+    for row, (frame_id, time_ns) in enumerate(
+        zip(indices["frame_id"].tolist(), indices["time_ns"].tolist(), strict=True)
+    ):
+        candidates = by_id.get(frame_id)
+        if not candidates:
+            continue
+        nearest = min(candidates, key=lambda one: abs(times[one] - time_ns))
+        if abs(times[nearest] - time_ns) <= _SAME_FRAME_NS:
+            candidates.remove(nearest)
+            matches[row] = nearest
+    return matches
+
+
+def _first_picture(indices: Rows, file: HevcIndex) -> int:
+    """Return which segmentId the file's first picture has.
+
+    It is 0, unless the encoder ran before the logger: what precedes the first key frame that the
+    logger saw is in neither the file nor the log, and both begin with that key frame.
+
+    Raises:
+        DriveError: the key frames are elsewhere than the events say, or both are possible.
+    """
+    ids = indices["picture"]
+    lowest, highest = int(ids.min()), int(ids.max())
+    candidates = [0]
+    if lowest > 0 and _may_be_key(indices, indices[int(np.argmin(ids))]):
+        candidates.append(lowest)
+    fitting = [first for first in candidates if _keys_fit(indices, file, first)]
+    if len(fitting) > 1:
+        by_size = [first for first in fitting if _sizes_fit(indices, file, first)]
+        fitting = by_size or fitting
+    if len(fitting) > 1:
+        by_count = [first for first in fitting if len(file) == highest + 1 - first]
+        fitting = by_count or fitting
+    if len(fitting) == 1:
+        return fitting[0]
+    number = int(indices["number"][0])
+    if not fitting:
+        raise DriveError(
+            f"{file.path}: expected key frames where the log's EncodeIdx events of segment "
+            f"{number} have them, found them elsewhere; the video belongs to another segment or "
+            "was encoded again"
+        )
+    raise DriveError(
+        f"{file.path}: expected {highest + 1} pictures, or {highest + 1 - lowest} from number "
+        f"{lowest} on, as the log's EncodeIdx events of segment {number} say, found {len(file)}; "
+        "which picture is which frame cannot be told: fetch log and video again"
+    )
+
+
+def _may_be_key(indices: Rows, one: Any) -> bool:
+    """Tell whether an event may be that of a key frame; old logs have no flags."""
+    return bool(one["flags"] & KEY_FLAG) or not (indices["flags"] & KEY_FLAG).any()
+
+
+def _keys_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
+    """Tell whether key frames agree, as far as file and events go."""
+    says_key = (indices["flags"] & KEY_FLAG) != 0
+    if not says_key.any():
+        return True
+    pictures = indices["picture"] - first
+    inside = (pictures >= 0) & (pictures < len(file))
+    return bool((file.is_key[pictures[inside]] == says_key[inside]).all())
+
+
+def _sizes_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
+    """Tell whether each picture but the last has at least the bytes that its encoder made.
+
+    More is right: parameter sets stand before a key frame, and the event does not count them.
+    """
+    pictures, stated = _stated_sizes(indices, file, first)
+    inside = pictures < len(file) - 1
+    return bool((file.sizes_bytes[pictures[inside]] >= stated[inside]).all())
+
+
+def _stated_sizes(
+    indices: Rows, file: HevcIndex, first: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    pictures = indices["picture"] - first
+    known = (pictures >= 0) & (pictures < len(file)) & (indices["size_bytes"] > 0)
+    return pictures[known], indices["size_bytes"][known]
+
+
+def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
+    """Place the states of one log in its file: its smallest frame id so far is picture 0."""
+    rows = np.flatnonzero((states["segment"] == position) & (frames["picture"][: len(states)] < 0))
+    ids = states["frame_id"][rows]
+    pictures = ids - np.minimum.accumulate(ids)
+    in_flight = (pictures >= count) & (pictures < count + _IN_FLIGHT)
+    frames["segment"][rows] = position
+    frames["picture"][rows] = np.where(in_flight, NO_PICTURE, pictures)
+
+
+def _trusted(indices: Rows, file: HevcIndex, first: int, named: int) -> int:
+    """Return how many pictures of a file precede the first that is not whole.
+
+    Decoders fill up what a damaged picture lacks without a word. Its size tells, unless the video
+    was encoded again: then not even the first picture has its size, nor most of the others. Without
+    sizes, the last picture of a file that lacks later ones is taken for cut.
+
+    Args:
+        indices: (m,) of ``INDEX``, those of the file.
+        file: the file.
+        first: segmentId of its first picture.
+        named: how many pictures the log knows of.
+    """
+    pictures, stated = _stated_sizes(indices, file, first)
+    sizes = file.sizes_bytes[pictures]
+    # The event of a key frame may count the parameter sets before it, or not.
+    is_whole = (sizes == stated) | (sizes - file.parameters_bytes[pictures] == stated)
+    if pictures.size and (is_whole[pictures == 0].any() or is_whole.mean() > 0.5):
+        damaged = pictures[~is_whole]
+        return int(damaged.min()) if damaged.size else len(file)
+    return len(file) if named <= len(file) else max(0, len(file) - 1)

@@ -1,0 +1,389 @@
+"""Raw HEVC files (Annex B) picture by picture, exactly: what is asked for, or an error.
+
+One pass over the bytes finds where pictures and key frames begin; a picture is then decoded from
+the key frame before it on. Decoders hide damage where they can: here a picture that the decoder
+complains of, one of another size, or one that comes out of turn is an error.
+
+Source: ITU-T H.265, 7.3.1.2 (header of a NAL unit), 7.4.2.4.4 (first NAL unit of a picture),
+Annex B (start codes).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frames import FrameFormat, nv12_format
+from tools.errors import DriveError, MissingPackageError
+
+_START_CODE: Final = b"\0\0\1"
+_CHUNK: Final = 1 << 22
+# A start code, the two bytes of the NAL unit's header and the first three of its content.
+_NAL_HEAD: Final = 8
+# Random access points: BLA, IDR, CRA and the two that are reserved.
+_KEY_TYPES: Final = range(16, 24)
+_PICTURE_TYPES: Final = range(32)
+_PARAMETER_TYPES: Final = range(32, 35)
+# A suffix SEI unit with an MD5 of each plane: type 132, 49 bytes, method 0 (D.2.19).
+_SUFFIX_SEI_TYPE: Final = 40
+_MD5_SEI: Final = bytes((132, 49, 0))
+# Units that stand before the first slice of the picture that they belong to.
+_LEADING_TYPES: Final = frozenset((*range(32, 36), 39, *range(41, 45), *range(48, 56)))
+# A minute at 20 Hz is 1200; a file of start codes only must not fill the memory.
+MAX_PICTURES: Final = 20_000
+# Larger than any camera's; a damaged header may announce anything.
+_MAX_PIXELS: Final = 1 << 24
+# Refuse what does not decode by the rules, and compare with checksums where the file has them.
+_DECODER_OPTIONS: Final = {"err_detect": "explode+crccheck", "max_pixels": str(_MAX_PIXELS)}
+
+
+@dataclass(frozen=True, slots=True)
+class HevcIndex:
+    """Where the pictures of a file lie.
+
+    Attributes:
+        path: the file.
+        sha256: of its bytes.
+        starts: (n + 1,) int64, first byte of each picture with what precedes it, then the end.
+        is_key: (n,) bool, decoding can begin there.
+        parameters: (first byte, end, picture) of each run of parameter sets.
+        is_hashed: (n,) bool, a checksum stands behind the picture.
+        trusted: pictures before the first that is known to be damaged.
+    """
+
+    path: Path
+    sha256: bytes
+    starts: NDArray[np.int64]
+    is_key: NDArray[np.bool_]
+    parameters: tuple[tuple[int, int, int], ...]
+    is_hashed: NDArray[np.bool_]
+    trusted: int = MAX_PICTURES
+
+    def __len__(self) -> int:
+        return len(self.is_key)
+
+    @property
+    def sizes_bytes(self) -> NDArray[np.int64]:
+        """(n,) int64, bytes of each picture, with the parameter sets before it."""
+        return np.diff(self.starts)
+
+    @property
+    def parameters_bytes(self) -> NDArray[np.int64]:
+        """(n,) int64, how many of them are parameter sets."""
+        sizes = np.zeros(len(self), np.int64)
+        for start, end, picture in self.parameters:
+            if picture < len(self):
+                sizes[picture] += end - start
+        return sizes
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether pictures have checksums, as a rule."""
+        return bool(self.is_hashed.any()) and float(self.is_hashed.mean()) > 0.5
+
+    def key_before(self, picture: int) -> int | None:
+        """Return the nearest key frame at or before a picture; None if there is none."""
+        keys = np.flatnonzero(self.is_key[: picture + 1])
+        return int(keys[-1]) if keys.size else None
+
+
+@dataclass(slots=True)
+class _Scan:
+    """Turns NAL units into pictures."""
+
+    starts: array[int] = field(default_factory=lambda: array("q"))
+    keys: array[int] = field(default_factory=lambda: array("b"))
+    hashed: array[int] = field(default_factory=lambda: array("b"))
+    parameters: list[tuple[int, int, int]] = field(default_factory=list)
+    _leading_start: int | None = None
+    _parameters_start: int | None = None
+
+    def add(self, offset: int, kind: int, content: bytes) -> None:
+        """Take the NAL unit that begins at byte `offset`, its start code included.
+
+        Args:
+            offset: in the file.
+            kind: type of the unit.
+            content: its first three bytes.
+        """
+        if self._parameters_start is not None and kind not in _PARAMETER_TYPES:
+            self.parameters.append((self._parameters_start, offset, len(self.starts)))
+            self._parameters_start = None
+        if kind in _LEADING_TYPES:
+            if self._leading_start is None:
+                self._leading_start = offset
+            if kind in _PARAMETER_TYPES and self._parameters_start is None:
+                self._parameters_start = offset
+        elif kind in _PICTURE_TYPES and content[0] >= 128:
+            # The first bit is first_slice_segment_in_pic_flag.
+            self.starts.append(offset if self._leading_start is None else self._leading_start)
+            self.keys.append(kind in _KEY_TYPES)
+            self.hashed.append(0)
+            self._leading_start = None
+        elif kind == _SUFFIX_SEI_TYPE and content == _MD5_SEI and self.hashed:
+            self.hashed[-1] = 1
+
+
+def scan_hevc(path: Path) -> HevcIndex:
+    """Find the pictures of a file, in one pass and bounded memory.
+
+    Raises:
+        DriveError: the file cannot be read, or holds more pictures than any segment.
+    """
+    scan = _Scan()
+    digest = hashlib.sha256()
+    size = 0
+    try:
+        with path.open("rb") as file:
+            for offset, kind, content in _nal_units(file, digest):
+                scan.add(offset, kind, content)
+                if len(scan.starts) > MAX_PICTURES or len(scan.parameters) > MAX_PICTURES:
+                    raise DriveError(
+                        f"{path}: expected at most {MAX_PICTURES} pictures, found more; the file "
+                        "is damaged or no segment of a drive"
+                    )
+            size = file.tell()
+    except OSError as error:
+        raise DriveError(
+            f"{path}: expected a readable video, found {error.strerror or error}; check the file"
+        ) from error
+    starts = np.array([*scan.starts, size], np.int64)
+    return HevcIndex(
+        path,
+        digest.digest(),
+        starts,
+        np.array(scan.keys, np.bool_),
+        tuple(scan.parameters),
+        np.array(scan.hashed, np.bool_),
+    )
+
+
+def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (offset, type, first three bytes of the content) of each NAL unit."""
+    # What is kept of the piece before: a start code may lie across the border, and the zero byte
+    # before it belongs to it.
+    kept = b""
+    kept_offset = 0
+    while piece := file.read(_CHUNK):
+        digest.update(piece)
+        data = kept + piece
+        position = data.find(_START_CODE, 1 if kept else 0)
+        done = max(0, len(data) - _NAL_HEAD)
+        while position >= 0:
+            if position + _NAL_HEAD > len(data):
+                done = min(done, max(0, position - 1))
+                break
+            has_zero_byte = position > 0 and data[position - 1] == 0
+            kind = data[position + 3] >> 1 & 63
+            content = data[position + 5 : position + _NAL_HEAD]
+            yield kept_offset + position - has_zero_byte, kind, content
+            done = max(done, position + 2)
+            position = data.find(_START_CODE, position + 3)
+        kept = data[done:]
+        kept_offset += done
+
+
+class HevcReader:
+    """Decodes the pictures of one file; reading them in order is cheap.
+
+    Args:
+        index: of the file.
+
+    Raises:
+        MissingPackageError: PyAV is not installed.
+    """
+
+    def __init__(self, index: HevcIndex) -> None:
+        self._index = index
+        self._has_checksums = index.has_checksums
+        self._file: BinaryIO | None = None
+        self._decoder: Any = None
+        self._next_fed = 0
+        self._next_out = 0
+        self._pictures: list[Any] = []
+        self._is_flushed = False
+        self._is_fresh = True
+        # Chroma as pairs, one 16-bit number each; allocated with the first picture.
+        self._pairs: NDArray[np.uint16] | None = None
+        try:
+            import av
+        except ImportError as error:
+            raise MissingPackageError(
+                f"{index.path}: expected the package av for videos, found none; install it with: "
+                'pip install "modeld[replay]"'
+            ) from error
+        self._av = av
+
+    def format_of(self, picture: int) -> FrameFormat:
+        """Return the layout of a picture; decodes it.
+
+        Raises:
+            DriveError: as `read`.
+        """
+        decoded = self._decode(picture)
+        return nv12_format(decoded.width, decoded.height)
+
+    def read(self, picture: int, target: NDArray[np.uint8], layout: FrameFormat) -> None:
+        """Decode one picture into a padded NV12 buffer.
+
+        Args:
+            picture: position in the file, from 0.
+            target: (>= layout.payload_bytes,) uint8, 2-byte aligned; modified.
+            layout: what the buffer is laid out for.
+
+        Raises:
+            DriveError: the file ends before it, or it is damaged, out of turn, or of another size.
+        """
+        decoded = self._decode(picture)
+        if (decoded.width, decoded.height) != (layout.width, layout.height):
+            raise self._error(
+                picture,
+                f"one of {layout.width}x{layout.height}",
+                f"{decoded.width}x{decoded.height}",
+            )
+        self._copy(decoded, target, layout)
+
+    def close(self) -> None:
+        """Release the decoder and the file."""
+        self._decoder = None
+        self._pictures.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _decode(self, picture: int) -> Any:
+        index = self._index
+        if picture >= len(index):
+            raise self._error(picture, "it", f"the end after {len(index)} pictures")
+        if picture >= index.trusted:
+            found = "the end inside it" if picture == len(index) - 1 else "other bytes"
+            if picture > index.trusted:
+                found = f"damage at picture {index.trusted}"
+            raise self._error(picture, "it whole", found)
+        key = index.key_before(picture)
+        if key is None:
+            raise self._error(picture, "a key frame at or before it", "none")
+        if self._decoder is None or not self._next_out <= picture or self._next_out < key:
+            self._begin(key)
+        while True:
+            decoded = self._take(picture)
+            number, self._next_out = self._next_out, self._next_out + 1
+            if number == picture:
+                return decoded
+
+    def _begin(self, key: int) -> None:
+        context = self._av.CodecContext.create("hevc", "r")
+        context.options = dict(_DECODER_OPTIONS)
+        # One thread: the model's kernels want the other cores, and no picture waits in a queue.
+        context.thread_count = 1
+        self._decoder = context
+        self._pictures.clear()
+        self._is_flushed = False
+        self._is_fresh = True
+        self._next_fed = self._next_out = key
+
+    def _take(self, wanted: int) -> Any:
+        """Return the next picture of the decoder, and check that it is the next of the file."""
+        number = self._next_out
+        try:
+            while not self._pictures and not self._is_flushed:
+                self._feed()
+        except (self._av.FFmpegError, ValueError) as error:
+            failed, self._decoder = self._next_fed - 1, None
+            reason = getattr(error, "strerror", None) or str(error)
+            raise self._error(wanted, "it whole", f"damage at picture {failed} ({reason})") from (
+                error
+            )
+        decoded = self._pictures.pop(0) if self._pictures else None
+        if decoded is None or decoded.pts != number or decoded.is_corrupt:
+            self._decoder = None
+            if decoded is None:
+                found = f"nothing in place of picture {number}"
+            elif decoded.is_corrupt:
+                found = f"damage at picture {number}"
+            else:
+                found = f"picture {decoded.pts} in place of picture {number}"
+            raise self._error(wanted, "pictures in the order of the file", found)
+        if self._has_checksums and not self._index.is_hashed[number]:
+            self._decoder = None
+            raise self._error(wanted, "checksums as elsewhere", f"none at picture {number}")
+        if decoded.format.name not in ("yuv420p", "yuvj420p"):
+            raise self._error(wanted, "8-bit 4:2:0 samples", str(decoded.format.name))
+        return decoded
+
+    def _feed(self) -> None:
+        number = self._next_fed
+        if number == len(self._index):
+            self._is_flushed = True
+            self._pictures += self._decoder.decode(None)
+            return
+        data = self._bytes_of(number)
+        if self._is_fresh:
+            data = self._parameters_before(number) + data
+            self._is_fresh = False
+        packet = self._av.Packet(data)
+        packet.pts = packet.dts = number
+        self._next_fed += 1
+        self._pictures += self._decoder.decode(packet)
+
+    def _parameters_before(self, picture: int) -> bytes:
+        """Return the parameter sets in force at a key frame, if they stand at another picture."""
+        earlier = [run for run in self._index.parameters if run[2] <= picture]
+        if not earlier or earlier[-1][2] == picture:
+            return b""
+        start, end, _ = earlier[-1]
+        return self._read_bytes(start, end)
+
+    def _bytes_of(self, picture: int) -> bytes:
+        return self._read_bytes(
+            int(self._index.starts[picture]), int(self._index.starts[picture + 1])
+        )
+
+    def _read_bytes(self, start: int, end: int) -> bytes:
+        path = self._index.path
+        try:
+            if self._file is None:
+                self._file = path.open("rb", buffering=0)
+            data = os.pread(self._file.fileno(), end - start, start)
+        except OSError as error:
+            raise DriveError(
+                f"{path}: expected to read byte {start} to {end}, found {error.strerror}; "
+                "check the file"
+            ) from error
+        if len(data) != end - start:
+            raise DriveError(
+                f"{path}: expected {end} bytes as when the drive was opened, found fewer; "
+                "somebody is writing to the file"
+            )
+        return data
+
+    def _copy(self, decoded: Any, target: NDArray[np.uint8], layout: FrameFormat) -> None:
+        """Write the planes; numpy lets other threads run meanwhile."""
+        width, height, stride = layout.width, layout.height, layout.stride
+        luma, blue, red = (_plane(plane) for plane in decoded.planes)
+        target[: stride * height].reshape(height, stride)[:, :width] = luma
+        if self._pairs is None or self._pairs.shape != red.shape:
+            self._pairs = np.empty(red.shape, np.uint16)
+        chroma = target[layout.uv_offset : layout.uv_offset + stride * (height // 2)]
+        rows = chroma.view("<u2").reshape(height // 2, stride // 2)[:, : width // 2]
+        np.left_shift(red, 8, out=self._pairs, dtype=np.uint16)
+        np.bitwise_or(self._pairs, blue, out=rows, dtype=np.uint16)
+
+    def _error(self, picture: int, expected: str, found: str) -> DriveError:
+        return DriveError(
+            f"{self._index.path}: picture {picture} of {len(self._index)}: expected {expected}, "
+            f"found {found}; the video is damaged or incomplete: fetch it again, or stop before"
+        )
+
+
+def _plane(plane: Any) -> NDArray[np.uint8]:
+    rows: NDArray[np.uint8] = np.frombuffer(plane, np.uint8).reshape(plane.height, plane.line_size)
+    return rows[:, : plane.width]

@@ -1,0 +1,203 @@
+"""The first pass over the logs of a drive: what there is, before anything is decoded."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cereal.errors import MessageError
+from cereal.schema import content, read_event, reading
+from tools.drives.drive import Message
+from tools.drives.encode_index import INDEX, STATE, Rows
+from tools.drives.log_events import read_messages
+from tools.drives.migrations import Migrator, Recorder
+from tools.lib.drive_messages import Mounting
+
+logger = logging.getLogger(__name__)
+
+STATE_SERVICES: Final = {
+    "roadCameraState": "road",
+    "wideRoadCameraState": "wideRoad",
+    "driverCameraState": "driver",
+}
+INDEX_SERVICES: Final = {
+    "roadEncodeIdx": "road",
+    "wideRoadEncodeIdx": "wideRoad",
+    "driverEncodeIdx": "driver",
+}
+# EncodeIndex.Type.fullHEVC: the others are of other files.
+_FULL_HEVC: Final = 1
+# Clocks and counters of damaged logs may hold anything; this is 146 years in ns.
+_LARGEST: Final = 1 << 62
+
+
+@dataclass(slots=True)
+class LogSurvey:
+    """What the logs of a drive hold.
+
+    Attributes:
+        states: stream -> (n,) of ``STATE``, in the order of the logs.
+        indices: stream -> (n,) of ``INDEX``, those of the video files, in the order of the logs.
+        last_times_ns: newest logMonoTime of each log.
+        recorder: who made them.
+        facts: of initData: device, dongle, version, commit, branch.
+        mounting: by the first liveCalibration, deviceState and camera state.
+        car_params: the first carParams Event.
+        migrated: Event member -> how many were migrated.
+    """
+
+    states: dict[str, Rows] = field(default_factory=dict)
+    indices: dict[str, Rows] = field(default_factory=dict)
+    last_times_ns: list[int] = field(default_factory=list)
+    recorder: Recorder = field(default_factory=Recorder)
+    facts: dict[str, str] = field(default_factory=dict)
+    mounting: Mounting = field(default_factory=Mounting)
+    car_params: bytes | None = None
+    migrated: dict[str, int] = field(default_factory=dict)
+
+
+def survey_logs(paths: Sequence[Path]) -> LogSurvey:
+    """Read the logs of a drive once.
+
+    Raises:
+        DriveError: a file cannot be read or is no log.
+    """
+    surveyor = _Surveyor()
+    for position, path in enumerate(paths):
+        surveyor.read(position, path)
+    return surveyor.finish()
+
+
+class _Surveyor:
+    def __init__(self) -> None:
+        self.survey = LogSurvey()
+        self._migrator = Migrator()
+        self._states: dict[str, list[Rows]] = {one: [] for one in STATE_SERVICES.values()}
+        self._indices: dict[str, list[Rows]] = {one: [] for one in INDEX_SERVICES.values()}
+        self._mounting: dict[str, Any] = {}
+        self._handlers = {
+            "initData": self._init_data,
+            "deviceState": self._device_state,
+            "liveCalibration": self._calibration,
+            "carParams": self._car_params,
+        }
+
+    def read(self, position: int, path: Path) -> None:
+        """Take one log."""
+        states: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._states}
+        indices: dict[str, list[tuple[int, ...]]] = {name: [] for name in self._indices}
+        last_ns = damaged = 0
+        for message in read_messages(path):
+            if message.service != "initData":
+                last_ns = max(last_ns, message.mono_time_ns)
+            try:
+                if message.service in STATE_SERVICES:
+                    row = self._state(position, message)
+                    states[STATE_SERVICES[message.service]].append(row)
+                elif message.service in INDEX_SERVICES:
+                    index = _index(position, message)
+                    if index is not None:
+                        indices[INDEX_SERVICES[message.service]].append(index)
+                elif message.service in self._handlers:
+                    self._handlers[message.service](message)
+            except MessageError:
+                damaged += 1
+        if damaged:
+            logger.warning("%s: %d events with damaged content", path, damaged)
+        for name, rows in states.items():
+            self._states[name].append(np.array(rows, STATE))
+        for name, rows in indices.items():
+            self._indices[name].append(np.array(rows, INDEX))
+        self.survey.last_times_ns.append(last_ns)
+
+    def finish(self) -> LogSurvey:
+        """Return what was found."""
+        survey = self.survey
+        survey.states = {name: np.concatenate(rows) for name, rows in self._states.items()}
+        survey.indices = {name: np.concatenate(rows) for name, rows in self._indices.items()}
+        self._mounting.setdefault("device_type", survey.facts.get("device", "unknown"))
+        survey.mounting = Mounting(**self._mounting)
+        survey.migrated = dict(self._migrator.done)
+        return survey
+
+    def _state(self, position: int, message: Message) -> tuple[int, ...]:
+        state = _content(self._migrator.migrate(message))
+        if message.service == "roadCameraState":
+            self._mounting.setdefault("sensor", _name(state.sensor))
+        stamps = (state.timestampSof, state.timestampEof)
+        return (position, _bounded(message.mono_time_ns), state.frameId, *map(_bounded, stamps))
+
+    def _init_data(self, message: Message) -> None:
+        if self.survey.facts:
+            return
+        init = _content(message)
+        with reading("initData"):
+            facts = {
+                "device": _name(init.deviceType),
+                "dongle": str(init.dongleId),
+                "version": str(init.version),
+                "commit": str(init.gitCommit),
+                "branch": str(init.gitBranch),
+            }
+        self.survey.facts = {name: value for name, value in facts.items() if value}
+        self.survey.recorder = self._migrator.recorder = Recorder(init.deviceType.raw)
+
+    def _device_state(self, message: Message) -> None:
+        state = _content(self._migrator.migrate(message))
+        self._mounting.setdefault("device_type", _name(state.deviceType))
+
+    def _calibration(self, message: Message) -> None:
+        calibration = _content(self._migrator.migrate(message))
+        if "rpy_rad" in self._mounting:
+            return
+        with reading("liveCalibration"):
+            angles = [float(angle) for angle in calibration.rpyCalib]
+            heights = [float(height) for height in calibration.height]
+        if len(angles) == 3 and np.isfinite(angles).all():
+            self._mounting["rpy_rad"] = (angles[0], angles[1], angles[2])
+            if heights and np.isfinite(heights[0]) and heights[0] > 0:
+                self._mounting["height_m"] = heights[0]
+
+    def _car_params(self, message: Message) -> None:
+        if self.survey.car_params is None:
+            _content(message)
+            self.survey.car_params = message.data
+
+
+def _index(position: int, message: Message) -> tuple[int, ...] | None:
+    index = _content(message)
+    if index.type.raw != _FULL_HEVC:
+        return None
+    return (
+        position,
+        _bounded(message.mono_time_ns),
+        index.frameId,
+        _bounded(index.timestampSof),
+        _bounded(index.timestampEof),
+        index.segmentNum,
+        index.segmentId,
+        index.flags,
+        index.len,
+    )
+
+
+def _content(message: Message) -> Any:
+    return content(read_event(message.data, is_bounded=True))
+
+
+def _name(enumerant: Any) -> str:
+    """Return the name of an enumerant; ``unknown`` for one that is newer than our schema."""
+    try:
+        with reading("enumeration"):
+            return str(enumerant)
+    except MessageError:
+        return "unknown"
+
+
+def _bounded(value: int) -> int:
+    return min(value, _LARGEST)

@@ -1,0 +1,214 @@
+"""Drives of openpilot and sunnypilot: routes and segments, by name or by path.
+
+What a text may be is in `tools.drives.route_names`, where routes lie in
+`tools.drives.segment_files`. Segments that follow each other are one continuous drive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.drives.drive import Drive
+from tools.drives.open_drive import DriveOptions
+from tools.drives.route_names import RouteName, Selection, parse_route, split_selection
+from tools.drives.segment_files import (
+    SegmentFiles,
+    find_route,
+    holds_route,
+    missing_numbers,
+    segment_at,
+    segments_in,
+)
+from tools.errors import DriveError
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A route, and which of its segments are meant.
+
+    Attributes:
+        base: a text that leads to the route again.
+        route: its name, ``dongle|log id`` as far as it is known.
+        segments: in order.
+        selection: as it was written.
+        is_segment: `base` leads to a segment, not to a route.
+    """
+
+    base: str
+    route: str
+    segments: Sequence[SegmentFiles]
+    selection: Selection
+    is_segment: bool = False
+
+
+def expand(text: str, options: DriveOptions) -> list[str] | None:
+    """Return the drives that a text stands for; None: it is no route, segment or their directory.
+
+    Consecutive segments are one drive, unless `options.split` asks for each by itself.
+
+    Raises:
+        DriveError: a route or segment that is named is not there, or not whole.
+    """
+    found = _find(text, options)
+    if found is None:
+        return None
+    return [_name_again(one, run) for one in found for run in _runs(one.segments, options.split)]
+
+
+def open_drive(text: str, options: DriveOptions) -> Drive:
+    """Open one of the drives that `expand` returned.
+
+    Raises:
+        DriveError: see `tools.drives.segment_drive.SegmentDrive`.
+        MissingPackageError: likewise.
+    """
+    # Here, so that expanding names does not load what decodes.
+    from tools.drives.segment_drive import SegmentDrive, Source
+
+    found = _find(text, options) or []
+    if len(found) != 1 or len(found[0].segments) == 0:
+        raise DriveError(f"{text}: expected one openpilot drive, found {len(found)}; name one")
+    one = found[0]
+    logs = [segment.log(one.selection.selector) for segment in one.segments]
+    streams = ("road", "wideRoad", *(("driver",) if options.driver_camera else ()))
+    return SegmentDrive(Source(_display_name(one), one.segments, logs, streams))
+
+
+def _find(text: str, options: DriveOptions) -> list[_Found] | None:
+    path = Path(text)
+    if _exists(path):
+        return _at_path(text, path, Selection())
+    base, selection = split_selection(text)
+    if base and _exists(Path(base)):
+        return _at_path(base, Path(base), selection)
+    name = parse_route(base)
+    return None if name is None else _by_name(base, name, selection, options)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):
+        return False
+
+
+def _at_path(base: str, path: Path, selection: Selection) -> list[_Found] | None:
+    segment = segment_at(path)
+    if segment is not None:
+        if selection.text is not None:
+            raise DriveError(
+                f"{base}: expected a route to choose segments {selection.text} of, found one "
+                "segment; leave the numbers out"
+            )
+        return [_Found(base, segment.route, [segment], selection, is_segment=True)]
+    if not path.is_dir():
+        return None
+    routes = segments_in(path)
+    if not routes:
+        return None
+    if len(routes) > 1 and selection.text is not None:
+        raise DriveError(
+            f"{base}: expected one route to choose segments {selection.text} of, found "
+            f"{len(routes)}; name one of them, such as {path / min(routes)}"
+        )
+    return [
+        _choose(
+            base if len(routes) == 1 or not route else str(path / route), route, found, selection
+        )
+        for route, found in routes.items()
+    ]
+
+
+def _by_name(
+    base: str, name: RouteName, selection: Selection, options: DriveOptions
+) -> list[_Found] | None:
+    root = Path(name.root) if name.root is not None else options.data_dir or Path()
+    segments = find_route(root, name)
+    if not segments:
+        if holds_route(root, name):
+            # Of another kind, which is asked next.
+            return None
+        hint = "" if options.data_dir or name.root else "; say where routes lie with --data-dir"
+        raise DriveError(
+            f"{base}: expected segments of {name.text} in {root}, such as "
+            f"{root / f'{name.text}--0'}, found none{hint or '; check the name'}"
+        )
+    return [_choose(base, segments[0].route or name.text, segments, selection)]
+
+
+def _choose(
+    base: str, route: str, segments: Sequence[SegmentFiles], selection: Selection
+) -> _Found:
+    """Take the selected ones of a route's segments.
+
+    Raises:
+        DriveError: some are missing; all of them are named.
+    """
+    there = {segment.number or 0: segment for segment in segments}
+    numbers = _numbers(base, selection, there)
+    missing = missing_numbers(segments, numbers)
+    if missing:
+        runs = ", ".join(_range_text(run) for run in _consecutive(sorted(there)))
+        what = "segment" if len(missing) == 1 else "segments"
+        raise DriveError(
+            f"{base}: expected {what} {', '.join(map(str, missing))}, found {runs} only; fetch "
+            "what is missing, or name a range that is there"
+        )
+    return _Found(base, route, [there[number] for number in numbers], selection)
+
+
+def _numbers(base: str, selection: Selection, there: dict[int, SegmentFiles]) -> list[int]:
+    try:
+        numbers = selection.numbers(max(there) + 1)
+    except DriveError as error:
+        raise DriveError(f"{base}: {error}") from None
+    # A route of which only the end was fetched begins where it begins.
+    return numbers if selection.text is not None else [n for n in numbers if n >= min(there)]
+
+
+def _runs(segments: Sequence[SegmentFiles], split: bool) -> Iterator[list[SegmentFiles]]:
+    """Yield what is one drive each: segments whose numbers follow each other."""
+    run: list[SegmentFiles] = []
+    for segment in segments:
+        follows = bool(run) and run[-1].number is not None and segment.number == run[-1].number + 1
+        if run and (split or not follows):
+            yield run
+            run = []
+        run.append(segment)
+    yield run
+
+
+def _consecutive(numbers: Sequence[int]) -> Iterator[list[int]]:
+    run: list[int] = []
+    for number in numbers:
+        if run and number != run[-1] + 1:
+            yield run
+            run = []
+        run.append(number)
+    yield run
+
+
+def _range_text(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}:{numbers[-1] + 1}"
+
+
+def _name_again(found: _Found, run: Sequence[SegmentFiles]) -> str:
+    """Return a text that stands for exactly these segments."""
+    if found.is_segment:
+        return found.base + found.selection.suffix
+    base = found.base.rstrip("/")
+    numbers = [segment.number or 0 for segment in run]
+    mark = "--" if len(numbers) == 1 and parse_route(base) else "/"
+    return f"{base}{mark}{_range_text(numbers)}{found.selection.suffix}"
+
+
+def _display_name(found: _Found) -> str:
+    numbers = [segment.number for segment in found.segments]
+    if not found.route or None in numbers:
+        return Path(found.base).absolute().name if found.is_segment else found.base
+    known = [number for number in numbers if number is not None]
+    if len(known) == 1:
+        return f"{found.route}--{known[0]}"
+    return f"{found.route}/{_range_text(known)}"

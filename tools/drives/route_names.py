@@ -1,0 +1,127 @@
+"""Names of openpilot's routes and segments, as people write them; pure text, no files.
+
+::
+
+    [root/][dongle | _ or /]log id[--N or /N or /a:b[:c]][/selector]
+
+A log id has 20 characters: ``2023-07-27--13-01-19`` until 2024, ``000001d4--2648a9a404`` since.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+
+from tools.errors import DriveError
+
+DONGLE: Final = r"[0-9a-z]{16}"
+LOG_ID: Final = r"\d{4}-\d\d-\d\d--\d\d-\d\d-\d\d|[0-9a-f]{8}--[0-9a-z]{10}"
+# A week of driving: no route is longer, and a list of that many numbers is small.
+MAX_SEGMENTS: Final = 10_000
+_TAIL: Final = re.compile(
+    r"(?P<base>.*?)"
+    r"(?:(?:--|/)(?P<selection>-?\d+|-?\d*:-?\d*(?::-?\d*)?))?"
+    r"(?:/(?P<selector>[rqai]))?/*"
+)
+_ROUTE: Final = re.compile(
+    rf"(?:(?P<root>.*?)/)??(?:(?P<dongle>{DONGLE})[|_/])?(?P<log_id>{LOG_ID})"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which segments of a route, and which of its logs.
+
+    Attributes:
+        text: ``5``, ``-1``, ``2:6`` or ``0:10:2``, as Python counts; None: all there are.
+        selector: ``r`` the full log, ``q`` the small one, ``a`` and ``i`` the full one where there
+            is one.
+    """
+
+    text: str | None = None
+    selector: str = "r"
+
+    @property
+    def suffix(self) -> str:
+        """What follows the name of a route to name the selected log."""
+        return "" if self.selector == "r" else f"/{self.selector}"
+
+    def numbers(self, count: int) -> list[int]:
+        """Return the segments that are meant, of a route that has numbers up to ``count - 1``.
+
+        A stated end may lie beyond: then the numbers do, too, and are missed by name.
+
+        Raises:
+            DriveError: it selects nothing; the caller says of what.
+        """
+        if self.text is None:
+            return list(range(count))
+        parts = [int(part) if part else None for part in self.text.split(":")]
+        if any(part is not None and abs(part) > MAX_SEGMENTS for part in parts):
+            raise DriveError(f"expected segments up to {MAX_SEGMENTS}, found {self.text}")
+        from_end = [part + count if part is not None and part < 0 else part for part in parts]
+        start, stop = (*from_end[:2], None)[:2]
+        if len(parts) == 1:
+            numbers = [start or 0]
+        else:
+            step = parts[2] if len(parts) == 3 and parts[2] is not None else 1
+            if step == 0:
+                raise DriveError(f"expected a step other than 0, found {self.text}")
+            first, end = (0, count) if step > 0 else (count - 1, -1)
+            numbers = list(
+                range(first if start is None else start, end if stop is None else stop, step)
+            )
+        if not numbers or min(numbers) < 0:
+            raise DriveError(
+                f"expected segments of 0 to {count - 1}, found {self.text}, which selects none; "
+                "correct the range"
+            )
+        return numbers
+
+
+@dataclass(frozen=True, slots=True)
+class RouteName:
+    """A route by name.
+
+    Attributes:
+        root: directory written before the name; None: where routes lie is not said.
+        dongle: 16 characters of the device; None where the name has none.
+        log_id: 20 characters.
+    """
+
+    root: str | None
+    dongle: str | None
+    log_id: str
+
+    @property
+    def text(self) -> str:
+        """The canonical name, without the root."""
+        return f"{self.dongle}|{self.log_id}" if self.dongle else self.log_id
+
+
+def split_selection(text: str) -> tuple[str, Selection]:
+    """Return what precedes the segments and the selector at the end of a text, and those.
+
+    ``X/2:5/q`` is ``X`` and ``2:5`` of the small logs; slashes at the end mean nothing.
+    """
+    # A log id ends in "--" and ten characters that may all be digits: it is no segment.
+    whole = _ROUTE.fullmatch(text.rstrip("/"))
+    if whole is not None:
+        return text.rstrip("/"), Selection()
+    match = _TAIL.fullmatch(text)
+    if match is None:
+        return text, Selection()
+    selection, base = match["selection"], match["base"]
+    if selection is not None and _ROUTE.fullmatch(f"{base}--{selection}"):
+        base, selection = f"{base}--{selection}", None
+    return base, Selection(selection, match["selector"] or "r")
+
+
+def parse_route(text: str) -> RouteName | None:
+    """Return the route that a text without segments names; None if it names none."""
+    match = _ROUTE.fullmatch(text)
+    if match is None:
+        return None
+    root = match["root"]
+    return RouteName("/" if root == "" else root, match["dongle"], match["log_id"])

@@ -1,0 +1,262 @@
+"""A drive of one or more segments that follow each other: their logs and videos as moments."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frames import Frame, FrameFormat
+from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
+from tools.drives.encode_index import Placed, VideoFile, place_frames
+from tools.drives.hevc_frames import HevcReader, scan_hevc
+from tools.drives.log_events import merged_messages
+from tools.drives.log_survey import LogSurvey, survey_logs
+from tools.drives.migrations import Migrator
+from tools.drives.moment_plan import plan_moments
+from tools.drives.segment_files import VIDEO_NAMES, SegmentFiles
+from tools.errors import DriveError
+
+logger = logging.getLogger(__name__)
+
+# Enters the identity: raised when the same files yield other moments than before.
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What a drive is made of.
+
+    Attributes:
+        name: what users call it.
+        segments: in order.
+        logs: one for each segment.
+        streams: cameras that are wanted.
+    """
+
+    name: str
+    segments: Sequence[SegmentFiles]
+    logs: Sequence[Path]
+    streams: Sequence[str]
+
+
+class SegmentDrive:
+    """Implements `tools.drives.drive.Drive`.
+
+    Reads all logs and the bytes of all videos once when it is opened, and decodes nothing but the
+    first picture of each video.
+
+    Args:
+        source: what to open.
+
+    Raises:
+        DriveError: neither road nor wide video is there, a file cannot be read, the videos of a
+            camera differ in size, or a video does not belong to its log.
+        MissingPackageError: PyAV or the codec of a log is not installed.
+    """
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._survey = survey_logs(source.logs)
+        numbers = _numbers(source.segments, self._survey)
+        self._files: dict[str, list[VideoFile]] = {}
+        for stream in source.streams:
+            paths = [one.files.get(VIDEO_NAMES[stream]) for one in source.segments]
+            if any(paths):
+                self._files[stream] = [
+                    VideoFile(number, scan_hevc(path) if path else None)
+                    for number, path in zip(numbers, paths, strict=True)
+                ]
+        if not {"road", "wideRoad"} & set(self._files):
+            raise DriveError(
+                f"{source.segments[0].path}: expected {VIDEO_NAMES['road']} or "
+                f"{VIDEO_NAMES['wideRoad']}, found "
+                f"{', '.join(sorted(source.segments[0].files))}; fetch the videos of the drive"
+            )
+        placed = {name: self._place(name, files) for name, files in self._files.items()}
+        self._readers: dict[tuple[str, int], HevcReader] = {}
+        try:
+            self._formats = {name: self._format_of(name) for name in self._files}
+        finally:
+            # Until somebody asks for moments, nothing is held open.
+            self.close()
+        main = "road" if "road" in self._files else "wideRoad"
+        self._plan = plan_moments({name: one.frames for name, one in placed.items()}, main)
+        if not len(self._plan):
+            raise DriveError(
+                f"{source.segments[0].path}: expected camera states or EncodeIdx events for its "
+                "videos, found none in the log; fetch the log again"
+            )
+        self._buffers = {
+            name: [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
+            for name, layout in self._formats.items()
+        }
+        self.info = self._describe(placed)
+
+    def moments(self, first: int = 0) -> Iterator[Moment]:
+        """Yield the moments from number `first` on; see `tools.drives.drive.Drive`."""
+        plan = self._plan
+        begin_ns = int(plan.cuts_ns[first - 1]) if 0 < first <= len(plan) else None
+        messages = self._messages_after(begin_ns)
+        pending = next(messages, None)
+        for index in range(first, len(plan)):
+            cut_ns = int(plan.cuts_ns[index])
+            heard: list[Message] = []
+            while pending is not None and pending.mono_time_ns <= cut_ns:
+                heard.append(pending)
+                pending = next(messages, None)
+            yield Moment(index, tuple(heard), self._frames(index))
+
+    def close(self) -> None:
+        """Release decoders and files."""
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def _place(self, stream: str, files: list[VideoFile]) -> Placed:
+        survey = self._survey
+        placed = place_frames(survey.states[stream], survey.indices[stream], files)
+        for position, trusted in enumerate(placed.trusted):
+            index = files[position].index
+            if index is not None:
+                files[position] = replace(files[position], index=replace(index, trusted=trusted))
+        return placed
+
+    def _format_of(self, stream: str) -> FrameFormat:
+        """Return the layout of a camera's frames, by the first picture of each file.
+
+        A picture that does not decode is left to `moments`, unless it is the very first one.
+        """
+        layout: FrameFormat | None = None
+        described = ""
+        for position, file in enumerate(self._files[stream]):
+            if file.index is None:
+                continue
+            try:
+                found = self._reader(stream, position).format_of(0)
+            except DriveError:
+                if layout is None:
+                    raise
+                continue
+            if layout is not None and found != layout:
+                raise DriveError(
+                    f"{file.index.path}: expected pictures of {layout.width}x{layout.height} as in "
+                    f"{described}, found {found.width}x{found.height}; play the segments one by one"
+                )
+            layout, described = found, str(file.index.path)
+        if layout is None:
+            raise AssertionError(stream)
+        return layout
+
+    def _messages_after(self, begin_ns: int | None) -> Iterator[Message]:
+        """Yield the messages later than a time, migrated; logs that end before it are not read."""
+        skipped = 0
+        if begin_ns is not None:
+            times = self._survey.last_times_ns
+            while skipped < len(times) - 1 and max(times[: skipped + 1]) <= begin_ns:
+                skipped += 1
+        migrator = Migrator(self._survey.recorder)
+        for message in merged_messages(self._source.logs[skipped:]):
+            if begin_ns is not None and message.mono_time_ns <= begin_ns:
+                continue
+            yield migrator.migrate(message) if self._survey.migrated else message
+
+    def _frames(self, index: int) -> dict[str, Frame]:
+        frames: dict[str, Frame] = {}
+        for stream, rows in self._plan.frames.items():
+            if not self._plan.present[stream][index]:
+                continue
+            row = rows[index]
+            layout = self._formats[stream]
+            data = self._buffers[stream][index % KEPT_MOMENTS]
+            self._read(stream, int(row["segment"]), int(row["picture"]), data)
+            frames[stream] = Frame(
+                data, layout, int(row["frame_id"]), int(row["sof_ns"]), int(row["eof_ns"])
+            )
+        return frames
+
+    def _read(self, stream: str, position: int, picture: int, target: NDArray[np.uint8]) -> None:
+        self._reader(stream, position).read(picture, target, self._formats[stream])
+
+    def _reader(self, stream: str, position: int) -> HevcReader:
+        """Return the reader of a file, and close those of the same camera before it."""
+        reader = self._readers.get((stream, position))
+        if reader is None:
+            for key in [key for key in self._readers if key[0] == stream]:
+                self._readers.pop(key).close()
+            index = self._files[stream][position].index
+            assert index is not None
+            reader = self._readers[stream, position] = HevcReader(index)
+        return reader
+
+    def _describe(self, placed: dict[str, Placed]) -> DriveInfo:
+        source, survey, plan = self._source, self._survey, self._plan
+        without = [
+            f"{int((~plan.present[name]).sum())} of {name}"
+            for name in plan.frames
+            if not plan.present[name].all()
+        ]
+        notes = [note for one in placed.values() for note in one.notes]
+        facts = {
+            "segments": _span_text(source.segments),
+            "logs": ", ".join(sorted({path.name.rpartition("--")[2] for path in source.logs})),
+            "cameras": ", ".join(
+                f"{name} {layout.width}x{layout.height}" for name, layout in self._formats.items()
+            ),
+            **survey.facts,
+            "sensor": survey.mounting.sensor,
+            "migrated": ", ".join(f"{n} {name}" for name, n in sorted(survey.migrated.items())),
+            "moments without a picture": ", ".join(without),
+            "placement": "; ".join(notes),
+        }
+        if notes:
+            logger.warning("%s: %s", source.name, facts["placement"])
+        return DriveInfo(
+            name=source.name,
+            kind="openpilot",
+            identity=self._identity(),
+            formats=dict(self._formats),
+            cameras=None,
+            mounting=survey.mounting,
+            moments=len(plan),
+            rate_hz=plan.rate_hz,
+            car_params=survey.car_params,
+            facts={name: value for name, value in facts.items() if value},
+        )
+
+    def _identity(self) -> str:
+        """Hash what decides the moments: the contents of the files, not where they lie."""
+        digest = hashlib.sha256(f"openpilot drive {_VERSION}".encode())
+        for position, log in enumerate(self._source.logs):
+            with log.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+            for stream, files in sorted(self._files.items()):
+                index = files[position].index
+                digest.update(stream.encode() + (index.sha256 if index else b"\0"))
+        return digest.hexdigest()
+
+
+def _span_text(segments: Sequence[SegmentFiles]) -> str:
+    first = str(segments[0].path)
+    return first if len(segments) == 1 else f"{len(segments)}, {first} to {segments[-1].path}"
+
+
+def _numbers(segments: Sequence[SegmentFiles], survey: LogSurvey) -> list[int]:
+    """Return the segmentNum of each segment: its name's, or what its log says most often."""
+    numbers: list[int] = []
+    for position, segment in enumerate(segments):
+        spoken_of: Counter[int] = Counter()
+        for rows in survey.indices.values():
+            spoken_of.update(rows["number"][rows["segment"] == position].tolist())
+        likely = spoken_of.most_common(1)
+        numbers.append(
+            segment.number if segment.number is not None else likely[0][0] if likely else position
+        )
+    return numbers

@@ -1,0 +1,236 @@
+"""Finds the files of openpilot's segments on disk, in the layouts in which people keep them.
+
+::
+
+    <root>/<dongle>|<log id>--N/rlog.zst      <root>/<dongle>/<log id>/N/rlog.zst
+    <root>/<log id>--N/rlog.zst               <root>/<dongle>|<log id>/N/rlog.zst
+    <root>/<dongle>/<log id>--N/rlog.zst      <root>/<log id>/N/rlog.zst
+    <root>/<dongle>_<log id>--N--rlog.zst     any of these with _ in place of |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from tools.drives.route_names import DONGLE, LOG_ID, RouteName
+from tools.errors import DriveError
+
+RLOG_NAMES: Final = ("rlog.zst", "rlog.bz2", "rlog")
+QLOG_NAMES: Final = ("qlog.zst", "qlog.bz2", "qlog")
+VIDEO_NAMES: Final[Mapping[str, str]] = {
+    "road": "fcamera.hevc",
+    "wideRoad": "ecamera.hevc",
+    "driver": "dcamera.hevc",
+}
+FILE_NAMES: Final = (*RLOG_NAMES, *QLOG_NAMES, *VIDEO_NAMES.values(), "qcamera.ts")
+
+_SEGMENT: Final = re.compile(
+    rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})--(?P<number>\d{{1,4}})"
+    rf"(?:--(?P<file>{'|'.join(map(re.escape, FILE_NAMES))}))?"
+)
+_ROUTE: Final = re.compile(rf"(?:(?P<dongle>{DONGLE})[|_])?(?P<log_id>{LOG_ID})")
+_NUMBER: Final = re.compile(r"\d{1,4}")
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFiles:
+    """What there is of one segment.
+
+    Attributes:
+        path: its directory; what the names of its files begin with where it has none.
+        number: in the route; None where the path does not say.
+        route: ``dongle|log id`` as far as the path says; empty where it does not.
+        files: name of ``FILE_NAMES`` -> path.
+    """
+
+    path: Path
+    number: int | None
+    route: str
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+    def log(self, selector: str) -> Path:
+        """Return the log that a selector asks for.
+
+        Raises:
+            DriveError: there is none; says what there is.
+        """
+        wanted = {"r": RLOG_NAMES, "q": QLOG_NAMES}.get(selector, RLOG_NAMES + QLOG_NAMES)
+        for name in wanted:
+            if name in self.files:
+                return self.files[name]
+        hint = ""
+        if any(name in self.files for name in QLOG_NAMES):
+            hint = "; for the small log, which lacks most messages, add /q"
+        raise DriveError(
+            f"{self.path}: expected a log, one of {', '.join(wanted)}, found "
+            f"{', '.join(sorted(self.files)) or 'none of the files of a segment'}{hint}"
+        )
+
+
+def segment_at(path: Path) -> SegmentFiles | None:
+    """Return the segment whose directory, or one of whose files, lies at `path`."""
+    try:
+        if path.is_dir():
+            return _directory(path)
+        if path.is_file():
+            return _segment_of_file(path)
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return None
+
+
+def segments_in(directory: Path) -> dict[str, list[SegmentFiles]]:
+    """Return the segments below a directory by route, in order; ``""`` is of routes without name.
+
+    Raises:
+        DriveError: the directory cannot be read.
+    """
+    try:
+        found = list(_below(directory))
+    except OSError as error:
+        raise _unreadable(directory, error) from error
+    routes: dict[str, dict[int, SegmentFiles]] = {}
+    for segment in found:
+        if segment.number is not None:
+            # The same segment twice: the layout that was looked at first.
+            routes.setdefault(segment.route, {}).setdefault(segment.number, segment)
+    return {
+        route: [segments[number] for number in sorted(segments)]
+        for route, segments in sorted(routes.items())
+    }
+
+
+def find_route(root: Path, name: RouteName) -> list[SegmentFiles]:
+    """Return the segments of a route that lie below `root`, in order; empty where there are none.
+
+    Raises:
+        DriveError: the name has no dongle and several devices have that log id; or `root` cannot
+            be read.
+    """
+    found: dict[str, dict[int, SegmentFiles]] = {}
+    for place in _places(root, name):
+        for route, segments in segments_in(place).items():
+            dongle, _, log_id = route.rpartition("|")
+            if log_id != name.log_id or (name.dongle and dongle not in ("", name.dongle)):
+                continue
+            numbered = found.setdefault(dongle or name.dongle or "", {})
+            for segment in segments:
+                numbered.setdefault(segment.number or 0, segment)
+    if len(found) > 1:
+        dongles = ", ".join(dongle or "(none)" for dongle in sorted(found))
+        raise DriveError(
+            f"{root}: expected one device with the route {name.text}, found {dongles}; write the "
+            "dongle before the log id"
+        )
+    return [numbered[n] for numbered in found.values() for n in sorted(numbered)]
+
+
+def missing_numbers(segments: Sequence[SegmentFiles], wanted: Sequence[int]) -> list[int]:
+    """Return which of the wanted numbers are not there."""
+    there = {segment.number for segment in segments}
+    return [number for number in wanted if number not in there]
+
+
+def holds_route(root: Path, name: RouteName) -> bool:
+    """Tell whether something of the name lies there, of whatever kind."""
+    return any(_ROUTE.fullmatch(place.name) for place in _places(root, name))
+
+
+def _places(root: Path, name: RouteName) -> list[Path]:
+    """Return the directories that exist in which segments of a route may lie."""
+    try:
+        parents = [root]
+        if name.dongle is not None:
+            parents.append(root / name.dongle)
+        elif root.is_dir():
+            parents += [one for one in sorted(root.iterdir()) if re.fullmatch(DONGLE, one.name)]
+        places: list[Path] = []
+        for parent in parents:
+            children = sorted(parent.iterdir()) if parent.is_dir() else []
+            places += [parent, *(child for child in children if _is_route(child, name))]
+        return [place for place in places if place.is_dir()]
+    except OSError as error:
+        raise _unreadable(root, error) from error
+
+
+def _is_route(path: Path, name: RouteName) -> bool:
+    match = _ROUTE.fullmatch(path.name)
+    if match is None or match["log_id"] != name.log_id:
+        return False
+    return not (name.dongle and match["dongle"] and match["dongle"] != name.dongle)
+
+
+def _below(directory: Path) -> Iterator[SegmentFiles]:
+    """Yield directories of segments first, then segments whose files lie side by side."""
+    flat: dict[str, dict[str, Path]] = {}
+    for entry in sorted(directory.iterdir()):
+        match = _SEGMENT.fullmatch(entry.name)
+        if match is not None and match["file"]:
+            if entry.is_file():
+                prefix = entry.name.removesuffix(f"--{match['file']}")
+                flat.setdefault(prefix, {})[match["file"]] = entry
+        elif (match or _NUMBER.fullmatch(entry.name)) and entry.is_dir():
+            segment = _directory(entry)
+            if segment is not None:
+                yield segment
+    for prefix, files in flat.items():
+        match = _SEGMENT.fullmatch(prefix)
+        if match is not None:
+            name = _joined(match["dongle"] or _dongle_of(directory), match["log_id"])
+            yield SegmentFiles(directory / prefix, int(match["number"]), name, files)
+
+
+def _directory(path: Path) -> SegmentFiles | None:
+    files = {name: path / name for name in FILE_NAMES if (path / name).is_file()}
+    if not files:
+        return None
+    # ".", ".." and links: the name of the directory itself is what is parsed.
+    absolute = path.absolute() if path.name not in ("", "..") else path.resolve()
+    match = _SEGMENT.fullmatch(absolute.name)
+    if match is not None and not match["file"]:
+        dongle = match["dongle"] or _dongle_of(absolute.parent)
+        return SegmentFiles(path, int(match["number"]), _joined(dongle, match["log_id"]), files)
+    if _NUMBER.fullmatch(absolute.name):
+        return SegmentFiles(path, int(absolute.name), _route_of(absolute.parent), files)
+    return SegmentFiles(path, None, "", files)
+
+
+def _segment_of_file(path: Path) -> SegmentFiles | None:
+    if path.name in FILE_NAMES:
+        return _directory(path.parent)
+    match = _SEGMENT.fullmatch(path.name)
+    if match is None or not match["file"]:
+        return None
+    prefix = path.name.removesuffix(f"--{match['file']}")
+    for segment in _below(path.parent):
+        if segment.path == path.parent / prefix:
+            return segment
+    return None
+
+
+def _route_of(directory: Path) -> str:
+    """Return the route that a directory of numbered segments belongs to, by its name."""
+    absolute = directory.absolute()
+    match = _ROUTE.fullmatch(absolute.name)
+    if match is None:
+        return ""
+    return _joined(match["dongle"] or _dongle_of(absolute.parent), match["log_id"])
+
+
+def _dongle_of(directory: Path) -> str | None:
+    name = directory.absolute().name
+    return name if re.fullmatch(DONGLE, name) else None
+
+
+def _joined(dongle: str | None, log_id: str) -> str:
+    return f"{dongle}|{log_id}" if dongle else log_id
+
+
+def _unreadable(path: Path, error: OSError) -> DriveError:
+    return DriveError(
+        f"{path}: expected a readable directory, found {error.strerror or error}; check the path"
+    )

@@ -1,0 +1,235 @@
+"""Any video as a drive: its frames, and the messages of a car and a camera that it lacks.
+
+A video has no calibration and no car around it. The camera is a pinhole of 0.9 widths focal length
+(or what the options say), level and 1.22 m over the road. Car state comes from telemetry, else the
+car goes straight on at 20 m/s. Every frame becomes a moment, and of a video of 40 frames/s or more
+every n-th; with a rate, the frame nearest to each multiple of its interval does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from cereal.frames import Frame, nv12_format
+from modeld.calibration import DeviceCameras
+from tools.drives.comma2k19 import read_comma2k19
+from tools.drives.comma2k19_files import telemetry_files
+from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
+from tools.drives.open_drive import DriveOptions
+from tools.errors import DriveError, UsageError
+from tools.lib.camera import stand_in_camera
+from tools.lib.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock, Mounting
+from tools.lib.telemetry import Telemetry, constant_telemetry, read_telemetry
+from tools.lib.video import Video, VideoFrame, VideoInfo
+
+MODEL_HZ = 20
+# Faster, and frames would have to be moved to later times than those they were asked for.
+MAX_RATE_HZ = 1e9 / MIN_INTERVAL_NS
+# Counts in the identity of drives: changes whenever the same options yield other moments.
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class VideoDrive:
+    """A video file as a drive.
+
+    Attributes:
+        info: what is known of it; ``moments`` as far as the header tells.
+    """
+
+    info: DriveInfo
+    _path: Path
+    _telemetry: Telemetry
+    _rate_hz: float | None
+    _open: list[Video] = field(default_factory=list)
+
+    def moments(self, first: int = 0) -> Iterator[Moment]:
+        """Yield the moments from number `first` on.
+
+        Everything before is decoded too: frames are only exact when counted from the start.
+
+        Raises:
+            VideoError: the video is damaged or ends before its header says; what precedes was
+                yielded.
+            TelemetryError: the video has ended before its telemetry starts.
+        """
+        layout = self.info.formats["road"]
+        buffers = [np.zeros(layout.size, np.uint8) for _ in range(KEPT_MOMENTS)]
+        clock, messages = FrameClock(), DriveMessages(self.info.mounting)
+        self.close()
+        with Video(self._path) as video:
+            self._open.append(video)
+            time_s = 0.0
+            for index, (time_s, picture) in enumerate(self._chosen(video)):
+                times = clock.stamp(index, time_s)
+                # Of skipped frames too: when a slow message is due depends on all before.
+                sent = [
+                    Message(name, times.eof_ns if name == "roadCameraState" else times.sof_ns, data)
+                    for name, data in messages.for_frame(times, self._telemetry.at(time_s))
+                ]
+                if index < first:
+                    continue
+                buffer = buffers[index % KEPT_MOMENTS]
+                picture.write_nv12(buffer, layout)
+                frame = Frame(buffer, layout, index, times.sof_ns, times.eof_ns)
+                yield Moment(index, tuple(sent), {"road": frame})
+            if _end_s(video.info) is None:
+                self._telemetry.check_covers(self._path.name, time_s)
+
+    def close(self) -> None:
+        """Release the decoder."""
+        while self._open:
+            self._open.pop().close()
+
+    def _chosen(self, video: Video) -> Iterator[tuple[float, VideoFrame]]:
+        """Yield (time in s from the first frame, frame) of each moment."""
+        if self._rate_hz is not None:
+            return resample(video.frames(), self._rate_hz)
+        stride = _stride(video.info)
+        return ((f.time_s, f) for f in video.frames() if f.index % stride == 0)
+
+
+def expand(text: str, options: DriveOptions) -> list[str] | None:  # noqa: ARG001 - of all kinds
+    """Return the file itself; None for directories and what does not exist."""
+    return [text] if Path(text).is_file() else None
+
+
+def open_drive(text: str, options: DriveOptions) -> VideoDrive:
+    """Open a video.
+
+    Raises:
+        UsageError: a focal length or a rate that cannot be.
+        VideoError: no readable video.
+        TelemetryError: no readable telemetry, or none of its times is one of the video's.
+    """
+    path = Path(text)
+    _check_rate(options.rate_hz)
+    with Video(path) as video:
+        header = video.info
+    camera = stand_in_camera(header.width, header.height, options.focal_px)
+    telemetry = open_telemetry(options.telemetry)
+    end_s = _end_s(header)
+    if end_s is not None:
+        telemetry.check_covers(path.name, end_s)
+    mounting = Mounting()
+    stride = _stride(header)
+    info = DriveInfo(
+        name=path.name,
+        kind="video",
+        identity=_identity(path, options),
+        formats={"road": nv12_format(header.width, header.height)},
+        cameras=DeviceCameras(road=camera, wide=None),
+        mounting=mounting,
+        moments=_count(header, options.rate_hz),
+        rate_hz=header.fps / stride if options.rate_hz is None else options.rate_hz,
+        facts={
+            "video": f"{path.name}, {header.width}x{header.height}, {header.fps:g} frames/s"
+            + _describe_choice(stride, options.rate_hz),
+            "camera": _describe_camera(header.width, camera.focal_px, options, mounting),
+            "car state": options.telemetry.name if options.telemetry else "constant, straight on",
+        },
+    )
+    return VideoDrive(info, path, telemetry, options.rate_hz)
+
+
+def open_telemetry(path: Path | None) -> Telemetry:
+    """Read a telemetry CSV or a comma2k19 segment; None: the car goes straight on.
+
+    Raises:
+        TelemetryError: it cannot be read or is neither.
+    """
+    if path is None:
+        return constant_telemetry()
+    return read_comma2k19(path).telemetry() if path.is_dir() else read_telemetry(path)
+
+
+def resample(frames: Iterator[VideoFrame], rate_hz: float) -> Iterator[tuple[float, VideoFrame]]:
+    """Yield the frame nearest to each of the times k / rate, up to that of the last frame.
+
+    The nearest, not the last before: it is at most half a frame interval away and neither early nor
+    late on average, so that pictures agree with the car state of the same time. Of two equally near
+    ones, the earlier. A video slower than the rate has frames that come again.
+
+    Args:
+        frames: in presentation order, times from 0.
+        rate_hz: above 0.
+    """
+    before: VideoFrame | None = None
+    index = 0
+    for frame in frames:
+        # k / rate and a container's times are rounded: a nanosecond is a tie, and still the end.
+        while index / rate_hz <= frame.time_s + 1e-9:
+            time_s = index / rate_hz
+            is_nearer = before is None or frame.time_s - time_s < time_s - before.time_s - 1e-9
+            yield time_s, frame if is_nearer or before is None else before
+            index += 1
+        before = frame
+
+
+def _check_rate(rate_hz: float | None) -> None:
+    if rate_hz is not None and not 0.0 < rate_hz <= MAX_RATE_HZ:
+        raise UsageError(
+            f"--rate: expected frames/s above 0 and at most {MAX_RATE_HZ:g}, found {rate_hz:g}; "
+            f"models are trained on {MODEL_HZ}"
+        )
+
+
+def _stride(header: VideoInfo) -> int:
+    """Take every n-th frame, so that the rate is the lowest that is at least the model's."""
+    return max(1, int(header.fps // MODEL_HZ))
+
+
+def _count(header: VideoInfo, rate_hz: float | None) -> int | None:
+    if not header.frame_count:
+        return None
+    if rate_hz is None:
+        return -(-header.frame_count // _stride(header))
+    return math.floor((header.frame_count - 1) / header.fps * rate_hz + 1e-6) + 1
+
+
+def _end_s(header: VideoInfo) -> float | None:
+    """Return the last frame's time, as far as the header tells."""
+    if header.frame_count:
+        return (header.frame_count - 1) / header.fps
+    return header.duration_s or None
+
+
+def _describe_choice(stride: int, rate_hz: float | None) -> str:
+    if rate_hz is not None:
+        return f", the frame nearest to each multiple of {1e3 / rate_hz:g} ms"
+    return f", every {stride}th frame" if stride > 1 else ""
+
+
+def _describe_camera(width: int, focal_px: float, options: DriveOptions, mounting: Mounting) -> str:
+    given = "given" if options.focal_px is not None else "assumed: the video has no calibration"
+    field_of_view = 2.0 * math.degrees(math.atan(width / 2 / focal_px))
+    return (
+        f"focal length {focal_px:g} px ({field_of_view:.0f} degrees, {given}), "
+        f"level, {mounting.height_m:g} m over the road; also stands in for the wide camera"
+    )
+
+
+def _identity(path: Path, options: DriveOptions) -> str:
+    """Return the digest of everything that decides what the drive yields."""
+    digest = hashlib.sha256(
+        f"video {VERSION} focal {options.focal_px!r} rate {options.rate_hz!r}".encode()
+    )
+    files = [path]
+    if options.telemetry is not None:
+        is_directory = options.telemetry.is_dir()
+        files += telemetry_files(options.telemetry) if is_directory else [options.telemetry]
+    for file in files:
+        try:
+            with file.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "sha256").digest())
+        except OSError as error:
+            raise DriveError(
+                f"{file}: expected a readable file, found: {error.strerror}; check the path"
+            ) from error
+    return digest.hexdigest()

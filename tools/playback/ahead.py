@@ -1,0 +1,116 @@
+"""Decoding overlaps inference: the moments of a drive, read by a thread a few ahead.
+
+``with ahead(drive) as moments:`` iterates like ``drive.moments()``. What the drive raises is raised
+where its moment would have come. When the block ends, for whatever reason, the thread has ended.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tools.drives.drive import KEPT_MOMENTS, Drive, Moment
+
+# Held at once: those in the queue, one that waits for a place in it, one in use, and the drive
+# writes to the buffers of the next one. Together they stay below what a drive keeps.
+DEPTH = 4
+assert DEPTH + 3 <= KEPT_MOMENTS
+
+
+class _Queue:
+    """A bounded queue of moments that either end can close."""
+
+    def __init__(self, depth: int) -> None:
+        self._depth = depth
+        self._changed = threading.Condition()
+        self._moments: deque[Moment] = deque()
+        self._error: BaseException | None = None
+        self._is_finished = False
+        self._is_stopped = False
+
+    def put(self, moment: Moment) -> bool:
+        """Append when there is room; False when nobody reads any more."""
+        with self._changed:
+            while len(self._moments) >= self._depth and not self._is_stopped:
+                self._changed.wait()
+            if self._is_stopped:
+                return False
+            self._moments.append(moment)
+            self._changed.notify_all()
+            return True
+
+    def finish(self, error: BaseException | None) -> None:
+        """Say that no more moments come, and why if it is not the end of the drive."""
+        with self._changed:
+            self._error, self._is_finished = error, True
+            self._changed.notify_all()
+
+    def stop(self) -> None:
+        """Say that nobody reads any more."""
+        with self._changed:
+            self._is_stopped = True
+            self._moments.clear()
+            self._changed.notify_all()
+
+    def get(self) -> Moment | None:
+        """Return the next moment, None at the end.
+
+        Raises:
+            BaseException: what the drive raised, once, after the moments that precede it.
+        """
+        with self._changed:
+            while not self._moments and not self._is_finished:
+                self._changed.wait()
+            if self._moments:
+                moment = self._moments.popleft()
+                self._changed.notify_all()
+                return moment
+            error, self._error = self._error, None
+        if error is not None:
+            raise error
+        return None
+
+
+@contextmanager
+def ahead(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Iterator[Moment]]:
+    """Read a drive in a thread; at most `depth` moments wait to be taken.
+
+    Args:
+        drive: an open drive; nobody else uses it within the block.
+        first: number of the first moment.
+        depth: 1 to ``DEPTH``.
+
+    Raises:
+        ToolError: within the block, from the iterator: what the drive raised.
+    """
+    assert 1 <= depth <= DEPTH
+    queue = _Queue(depth)
+    # A daemon, so that an interrupt between its start and the block below keeps no process alive.
+    thread = threading.Thread(
+        target=_read, args=(drive, first, queue), name="drive-ahead", daemon=True
+    )
+    thread.start()
+    try:
+        yield iter(queue.get, None)
+    finally:
+        queue.stop()
+        thread.join()
+
+
+def _read(drive: Drive, first: int, queue: _Queue) -> None:
+    moments = drive.moments(first)
+    error: BaseException | None = None
+    try:
+        for moment in moments:
+            if not queue.put(moment):
+                break
+    except BaseException as raised:  # noqa: BLE001 - raised again in the thread that plays
+        error = raised
+    finally:
+        # A generator left to the collector would close its files in some other thread, later.
+        close = getattr(moments, "close", None)
+        if close is not None:
+            close()
+        queue.finish(error)

@@ -1,0 +1,185 @@
+"""Several drives, several models: one log for each pair, kept when it is finished.
+
+In the output directory a pair's log is ``MODEL/DRIVE.rlog.zst``, with its frame table, its pictures
+and, written last, its provenance beside it. What is finished is not done again. A drive that
+cannot be read does not keep the others from being done.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cereal.errors import CerealError
+from modeld.daemon import StepResult
+from modeld.errors import ModeldError
+from tools.drives.drive import DriveInfo, Moment
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.errors import ToolError
+from tools.lib.report import MAX_PICTURES
+from tools.playback.model import LoadedModel, check_fits
+from tools.playback.pictures import FramePictures, load_pictures, pictures_path, save_pictures
+from tools.playback.provenance import Asked, is_finished, remove_outcome, write_provenance
+from tools.playback.result import DriveResult, read_result
+from tools.playback.run_drive import OnMoment, PlaybackOptions, run_drive
+
+# What a single drive may fail with while the others go on. A device that fails, a full disk and an
+# interrupt are not among them: they would fail the next drive, too.
+DRIVE_ERRORS = (ToolError, ModeldError, CerealError)
+DriveFailure = ToolError | ModeldError | CerealError
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A drive that could be opened.
+
+    Attributes:
+        text: what opens it.
+        info: what is known of it.
+        name: of its files.
+    """
+
+    text: str
+    info: DriveInfo
+    name: str
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to be played.
+
+    Attributes:
+        drives: those that could be opened, in the order asked for.
+        errors: one line for each thing that went wrong so far.
+    """
+
+    drives: list[Planned] = field(default_factory=list)
+    errors: list[DriveFailure] = field(default_factory=list)
+
+
+def plan_drives(texts: Sequence[str], options: DriveOptions) -> Plan:
+    """Open every drive once, to know its name, its length and what it is made of."""
+    plan = Plan()
+    for text in texts:
+        try:
+            expanded = expand_drives([text], options)
+        except DRIVE_ERRORS as error:
+            plan.errors.append(error)
+            continue
+        for one in expanded:
+            try:
+                drive = open_drive(one, options)
+                drive.close()
+            except DRIVE_ERRORS as error:
+                plan.errors.append(error)
+            else:
+                plan.drives.append(Planned(one, drive.info, file_name(drive.info.name)))
+    names = [planned.name for planned in plan.drives]
+    plan.drives = [
+        replace(one, name=f"{one.name}-{one.info.identity[:8]}")
+        if names.count(one.name) > 1
+        else one
+        for one in plan.drives
+    ]
+    return plan
+
+
+def file_name(name: str) -> str:
+    """Return a name of a drive or a model as the name of a file, without separators."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "_", name).lstrip(".")[:100] or "_"
+
+
+def model_names(models: Sequence[LoadedModel]) -> list[str]:
+    """Return the name of each model's directory: the artifact's, told apart where it repeats."""
+    stems = [file_name(model.path.stem) for model in models]
+    return [
+        f"{stem}-{model.artifact.sha256[:8]}" if stems.count(stem) > 1 else stem
+        for stem, model in zip(stems, models, strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What all pairs have in common.
+
+    Attributes:
+        directory: of the output; exists.
+        models: loaded.
+        drive_options: how drives are opened.
+        limit: moments that are played of each drive; None: all.
+        fresh: nothing is kept.
+        on_moment: called after each moment that is played.
+        on_kept: called with the number of moments of a pair that is not played.
+    """
+
+    directory: Path
+    models: Sequence[LoadedModel]
+    drive_options: DriveOptions
+    limit: int | None = None
+    fresh: bool = False
+    on_moment: OnMoment | None = None
+    on_kept: Callable[[DriveInfo], None] | None = None
+
+    def log_of(self, planned: Planned, model_name: str) -> Path:
+        """Return where the log of a pair lies."""
+        return self.directory / model_name / f"{planned.name}.rlog.zst"
+
+    def run(self, planned: Planned, errors: list[DriveFailure]) -> list[DriveResult]:
+        """Play one drive with every model, unless it is finished.
+
+        Args:
+            planned: the drive.
+            errors: appended to.
+
+        Returns:
+            A result for each model, in order, but for those that failed.
+        """
+        results = []
+        for model, name in zip(self.models, model_names(self.models), strict=True):
+            try:
+                results.append(self._run_pair(planned, model, self.log_of(planned, name)))
+            except DRIVE_ERRORS as error:
+                errors.append(error)
+        return results
+
+    def _run_pair(self, planned: Planned, model: LoadedModel, log: Path) -> DriveResult:
+        asked = Asked(
+            drive=planned.info.identity,
+            artifact=model.artifact.sha256,
+            device=model.device,
+            limit=self.limit,
+            raw_predictions=PlaybackOptions().config.send_raw_predictions,
+        )
+        if not self.fresh and is_finished(log, asked):
+            if self.on_kept is not None:
+                self.on_kept(planned.info)
+            pictures = load_pictures(pictures_path(log))
+            return replace(read_result(planned.info, model.path, log, pictures), kept=True)
+        check_fits(model.path, model.artifact, planned.info)
+        log.parent.mkdir(exist_ok=True)
+        remove_outcome(log)
+        with ExitStack() as stack:
+            drive = open_drive(planned.text, self.drive_options)
+            stack.callback(drive.close)
+            shown = FramePictures(drive.info)
+            options = PlaybackOptions(limit=self.limit, on_moment=self._watched(shown))
+            outcome = run_drive(drive, model, log, options)
+        pictures = shown.choose(MAX_PICTURES)
+        save_pictures(pictures_path(log), pictures)
+        result = read_result(planned.info, model.path, log, pictures)
+        write_provenance(asked, planned.info, model.path, outcome)
+        return result
+
+    def _watched(self, pictures: FramePictures) -> OnMoment:
+        on_moment = self.on_moment
+        if on_moment is None:
+            return pictures.take
+
+        def both(moment: Moment, result: StepResult | None) -> None:
+            pictures.take(moment, result)
+            on_moment(moment, result)
+
+        return both

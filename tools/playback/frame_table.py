@@ -1,0 +1,134 @@
+"""Frame tables: filled row by row, and kept beside a log as ``<log>.frames.npz``.
+
+Measured times are not in the log, which is the same in every run; they are here. Reading takes
+nothing but arrays of known names and types out of a file.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from array import array
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.daemon import StepResult
+from runtime.whole_file import whole_file
+from tools.errors import DriveError, UsageError
+from tools.playback.outcome import INPUT_NAMES, FrameTable
+
+SUFFIX = ".frames.npz"
+_CRC = "input_crc."
+_DTYPES: dict[str, type[np.generic]] = {
+    "moment": np.int64,
+    "frame_id": np.int64,
+    "dropped": np.int64,
+    "published": np.bool_,
+    "valid": np.bool_,
+    "execution_s": np.float64,
+}
+
+
+class FrameRows:
+    """Collects the rows of a frame table: a few numbers each, packed."""
+
+    def __init__(self, *, with_digests: bool) -> None:
+        self._columns: dict[str, array[Any]] = {
+            name: array("d" if dtype is np.float64 else "q") for name, dtype in _DTYPES.items()
+        }
+        self._crc = {name: array("L") for name in INPUT_NAMES} if with_digests else {}
+
+    def __len__(self) -> int:
+        return len(self._columns["moment"])
+
+    def add(
+        self, moment: int, result: StepResult, execution_s: float, crc: Mapping[str, int]
+    ) -> None:
+        """Append what the daemon did with one frame.
+
+        Args:
+            moment: index of the drive's moment.
+            result: what the daemon did.
+            execution_s: of the model, without what was measured beside it.
+            crc: CRC-32 of each input; used with digests only.
+        """
+        columns = self._columns
+        columns["moment"].append(moment)
+        columns["frame_id"].append(result.frame_id)
+        columns["dropped"].append(result.dropped)
+        columns["published"].append(result.published)
+        columns["valid"].append(result.valid)
+        columns["execution_s"].append(execution_s)
+        for name, column in self._crc.items():
+            column.append(crc[name])
+
+    def table(self) -> FrameTable:
+        """Return the rows so far as arrays."""
+        arrays: dict[str, Any] = {
+            name: np.array(column, _DTYPES[name]) for name, column in self._columns.items()
+        }
+        crc = {name: np.array(column, np.uint32) for name, column in self._crc.items()}
+        return FrameTable(**arrays, input_crc=crc)
+
+
+def frames_path(log: Path) -> Path:
+    """Return where the frame table of a log lies."""
+    return log.with_name(log.name + SUFFIX)
+
+
+def save_frames(path: Path, table: FrameTable) -> None:
+    """Write a frame table; the file appears complete or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    arrays: dict[str, NDArray[Any]] = {name: getattr(table, name) for name in _DTYPES}
+    arrays |= {_CRC + name: column for name, column in table.input_crc.items()}
+    try:
+        with whole_file(path) as file:
+            np.savez_compressed(file, **arrays)  # type: ignore[arg-type]  # numpy's stub takes allow_pickle for one of them
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the frame table cannot be written ({error.strerror or error}); free some "
+            "disk space or name another output"
+        ) from error
+
+
+def load_frames(path: Path) -> FrameTable:
+    """Read a frame table.
+
+    Raises:
+        DriveError: there is none, or it is damaged.
+    """
+    try:
+        # numpy would leave a damaged file open.
+        with path.open("rb") as file, zipfile.ZipFile(file) as members:
+            arrays = {
+                name.removesuffix(".npy"): _read_array(members, name) for name in members.namelist()
+            }
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, KeyError) as error:
+        raise DriveError(
+            f"{path}: expected the frame table of a replay, found {error}; replay the drive again"
+        ) from error
+    rows = arrays["moment"].size if "moment" in arrays else 0
+    crc = {name.removeprefix(_CRC): a for name, a in arrays.items() if name.startswith(_CRC)}
+    expected: dict[str, type[np.generic]] = {**_DTYPES, **{_CRC + n: np.uint32 for n in crc}}
+    for name, dtype in expected.items():
+        found = arrays.get(name)
+        if found is None or found.dtype != dtype or found.shape != (rows,):
+            raise DriveError(
+                f"{path}: {name}: expected {rows} values of {np.dtype(dtype)}, found "
+                f"{'none' if found is None else f'{found.dtype} {found.shape}'}; replay the drive "
+                "again"
+            )
+    return FrameTable(**{name: arrays[name] for name in _DTYPES}, input_crc=crc)
+
+
+def _read_array(members: zipfile.ZipFile, name: str) -> NDArray[Any]:
+    with members.open(name) as member:
+        found: NDArray[Any] = np.lib.format.read_array(member, allow_pickle=False)
+        return found

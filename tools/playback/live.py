@@ -1,0 +1,265 @@
+"""Live replay: a daemon process of our own, a drive played to it at its recorded pace, and a log.
+
+What deterministic replay does in one process is done here as in the car: frames in shared memory,
+messages over ZeroMQ, a daemon that does not know where they come from. The first frame is offered
+until the daemon has answered it, so that a drive is heard from its first frame on; a daemon that
+misses one later is a finding. The log has what was played and what the daemon said, the latter
+stamped with the time of the drive at which it was said. Reasons: docs/adr/0067-live-playing.md.
+"""
+
+from __future__ import annotations
+
+import os
+import resource
+import tempfile
+import threading
+import time
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from cereal.clock import MonotonicClock
+from cereal.transport import ZmqTransport
+from modeld.calibration import DeviceCameras
+from modeld.daemon import PUBLICATIONS
+from runtime.quantities import count_text
+from tools.drives.drive import Drive, DriveInfo
+from tools.errors import UsageError
+from tools.lib.processes import Child, ProcessError
+from tools.playback.frame_table import frames_path, save_frames
+from tools.playback.live_jitter import Jitter, judge
+from tools.playback.live_listener import Listener, LogThread
+from tools.playback.model import check_fits, read_driving_artifact
+from tools.playback.outcome import Outcome
+from tools.playback.player import Played, Player, PlayOptions
+from tools.playback.player_outlet import OPENED_FIRST, BusOutlet
+from tools.playback.player_report import late_text, play_report, spread
+from tools.playback.player_threads import punctual, read_yielding
+
+# Loading, and building kernels where the artifact has no binaries.
+START_TIMEOUT_S: Final = 120.0
+# For the handshake of sockets whose other ends exist.
+CONNECT_S: Final = 0.2
+LAST_ANSWER_S: Final = 2.0
+# The two messages that come after modelV2.
+LAST_MESSAGES_S: Final = 0.1
+_MAX_NAMED: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class LiveJob:
+    """What is played to what.
+
+    Attributes:
+        model: driving artifact.
+        log: event log to write.
+        options: how the drive is played; never ends with `loop`.
+        device: as for ``modeld run``; None: the best.
+    """
+
+    model: Path
+    log: Path
+    options: PlayOptions
+    device: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOutcome:
+    """What came of it.
+
+    Attributes:
+        outcome: as of any replay; `peak_rss_bytes` is the daemon's.
+        jitter: how evenly it answered.
+        playing: what the player says of itself, see `play_report`.
+    """
+
+    outcome: Outcome
+    jitter: Jitter
+    playing: dict[str, Any]
+
+
+def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
+    """Play a drive to a daemon process of our own; the log is in its place when this returns.
+
+    Raises:
+        UsageError: the services to play are the daemon's own.
+        ArtifactMismatchError: the artifact is not for the drive's cameras.
+        ProcessError: the daemon ended, or never answered.
+        ToolError: the drive cannot be read to its end.
+        RuntimeFault: the artifact is missing or damaged.
+        CerealError: the log cannot be written, or a ring or service is taken.
+    """
+    info = drive.info
+    artifact = read_driving_artifact(job.model)
+    check_fits(job.model, artifact, info)
+    _check_services(job.options)
+    played: list[Played] = []
+    clock = MonotonicClock()
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-live-"))
+        bus, server = f"ipc://{directory}", f"live-{os.getpid()}"
+        transport = ZmqTransport(bus)
+        stack.callback(transport.close)
+        first = [name for name in OPENED_FIRST if job.options.services.passes(name)]
+        outlet = BusOutlet(transport, server, info.formats, first)
+        stack.callback(outlet.close)
+        log = stack.enter_context(LogThread(job.log))
+        player = Player(info, read_yielding(drive), outlet, clock, job.options)
+
+        def take(data: bytes, mono_time_ns: int) -> None:
+            log.write(data, player.timeline.played_ns(mono_time_ns))
+
+        arguments = _daemon_arguments(job, info, Path(directory), bus, server)
+        daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
+        _await_services(daemon, Path(directory))
+        listener = stack.enter_context(Listener(transport, PUBLICATIONS, clock, take))
+        time.sleep(CONNECT_S)
+        player.on_frame = played.append
+        player.on_message = log.write
+        start_s = time.monotonic()
+        _play(player, listener, daemon)
+        if played:
+            _await_answer(listener, played[-1].frame_id)
+        wall_s = time.monotonic() - start_s
+        # The drive is over for those that listen before the daemon ends.
+        time.sleep(LAST_MESSAGES_S)
+        code = daemon.stop()
+        if code != 0:
+            raise ProcessError(f"daemon: expected exit code 0 after SIGTERM, found {code}")
+        listener.check()
+        jitter = judge(played, listener.answers, job.options.speed)
+        # Before the log gets its name, which it does now: a log is never without its table.
+        save_frames(frames_path(job.log), jitter.table)
+    outcome = Outcome(
+        drive=info,
+        artifact_sha256=artifact.sha256,
+        device=job.device or "the best",
+        log=job.log,
+        frames=jitter.table,
+        wall_s=wall_s,
+        peak_rss_bytes=resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024,
+    )
+    return LiveOutcome(outcome, jitter, play_report(player.counts, played))
+
+
+def _check_services(options: PlayOptions) -> None:
+    own = sorted(name for name in PUBLICATIONS if options.services.passes(name))
+    if own:
+        raise UsageError(
+            f"--allow: expected no service that the daemon publishes, found {', '.join(own)}; play "
+            "them without --live"
+        )
+
+
+def _daemon_arguments(
+    job: LiveJob, info: DriveInfo, directory: Path, bus: str, server: str
+) -> list[str]:
+    arguments = ["run", "--model", str(job.model), "--bus", bus, "--camera-server", server]
+    if info.car_params is None:
+        arguments.append("--demo")
+    if job.device is not None:
+        arguments += ["--device", job.device]
+    if info.cameras is not None:
+        config = directory / "cameras.toml"
+        config.write_text(_camera_config(info.cameras), encoding="utf-8")
+        arguments += ["--config", str(config)]
+    return arguments
+
+
+def _camera_config(cameras: DeviceCameras) -> str:
+    named = {"road": cameras.road, "wide": cameras.wide}
+    return "".join(
+        f"[camera.{name}]\nwidth = {camera.width}\nheight = {camera.height}\n"
+        f"focal_px = {float(camera.focal_px)!r}\n"
+        for name, camera in named.items()
+        if camera is not None
+    )
+
+
+def _await_services(daemon: Child, directory: Path) -> None:
+    """Wait until the daemon publishes: who subscribes later is connected in no time.
+
+    A subscriber that was there first would look for its publisher every half second only, and
+    miss the answer to the first frame.
+    """
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not all((directory / name).exists() for name in PUBLICATIONS):
+        daemon.check_running()
+        if time.monotonic() > deadline_s:
+            raise ProcessError(
+                f"daemon: expected it to publish within {START_TIMEOUT_S:g} s, found nothing; run "
+                "it by hand with -v: modeld run --model ... -v"
+            )
+        time.sleep(0.01)
+
+
+def _play(player: Player, listener: Listener, daemon: Child) -> None:
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+
+    def attend(_: Player) -> None:
+        listener.check()
+        daemon.check_running()
+        if not listener.answers and time.monotonic() > deadline_s:
+            raise ProcessError(
+                f"daemon: expected a modelV2 within {START_TIMEOUT_S:g} s, found none; run it by "
+                "hand with -v: modeld run --model ... -v"
+            )
+
+    player.is_answered = listener.has_answered
+    with punctual():
+        player.run(threading.Event(), attend)
+
+
+def _await_answer(listener: Listener, frame_id: int) -> None:
+    deadline_s = time.monotonic() + LAST_ANSWER_S
+    while time.monotonic() < deadline_s and not listener.has_answered(frame_id):
+        time.sleep(0.01)
+
+
+def live_report(result: LiveOutcome) -> dict[str, Any]:
+    """Return what `--json` tells beside what it tells of any replay."""
+    jitter, table = result.jitter, result.jitter.table
+    played = int(table.frame_id.size)
+    return {
+        "frames": played,
+        "answered": played - int(jitter.unanswered.size),
+        "unanswered": [int(one) for one in jitter.unanswered[:_MAX_NAMED]],
+        "repeated": [int(one) for one in jitter.repeated[:_MAX_NAMED]],
+        "frame_drop_percent": round(jitter.drop_percent, 3),
+        "interval_deviation_ms": spread(jitter.deviation_ms),
+        "latency_ms": spread(jitter.latency_ms),
+        "execution_ms": spread(1e3 * table.execution_s[table.published]),
+        "playing": result.playing,
+    }
+
+
+def live_lines(result: LiveOutcome) -> list[str]:
+    """Return the same as lines of text."""
+    report = live_report(result)
+    frames = count_text(report["frames"], "frame")
+    lines = [f"live: {report['answered']} of {frames} answered; {late_text(result.playing)}"]
+    for name, key in (
+        ("modelV2 intervals off the recorded ones by", "interval_deviation_ms"),
+        ("frame to modelV2", "latency_ms"),
+    ):
+        found = report[key]
+        if found is not None:
+            figures = "  ".join(f"{part} {value:.2f}" for part, value in found.items())
+            lines.append(f"{name}, ms: {figures}")
+    return lines
+
+
+def answer_problems(result: LiveOutcome) -> list[str]:
+    """Return what is wrong, one line each: frames that were not answered exactly once."""
+    problems, jitter = [], result.jitter
+    for ids, what in ((jitter.unanswered, "no modelV2"), (jitter.repeated, "several modelV2")):
+        if ids.size:
+            named = ", ".join(str(one) for one in ids[:_MAX_NAMED])
+            more = ", ..." if ids.size > _MAX_NAMED else ""
+            problems.append(
+                f"{result.outcome.log}: expected one modelV2 for each of "
+                f"{jitter.table.frame_id.size} frames, found {what} for {ids.size} of them "
+                f"({named}{more}); is the machine overloaded? try --speed 0.5"
+            )
+    return problems

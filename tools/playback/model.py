@@ -1,0 +1,106 @@
+"""A driving artifact loaded for playing, and whether it fits a drive."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from runtime import load_program
+from runtime.artifact import Artifact, read_artifact
+from runtime.device import choose_device
+from runtime.program import Program
+from tools.drives.drive import DriveInfo
+from tools.errors import ArtifactMismatchError
+from tools.playback.session import DAEMON_STREAMS
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """An artifact on a device; close it, or use it as a context.
+
+    Attributes:
+        path: as the user named it.
+        artifact: the checked file.
+        program: on the device.
+        device: name and driver of the device, which may change the last bits of outputs.
+    """
+
+    path: Path
+    artifact: Artifact
+    program: Program
+    device: str
+
+    def close(self) -> None:
+        """Release the device's memory."""
+        self.program.close()
+
+    def __enter__(self) -> LoadedModel:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def load_model(path: Path, device: str | None = None) -> LoadedModel:
+    """Load a driving artifact.
+
+    Raises:
+        ArtifactMismatchError: it is not a driving artifact.
+        RuntimeFault: it is missing or damaged, or no device can run it.
+    """
+    artifact = read_driving_artifact(path)
+    opened = choose_device(device)
+    described = f"{opened.info.name}, {opened.info.driver}"
+    return LoadedModel(path, artifact, load_program(artifact, opened), described)
+
+
+def read_driving_artifact(path: Path) -> Artifact:
+    """Read and check an artifact, and that it is a driving one.
+
+    Raises:
+        ArtifactMismatchError: it is another kind of artifact.
+        ArtifactError: it is missing or damaged.
+    """
+    artifact = read_artifact(path)
+    if artifact.manifest.kind != "driving":
+        raise ArtifactMismatchError(
+            f"{path}: expected a driving artifact, found a {artifact.manifest.kind} one; compile "
+            "a vision and a policy model without --plain"
+        )
+    return artifact
+
+
+def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
+    """Refuse an artifact of another camera size before anything is decoded.
+
+    Args:
+        path: of the artifact, for messages.
+        artifact: the checked file.
+        info: of the drive.
+
+    Raises:
+        ArtifactMismatchError: it has no entry for the drive's frames, or the drive has no camera
+            that the daemon watches.
+    """
+    formats = [info.formats[name] for name in DAEMON_STREAMS if name in info.formats]
+    if not formats:
+        raise ArtifactMismatchError(
+            f"{info.name}: expected frames of a road or a wide camera, found none; the drive "
+            "cannot be replayed"
+        )
+    names = [entry.name for entry in artifact.manifest.entries]
+    for layout in formats:
+        size = f"{layout.width}x{layout.height}"
+        if f"run:{size}" not in names:
+            sizes = sorted(name.partition(":")[2] for name in names if name.startswith("run:"))
+            raise ArtifactMismatchError(
+                f"{path}: expected an entry for frames of {size}, found "
+                f"{', '.join(sizes) or 'none'}; compile it with: modeld compile VISION.onnx "
+                f"POLICY.onnx -o {path.name} --camera {size}"
+            )

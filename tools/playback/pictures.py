@@ -1,0 +1,83 @@
+"""A few camera frames of a drive as small JPEG pictures, taken while it is played."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+
+from modeld.calibration import Camera, find_cameras
+from modeld.daemon import StepResult
+from modeld.errors import CameraConfigError
+from runtime.whole_file import whole_file
+from tools.drives.drive import DriveInfo, Moment
+from tools.lib.picture import PictureKeeper
+from tools.playback.session import DAEMON_STREAMS
+
+SUFFIX = ".pictures.npz"
+
+# (frame id, JPEG)
+Pictures = list[tuple[int, bytes]]
+
+
+class FramePictures:
+    """Takes pictures of frames for which something was published; give `take` as `on_moment`."""
+
+    def __init__(self, info: DriveInfo) -> None:
+        self._stream = next(name for name in DAEMON_STREAMS if name in info.formats)
+        self._keeper = PictureKeeper()
+        self._frame_ids: list[int] = []
+
+    def take(self, moment: Moment, result: StepResult | None) -> None:
+        """Consider the main camera's frame of a moment."""
+        frame = moment.frames.get(self._stream)
+        if frame is None or result is None or not result.published:
+            return
+        # The daemon may have waited with an earlier frame, whose picture is gone.
+        if frame.frame_id != result.frame_id:
+            return
+        layout = frame.format
+        height, width, stride = layout.height, layout.width, layout.stride
+        rows = frame.data[: stride * height].reshape(height, stride)
+        end = layout.uv_offset + stride * (height // 2)
+        chroma = frame.data[layout.uv_offset : end].reshape(height // 2, stride)
+        position = len(self._frame_ids)
+        self._keeper.offer(position, rows[:, :width], chroma[:, :width])
+        self._frame_ids.append(frame.frame_id)
+
+    def choose(self, count: int) -> Pictures:
+        """Return at most `count` pictures, spread over the drive."""
+        return [(self._frame_ids[at], jpeg) for at, jpeg in self._keeper.choose(count)]
+
+
+def pictures_path(log: Path) -> Path:
+    """Return where the pictures of a log lie."""
+    return log.with_name(log.name + SUFFIX)
+
+
+def save_pictures(path: Path, pictures: Pictures) -> None:
+    """Write pictures beside a log, for a report that is made later."""
+    content = io.BytesIO()
+    arrays = {str(frame_id): np.frombuffer(jpeg, np.uint8) for frame_id, jpeg in pictures}
+    np.savez(content, **arrays)  # type: ignore[arg-type]  # numpy's stub takes allow_pickle for one of them
+    with whole_file(path) as file:
+        file.write(content.getvalue())
+
+
+def load_pictures(path: Path) -> Pictures:
+    """Return the pictures beside a log; none where they cannot be read: a report does without."""
+    try:
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
+            return [(int(name), arrays[name].tobytes()) for name in arrays.files]
+    except (OSError, ValueError, EOFError, KeyError):
+        return []
+
+
+def main_camera(info: DriveInfo) -> Camera | None:
+    """Return the intrinsics of the main camera; None where nobody knows the device."""
+    try:
+        device = info.cameras or find_cameras(info.mounting.device_type, info.mounting.sensor)
+    except CameraConfigError:
+        return None
+    return device.road if "road" in info.formats else device.wide

@@ -1,0 +1,129 @@
+"""Stamps and frame ids that go on after a jump, as if the drive had never been interrupted.
+
+Up to the first jump everything is as it was recorded, byte by byte. A loop or a seek would make
+ids and stamps jump: back, and the daemon would pair no frames until the old time is reached
+again; forth, and it would count the frames in between as dropped. So from then on both are
+moved by an offset: the frame after the jump has the id after the last one, and starts one period
+after it. Reasons: docs/adr/0067-live-playing.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cereal.errors import MessageError
+from cereal.frames import Frame
+from cereal.schema import content, member_name, read_event
+from tools.drives.drive import Message, Moment
+
+_IDS: Final = ("frameId", "frameIdExtra")
+_TIMES: Final = ("timestampSof", "timestampEof")
+_FRAME: Final = ("frameId", *_TIMES)
+# Which fields of which Event members name frames and their times; the rest have their log stamp.
+STAMPED_FIELDS: Final = {
+    "roadCameraState": _FRAME,
+    "wideRoadCameraState": _FRAME,
+    "driverCameraState": _FRAME,
+    "roadEncodeIdx": _FRAME,
+    "wideRoadEncodeIdx": _FRAME,
+    "driverEncodeIdx": _FRAME,
+    "qRoadEncodeIdx": _FRAME,
+    "thumbnail": ("frameId", "timestampEof"),
+    "modelV2": (*_IDS, "timestampEof"),
+    "drivingModelData": _IDS,
+    "cameraOdometry": ("frameId", "timestampEof"),
+    "driverStateV2": ("frameId",),
+}
+_ID_MODULUS: Final = 1 << 32
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """What is added to stamps and ids of the recording."""
+
+    time_ns: int = 0
+    frame_id: int = 0
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether everything stays as recorded."""
+        return self.time_ns == 0 and self.frame_id == 0
+
+
+def moved(message: Message, offset: Offset) -> bytes:
+    """Return the message's bytes with its stamps and frame ids moved.
+
+    A message whose member our schema does not know, or that is damaged inside, is moved in its
+    log stamp only.
+
+    Raises:
+        MessageError: it is no Event.
+    """
+    if offset.is_zero:
+        return message.data
+    event = read_event(message.data).as_builder()
+    event.logMonoTime = max(0, message.mono_time_ns + offset.time_ns)
+    fields = STAMPED_FIELDS.get(member_name(event) or "", ())
+    try:
+        inner = content(event) if fields else None
+    except MessageError:
+        inner = None
+    for name in fields if inner is not None else ():
+        value = getattr(inner, name)
+        if name in _IDS:
+            setattr(inner, name, (value + offset.frame_id) % _ID_MODULUS)
+        elif value:  # 0 is a stamp that was not set
+            setattr(inner, name, max(0, value + offset.time_ns))
+    data: bytes = event.to_bytes()
+    return data
+
+
+@dataclass(slots=True)
+class Continuation:
+    """Keeps the offset, and what it has to go on from.
+
+    Attributes:
+        main: stream whose frames count.
+        period_ns: time from one of its frames to the next, where a jump hides the true one.
+        offset: in force now.
+    """
+
+    main: str
+    period_ns: int
+    offset: Offset = Offset()
+    _last_event_ns: int | None = None
+    _last_sof_ns: int | None = None
+    _last_id: int | None = None
+    _id_pending: bool = False
+
+    def note_event(self, played_ns: int) -> None:
+        """Take the played time of an event that was sent."""
+        if self._last_event_ns is None or played_ns > self._last_event_ns:
+            self._last_event_ns = played_ns
+
+    def note_frame(self, frame: Frame) -> None:
+        """Take a frame of the main stream that was sent."""
+        self._last_sof_ns = frame.timestamp_sof_ns + self.offset.time_ns
+        self._last_id = frame.frame_id + self.offset.frame_id
+
+    def jump(self, moment: Moment, first_ns: int) -> None:
+        """Go on with `moment`, whose first event was recorded at `first_ns`."""
+        if self._last_event_ns is None:
+            return
+        time_ns = self._last_event_ns - first_ns
+        frame = moment.frames.get(self.main)
+        if frame is not None and self._last_sof_ns is not None:
+            time_ns = max(time_ns, self._last_sof_ns + self.period_ns - frame.timestamp_sof_ns)
+        self.offset = Offset(time_ns, self.offset.frame_id)
+        self._id_pending = True
+        self.meet(moment)
+
+    def meet(self, moment: Moment) -> None:
+        """Settle the ids after a jump with the first moment that has a main frame."""
+        frame = moment.frames.get(self.main)
+        if not self._id_pending or frame is None:
+            return
+        if self._last_id is not None:
+            self.offset = Offset(self.offset.time_ns, self._last_id + 1 - frame.frame_id)
+        self._id_pending = False

@@ -1,0 +1,159 @@
+"""One drive through the daemon, as fast as the device allows: the deterministic replay.
+
+The drive is decoded ahead in a thread; everything else runs in the caller's thread. Two runs of one
+drive and one artifact on one device give the same log, byte for byte; what was measured is in the
+outcome. Called by ``modeld replay`` and ``modeld regress``.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from cereal.errors import LogError
+from cereal.log_writer import LogWriter
+from modeld.config import Config
+from modeld.daemon import StepResult
+from modeld.driving_model import DrivingProgram
+from tools.drives.drive import Drive, Moment
+from tools.playback.ahead import ahead
+from tools.playback.digests import DigestingProgram
+from tools.playback.frame_table import FrameRows, frames_path, save_frames
+from tools.playback.log_thread import LogThread
+from tools.playback.model import LoadedModel, check_fits
+from tools.playback.outcome import FrameTable, Outcome
+from tools.playback.session import PlaybackSession
+
+# Called after each moment with what the daemon did (None: it took no frame of it). The frames of
+# the moment are the drive's: copy what is kept.
+OnMoment = Callable[[Moment, StepResult | None], None]
+
+
+@dataclass(frozen=True, slots=True)
+class PlaybackOptions:
+    """How a drive is played.
+
+    Attributes:
+        limit: stop after this many moments; None: to the end of the drive.
+        digest_inputs: fill `FrameTable.input_crc`; costs some milliseconds a frame.
+        config: settings of the daemon; the cameras are the drive's.
+        on_moment: called after each moment.
+    """
+
+    limit: int | None = None
+    digest_inputs: bool = False
+    config: Config = field(default_factory=lambda: Config(demo=True))
+    on_moment: OnMoment | None = None
+
+
+def play(
+    drive: Drive,
+    program: DrivingProgram,
+    record: Callable[[bytes], None],
+    options: PlaybackOptions,
+) -> tuple[FrameTable, float]:
+    """Send a drive through the daemon.
+
+    Args:
+        drive: an open drive.
+        program: for the drive's cameras (`check_fits`); reset before and after, so that nothing
+            of one drive reaches another.
+        record: takes the bytes of every event, recorded and new, in the order of their stamps.
+        options: see there.
+
+    Returns:
+        One row for each frame that the daemon took, and the seconds from the first moment to the
+        last message.
+
+    Raises:
+        ToolError: the drive is damaged; what precedes was recorded.
+        ModeldError: the program does not fit the drive.
+    """
+    digesting = DigestingProgram(program) if options.digest_inputs else None
+    session = PlaybackSession(options.config, digesting or program, drive.info, record)
+    session.warm_up()
+    rows = FrameRows(with_digests=digesting is not None)
+    start_ns = time.perf_counter_ns()
+    try:
+        with ahead(drive) as moments:
+            for played, moment in enumerate(moments, 1):
+                result = session.step(moment)
+                if result is not None:
+                    digest_s = digesting.digest_s if digesting and result.published else 0.0
+                    execution_s = result.execution_time_s - digest_s
+                    rows.add(moment.index, result, execution_s, digesting.crc if digesting else {})
+                if options.on_moment is not None:
+                    options.on_moment(moment, result)
+                if played == options.limit:
+                    break
+        session.finish()
+    finally:
+        program.reset()
+        session.close()
+    return rows.table(), (time.perf_counter_ns() - start_ns) * 1e-9
+
+
+def run_drive(
+    drive: Drive, model: LoadedModel, log: Path, options: PlaybackOptions | None = None
+) -> Outcome:
+    """Send a drive through the daemon and keep the log, with its frame table beside it.
+
+    Both files appear complete or not at all; a drive that is damaged leaves none.
+
+    Args:
+        drive: an open drive.
+        model: a driving artifact, loaded.
+        log: event log to write; the ending decides how it is compressed. The frame table is
+            `frames_path(log)`.
+        options: how it is played.
+
+    Raises:
+        ToolError: the drive is damaged, or the program does not fit it.
+        LogError: the log cannot be written.
+        ModeldError: the program does not fit the drive.
+    """
+    check_fits(model.path, model.artifact, drive.info)
+    table = frames_path(log)
+    try:
+        with LogWriter(log) as writer:
+            frames, wall_s = _play_into(writer, drive, model, options or PlaybackOptions())
+            # Before the log gets its name: a log is never without its frame table.
+            save_frames(table, frames)
+    except LogError:
+        table.unlink(missing_ok=True)
+        raise
+    return Outcome(
+        drive=drive.info,
+        artifact_sha256=model.artifact.sha256,
+        device=model.program.stats.device,
+        log=log,
+        frames=frames,
+        wall_s=wall_s,
+        peak_rss_bytes=peak_rss_bytes(),
+    )
+
+
+def _play_into(
+    writer: LogWriter, drive: Drive, model: LoadedModel, options: PlaybackOptions
+) -> tuple[FrameTable, float]:
+    """Play, with the log written by a thread; the time counts until all is written."""
+    with LogThread(writer.write) as log:
+
+        def on_moment(moment: Moment, result: StepResult | None) -> None:
+            log.flush()
+            if options.on_moment is not None:
+                options.on_moment(moment, result)
+
+        frames, wall_s = play(
+            drive, model.program, log.record, replace(options, on_moment=on_moment)
+        )
+        start_ns = time.perf_counter_ns()
+    return frames, wall_s + (time.perf_counter_ns() - start_ns) * 1e-9
+
+
+def peak_rss_bytes() -> int:
+    """Return the most memory that this process has occupied so far (Linux counts in KiB)."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

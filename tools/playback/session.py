@@ -1,0 +1,200 @@
+"""The daemon's own loop driven moment by moment, on an in-memory bus with an injected clock.
+
+Nothing is patched: ``modeld.daemon.Daemon`` gets a memory transport, a manual clock and frame
+sources that are filled by hand. Called by ``tools.playback.run_drive``; knows nothing of files.
+What is visible to a frame, and how outputs are stamped: ADR 0066.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from cereal.clock import ManualClock
+from cereal.frames import DEFAULT_SLOTS, Frame, FrameFormat, MemoryFrameSource
+from cereal.schema import read_event
+from cereal.transport import MemoryTransport, Publisher
+from modeld.config import Config
+from modeld.daemon import PUBLICATIONS, Daemon, StepResult
+from modeld.driving_model import DrivingProgram
+from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, CarParameters, read_car_parameters
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from tools.drives.drive import DriveInfo, Message, Moment
+
+# Outputs are stamped this long after what they were made from, so that the log does not depend on
+# the machine. Less than the interval of any camera: they precede the next frame's state.
+PROCESSING_NS = 10_000_000
+# The cameras that the daemon watches; the first one that a drive has is the main camera.
+DAEMON_STREAMS = (ROAD_STREAM, WIDE_STREAM)
+
+
+class PlaybackSource(MemoryFrameSource):
+    """Frames of one camera as the daemon would find them in its ring, without a process beside it.
+
+    Frames are used where the drive decoded them. One that is still needed when the moment is over
+    (the daemon waits for the other camera) is copied by `keep`, because the drive fills its
+    buffers again.
+
+    Args:
+        layout: of the frames.
+        conflate: only the newest frame is delivered, as to the main camera's reader; else they
+            come in order, as many as a ring holds.
+    """
+
+    def __init__(self, layout: FrameFormat, *, conflate: bool) -> None:
+        super().__init__(layout)
+        self._frames: deque[Frame] = deque(maxlen=1 if conflate else DEFAULT_SLOTS)
+        self._last: Frame | None = None
+        self._own: set[int] = set()
+
+    def push(self, frame: Frame) -> None:
+        """Append a frame; its data are used in place.
+
+        Raises:
+            FrameError: it has another layout.
+        """
+        # Its own record: what keeps it replaces the data, and the drive's record is the drive's.
+        super().push(replace(frame))
+
+    def receive(self, timeout_ms: int) -> Frame | None:
+        """Return the next frame, or None at once: nobody pushes while we wait."""
+        frame = super().receive(timeout_ms)
+        if frame is not None:
+            self._last = frame
+        return frame
+
+    def keep(self) -> None:
+        """Copy what may be used in a later moment: frames not received, and the last received."""
+        frames = [*self._frames, *([self._last] if self._last is not None else [])]
+        for frame in frames:
+            if id(frame) not in self._own:
+                frame.data = frame.data.copy()
+        self._own = {id(frame) for frame in frames}
+
+    def forget(self) -> None:
+        """Let go of the frame received last; the daemon is done with it."""
+        self._last = None
+        self._own &= {id(frame) for frame in self._frames}
+
+
+class PlaybackSession:
+    """One drive through the daemon.
+
+    Args:
+        config: settings of the daemon; the cameras are taken from the drive.
+        program: a driving artifact's program, state at reset.
+        info: of the drive.
+        record: takes the bytes of every event, recorded and new, in the order of their stamps.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        program: DrivingProgram,
+        info: DriveInfo,
+        record: Callable[[bytes], None],
+    ) -> None:
+        transport = MemoryTransport()
+        self._clock = ManualClock()
+        self._sources = _make_sources(info.formats)
+        self.daemon = Daemon(
+            replace(config, cameras=info.cameras),
+            program,
+            transport,
+            self._clock,
+            self._sources.get(ROAD_STREAM),
+            self._sources.get(WIDE_STREAM),
+        )
+        self.daemon.car = car_of(info)
+        self._publishers: dict[str, Publisher] = {
+            name: transport.publisher(name) for name in SUBSCRIPTIONS
+        }
+        self._outputs = [transport.subscriber(name) for name in PUBLICATIONS]
+        self._record = record
+        self._unwritten: list[bytes] = []
+        self._stamp_ns = 0
+
+    def warm_up(self) -> None:
+        """Run once on zeros and reset, so that the first frame is timed like the others."""
+        self.daemon.model.warm_up()
+
+    def step(self, moment: Moment) -> StepResult | None:
+        """Hand one moment to the daemon and record what came of it.
+
+        Args:
+            moment: the next one; its frames may be used again after the call.
+
+        Returns:
+            What the daemon did; None when it did not take a frame.
+        """
+        for message in moment.messages:
+            self._take(message)
+        frames = [
+            (self._sources[name], frame)
+            for name, frame in moment.frames.items()
+            if name in self._sources
+        ]
+        if not frames:
+            return None
+        self._set_clock(moment, [frame for _, frame in frames])
+        for source, frame in frames:
+            source.push(frame)
+        result = self.daemon.step()
+        for output in self._outputs:
+            while (data := output.receive()) is not None:
+                self._unwritten.append(data)
+        for source in self._sources.values():
+            if result is not None:
+                source.forget()
+            source.keep()
+        return result
+
+    def finish(self) -> None:
+        """Record what the last frame gave; call it after the last moment."""
+        for data in self._unwritten:
+            self._record(data)
+        self._unwritten.clear()
+
+    def close(self) -> None:
+        """Give up the bus; the program stays the caller's."""
+        self.daemon.close()
+        for publisher in self._publishers.values():
+            publisher.close()
+
+    def _take(self, message: Message) -> None:
+        """Hand a recorded message to the bus and to the log, unless the daemon says it itself."""
+        if message.service in PUBLICATIONS:
+            return
+        publisher = self._publishers.get(message.service)
+        if publisher is not None:
+            publisher.send(message.data)
+        if self._unwritten and message.mono_time_ns > self._stamp_ns:
+            self.finish()
+        self._record(message.data)
+
+    def _set_clock(self, moment: Moment, frames: list[Frame]) -> None:
+        """Outputs are later than all that they were made from, whatever the drive's stamps."""
+        newest_ns = max(frame.timestamp_eof_ns for frame in frames)
+        if moment.messages:
+            newest_ns = max(newest_ns, moment.messages[-1].mono_time_ns)
+        # What an earlier frame gave precedes what this one gives.
+        self.finish()
+        self._stamp_ns = newest_ns + PROCESSING_NS
+        self._clock.set_ns(self._stamp_ns)
+
+
+def car_of(info: DriveInfo) -> CarParameters:
+    """Return the drive's car, or a common one where it does not say."""
+    if info.car_params is None:
+        return DEMO_CAR
+    return read_car_parameters(read_event(info.car_params).carParams)
+
+
+def _make_sources(formats: Mapping[str, FrameFormat]) -> dict[str, PlaybackSource]:
+    """Make the sources of the cameras that the daemon watches; the road camera is the main one."""
+    streams = [name for name in DAEMON_STREAMS if name in formats]
+    return {
+        name: PlaybackSource(formats[name], conflate=position == 0)
+        for position, name in enumerate(streams)
+    }

@@ -1,0 +1,214 @@
+"""One page about several drives and models: the models side by side, drive after drive.
+
+No script, no external resource, like ``tools.lib.report``; written drive by drive, so that memory
+does not grow with the set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.errors import LogError
+from runtime.quantities import count_text
+from runtime.whole_file import whole_file
+from tools.compare.compare import compare_logs
+from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
+from tools.errors import CompareError, UsageError
+from tools.lib.drive_log import DriveLog
+from tools.lib.report import MEASURED_TIMES, Picture, Report, panel
+from tools.lib.report_style import STYLE
+from tools.lib.svg import Chart, padded_range
+from tools.playback.pictures import main_camera
+from tools.playback.result import DriveResult
+
+Values = NDArray[np.float64]
+
+# One colour for each model, told apart also where colours are not: those of Okabe and Ito (2008).
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
+# Enough to see the shape of the distribution, and few enough to fill with a minute of frames.
+BINS = 60
+# More make the page long; each is shown once for every model.
+PICTURES = 2
+# Of each pair of models; `modeld compare` shows all, with plots.
+FINDINGS = 8
+_EXTRA_STYLE = "".join(
+    f".chart .model-{i} {{ stroke: {c}; }} .model-key-{i} {{ background: {c}; }}\n"
+    for i, c in enumerate(COLOURS)
+)
+
+
+def write_set_report(
+    path: Path, title: str, drives: Iterable[Sequence[DriveResult]], errors: Sequence[str]
+) -> None:
+    """Write the page; the file appears complete or not at all.
+
+    Args:
+        path: of the page.
+        title: heading.
+        drives: results of each drive, a result for each model; taken one drive at a time, so
+            that they may be made while the page is written.
+        errors: one line for each drive that is missing; read after the last drive.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    try:
+        with whole_file(path) as file:
+            for part in _parts(title, drives, errors):
+                file.write(part.encode("utf-8", "replace"))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the report cannot be written ({error.strerror or error}); free some disk "
+            "space or name another output"
+        ) from error
+
+
+def _parts(
+    title: str, drives: Iterable[Sequence[DriveResult]], errors: Sequence[str]
+) -> Iterator[str]:
+    yield (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{STYLE}{COMPARE_STYLE}{_EXTRA_STYLE}</style></head>"
+        f"<body><main><header><h1>{escape(title)}</h1>"
+        f"<p>Execution times are {escape(MEASURED_TIMES)}.</p></header>"
+    )
+    for results in drives:
+        if results:
+            yield _drive_section(results)
+    if errors:
+        items = "".join(f"<li>{escape(error)}</li>" for error in errors)
+        yield f'<section><p class="warning">Not replayed:</p><ul>{items}</ul></section>'
+    yield "</main></body></html>\n"
+
+
+def _drive_section(results: Sequence[DriveResult]) -> str:
+    info = results[0].info
+    facts = "; ".join(f"{name}: {value}" for name, value in info.facts.items())
+    parts = [f"<section><h2>{escape(info.name)}</h2><p>{escape(facts)}</p>", _table(results)]
+    if any(result.drive.frame_ids.size for result in results):
+        parts += [_charts(results), _differences(results), _panels(results)]
+    return "".join([*parts, "</section>"])
+
+
+def _table(results: Sequence[DriveResult]) -> str:
+    rows = []
+    for index, result in enumerate(results):
+        figures = result.as_json()
+        times = figures["execution_ms"] or {}
+        cells = [
+            figures["frames"],
+            figures["published"],
+            figures["valid"],
+            *(f"{times[name]:.1f}" if name in times else "-" for name in ("median", "p99", "max")),
+            result.problem or "",
+        ]
+        rows.append(
+            f'<tr><th><span class="key model-key-{index % len(COLOURS)}"></span>'
+            f"{escape(result.model.name)}</th>"
+            + "".join(f"<td>{escape(str(cell))}</td>" for cell in cells)
+            + "</tr>"
+        )
+    heads = ("model", "frames", "published", "valid", "median ms", "p99 ms", "maximum ms", "")
+    head = "".join(f"<th>{escape(name)}</th>" for name in heads)
+    return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
+
+
+def _charts(results: Sequence[DriveResult]) -> str:
+    charts = [_histogram(results)]
+    for title, label, minimum_span, name, scale in (
+        ("Planned speed", "m/s", 4.0, "plan_speed_mps", 1.0),
+        ("Desired curvature", "1/km", 2.0, "curvature_1pm", 1e3),
+        ("Desired acceleration", "m/s²", 1.0, "acceleration_mps2", 1.0),
+    ):
+        curves = [(result.drive, scale * getattr(result.drive, name)) for result in results]
+        charts.append(_over_time(title, label, minimum_span, curves))
+    return f'<div class="row">{"".join(charts)}</div>'
+
+
+def _over_time(
+    title: str, label: str, minimum_span: float, curves: Sequence[tuple[DriveLog, Values]]
+) -> str:
+    end_s = max((float(drive.times_s[-1]) for drive, _ in curves if drive.times_s.size), default=0)
+    limits = padded_range(
+        np.concatenate([values for _, values in curves]), minimum_span=minimum_span
+    )
+    chart = Chart(362, 210, (0.0, max(end_s, 0.1)), limits, "s", label, title)
+    for index, (drive, values) in enumerate(curves):
+        chart.line(drive.times_s, values, f"model-{index % len(COLOURS)}")
+    return f"<figure><h3>{escape(title)}</h3>{chart.render()}</figure>"
+
+
+def _histogram(results: Sequence[DriveResult]) -> str:
+    """Draw how many frames took how long; the slowest 1 % lie in the last bin."""
+    title = "Execution time"
+    times = [result.drive.execution_ms for result in results]
+    finite = [one[np.isfinite(one)] for one in times]
+    everything = np.concatenate(finite)
+    if not everything.size:
+        return ""
+    top = max(1.2 * float(np.percentile(everything, 99)), 1.0)
+    edges = np.linspace(0.0, top, BINS + 1)
+    counts = [np.histogram(np.minimum(one, top), edges)[0].astype(float) for one in finite]
+    highest = max(float(one.max()) for one in counts)
+    chart = Chart(362, 210, (0.0, top), (0.0, max(highest, 1.0)), "ms", "frames", title)
+    for index, heights in enumerate(counts):
+        # Steps: each bin from its left to its right edge.
+        chart.line(
+            np.repeat(edges, 2)[1:-1], np.repeat(heights, 2), f"model-{index % len(COLOURS)}"
+        )
+    return f"<figure><h3>{title}</h3>{chart.render()}</figure>"
+
+
+def _differences(results: Sequence[DriveResult]) -> str:
+    """Compare the log of each further model with that of the first one."""
+    first, *others = results
+    parts = []
+    for other in others:
+        names = f"<h3>{escape(first.model.name)} and {escape(other.model.name)}</h3>"
+        try:
+            comparison = compare_logs(first.log, other.log)
+        except (CompareError, LogError) as error:
+            parts.append(f'{names}<p class="warning">{escape(str(error))}</p>')
+            continue
+        findings = comparison.findings
+        more = len(findings) - FINDINGS
+        rest = f"<p>and {count_text(more, 'finding')} more</p>" if more > 0 else ""
+        parts.append(names + verdict_part(comparison) + findings_part(findings[:FINDINGS]) + rest)
+    return "".join(parts)
+
+
+def _panels(results: Sequence[DriveResult]) -> str:
+    """Show the same frames with the answer of each model."""
+    camera = main_camera(results[0].info)
+    if camera is None:
+        return ""
+    panels = []
+    for position in _spread(len(results[0].pictures)):
+        frame_id, jpeg = results[0].pictures[position]
+        for result in results:
+            if frame_id not in result.drive.curves:
+                continue
+            row = int(np.flatnonzero(result.drive.frame_ids == frame_id)[0])
+            report = Report(
+                title=result.model.name,
+                summary="",
+                facts={},
+                drive=result.drive,
+                frames_sent=0,
+                pictures=[],
+                mounting=result.info.mounting,
+            )
+            name = f"<h3>{escape(result.model.name)}</h3>" if len(results) > 1 else ""
+            panels.append(name + panel(Picture(row, jpeg, camera), report))
+    return "".join(panels)
+
+
+def _spread(count: int) -> list[int]:
+    rows: list[int] = np.linspace(0, count - 1, min(count, PICTURES)).round().astype(int).tolist()
+    return rows

@@ -1,0 +1,274 @@
+"""One drive to run and what came of it, as values that travel between processes and machines.
+
+`run_job` gives the same outputs wherever it runs on devices that compute the same: what depends on
+the place, times above all, is in `JobResult.measured`. Called by the pool's workers, and by whoever
+ships jobs elsewhere.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from cereal.errors import CerealError
+from cereal.schema import member_name, read_event
+from modeld.config import Config
+from modeld.errors import ModeldError
+from runtime.device import choose_device
+from runtime.errors import RuntimeFault
+from runtime.manifest import Manifest
+from tools.drives.drive import DriveInfo
+from tools.drives.open_drive import DriveOptions, open_drive
+from tools.errors import ArtifactMismatchError, ToolError
+from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.regress.environment import (
+    describe_environment,
+    device_class,
+    model_hash,
+)
+from tools.regress.packing import content_digest, pack
+from tools.regress.rules import rule_of
+
+if TYPE_CHECKING:
+    from tools.playback.model import LoadedModel
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A drive to run.
+
+    Attributes:
+        drive: text of one drive, as `open_drive` takes it.
+        options: how it is opened.
+        artifact: path of the program on the machine that runs the job.
+        artifact_sha256: of it; a file of another content is refused.
+        code_sha256: of the code that runs it, see `code_digest`.
+        device: OpenCL device, None: the best.
+    """
+
+    drive: str
+    options: DriveOptions
+    artifact: Path
+    artifact_sha256: str
+    code_sha256: str
+    device: str | None = None
+
+    @property
+    def key(self) -> str:
+        """64 hex digits: equal for jobs that have the same outputs, wherever files lie."""
+        options = self.options
+        parts = (
+            self.drive,
+            options.telemetry,
+            options.focal_px,
+            options.rate_hz,
+            options.driver_camera,
+            self.artifact_sha256,
+            self.code_sha256,
+            self.device,
+        )
+        return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class DriveName:
+    """What a result says of its drive.
+
+    Attributes:
+        name: what users call it.
+        kind: of drive.
+        identity: sha256, see `DriveInfo.identity`.
+        rate_hz: of the main camera.
+    """
+
+    name: str
+    kind: str
+    identity: str
+    rate_hz: float
+
+
+@dataclass(frozen=True, slots=True)
+class Launches:
+    """Size of one entry of a program.
+
+    Attributes:
+        launches: kernels that are launched, each time one is.
+        kernels: different functions among them.
+    """
+
+    launches: int
+    kernels: int
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What another run of the same job would measure anew.
+
+    Attributes:
+        execution_s: of each frame, seconds; 0 where the model did not run.
+        wall_s: of the whole drive, without loading.
+        peak_rss_bytes: of the process so far.
+        environment: see `describe_environment`.
+    """
+
+    execution_s: tuple[float, ...] = ()
+    wall_s: float = 0.0
+    peak_rss_bytes: int = 0
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class JobResult:
+    """What came of a job.
+
+    Attributes:
+        key: of the job.
+        drive: None where it could not be opened.
+        outputs: messages and frame table, see `packing.unpack`; empty with an error.
+        digest: sha256 of what is in ``outputs``; equal for equal outputs.
+        model: hash of the models, see `model_hash`.
+        interface: of the program.
+        device_class: see there.
+        launches: entry -> its size; those that the drive uses.
+        measured: differs from run to run.
+        error: one line; "" when it ran well.
+        exit_code: that belongs to the error.
+    """
+
+    key: str
+    drive: DriveName | None = None
+    outputs: bytes = b""
+    digest: str = ""
+    model: str = ""
+    interface: str = ""
+    device_class: str = ""
+    launches: Mapping[str, Launches] = field(default_factory=dict)
+    measured: Measured = field(default_factory=Measured)
+    error: str = ""
+    exit_code: int = 0
+
+
+class ModelHolder:
+    """The program of a process: loaded once, for all jobs that want it."""
+
+    def __init__(self) -> None:
+        self._model: LoadedModel | None = None
+        self._wanted: tuple[Path, str, str | None] | None = None
+
+    def get(self, job: Job) -> LoadedModel:
+        """Return the job's program on its device, loaded if it is another than the last.
+
+        Raises:
+            ArtifactMismatchError: the file is not what the job names.
+            RuntimeFault: it cannot be read or loaded.
+        """
+        from tools.playback.model import load_model
+
+        wanted = (job.artifact, job.artifact_sha256, job.device)
+        if self._model is None or self._wanted != wanted:
+            self.close()
+            model = load_model(job.artifact, job.device)
+            if model.artifact.sha256 != job.artifact_sha256:
+                model.close()
+                raise ArtifactMismatchError(
+                    f"{job.artifact}: expected the artifact {job.artifact_sha256[:12]}, found "
+                    f"{model.artifact.sha256[:12]}; it was replaced while drives ran, run again"
+                )
+            self._model, self._wanted = model, wanted
+        return self._model
+
+    def close(self) -> None:
+        """Release the program."""
+        if self._model is not None:
+            self._model.close()
+        self._model = self._wanted = None
+
+
+def run_job(job: Job, holder: ModelHolder) -> JobResult:
+    """Run a drive and pack what came of it; what goes wrong is in the result.
+
+    Args:
+        job: what to run.
+        holder: keeps the program from job to job.
+    """
+    key = job.key
+    try:
+        return _run(job, key, holder)
+    except (ToolError, ModeldError, RuntimeFault, CerealError) as error:
+        return JobResult(key, error=one_line(error), exit_code=error.exit_code)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        return JobResult(key, error=f"{where}{error.strerror or error}", exit_code=1)
+    except Exception as error:
+        logger.debug("%s", job.drive, exc_info=True)
+        text = f"{job.drive}: unexpected {type(error).__name__}: {one_line(error)}"
+        return JobResult(key, error=text, exit_code=1)
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's text in one line."""
+    return " ".join(str(error).split())
+
+
+def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
+    from tools.playback.model import check_fits
+    from tools.playback.run_drive import PlaybackOptions, peak_rss_bytes, play
+
+    drive = open_drive(job.drive, job.options)
+    try:
+        model = holder.get(job)
+        check_fits(model.path, model.artifact, drive.info)
+        messages: list[bytes] = []
+
+        def keep(data: bytes) -> None:
+            if member_name(read_event(data)) in OUTPUT_SERVICES:
+                messages.append(data)
+
+        # The daemon's settings are ours, not the environment's: raw vectors would be kept too.
+        config = Config(demo=True, send_raw_predictions=False)
+        options = PlaybackOptions(digest_inputs=True, config=config)
+        frames, wall_s = play(drive, model.program, keep, options)
+        outputs = pack(messages, frames, rule_of)
+        info, manifest = choose_device(job.device).info, model.artifact.manifest
+        return JobResult(
+            key=key,
+            drive=_name_of(drive.info),
+            outputs=outputs,
+            digest=content_digest(outputs),
+            model=model_hash(manifest),
+            interface=str(manifest.metadata["interface"]),
+            device_class=device_class(info),
+            launches=launches_of(manifest, drive.info),
+            measured=Measured(
+                execution_s=tuple(frames.execution_s.tolist()),
+                wall_s=wall_s,
+                peak_rss_bytes=peak_rss_bytes(),
+                environment=describe_environment(info, manifest),
+            ),
+        )
+    finally:
+        drive.close()
+
+
+def _name_of(info: DriveInfo) -> DriveName:
+    return DriveName(info.name, info.kind, info.identity, info.rate_hz)
+
+
+def launches_of(manifest: Manifest, info: DriveInfo) -> dict[str, Launches]:
+    """Return the sizes of the entries for a drive's frames, by name."""
+    sizes = {f"{layout.width}x{layout.height}" for layout in info.formats.values()}
+    found = {}
+    for entry in manifest.entries:
+        if entry.name.partition(":")[2] in sizes:
+            kernels = {
+                (manifest.kernels[index].program, manifest.kernels[index].name)
+                for index in entry.launches
+            }
+            found[entry.name] = Launches(len(entry.launches), len(kernels))
+    return dict(sorted(found.items()))

@@ -1,0 +1,295 @@
+"""The report of a regression: one HTML page that needs nothing else, no script and no network.
+
+Drives in a table; of those that changed: what changed, curves of the fields, frames with both
+paths; execution times of both sides; where both sides ran.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from runtime.quantities import count_text, size_text
+from runtime.whole_file import whole_file
+from tools.compare.findings import Comparison, FieldSeries
+from tools.errors import ToolError, UsageError
+from tools.lib.report_style import STYLE
+from tools.lib.svg import Chart, Margins, padded_range
+from tools.regress.environment import differing
+from tools.regress.packing import unpack
+from tools.regress.pictures import draw, plans_of, take_shots
+from tools.regress.reference import Histogram, histogram
+from tools.regress.run import Plan, RunVerdict, TimingOutcome
+from tools.regress.verdict import Change, DriveVerdict
+
+# More only make the page longer: the JSON has everything.
+MAX_CHANGES = 40
+MAX_PLOTS = 9
+MAX_PICTURES = 2
+# Drives whose frames are decoded once more for pictures.
+MAX_PICTURED_DRIVES = 8
+
+MORE_STYLE = """
+.passed { color: #15803d; } .changed, .failed { color: #b91c1c; font-weight: 600; }
+.chart .before { stroke: #64748b; stroke-width: 2.6; } .chart .now { stroke: #dc2626; }
+.chart .apart { stroke: #b45309; }
+.key.before { background: #64748b; } .key.now { background: #dc2626; }
+.path-now { fill: #dc2626; fill-opacity: 0.35; stroke: #dc2626; stroke-width: 2; }
+.path-before { fill: none; stroke: #22c55e; stroke-width: 4; stroke-dasharray: 14 8; }
+.key.path-before { background: #22c55e; } .key.path-now { background: #dc2626; }
+.pair { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 16px; }
+.differs td { font-weight: 600; color: var(--ink); }
+"""
+
+
+def write_page(path: Path, plan: Plan, verdict: RunVerdict) -> None:
+    """Write the page; the file appears complete or not at all.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    content = render(plan, verdict).encode("utf-8", "replace")
+    try:
+        with whole_file(path) as file:
+            file.write(content)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the report cannot be written ({error.strerror or error}); name another file"
+        ) from error
+
+
+def render(plan: Plan, verdict: RunVerdict) -> str:
+    """Return the page as HTML text."""
+    title = f"Regression of {plan.model.name}"
+    told = [drive for drive in verdict.drives if drive.changes]
+    sections = [
+        f"<header><h1>{escape(title)}</h1><p>{escape(_summary(verdict))}</p></header>",
+        _tiles(verdict),
+        _table(verdict),
+        *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
+        _timing(verdict),
+        _environment(verdict),
+    ]
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{STYLE}{MORE_STYLE}</style></head>"
+        f"<body><main>{''.join(sections)}</main></body></html>\n"
+    )
+
+
+def _summary(verdict: RunVerdict) -> str:
+    if verdict.is_update:
+        return f"Accepted: {count_text(len(verdict.accepted), 'reference')} written."
+    if verdict.exit_code == 0:
+        return "Nothing changed beyond what is allowed."
+    return "Something changed. Accept it with --update --reason TEXT if it is meant to be so."
+
+
+def _tiles(verdict: RunVerdict) -> str:
+    states = [drive.status for drive in verdict.drives]
+    slower = [timing.verdict.slower for timing in verdict.timings]
+    known = [value for value in slower if value is not None]
+    tiles = [
+        ("drives", str(len(states)), ""),
+        ("passed", str(states.count("passed")), ""),
+        ("changed", str(states.count("changed")), ""),
+        ("not judged", str(states.count("failed")), ""),
+        ("speed", f"{max(known):+.1%}" if known else "-", "slower than the reference"),
+    ]
+    cells = "".join(
+        f'<div class="tile"><span class="name">{escape(name)}</span>'
+        f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
+        for name, value, note in tiles
+    )
+    return f'<section class="tiles">{cells}</section>'
+
+
+def _table(verdict: RunVerdict) -> str:
+    rows = []
+    for drive in verdict.drives:
+        measured = drive.result.measured if drive.result else None
+        ran = measured is not None and not drive.error
+        cells = [
+            f'<td class="{drive.status}">{drive.status}</td>',
+            *(
+                f"<td>{escape(text)}</td>"
+                for text in (
+                    drive.name,
+                    drive.summary,
+                    f"{measured.wall_s:.1f} s" if measured and ran else "",
+                    size_text(measured.peak_rss_bytes) if measured and ran else "",
+                )
+            ),
+        ]
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    head = "".join(f"<th>{name}</th>" for name in ("", "drive", "result", "time", "memory"))
+    accepted = "".join(f"<p>{escape(line)}</p>" for line in verdict.accepted)
+    return (
+        f"<section><h2>Drives</h2><table><tr>{head}</tr>{''.join(rows)}</table>{accepted}</section>"
+    )
+
+
+def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
+    rows = "".join(_change(change) for change in drive.changes[:MAX_CHANGES])
+    rest = len(drive.changes) - MAX_CHANGES
+    more = f"<p>{rest} more are in the JSON.</p>" if rest > 0 else ""
+    warnings = drive.comparison.warnings if drive.comparison else ()
+    notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
+    pictures = _pictures(plan, drive) if with_pictures else ""
+    return (
+        f"<section><h2>{escape(drive.name)}</h2><table>{rows}</table>{more}{notes}"
+        f"{_plots(drive.comparison)}{pictures}</section>"
+    )
+
+
+def _change(change: Change) -> str:
+    return f"<tr><th>{change.kind}</th><td>{escape(change.text)}</td></tr>"
+
+
+def _plots(comparison: Comparison | None) -> str:
+    """Draw the fields that were found to differ, worst first."""
+    if comparison is None:
+        return ""
+    curves = {(series.service, series.field): series for series in comparison.series}
+    names = dict.fromkeys((finding.service, finding.field) for finding in comparison.findings)
+    chosen = [curves[name] for name in names if name in curves][:MAX_PLOTS]
+    if not chosen:
+        return ""
+    figures = "".join(_plot(series) for series in chosen)
+    return (
+        '<p>Mean over the field, frame by frame: <span class="key before"></span>reference '
+        f'<span class="key now"></span>now.</p><div class="row">{figures}</div>'
+    )
+
+
+def _plot(series: FieldSeries) -> str:
+    name = f"{series.service}.{series.field}"
+    frames = series.frames.astype(np.float64)
+    if not frames.size:
+        return ""
+    x_range = (float(frames.min()), max(float(frames.max()), float(frames.min()) + 1.0))
+    values = np.concatenate([series.left, series.right])
+    finite = values[np.isfinite(values)]
+    span = float(np.ptp(finite)) if finite.size else 0.0
+    # A constant field gets some room around it, whatever its unit.
+    size = float(np.abs(finite).max()) if finite.size else 0.0
+    limits = padded_range(values, minimum_span=max(span, 1e-6 * size, 1e-9))
+    margins = Margins(left=74)
+    chart = Chart(362, 190, x_range, limits, "frame id", "", f"{name}, both sides", margins)
+    chart.line(frames, series.left, "before")
+    chart.line(frames, series.right, "now")
+    return f"<figure><h3>{escape(name)}</h3>{chart.render()}</figure>"
+
+
+def _pictures(plan: Plan, drive: DriveVerdict) -> str:
+    """Draw both paths over the worst frames; a drive that is gone costs the pictures only."""
+    if drive.comparison is None or drive.reference is None or drive.result is None:
+        return ""
+    before, now = unpack(drive.reference.outputs), unpack(drive.result.outputs)
+    plans_before, plans_now = plans_of(before), plans_of(now)
+    wanted = (
+        list(
+            dict.fromkeys(
+                finding.worst_frame
+                for finding in drive.comparison.findings
+                if finding.worst_frame >= 0
+            )
+        )[:MAX_PICTURES]
+        or [change.first_frame for change in drive.changes if change.first_frame >= 0][:1]
+    )
+    try:
+        shots = take_shots(drive.text, plan.options, now, wanted)
+    except ToolError as error:
+        return f'<p class="warning">No pictures: {escape(str(error))}</p>'
+    if not shots:
+        return ""
+    figures = "".join(
+        f"<figure>{draw(shot, plans_before.get(shot.frame_id), plans_now.get(shot.frame_id))}"
+        f"<figcaption>frame {shot.frame_id}</figcaption></figure>"
+        for shot in shots
+    )
+    return (
+        '<p>Planned path at the worst frames: <span class="key path-before"></span>reference '
+        f'<span class="key path-now"></span>now.</p><div class="pair">{figures}</div>'
+    )
+
+
+def _timing(verdict: RunVerdict) -> str:
+    rows = "".join(_timing_row(timing) for timing in verdict.timings)
+    gate = f"<table>{rows}</table>" if rows else "<p>The timing gate was left out.</p>"
+    judged = [drive for drive in verdict.drives if drive.reference and drive.result]
+    charts = "".join(
+        _histograms(drive.name, drive.reference.execution, drive.result.measured.execution_s)
+        for drive in judged[:MAX_PICTURED_DRIVES]
+        if drive.reference and drive.result
+    )
+    note = (
+        "<p>Execution time of the drives' frames, share of the frames: "
+        '<span class="key before"></span>when the reference was made <span class="key now"></span>'
+        "now. Wall times of two machines or two moments: nothing is judged by them.</p>"
+    )
+    drawn = f'{note}<div class="row">{charts}</div>' if charts else ""
+    return f"<section><h2>Time</h2>{gate}{drawn}</section>"
+
+
+def _timing_row(timing: TimingOutcome) -> str:
+    state = "passed" if timing.verdict.passed else "changed"
+    detail = ""
+    if timing.result is not None:
+        ratio = timing.result.ratio
+        detail = (
+            f"; {ratio.mean:.3f} times the calibration workload ({ratio.low:.3f} to "
+            f"{ratio.high:.3f}), {timing.result.model_ms:.1f} ms on one core"
+        )
+    return (
+        f'<tr><td class="{state}">{state}</td><td>{escape(timing.entry)}</td>'
+        f"<td>{escape(timing.verdict.text + detail)}</td></tr>"
+    )
+
+
+def _histograms(name: str, before: Histogram, execution_s: Sequence[float]) -> str:
+    now = histogram(tuple(execution_s))
+    sides = [(side, css) for side, css in ((before, "before"), (now, "now")) if side.counts]
+    if not sides:
+        return ""
+    low = min(side.start_ms for side, _ in sides)
+    high = max(side.start_ms + side.step_ms * len(side.counts) for side, _ in sides)
+    top = max(max(side.counts) / sum(side.counts) / side.step_ms for side, _ in sides)
+    about = f"{name}: execution times"
+    chart = Chart(362, 190, (low, max(high, low + 0.1)), (0.0, 1.1 * top), "ms", "", about)
+    for side, css in sides:
+        edges = side.start_ms + side.step_ms * np.arange(len(side.counts) + 1)
+        # Per millisecond, so that bins of different widths enclose the same area.
+        share = np.array(side.counts) / sum(side.counts) / side.step_ms
+        chart.line(np.repeat(edges, 2)[1:-1], np.repeat(share, 2), css)
+    medians = ", ".join(f"{side.median_ms:.1f} ms {css}" for side, css in sides)
+    return (
+        f"<figure><h3>{escape(name)}</h3>{chart.render()}"
+        f"<figcaption>medians: {medians}</figcaption></figure>"
+    )
+
+
+def _environment(verdict: RunVerdict) -> str:
+    reference = next((drive.reference for drive in verdict.drives if drive.reference), None)
+    before: Mapping[str, str] = reference.provenance if reference else {}
+    now = verdict.environment
+    unlike = set(differing(before, now)) if before else set()
+    rows = "".join(
+        f'<tr class="{"differs" if name in unlike else "same"}"><th>{escape(name)}</th>'
+        f"<td>{escape(before.get(name, '-'))}</td><td>{escape(now.get(name, '-'))}</td></tr>"
+        for name in {**before, **now}
+    )
+    facts = "".join(
+        f"<tr><th>{escape(name)}</th><td></td><td>{escape(value)}</td></tr>"
+        for name, value in verdict.model.items()
+    )
+    whose = f" of {escape(reference.drive.name)}" if reference else ""
+    return (
+        f"<section><h2>Where both sides ran</h2><p>The reference{whose} and this run; what differs "
+        "is bold.</p><table><tr><th></th><th>reference</th><th>now</th></tr>"
+        f"{rows}{facts}</table></section>"
+    )

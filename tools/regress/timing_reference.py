@@ -1,0 +1,123 @@
+"""What the timing gate measured when a reference was accepted: one JSON file beside the drives'.
+
+Times belong to a program and a device, not to a drive. One file for each model and class of
+devices; in it one measurement for each device and entry, since a ratio holds for one device only.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.whole_file import whole_file
+from tools.errors import ToolError
+from tools.regress.errors import ReferenceFormatError
+from tools.regress.reference import SHORT
+from tools.regress.timing import Interval, TimingResult
+
+FORMAT: Final = 1
+ENDING: Final = ".timing.json"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTiming:
+    """One measurement.
+
+    Attributes:
+        ratio: time of the model over that of the calibration workload.
+        clock: as in `TimingResult`.
+        model_ms: for people.
+        waiting: as in `TimingResult`.
+        provenance: date, commit, reason, environment.
+    """
+
+    ratio: Interval
+    clock: str
+    model_ms: float
+    waiting: float | None
+    provenance: Mapping[str, str]
+
+
+class TimingReferences:
+    """The measurements of one model on one class of devices.
+
+    Args:
+        directory: of the references.
+        model: hash of the models.
+        device_class: see `environment.device_class`.
+
+    Raises:
+        ReferenceFormatError: the file is damaged or of another format.
+    """
+
+    def __init__(self, directory: Path, model: str, device_class: str) -> None:
+        self.path = directory / f"{model[:SHORT]}.{device_class}{ENDING}"
+        self._model, self._device_class = model, device_class
+        self._found: dict[str, dict[str, Any]] = self._read()
+
+    def find(self, device: str, entry: str) -> StoredTiming | None:
+        """Return what was measured on a device, None where nothing was."""
+        kept = self._found.get(device, {}).get(entry)
+        if kept is None:
+            return None
+        try:
+            ratio = Interval(**{**kept["ratio"], "samples": tuple(kept["ratio"]["samples"])})
+            return StoredTiming(**{**kept, "ratio": ratio})
+        except (KeyError, TypeError) as error:
+            raise self._damaged(f"{type(error).__name__}: {error}") from error
+
+    def devices(self) -> list[str]:
+        """Return the devices that something was measured on."""
+        return sorted(self._found)
+
+    def write(self, entry: str, result: TimingResult, provenance: Mapping[str, str]) -> None:
+        """Keep a measurement beside those of other devices and entries; the file stays whole.
+
+        Raises:
+            ToolError: it cannot be written.
+        """
+        stored = StoredTiming(
+            result.ratio, result.clock, result.model_ms, result.waiting, dict(provenance)
+        )
+        self._found.setdefault(result.device, {})[entry] = asdict(stored)
+        content = {
+            "format": FORMAT,
+            "model": self._model,
+            "device_class": self._device_class,
+            "devices": self._found,
+        }
+        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        try:
+            with whole_file(self.path) as file:
+                file.write(text.encode())
+        except OSError as error:
+            raise ToolError(
+                f"{self.path}: the timing reference cannot be written: {error.strerror or error}; "
+                "what was there before is as it was"
+            ) from error
+
+    def _read(self) -> dict[str, dict[str, Any]]:
+        try:
+            content = json.loads(self.path.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as error:
+            raise self._damaged(str(error)) from error
+        if not isinstance(content, dict) or not isinstance(content.get("devices"), dict):
+            raise self._damaged("no object with devices")
+        if content.get("format") != FORMAT:
+            raise ReferenceFormatError(
+                f"{self.path}: expected timings of format {FORMAT}, found "
+                f"{content.get('format')!r}; delete it and write it anew with --update"
+            )
+        devices: dict[str, dict[str, Any]] = content["devices"]
+        return devices
+
+    def _damaged(self, how: str) -> ReferenceFormatError:
+        return ReferenceFormatError(
+            f"{self.path}: expected timings of references, found {how}; get it again from the "
+            "repository, or delete it and write it anew with --update"
+        )

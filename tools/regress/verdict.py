@@ -1,0 +1,309 @@
+"""Whether a drive said what its reference says, and if not, what changed.
+
+Causes come before effects: a drive whose inputs changed is not a matter of kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.quantities import count_text
+from tools.compare.findings import Comparison
+from tools.errors import ToolError
+from tools.playback.outcome import INPUT_NAMES, FrameTable
+from tools.regress.job import JobResult, Launches
+from tools.regress.packing import Packed, unpack
+from tools.regress.reference import Reference, ReferenceStore, key_of
+
+Status = Literal["passed", "changed", "failed"]
+ChangeKind = Literal["input", "frames", "launches", "outputs", "bits"]
+
+# Changes in the text of one drive; all of them are in the report and in the JSON.
+SHOWN_CHANGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that is not as in the reference.
+
+    Attributes:
+        kind: what it is about.
+        text: one line, with what it was and what it is.
+        frames: how many frames have it.
+        first_frame: frame id of the first one, -1 where it belongs to none.
+    """
+
+    kind: ChangeKind
+    text: str
+    frames: int = 0
+    first_frame: int = -1
+
+
+class Comparing(NamedTuple):
+    """How logs are compared, for all drives of a run.
+
+    Attributes:
+        compare: takes the Events of the reference, and the new ones.
+        bit_exact: every bit of every message counts.
+    """
+
+    compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
+    bit_exact: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DriveVerdict:
+    """The verdict on one drive.
+
+    Attributes:
+        text: what the user called the drive.
+        status: ``failed``: it could not be judged.
+        frames: that the daemon took.
+        identical: every message has the bits that the reference's had.
+        changes: causes first; empty where it passed.
+        comparison: of the messages; None where it could not be judged.
+        error: one line, where it failed.
+        exit_code: that belongs to it.
+        result: what came of the run.
+        reference: what it was compared with.
+    """
+
+    text: str
+    status: Status
+    frames: int = 0
+    identical: bool = False
+    changes: tuple[Change, ...] = ()
+    comparison: Comparison | None = None
+    error: str = ""
+    exit_code: int = 0
+    result: JobResult | None = field(default=None, repr=False)
+    reference: Reference | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> str:
+        """What the drive calls itself, else what the user called it."""
+        return self.result.drive.name if self.result and self.result.drive else self.text
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        if self.status == "failed":
+            return self.error
+        count = count_text(self.frames, "frame")
+        if self.status == "changed":
+            return f"{count}, {count_text(len(self.changes), 'change')}"
+        return f"{count}, {'identical' if self.identical else 'within tolerance'}"
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values: all that is known, but pictures."""
+        measured = self.result.measured if self.result else None
+        return {
+            "drive": self.text,
+            "name": self.name,
+            "status": self.status,
+            "summary": self.summary,
+            "frames": self.frames,
+            "identical": self.identical,
+            "error": self.error or None,
+            "changes": [asdict(change) for change in self.changes],
+            "comparison": _comparison_json(self.comparison),
+            "digest": self.result.digest if self.result else None,
+            "reference": {
+                "key": asdict(self.reference.key),
+                "digest": self.reference.digest,
+                "provenance": dict(self.reference.provenance),
+            }
+            if self.reference
+            else None,
+            "environment": dict(measured.environment) if measured else None,
+            "wall_s": measured.wall_s if measured else None,
+            "peak_rss_bytes": measured.peak_rss_bytes if measured else None,
+        }
+
+
+def _comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
+    """Return all but the curves, which are for plots."""
+    if comparison is None:
+        return None
+    return {
+        "frames": comparison.frames,
+        "skipped": comparison.skipped,
+        "messages": comparison.messages,
+        "findings": [asdict(finding) for finding in comparison.findings],
+        "statistics": [asdict(statistics) for statistics in comparison.statistics],
+        "warnings": list(comparison.warnings),
+    }
+
+
+def failed(text: str, error: str, exit_code: int, result: JobResult | None = None) -> DriveVerdict:
+    """Return the verdict on a drive that cannot be judged."""
+    return DriveVerdict(text, "failed", error=error, exit_code=exit_code, result=result)
+
+
+def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -> DriveVerdict:
+    """Return the verdict on one drive.
+
+    Args:
+        text: what the user called it.
+        result: what came of it.
+        store: where its reference is.
+        how: they are compared.
+    """
+    if result.error or result.drive is None:
+        return failed(text, result.error, result.exit_code, result)
+    try:
+        reference = store.find(key_of(result), result.drive.name)
+        before, now = unpack(reference.outputs), unpack(result.outputs)
+        comparison = how.compare(before.messages, now.messages)
+    except ToolError as error:
+        return failed(text, str(error), error.exit_code, result)
+    changes = [
+        *input_changes(before.frames, now.frames),
+        *frame_changes(before.frames, now.frames),
+        *launch_changes(reference.launches, result.launches),
+        *output_changes(comparison),
+    ]
+    if how.bit_exact:
+        changes += bit_changes(before, now)
+    return DriveVerdict(
+        text,
+        "changed" if changes else "passed",
+        frames=len(now.frames.frame_id),
+        identical=reference.digest == result.digest,
+        changes=tuple(changes),
+        comparison=comparison,
+        result=result,
+        reference=reference,
+    )
+
+
+def input_changes(before: FrameTable, now: FrameTable) -> list[Change]:
+    """Return which inputs of the program are not what they were, earliest first."""
+    rows_before, rows_now = _common_rows(before, now)
+    changes = []
+    for name in INPUT_NAMES:
+        if name not in before.input_crc or name not in now.input_crc:
+            continue
+        differs = before.input_crc[name][rows_before] != now.input_crc[name][rows_now]
+        if not differs.any():
+            continue
+        ids = now.frame_id[rows_now]
+        first, count = int(ids[np.argmax(differs)]), int(differs.sum())
+        where = f"from frame {first} on" if _runs_on(differs) else f"first at frame {first}"
+        changes.append(
+            Change(
+                "input",
+                f"input {name} differs {where} ({count} of {count_text(len(differs), 'frame')}): "
+                "the cause lies before the program",
+                count,
+                first,
+            )
+        )
+    return sorted(changes, key=lambda change: (change.first_frame, -change.frames))
+
+
+def _runs_on(differs: NDArray[np.bool_]) -> bool:
+    """Whether all frames after the first difference have one too."""
+    return bool(differs[int(np.argmax(differs)) :].all())
+
+
+def frame_changes(before: FrameTable, now: FrameTable) -> list[Change]:
+    """Return what became of frames that were treated differently."""
+    changes = []
+    for what, lost in (
+        ("was taken, and is not", np.setdiff1d(before.frame_id, now.frame_id)),
+        ("was not taken, and is", np.setdiff1d(now.frame_id, before.frame_id)),
+    ):
+        if lost.size:
+            more = f", {lost.size - 1} more" if lost.size > 1 else ""
+            text = f"frame {lost[0]} {what}{more}"
+            changes.append(Change("frames", text, int(lost.size), int(lost[0])))
+    rows_before, rows_now = _common_rows(before, now)
+    for name, what in (
+        ("dropped", "frames counted as missing before it"),
+        ("published", "whether it was published"),
+        ("valid", "whether it was valid"),
+    ):
+        old, new = getattr(before, name)[rows_before], getattr(now, name)[rows_now]
+        differs = old != new
+        if differs.any():
+            at = int(np.argmax(differs))
+            first, count = int(now.frame_id[rows_now][at]), int(differs.sum())
+            text = f"frame {first}: {what}: {_plain(old[at])} before, {_plain(new[at])} now"
+            more = f" ({count_text(count, 'frame')})" if count > 1 else ""
+            changes.append(Change("frames", text + more, count, first))
+    return changes
+
+
+def launch_changes(before: Mapping[str, Launches], now: Mapping[str, Launches]) -> list[Change]:
+    """Return which entries of the program launch more, fewer or other numbers of kernels."""
+    changes = []
+    for name in sorted({*before, *now}):
+        old, new = before.get(name), now.get(name)
+        if old != new:
+            text = f"entry {name}: {_size(old)} before, {_size(new)} now"
+            changes.append(Change("launches", text))
+    return changes
+
+
+def output_changes(comparison: Comparison) -> list[Change]:
+    """Return the findings of the comparison, worst first."""
+    changes = []
+    for finding in comparison.findings:
+        place = f"{finding.service}.{finding.field}" if finding.field else finding.service
+        frames = count_text(finding.frames, "frame")
+        if finding.kind in ("value", "nonfinite", "length", "type", "shift"):
+            at = finding.worst_place or finding.field
+            text = (
+                f"{place}: {finding.kind} in {frames} from {finding.first_frame} on, worst at "
+                f"frame {finding.worst_frame} {at}: {finding.left} before, {finding.right} now "
+                f"({finding.limit})"
+            )
+        else:
+            text = f"{place}: {finding.kind} in {frames}, first at {finding.first_frame}"
+        changes.append(Change("outputs", text, finding.frames, finding.first_frame))
+    return changes
+
+
+def bit_changes(before: Packed, now: Packed) -> list[Change]:
+    """Return which services have messages whose bits are not those that the reference's had."""
+    changes = []
+    for service in sorted({*before.services, *now.services}):
+        old, new = _digests_of(before, service), _digests_of(now, service)
+        count = min(len(old), len(new))
+        differs = old[:count] != new[:count]
+        if differs.any():
+            first = int(np.argmax(differs))
+            text = (
+                f"{service}: {int(differs.sum())} of {count_text(count, 'message')} differ in "
+                f"their bits, from message {first} on"
+            )
+            changes.append(Change("bits", text, int(differs.sum()), first))
+    return changes
+
+
+def _digests_of(packed: Packed, service: str) -> NDArray[np.uint32]:
+    return packed.digests[np.array([name == service for name in packed.services], np.bool_)]
+
+
+def _common_rows(before: FrameTable, now: FrameTable) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return the rows of the frames that both have, by frame id."""
+    _, rows_before, rows_now = np.intersect1d(before.frame_id, now.frame_id, return_indices=True)
+    return rows_before, rows_now
+
+
+def _plain(value: np.generic) -> str:
+    if isinstance(value, np.bool_):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _size(size: Launches | None) -> str:
+    if size is None:
+        return "none"
+    return f"{count_text(size.launches, 'launch')} of {size.kernels} kernels"

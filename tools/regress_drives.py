@@ -1,0 +1,232 @@
+r"""Run recorded drives and compare what the model says with references; fail when it changed.
+
+Each drive goes through the daemon's own code, as in modeld replay. Its messages are compared field
+by field with what a reference holds (within the tolerances of modeld compare, or bit by bit with
+--bit-exact), and so are the program's inputs, its launches, and its speed: the ratio to a fixed
+workload that is measured beside it, so that a busy machine does not fail and a program that is
+10 % slower does. A change is accepted by writing the references anew: --update --reason TEXT.
+References are small files (about 1.3 KiB a frame) that belong into the repository.
+
+Example:
+  modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html
+  modeld regress --model driving.pkl --drives drive.mp4 --reference references --update \
+    --reason "new policy model"
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from runtime.artifact import Artifact
+from runtime.device import choose_device
+from runtime.quantities import count_text
+from tools.compare.compare import CompareOptions, compare_events
+from tools.compare.tolerances import read_tolerances
+from tools.drives.arguments import add_drive_arguments, drive_options
+from tools.errors import UsageError
+from tools.lib.json_output import print_json
+from tools.lib.outputs import check_outputs
+from tools.playback.model import read_driving_artifact
+from tools.regress.cluster import parse_address, run_jobs_on_cluster
+from tools.regress.job import Job, JobResult
+from tools.regress.page import write_page
+from tools.regress.pool import OnResult, WorkDirectory, run_jobs
+from tools.regress.reference import ReferenceStore
+from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
+from tools.regress.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--model", type=Path, required=True, help="driving artifact")
+    parser.add_argument(
+        "--drives",
+        nargs="+",
+        required=True,
+        metavar="DRIVE",
+        help="drives, as modeld replay takes them; routes and ranges become segments",
+    )
+    parser.add_argument(
+        "--reference", type=Path, required=True, metavar="DIR", help="directory of references"
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="write references of all drives that ran well"
+    )
+    parser.add_argument("--reason", metavar="TEXT", help="why the change is right (with --update)")
+    parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
+    parser.add_argument(
+        "--bit-exact", action="store_true", help="every bit counts; holds on the same device only"
+    )
+    parser.add_argument("--no-timing", action="store_true", help="leave the timing gate out")
+    parser.add_argument(
+        "--baseline",
+        type=Path,
+        metavar="ARTIFACT",
+        help="judge the speed by this artifact, measured in the same processes, instead of by "
+        "the reference's ratio, which holds on one device only",
+    )
+    _add_running(parser)
+    add_drive_arguments(parser)
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        metavar="N",
+        help="drives at a time, each in a process of its own (1 on a GPU; on a CPU 1 for each 4 "
+        "processors: a single drive uses them all, another one fills its gaps only)",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="run the drives on a Dask cluster: tcp://HOST:PORT of its scheduler, or local[:N] for "
+        "N workers here; drives have to lie under the same path on all workers",
+    )
+    parser.add_argument(
+        "--work",
+        type=Path,
+        metavar="DIR",
+        help="keep results of finished drives here, and take up those that are there",
+    )
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument("--tolerances", type=Path, metavar="TOML", help="see modeld compare")
+    parser.add_argument(
+        "--ignore", action="append", default=[], metavar="FIELD", help="see modeld compare"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
+    _check_arguments(args)
+    plan = _make_plan(args)
+    if args.cluster is not None:
+        run_jobs_there: RunJobs = partial(run_jobs_on_cluster, args.cluster)
+    else:
+        run_jobs_there = partial(_run_jobs, args.jobs or default_processes(plan.info))
+    with work_directory(args.work) as work:
+        verdict = regress(plan, run_jobs_there, work, _progress(args))
+        if args.report:
+            write_page(args.report, plan, verdict)
+    if args.json:
+        print_json({**verdict.to_json(), "report": str(args.report) if args.report else None})
+    else:
+        _print_verdict(args, verdict)
+    return verdict.exit_code
+
+
+def _check_arguments(args: argparse.Namespace) -> None:
+    if args.jobs is not None and args.jobs < 1:
+        raise UsageError(f"--jobs: expected at least 1 process, found {args.jobs}")
+    if args.update and not (args.reason or "").strip():
+        raise UsageError(
+            "--update: expected --reason TEXT, found none; say why the change is right, it is "
+            "kept with the references"
+        )
+    if args.reason is not None and not args.update:
+        raise UsageError("--reason: expected --update with it; nothing is accepted without")
+    if args.baseline is not None and args.no_timing:
+        raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
+    if args.cluster is not None:
+        parse_address(args.cluster)
+        if args.jobs is not None:
+            raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
+    check_outputs({"--report": args.report}, [args.model, args.baseline, args.telemetry])
+
+
+def _make_plan(args: argparse.Namespace) -> Plan:
+    artifact: Artifact = read_driving_artifact(args.model)
+    tolerances = read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact)
+    options = CompareOptions(tolerances=tolerances)
+    return Plan(
+        texts=args.drives,
+        options=replace(drive_options(args), split=True),
+        model=args.model,
+        artifact=artifact,
+        device=args.device,
+        info=choose_device(args.device).info,
+        store=ReferenceStore(args.reference),
+        how=Comparing(
+            lambda left, right: compare_events(left, right, options, ("reference", "now")),
+            args.bit_exact,
+        ),
+        timing=not args.no_timing,
+        baseline=args.baseline,
+        reason=args.reason.strip() if args.update else None,
+        command=_command_line(),
+    )
+
+
+def _command_line() -> str:
+    """Return what was typed, without the place of the program."""
+    return shlex.join(["modeld", *sys.argv[1:]])
+
+
+def _run_jobs(
+    processes: int, jobs: Sequence[Job], work: WorkDirectory, on_result: OnResult
+) -> list[JobResult]:
+    return run_jobs(jobs, processes, work, on_result)
+
+
+def _progress(args: argparse.Namespace) -> OnResult:
+    """Return what says on a terminal that a drive is done; the verdicts come at the end."""
+    is_silent = args.quiet or not sys.stderr.isatty()
+
+    def show(position: int, result: JobResult) -> None:
+        if not is_silent:
+            name = result.drive.name if result.drive else f"drive {position + 1}"
+            text = result.error or f"{result.measured.wall_s:.1f} s"
+            print(f"{name}: {text}", file=sys.stderr)
+
+    return show
+
+
+def _print_verdict(args: argparse.Namespace, verdict: RunVerdict) -> None:
+    width = max(len(drive.name) for drive in verdict.drives)
+    for drive in verdict.drives:
+        print(f"{drive.status:8}{drive.name:{width}}  {drive.summary}")
+    for drive in verdict.drives:
+        _print_changes(drive)
+    for timing in verdict.timings:
+        status = "passed" if timing.verdict.passed else "changed"
+        print(f"{status:8}{timing.entry}  {timing.verdict.text}")
+    for line in verdict.accepted:
+        print(f"written  {line}")
+    if args.report:
+        print(f"report: {args.report}")
+    print(_conclusion(args, verdict))
+
+
+def _print_changes(drive: DriveVerdict) -> None:
+    if not drive.changes:
+        return
+    print(f"\n{drive.name}:")
+    for change in drive.changes[:SHOWN_CHANGES]:
+        print(f"  {change.text}")
+    if len(drive.changes) > SHOWN_CHANGES:
+        print(f"  and {len(drive.changes) - SHOWN_CHANGES} more, see --report or --json")
+    print()
+
+
+def _conclusion(args: argparse.Namespace, verdict: RunVerdict) -> str:
+    """Return what the run means and what to do."""
+    total = count_text(len(verdict.drives), "drive")
+    failures = sum(drive.status == "failed" for drive in verdict.drives)
+    if failures:
+        return f"{failures} of {total} could not be judged"
+    if args.update:
+        return f"{count_text(len(verdict.accepted), 'reference')} written for {total}"
+    changed = sum(drive.status == "changed" for drive in verdict.drives)
+    slower = sum(not timing.verdict.passed for timing in verdict.timings)
+    if not changed and not slower:
+        return f"{total} passed"
+    what = [f"{changed} of {total} changed"] if changed else []
+    what += ["the program is slower"] if slower else []
+    look = "" if args.report else "look at it with --report out.html, or "
+    return f"{', '.join(what)}; {look}accept it with --update --reason TEXT if it is meant to be so"

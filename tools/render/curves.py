@@ -1,0 +1,121 @@
+"""Functions that come out the same, bit by bit, on every processor of one make.
+
+numpy's own sine and cosine take other instructions on other processors and differ in the last bit,
+which a picture or a log would then show. Here everything is additions and multiplications.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+
+# pi / 2 in two parts (Cody and Waite): the first has 33 bits, so small multiples of it are exact.
+_HALF_PI_HIGH = 1.5707963267341256
+_HALF_PI_LOW = 6.077100506506192e-11
+_TWO_OVER_PI = 0.6366197723675814
+# Taylor coefficients (-1)^k / (2k + 1)! and (-1)^k / (2k)!, highest first: below 1e-17 at pi / 4.
+_SINE = (
+    -1.0 / 1307674368000.0,
+    1.0 / 6227020800.0,
+    -1.0 / 39916800.0,
+    1.0 / 362880.0,
+    -1.0 / 5040.0,
+    1.0 / 120.0,
+    -1.0 / 6.0,
+    1.0,
+)
+_COSINE = (
+    1.0 / 20922789888000.0,
+    -1.0 / 87178291200.0,
+    1.0 / 479001600.0,
+    -1.0 / 3628800.0,
+    1.0 / 40320.0,
+    -1.0 / 720.0,
+    1.0 / 24.0,
+    -0.5,
+    1.0,
+)
+# Taylor coefficients of atan, (-1)^k / (2k + 1), highest first; below 1e-13 at ATAN_LIMIT.
+_ARCTANGENT = tuple((-1.0) ** k / (2 * k + 1) for k in range(10, -1, -1))
+ATAN_LIMIT = 0.25
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Floats) -> Floats:
+    result = np.full_like(x, coefficients[0])
+    for coefficient in coefficients[1:]:
+        result *= x
+        result += coefficient
+    return result
+
+
+def sin_cos(angle_rad: Floats | float) -> tuple[Floats, Floats]:
+    """Return sine and cosine of angles up to some thousand radians, to about 1e-15."""
+    angle = np.asarray(angle_rad, np.float64)
+    quadrant = np.rint(angle * _TWO_OVER_PI)
+    rest = (angle - quadrant * _HALF_PI_HIGH) - quadrant * _HALF_PI_LOW
+    square = rest * rest
+    sine = rest * _polynomial(_SINE, square)
+    cosine = _polynomial(_COSINE, square)
+    turn = quadrant.astype(np.int64) & 3
+    is_swapped = (turn & 1).astype(np.bool_)
+    first = np.where(is_swapped, cosine, sine)
+    second = np.where(is_swapped, sine, cosine)
+    first = np.where(turn >= 2, -first, first)
+    second = np.where((turn == 1) | (turn == 2), -second, second)
+    return first, second
+
+
+def arctangent(slope: Floats) -> Floats:
+    """Return the angle of slopes of at most ``ATAN_LIMIT``, in rad."""
+    return np.asarray(slope * _polynomial(_ARCTANGENT, slope * slope))
+
+
+def ease(t: Floats) -> Floats:
+    """Return the quintic from 0 to 1 over t in 0..1, with first and second derivative 0 there."""
+    t = np.minimum(np.maximum(t, 0.0), 1.0)
+    return np.asarray(t * t * t * (t * (t * 6.0 - 15.0) + 10.0))
+
+
+def ease_slope(t: Floats) -> Floats:
+    """Return the derivative of `ease`; 0 outside 0..1."""
+    t = np.minimum(np.maximum(t, 0.0), 1.0)
+    rest = t * (1.0 - t)
+    return np.asarray(30.0 * rest * rest)
+
+
+def through_knots(knots: Floats, spacing: float, positions: Floats) -> Floats:
+    """Return a curve with two continuous derivatives through equally spaced knots.
+
+    Args:
+        knots: (k,) values at 0, spacing, 2 spacing, ...; the ends hold outside.
+        spacing: between two knots, in the unit of `positions`.
+        positions: where to evaluate.
+    """
+    at = np.minimum(np.maximum(positions / spacing, 0.0), knots.size - 1.0)
+    index = np.minimum(at.astype(np.int64), knots.size - 2)
+    first = knots[index]
+    return np.asarray(first + (knots[index + 1] - first) * ease(at - index))
+
+
+def random_walk(
+    rng: np.random.Generator, count: int, step: int, limits: tuple[int, int]
+) -> NDArray[np.int64]:
+    """Return a walk of whole numbers that is reflected at its limits; longer walks begin alike.
+
+    Args:
+        rng: source of the steps.
+        count: how many values.
+        step: largest change from one to the next.
+        limits: smallest and largest value; the walk starts half way between them.
+    """
+    low, high = limits
+    value = (low + high) // 2
+    values = []
+    for change in rng.integers(-step, step + 1, count).tolist():
+        moved = value + change
+        moved = moved if low <= moved <= high else value - change
+        value = min(max(moved, low), high)
+        values.append(value)
+    return np.array(values, np.int64)
