@@ -314,7 +314,7 @@ def test_cut_video_gives_the_good_frames_and_then_an_error(tmp_path: Path, has_s
     # Between two pictures.
     path.write_bytes(data[: int(starts[7])])
     drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
-    seen: list[dict[str, int]] = []
+    seen = []
     with pytest.raises(DriveError, match=r"fcamera.hevc: picture [67] of 7: expected it"):
         seen.extend(_ids(moment) for moment in drive.moments())
     drive.close()
