@@ -63,9 +63,9 @@ class Scale:
         beyond = ~np.isfinite(values)
         finite = np.where(beyond, 0.0, values)
         if not self.relative:
-            counts = np.rint(finite / self._even_step)
-            beyond |= np.abs(counts) > _MOST_STEPS
-            return np.where(beyond, 0.0, counts).astype(np.int64), beyond
+            beyond |= np.abs(finite) > _MOST_STEPS * self._even_step
+            counts = np.rint(np.where(beyond, 0.0, finite) / self._even_step)
+            return counts.astype(np.int64), beyond
         shift, origin, step = self._layout
         sizes = np.abs(finite)
         # Rounded up, the largest would have no number.
