@@ -399,11 +399,10 @@ def test_frames_come_with_the_states_that_announce_them_extra_cameras_never_afte
         _message("wideRoadCameraState", 230),
     )
     moment = Moment(0, messages, {"wideRoad": _frame(150), "road": _frame(155)})
-    names = [
-        e.message.service if e.message else e.frame[0]
-        for e in events_of(moment)
-        if e.frame or e.message
-    ]
+    names = []
+    for event in events_of(moment):
+        names += [event.message.service] if event.message else []
+        names += [event.frame[0]] if event.frame else []
     assert names == [
         "carState",
         "wideRoad",
