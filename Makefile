@@ -3,8 +3,10 @@
 #   make demo    a short rendered drive through the real daemon and the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
+#   make regress outputs and launches of the example models on two drives, against tests/regression
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
+#   make test-logs  10 000 damaged logs, and 50 writers that are killed
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
@@ -31,8 +33,13 @@ FUZZ_ARGS ?=
 # Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
 DRIVERS_ARGS ?=
 
+# Of `make regress`: the timing gate (its references hold for one processor only), more options.
+REGRESS_TIMING ?= --no-timing
+REGRESS_ARGS ?=
+
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions onnx test-drivers fuzz check format bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-drivers fuzz check format bench clean
+.PHONY: regress-program
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -63,12 +70,33 @@ test: $(STAMP)
 test-conditions: $(STAMP)
 	$(BIN)/python -m tests.conditions $(CONDITIONS_ARGS)
 
+# One row of target figures and no measured tables, whatever this machine is: the same kernels and
+# launches everywhere.
+regress-program: $(STAMP)
+	$(BIN)/modeld make-model $(BUILD)/regress/models
+	TUNED=0 $(BIN)/modeld compile $(BUILD)/regress/models/vision.onnx $(BUILD)/regress/models/policy.onnx \
+		-o $(BUILD)/regress/driving.pkl --camera 1344x760 --camera 960x540 --target cpu
+
+# A rendered drive with a lane change and a lost frame, and recorded footage where it lies beside the
+# checkout.
+regress: regress-program
+	rm -rf $(BUILD)/regress/drives
+	$(BIN)/modeld make-drive $(BUILD)/regress/drives --seconds 8 --seed 1 --drop 130
+	$(BIN)/modeld regress --model $(BUILD)/regress/driving.pkl \
+		--drives $(BUILD)/regress/drives/* $(wildcard ../shared/data/dashcam/solidWhiteRight.mp4) \
+		--reference tests/regression --report $(BUILD)/regress/report.html \
+		$(REGRESS_TIMING) $(REGRESS_ARGS)
+
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \
 		--onnx-failures $(BUILD)/onnx-failures.txt -q -r fE $(ONNX_ARGS)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+test-logs: $(STAMP)
+	$(BIN)/python -m tests.logs mutations --count 10000
+	$(BIN)/python -m tests.logs kills --count 50
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)

@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
     "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
+    "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
@@ -72,6 +73,10 @@ EXTRA_OF_MODULE = {
     "av": "replay",
     "backports": "replay",
     "tqdm": "replay",
+    "distributed": "cluster",
+    "dask": "cluster",
+    "mcap": "replay",
+    "rerun": "rerun",
     "pocl": "pocl",
     "onnxruntime": "dev",
 }

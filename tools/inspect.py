@@ -7,6 +7,8 @@ Example::
     modeld inspect vision.onnx --nodes --bind batch=2
     modeld inspect --schedule vision.onnx
     modeld inspect --schedule driving.pkl --entry run:1928x1208 --viz out.html
+    modeld inspect out.rlog.zst --dump --service modelV2 --field position.x --field action
+    modeld inspect out.rlog.zst --dump --service carState --from 10 --to 20 --output car.csv
 
 The kind of file is told from its first bytes, never from its name.
 """
@@ -14,9 +16,11 @@ The kind of file is told from its first bytes, never from its name.
 from __future__ import annotations
 
 import importlib
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
 
+from runtime.quantities import count_text
 from tools.errors import InspectError, UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.json_output import print_json
@@ -41,6 +45,18 @@ class Describer(Protocol):
     def describe(self, path: Path, **options: Any) -> tuple[dict[str, Any], list[Section]]:
         """Return the description for machines (plain data) and the one for people (tables)."""
 
+
+FORMATS = ("jsonl", "csv", "npz")
+# Options that say what --dump is to print, by the name of their attribute.
+DUMP_OPTIONS = {
+    "service": "service",
+    "field": "field",
+    "from_s": "from",
+    "to_s": "to",
+    "format": "format",
+    "output": "output",
+    "data": "data",
+}
 
 # Kind of file -> the module whose `describe` reads it; imported only when such a file is given.
 DESCRIBERS = {
@@ -73,6 +89,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="OUT.html",
         help="with --schedule: also write a page with passes, kernel graph and memory",
     )
+    _add_dump_arguments(parser)
+
+
+def _add_dump_arguments(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_argument_group(
+        "messages of a log",
+        "Every message has its service, logMonoTime (ns), valid and, where it has one, frameId. "
+        "Numbers that are not finite are null in JSON, nan and inf elsewhere; enumerants are text.",
+    )
+    group.add_argument(
+        "--dump", action="store_true", help="print the messages, one line of JSON for each"
+    )
+    group.add_argument(
+        "--service",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="only messages of this service; may be repeated (all)",
+    )
+    group.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="only this field and what is in it, as in position.x, laneLines[1].y, action; "
+        "may be repeated (all)",
+    )
+    group.add_argument(
+        "--from",
+        dest="from_s",
+        type=float,
+        metavar="S",
+        help="from this time on, in seconds after the log's first message",
+    )
+    group.add_argument("--to", dest="to_s", type=float, metavar="S", help="before this time")
+    group.add_argument(
+        "--format",
+        choices=FORMATS,
+        help="jsonl, csv (lists take a column for each element) or npz (an array for each field; "
+        "needs --output) (by the ending of --output, else jsonl)",
+    )
+    group.add_argument("--output", type=Path, metavar="FILE", help="write a file instead")
+    group.add_argument(
+        "--data",
+        choices=("length", "base64"),
+        help="what stands for fields that are bytes (length)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -83,6 +146,11 @@ def run(args: argparse.Namespace) -> int:
         UsageError: an option that this kind of file does not have.
     """
     kind = kind_of(args.file)
+    if args.dump:
+        return _dump(args, kind)
+    for name, option in DUMP_OPTIONS.items():
+        if getattr(args, name) not in (None, []):
+            raise UsageError(f"--{option} needs --dump")
     bind = parse_bindings(args.bind)
     for option in ("bind", "nodes"):
         if getattr(args, option) and kind != "onnx":
@@ -103,6 +171,40 @@ def run(args: argparse.Namespace) -> int:
         return 0
     print(f"{args.file.name}: {kind}, {args.file.stat().st_size} bytes")
     _print_sections(sections)
+    return 0
+
+
+def _dump(args: argparse.Namespace, kind: str) -> int:
+    # Here: a log's schema is not needed to look into models.
+    from tools.lib.dump_log import Request, dump
+
+    if kind != "log":
+        raise UsageError(f"--dump needs an event log, found a file of kind {kind}")
+    for name in ("bind", "nodes", "schedule", "entry", "viz"):
+        if getattr(args, name):
+            raise UsageError(f"--{name} is not for logs; leave out --dump")
+    for option, seconds in (("--from", args.from_s), ("--to", args.to_s)):
+        if seconds is not None and not math.isfinite(seconds):
+            raise UsageError(f"{option}: expected a finite number of seconds, found {seconds}")
+    check_outputs({"--output": args.output}, [args.file])
+    ending = args.output.suffix.lstrip(".") if args.output else ""
+    tally = dump(
+        Request(
+            path=args.file,
+            services=tuple(args.service),
+            fields=tuple(args.field),
+            from_s=args.from_s,
+            to_s=args.to_s,
+            data_as=args.data or "length",
+        ),
+        args.output,
+        args.format or (ending if ending in FORMATS else "jsonl"),
+    )
+    if args.json:
+        output = str(args.output) if args.output else None
+        print_json({"messages": tally.rows, "damaged": tally.damaged, "output": output})
+    elif args.output and not args.quiet:
+        print(f"{args.output}: {count_text(tally.rows, 'message')}")
     return 0
 
 

@@ -33,6 +33,7 @@ from typing import Any
 
 from runtime.quantities import count_text
 from runtime.whole_file import whole_file
+from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
@@ -82,32 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
-    add_drive_options(parser)
+    add_drive_arguments(parser, may_split=True)
     add_live_arguments(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
     parser.add_argument("--fresh", action="store_true", help="do finished drives again, too")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
-
-
-def add_drive_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say how drives are opened."""
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where named routes lie")
-    parser.add_argument(
-        "--telemetry", type=Path, metavar="PATH", help="car state: CSV, or comma2k19 segment"
-    )
-    parser.add_argument("--focal-px", type=float, help="focal length in pixels (0.9 x width)")
-    parser.add_argument("--rate", type=float, metavar="HZ", help="frames/s taken of a video")
-
-
-def drive_options(args: argparse.Namespace) -> DriveOptions:
-    """Return what `add_drive_options` declared."""
-    return DriveOptions(
-        data_dir=args.data_dir,
-        telemetry=args.telemetry,
-        focal_px=args.focal_px,
-        rate_hz=args.rate,
-    )
 
 
 def run(args: argparse.Namespace) -> int:

@@ -4,32 +4,44 @@ One line for each message; SERVICE names which (the daemon's three by default). 
 messages, on SIGTERM (exit code 0) or on SIGINT (130); with --timeout, silence for that long before
 the first or after any message ends it with exit code 1.
 
+With --json each line is one JSON object: service, logMonoTime, valid and the whole message, or of
+it the --field that are wanted. The last line, by which a reader knows that nothing is missing, has
+no service but counts what came: messages by service, how many were left out as damaged or newer
+than the schema, and the log.
+
 Example:
   modeld subscribe modelV2 --bus ipc:///run/modeld --every 20 --output live.rlog.zst
+  modeld subscribe modelV2 --json --field frameId --field action.desiredCurvature
 """
 
 from __future__ import annotations
 
 import argparse
+import logging
 import math
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
+from cereal.errors import MessageError
 from cereal.log_writer import LogWriter
-from cereal.schema import content, read_event
-from cereal.services import service
+from cereal.schema import content, member_name, read_event, reading
+from cereal.services import member_of, service
 from cereal.transport import ZmqTransport
 from cereal.transport.base import Subscriber
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.lib.dump_log import json_line, selections
 from tools.lib.json_output import print_json
+from tools.lib.message_values import Selection
 from tools.lib.outputs import check_outputs
+
+logger = logging.getLogger(__name__)
 
 # How soon a signal is noticed.
 POLL_MS = 100
@@ -55,6 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SERVICE",
         help="services to log without printing",
     )
+    parser.add_argument(
+        "--field",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="with --json: only this field and what is in it, as in position.x or laneLines[1].y; "
+        "may be repeated (all)",
+    )
     parser.add_argument("--every", type=int, default=1, metavar="N", help="print each N-th (1)")
     parser.add_argument("--count", type=int, metavar="N", help="stop after N messages")
     parser.add_argument("--timeout", type=float, metavar="S", help="longest silence")
@@ -69,10 +89,12 @@ def run(args: argparse.Namespace) -> int:
             raise UsageError(f"{option}: expected at least 1, found {value}")
     if args.timeout is not None and not 0 < args.timeout < math.inf:
         raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
+    if args.field and not args.json:
+        raise UsageError("--field needs --json")
     check_outputs({"--output": args.output})
     # Unknown names must fail here: a socket for them would stay silent for ever.
     names = [service(name).name for name in dict.fromkeys((*printed, *args.log_only))]
-    counts: Counter[str] = Counter()
+    printer = _Printer(printed, args.every, _selections(printed, args.field) if args.json else None)
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         log = stack.enter_context(LogWriter(args.output)) if args.output else None
@@ -82,16 +104,67 @@ def run(args: argparse.Namespace) -> int:
         for name, data in _receive(transport, subscribers, stop, args.timeout):
             if log is not None:
                 log.write(data)
-            if name in printed and counts[name] % args.every == 0 and not args.json:
-                print(describe(name, read_event(data)), flush=True)
-            counts[name] += 1
-            if sum(counts.values()) == args.count:
+            printer.take(name, data)
+            if printer.counts.total() == args.count:
                 break
         exit_code = stop.exit_code
     if args.json:
         output = str(args.output) if args.output else None
-        print_json({"messages": dict(counts), "log": output})
+        print_json(
+            {"messages": dict(printer.counts), "damaged": printer.damaged.total(), "log": output}
+        )
+    elif printer.damaged:
+        logger.warning(
+            "not printed, since damaged or newer than the schema: %s",
+            ", ".join(f"{name} {count}" for name, count in printer.damaged.items()),
+        )
     return exit_code
+
+
+def _selections(names: Sequence[str], fields: Sequence[str]) -> Mapping[str, Selection | None]:
+    return selections(names, fields)[0] if fields else {}
+
+
+class _Printer:
+    """Prints what arrives.
+
+    Args:
+        printed: services that are printed; others are only counted.
+        every: of each service each n-th message.
+        chosen: prints JSON, of each service these fields (None: all); None: text for people.
+    """
+
+    def __init__(
+        self,
+        printed: Sequence[str],
+        every: int,
+        chosen: Mapping[str, Selection | None] | None,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self.damaged: Counter[str] = Counter()
+        self._printed = frozenset(printed)
+        self._every = every
+        self._chosen = chosen
+
+    def take(self, name: str, data: bytes) -> None:
+        """Count a message and print it if it is due; one that cannot be read is only counted."""
+        is_due = name in self._printed and self.counts[name] % self._every == 0
+        self.counts[name] += 1
+        if not is_due:
+            return
+        try:
+            print(self._line(name, data), flush=True)
+        except MessageError as error:
+            self.damaged[name] += 1
+            logger.info("%s: %s", name, error)
+
+    def _line(self, name: str, data: bytes) -> str:
+        event = read_event(data)
+        if self._chosen is not None:
+            # The event's own member: what comes on a service's socket may be another one.
+            return json_line(member_name(event) or name, event, self._chosen.get(member_of(name)))
+        with reading(name):
+            return describe(name, event)
 
 
 def describe(name: str, event: Any) -> str:
@@ -104,7 +177,11 @@ def describe(name: str, event: Any) -> str:
         details = (
             f"frame {message.frameId}  {1e3 * message.modelExecutionTime:.1f} ms  "
             f"drops {message.frameDropPerc:.1f} %  "
-            f"in {ahead.t[-1]:.0f} s: {ahead.x[-1]:.0f} m ahead, {ahead.y[-1]:+z.1f} m right"
+            + (
+                f"in {ahead.t[-1]:.0f} s: {ahead.x[-1]:.0f} m ahead, {ahead.y[-1]:+z.1f} m right"
+                if len(ahead.t) and len(ahead.x) and len(ahead.y)
+                else "no path"
+            )
         )
     elif name == "drivingModelData":
         lines = message.laneLineMeta
@@ -112,7 +189,7 @@ def describe(name: str, event: Any) -> str:
             f"frame {message.frameId}  curvature {message.action.desiredCurvature:+z.5f} 1/m  "
             f"lane {lines.leftY:+z.2f} .. {lines.rightY:+z.2f} m"
         )
-    elif name == "cameraOdometry":
+    elif name == "cameraOdometry" and len(message.trans) == 3:
         forward, right, down = message.trans
         details = f"frame {message.frameId}  velocity {forward:z.2f} {right:+z.2f} {down:+z.2f} m/s"
     return f"{name:<16} {stamp}  {details}".rstrip()

@@ -207,7 +207,7 @@ class _Run:
             return False
         first = self._aligner.first_valid.get(message.service)
         if first is None:
-            return True
+            return self._aligner.seen.left[message.service] > 0
         return message.frame_id < first.frame_id if of_right else message.position < first.position
 
     def _one_sided(self) -> tuple[list[Tally], list[str]]:
@@ -229,6 +229,9 @@ class _Run:
                 f"{service}: {count_text(count, 'message')} in {self._names[only]} only, "
                 "not compared"
             )
+        for name, count in zip(self._names, self._aligner.unreadable, strict=True):
+            if count:
+                notes.append(f"{name}: {count_text(count, 'damaged event')} left out")
         return found, notes
 
     def _is_asked_for(self, service: str) -> bool:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from cereal.schema import DAMAGED, content
-from tools.compare.align import Message, Pair
-from tools.compare.fields import Flat, Layout, Node, Place, Shape, flatten, layout_of, member_node
-from tools.compare.findings import FieldSeries, FieldStatistics, FindingKind
+import math
+
+from tools.compare.align import UNREADABLE, Message, Pair
+from tools.compare.canonical import cleared, spans_of
+from tools.compare.fields import Discrete, Flat, Layout, Place, Shape, flatten, layout_of
+from tools.compare.findings import FieldSeries, FieldStatistics, Finding, FindingKind
 from tools.compare.layouts import Fields, PairLayout, pair_layout
 from tools.compare.numbers import Numbers
 from tools.compare.tally import Order, Tallies, Tally, shown
 from tools.compare.tolerances import Tolerances
-
-_VALID = Place(".valid", ".valid")
 
 
 class ServiceJudge:
@@ -25,18 +25,18 @@ class ServiceJudge:
     def __init__(self, service: str, tolerances: Tolerances) -> None:
         self.tallies = Tallies(service)
         self._service = service
-        self._node = member_node(service)
         self._fields = Fields(service, tolerances)
-        self._zeroed = _zeroed(self._node, self._fields)
+        self._ignored = spans_of(service, _measured_times(self._fields))
         self._layouts: dict[tuple[Shape, Shape], PairLayout] = {}
         self._numbers = Numbers(self._fields, self.tallies, bit_exact=tolerances.bit_exact)
         self._order = Order()
+        self._bit_exact = tolerances.bit_exact
 
     def compare(self, pair: Pair) -> None:
         """Compare one pair of messages."""
         left, right = pair.left, pair.right
         self._order.add(pair, self.tallies)
-        same = left.data == right.data or self._canonical(left) == self._canonical(right)
+        same = left.data == right.data or self._cleared(left) == self._cleared(right)
         one = self._flat(left)
         other = one if same else self._flat(right)
         if one is None or other is None:
@@ -44,7 +44,7 @@ class ServiceJudge:
                 texts = ["damaged" if flat is None else "readable" for flat in (one, other)]
                 self.tallies.add_discrete("type", ("", ""), left, (texts[0], texts[1]))
             return
-        layout = self._layout(tuple(one.shape), tuple(other.shape))
+        layout = self._layout(pair, (one.shape, other.shape))
         if not same:
             self._compare_shapes(layout, left)
             self._compare_discrete(layout, one, other, left)
@@ -64,50 +64,45 @@ class ServiceJudge:
         """Return what fields that differ at all did over the frames, after `finish`."""
         return self._numbers.series()
 
-    def _canonical(self, message: Message) -> bytes:
-        """Return the message's bytes without what is ignored; its own where it is damaged."""
-        try:
-            builder = message.event.as_builder()
-            builder.logMonoTime = 0
-            body = getattr(builder, self._service) if self._zeroed else None
-            for name in self._zeroed:
-                setattr(body, name, 0)
-            return bytes(builder.to_bytes())
-        except DAMAGED:
-            return message.data
+    def _cleared(self, message: Message) -> bytes:
+        return cleared(message.data, self._ignored)
 
     def _flat(self, message: Message) -> Flat | None:
         """Return the values of a message; None where it is damaged."""
         try:
-            if self._node is None:  # nothing of it is declared: its bytes are all there is
-                flat = Flat(discrete=[self._canonical(message)])
-            else:
-                flat = flatten(self._node, content(message.event))
-            flat.discrete.append(bool(message.event.valid))
-        except DAMAGED:
+            flat = flatten(message.event)
+            valid = bool(message.event.valid)
+        except UNREADABLE:
             return None
+        flat.discrete.append(valid)
+        if not flat.shape[0]:  # nothing of it is declared: its bytes are all there is
+            flat.discrete.append(self._cleared(message))
         return flat
 
-    def _layout(self, left: Shape, right: Shape) -> PairLayout:
-        key = (left, right)
-        found = self._layouts.get(key)
+    def _layout(self, pair: Pair, shapes: tuple[Shape, Shape]) -> PairLayout:
+        found = self._layouts.get(shapes)
         if found is None:
-            found = pair_layout(self._places(left), self._places(right), self._fields)
-            self._layouts[key] = found
+            sides = [self._places(message) for message in (pair.left, pair.right)]
+            found = self._layouts[shapes] = pair_layout(sides[0], sides[1], self._fields)
         return found
 
-    def _places(self, shape: Shape) -> Layout:
-        if self._node is None:
-            return Layout(discrete=[Place("", ""), _VALID])
-        layout = layout_of(self._node, shape)
-        layout.discrete.append(_VALID)
+    def _places(self, message: Message) -> Layout:
+        layout = layout_of(message.event)
+        layout.discrete.append(Place(".valid", ".valid"))
+        if not layout.paths:
+            layout.discrete.append(Place("", ""))
         return layout
 
     def _compare_shapes(self, layout: PairLayout, message: Message) -> None:
-        for place, here, there in layout.lengths:
-            kind: FindingKind = "type" if isinstance(here, str) else "length"
-            texts = (str(here), str(there))
-            self.tallies.add_discrete(kind, (place.pattern, place.exact), message, texts)
+        noted: set[str] = set()
+        for mismatch in layout.mismatches:
+            pattern, exact = mismatch.place.pattern, mismatch.place.exact
+            if pattern in noted:
+                continue
+            noted.add(pattern)  # a frame counts once for each field
+            kind: FindingKind = "length" if mismatch.is_length else "type"
+            texts = (mismatch.left, mismatch.right)
+            self.tallies.add_discrete(kind, (pattern, exact), message, texts)
 
     def _compare_discrete(
         self, layout: PairLayout, one: Flat, other: Flat, message: Message
@@ -117,22 +112,44 @@ class ServiceJudge:
             here, there = one.discrete[i], other.discrete[j]
             if here == there or place.pattern in noted:
                 continue
+            off = score = math.nan
             if type(here) is int and type(there) is int:
-                size = max(abs(here), abs(there))
-                if abs(here - there) <= max(tolerance.absolute, tolerance.relative * size):
+                off = abs(here - there)
+                limit = max(tolerance.absolute, tolerance.relative * max(abs(here), abs(there)))
+                if off <= limit and not self._bit_exact:
                     continue
-            noted.add(place.pattern)  # a frame counts once for each field
-            texts = (shown(here), shown(there))
-            where = (place.pattern, place.exact)
-            self.tallies.add_discrete("value", where, message, texts, tolerance.text)
+                score = off / limit if limit else math.inf
+            noted.add(place.pattern)
+            finding = Finding(
+                kind="value",
+                service=self.tallies.service,
+                field=place.pattern,
+                frames=1,
+                first_frame=message.frame,
+                worst_frame=message.frame,
+                worst_place=place.exact,
+                left=shown(here),
+                right=shown(there),
+                worst_absolute=float(off),
+                worst_relative=_share(off, here, there),
+                limit=tolerance.text,
+            )
+            # What has no measure counts as worst.
+            worst = math.inf if math.isnan(score) else score
+            self.tallies.add(Tally(finding, worst, message.position))
 
 
-def _zeroed(node: Node | None, fields: Fields) -> list[str]:
-    """Return the plain fields that are ignored: measured times stand at the top of messages."""
-    if node is None or node.kind != "struct":
-        return []
-    return [
-        name
-        for name, member in node.members
-        if member.kind in ("number", "wide") and fields.tolerance(name).ignore
-    ]
+def _share(off: float, here: Discrete, there: Discrete) -> float:
+    """Return a difference over the larger magnitude; NaN where it is none of integers."""
+    if isinstance(here, int) and isinstance(there, int) and off > 0:
+        return off / max(abs(here), abs(there))
+    return math.nan
+
+
+def _measured_times(fields: Fields) -> list[str]:
+    """Return the fields that are cleared before bytes are compared: they differ in every run.
+
+    Others that are ignored only cost a closer look.
+    """
+    names = ("modelExecutionTime", "gpuExecutionTime", "dspExecutionTime")
+    return [name for name in names if fields.tolerance(name).ignore]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.compare.fields import Layout, Place
+from tools.compare.fields import Layout, Place, pattern_of
 from tools.compare.tolerances import Tolerance, Tolerances
 
 
@@ -33,6 +33,23 @@ class Fields:
 
 
 @dataclass(frozen=True, slots=True)
+class Mismatch:
+    """Something that one message has and the other has not.
+
+    Attributes:
+        is_length: lists of other lengths, else other members of a union.
+        place: where.
+        left: what the left message has, as text.
+        right: what the right one has.
+    """
+
+    is_length: bool
+    place: Place
+    left: str
+    right: str
+
+
+@dataclass(frozen=True, slots=True)
 class PairLayout:
     """What stands where in the messages of two shapes.
 
@@ -45,7 +62,7 @@ class PairLayout:
         absolute: (c,) tolerance.
         relative: (c,) tolerance.
         discrete: indices of a discrete value in both messages, its place and tolerance.
-        lengths: lists of other lengths, or other union members, with both.
+        mismatches: what only one of them has.
     """
 
     left: NDArray[np.intp]
@@ -56,7 +73,7 @@ class PairLayout:
     absolute: NDArray[np.float64]
     relative: NDArray[np.float64]
     discrete: Sequence[tuple[int, int, Place, Tolerance]]
-    lengths: Sequence[tuple[Place, int | str, int | str]]
+    mismatches: Sequence[Mismatch]
 
 
 def pair_layout(one: Layout, other: Layout, fields: Fields) -> PairLayout:
@@ -69,7 +86,7 @@ def pair_layout(one: Layout, other: Layout, fields: Fields) -> PairLayout:
     rows = np.array([fields.row(place.pattern) for _, _, place in numbers], np.intp)
     starts = np.flatnonzero(np.diff(rows, prepend=-1)).astype(np.intp)
     allowed = [fields.tolerance(place.pattern) for _, _, place in numbers]
-    sizes = {place.exact: size for place, size in other.sizes}
+    mismatches = _other_lengths(one, other) + _other_members(one, other)
     return PairLayout(
         left=np.array([i for i, _, _ in numbers], np.intp),
         right=np.array([j for _, j, _ in numbers], np.intp),
@@ -82,11 +99,7 @@ def pair_layout(one: Layout, other: Layout, fields: Fields) -> PairLayout:
             (i, j, place, fields.tolerance(place.pattern))
             for i, j, place in _common(one.discrete, other.discrete, fields)
         ],
-        lengths=[
-            (place, size, sizes[place.exact])
-            for place, size in one.sizes
-            if sizes.get(place.exact, size) != size and not fields.tolerance(place.pattern).ignore
-        ],
+        mismatches=[m for m in mismatches if not fields.tolerance(m.place.pattern).ignore],
     )
 
 
@@ -100,3 +113,45 @@ def _common(
         for index, place in enumerate(one)
         if place.exact in there and not fields.tolerance(place.pattern).ignore
     ]
+
+
+def _other_lengths(one: Layout, other: Layout) -> list[Mismatch]:
+    result = []
+    for path in dict.fromkeys((*one.lists, *other.lists)):
+        left, right = one.lists.get(path, 0), other.lists.get(path, 0)
+        # What is missing with its parent is not said again.
+        if left != right and not _lacks_parent(path, one, other):
+            place = Place(pattern_of(path), path)
+            result.append(Mismatch(True, place, _items(left), _items(right)))
+    return result
+
+
+def _items(count: int) -> str:
+    return "1 item" if count == 1 else f"{count} items"
+
+
+def _lacks_parent(path: str, one: Layout, other: Layout) -> bool:
+    """Return whether a path lies in an element of a list that only one of them has."""
+    end = path.rfind("]")
+    while end >= 0:
+        start = path.rfind("[", 0, end)
+        name, index = path[:start], int(path[start + 1 : end])
+        if min(one.lists.get(name, 0), other.lists.get(name, 0)) <= index:
+            return True
+        end = path.rfind("]", 0, start)
+    return False
+
+
+def _other_members(one: Layout, other: Layout) -> list[Mismatch]:
+    """Return what only one has although it is in no list: it is of another union member."""
+    result = []
+    for has, lacks, texts in (
+        (one, other, ("there", "another member")),
+        (other, one, ("another member", "there")),
+    ):
+        known = set(lacks.paths)
+        for path in has.paths:
+            if path not in known and not _lacks_parent(path, one, other):
+                place = Place(pattern_of(path), path)
+                result.append(Mismatch(False, place, *texts))
+    return result

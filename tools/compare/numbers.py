@@ -28,8 +28,8 @@ class _Waiting:
     """Messages of one layout that wait to be compared."""
 
     frames: list[tuple[int, int]] = field(default_factory=list)
-    left: list[list[float]] = field(default_factory=list)
-    right: list[list[float]] = field(default_factory=list)
+    left: list[Floats] = field(default_factory=list)
+    right: list[Floats] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +101,7 @@ class Numbers:
         # Of each frame: the mean difference, and the mean difference in tolerances.
         self._batches, self._series = BatchMeans(2), Series()
 
-    def add(
-        self, layout: PairLayout, frame: tuple[int, int], left: list[float], right: list[float]
-    ) -> None:
+    def add(self, layout: PairLayout, frame: tuple[int, int], left: Floats, right: Floats) -> None:
         """Add one pair of messages.
 
         Args:
@@ -131,8 +129,8 @@ class Numbers:
     def _compare(self, layout: PairLayout, waiting: _Waiting) -> None:
         frames = list(waiting.frames)
         block = _judged(
-            np.array(waiting.left, np.float64)[:, layout.left],
-            np.array(waiting.right, np.float64)[:, layout.right],
+            np.array(waiting.left)[:, layout.left],
+            np.array(waiting.right)[:, layout.right],
             layout,
             bit_exact=self._bit_exact,
         )

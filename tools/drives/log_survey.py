@@ -120,7 +120,7 @@ class _Surveyor:
         survey = self.survey
         survey.states = {name: np.concatenate(rows) for name, rows in self._states.items()}
         survey.indices = {name: np.concatenate(rows) for name, rows in self._indices.items()}
-        self._mounting.setdefault("device_type", survey.recorder.device_type)
+        self._mounting.setdefault("device_type", survey.facts.get("device", "unknown"))
         survey.mounting = Mounting(**self._mounting)
         survey.migrated = dict(self._migrator.done)
         return survey
@@ -137,16 +137,15 @@ class _Surveyor:
             return
         init = _content(message)
         with reading("initData"):
-            device = _name(init.deviceType)
             facts = {
-                "device": device,
+                "device": _name(init.deviceType),
                 "dongle": str(init.dongleId),
                 "version": str(init.version),
                 "commit": str(init.gitCommit),
                 "branch": str(init.gitBranch),
             }
         self.survey.facts = {name: value for name, value in facts.items() if value}
-        self.survey.recorder = self._migrator.recorder = Recorder(device)
+        self.survey.recorder = self._migrator.recorder = Recorder(init.deviceType.raw)
 
     def _device_state(self, message: Message) -> None:
         state = _content(self._migrator.migrate(message))
@@ -188,7 +187,7 @@ def _index(position: int, message: Message) -> tuple[int, ...] | None:
 
 
 def _content(message: Message) -> Any:
-    return content(read_event(message.data, is_bounded=True))
+    return content(read_event(message.data))
 
 
 def _name(enumerant: Any) -> str:

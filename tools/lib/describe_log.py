@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from cereal.log_reader import read_log
+from cereal.schema import member_name
 from runtime.quantities import count_text
 from tools.inspect import Section
+from tools.lib.log_events import read_log_events
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
-    """Return counts and rates per service.
+    """Return counts and rates per service; messages newer than the schema are only counted.
 
     Raises:
         LogError: the log cannot be read.
@@ -22,16 +23,27 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
     counts: Counter[str] = Counter()
     first: dict[str, int] = {}
     last: dict[str, int] = {}
-    for event in read_log(path):
-        service = str(event.which())
+    unknown = 0
+    for event in read_log_events(path):
+        service = member_name(event)
+        if service is None:
+            unknown += 1
+            continue
         counts[service] += 1
         first.setdefault(service, event.logMonoTime)
         last[service] = event.logMonoTime
     services = [_facts(name, counts[name], last[name] - first[name]) for name in sorted(counts)]
     duration_s = (max(last.values()) - min(first.values())) / 1e9 if counts else 0.0
-    facts = {"messages": counts.total(), "duration_s": duration_s, "services": services}
+    facts = {
+        "messages": counts.total(),
+        "unknown": unknown,
+        "duration_s": duration_s,
+        "services": services,
+    }
     rows: list[tuple[object, ...]] = [tuple(service.values()) for service in services]
     title = f"{count_text(counts.total(), 'message')} over {duration_s:.3f} s"
+    if unknown:
+        title += f", and {count_text(unknown, 'message')} newer than the schema"
     return facts, [Section(title, ("service", "count", "span s", "Hz"), rows)]
 
 

@@ -166,7 +166,7 @@ class _Writer:
         self.parts: list[bytes] = []
 
     def integers(self, name: str, values: Integers) -> None:
-        self._add(name, values.reshape(len(values), -1))
+        self._add(name, values if values.ndim == 2 else values.reshape(-1, 1))
 
     def floats(self, name: str, values: NDArray[np.float64], scale: Scale) -> None:
         steps, beyond = scale.steps(values)
@@ -181,8 +181,6 @@ class _Writer:
         scale: tuple[float, float] | None = None,
         beyond: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        if not values.size:
-            values = values.reshape(len(values), 0)
         prediction, width, data = encode_column(values)
         rows, places = values.shape
         self.columns.append(_Column(name, (rows, places), prediction, width, scale, beyond))
@@ -248,15 +246,7 @@ class _Reader:
                 continue
             name = f"{number}:{path}"
             if path in group["texts"]:
-                rows = group["texts"][path]
-                values[path] = iter(
-                    [
-                        bytes.fromhex(text) if kind == DATA else text
-                        for count, row in rows
-                        for _ in range(count)
-                        for text in row
-                    ]
-                )
+                values[path] = _texts(group["texts"][path], kind)
             elif name in self._columns:
                 values[path] = iter(_plain(self._columns[name].ravel(), kind))
         return values
@@ -304,6 +294,14 @@ def _read_column(data: bytes, column: _Column) -> Integers | NDArray[np.float64]
     for at, exact in column.beyond:
         flat[at] = np.int64(exact).view(np.float64)
     return flat.reshape(values.shape)
+
+
+def _texts(runs: list[Any], kind: str) -> Iterator[Any]:
+    """Yield one by one: a damaged count must not become a long list."""
+    for count, row in runs:
+        for _ in range(count):
+            for text in row:
+                yield bytes.fromhex(text) if kind == DATA else text
 
 
 def _plain(values: Integers | NDArray[np.float64], kind: str) -> list[Any]:

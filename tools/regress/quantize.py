@@ -1,10 +1,11 @@
 """Numbers as whole steps of their tolerance: small, and the same on every machine.
 
 What a reference keeps of a value is its place on a scale whose steps are a share of what the
-comparison allows there: ``absolute + relative * |value|``. Near zero steps are equal, further out
-they grow with the value. The scale is the bit pattern of an IEEE double, cut off: for positive
-doubles the pattern, read as an integer, rises with the value, piecewise linear between powers of
-two (IEEE 754-2019, 3.4). No logarithm is computed, so no library or processor changes a step.
+comparison allows there: ``max(absolute, relative * |value|)``. Near zero steps are equal, further
+out they grow with the value. There the scale is the bit pattern of an IEEE double, cut off: for
+positive doubles the pattern, read as an integer, rises with the value, piecewise linear between
+powers of two (IEEE 754-2019, 3.4). No logarithm is computed, so no library or processor changes a
+step.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 # Steps in what is allowed: a value moves by at most half of one when it is rounded, and both sides
 # of a comparison are rounded alike. Each doubling adds 9 % to a reference.
-STEPS_OF_TOLERANCE: Final = 4
+STEPS_OF_TOLERANCE: Final = 5
 _MANTISSA_BITS: Final = 52
 # Where no absolute difference is allowed: below this a value counts as its distance to zero.
 _SMALLEST: Final = 2.0**-40
@@ -62,15 +63,17 @@ class Scale:
         beyond = ~np.isfinite(values)
         finite = np.where(beyond, 0.0, values)
         if not self.relative:
-            counts = np.rint(finite / self._even_step)
-            beyond |= np.abs(counts) > _MOST_STEPS
-            return np.where(beyond, 0.0, counts).astype(np.int64), beyond
-        shift, origin = self._layout
-        # A value near the largest double would become infinite beside the origin; none is real.
-        beyond |= np.abs(finite) > np.finfo(np.float64).max / 2
-        finite = np.where(beyond, 0.0, finite)
-        patterns = (np.abs(finite) + self._offset).view(np.int64)
-        counts = ((patterns + (1 << (shift - 1))) >> shift) - origin
+            beyond |= np.abs(finite) > _MOST_STEPS * self._even_step
+            counts = np.rint(np.where(beyond, 0.0, finite) / self._even_step)
+            return counts.astype(np.int64), beyond
+        shift, origin, step = self._layout
+        sizes = np.abs(finite)
+        # Rounded up, the largest would have no number.
+        beyond |= sizes > np.finfo(np.float64).max / 2
+        sizes = np.where(beyond, 0.0, sizes)
+        near = np.rint(np.minimum(sizes, self._turn) / step).astype(np.int64)
+        far = (sizes.view(np.int64) + (1 << (shift - 1))) >> shift
+        counts = np.where(sizes < self._turn, near, far - origin)
         return np.where(finite < 0, -counts, counts), beyond
 
     def values(self, steps: Integers) -> Floats:
@@ -86,12 +89,14 @@ class Scale:
             return np.asarray(steps, np.int64).view(np.float64).copy()
         if not self.relative:
             return steps.astype(np.float64) * self._even_step
-        shift, origin = self._layout
-        largest = (np.float64(np.finfo(np.float64).max).view(np.int64) >> shift) - origin
-        # Only a damaged file has more steps than doubles.
-        outside = (steps > largest) | (steps < -largest)
-        counts = np.where(outside, 0, np.abs(steps)) + origin
-        sizes = (counts << shift).view(np.float64) - self._offset
+        shift, origin, step = self._layout
+        largest = (int(np.float64(np.finfo(np.float64).max).view(np.int64)) >> shift) - origin
+        counts = np.abs(steps)
+        # Only a damaged file has more steps than doubles, or -2^63 of them.
+        outside = (counts > largest) | (counts < 0)
+        near = counts < round(self._turn / step)
+        far = (np.where(outside | near, 1, counts + origin) << shift).view(np.float64)
+        sizes = np.where(near, counts * step, far)
         return np.where(outside, np.nan, np.where(steps < 0, -sizes, sizes))
 
     @property
@@ -100,16 +105,16 @@ class Scale:
         return 2.0 ** math.floor(math.log2(self.absolute / STEPS_OF_TOLERANCE))
 
     @property
-    def _layout(self) -> tuple[int, int]:
-        """Bits that are cut off a double, and the cut pattern of the offset."""
-        kept = math.ceil(math.log2(STEPS_OF_TOLERANCE / self.relative))
-        shift = _MANTISSA_BITS - min(max(kept, 1), _MANTISSA_BITS - 1)
-        raw = max(self.absolute / self.relative, _SMALLEST)
-        pattern = int(np.float64(raw).view(np.int64))
-        return shift, (pattern + (1 << (shift - 1))) >> shift
+    def _turn(self) -> float:
+        """A power of two: below it steps are equal."""
+        return 2.0 ** math.floor(math.log2(max(self.absolute / self.relative, _SMALLEST)))
 
     @property
-    def _offset(self) -> float:
-        """What is added before the pattern is cut: it makes steps near zero equal, and 0 exact."""
-        shift, origin = self._layout
-        return float(np.int64(origin << shift).view(np.float64))
+    def _layout(self) -> tuple[int, int, float]:
+        """Bits that are cut off a double, what a cut pattern is ahead by, the step near zero."""
+        kept = math.ceil(math.log2(STEPS_OF_TOLERANCE / self.relative))
+        kept = min(max(kept, 1), _MANTISSA_BITS - 1)
+        shift = _MANTISSA_BITS - kept
+        # Both parts of the scale have the same number at the turn.
+        origin = (int(np.float64(self._turn).view(np.int64)) >> shift) - (1 << kept)
+        return shift, origin, self._turn / (1 << kept)

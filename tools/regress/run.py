@@ -33,6 +33,7 @@ from tools.regress.packing import unpack
 from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.reference import Reference, ReferenceStore, make_reference
 from tools.regress.timing import LIMIT, TimingResult, TimingVerdict, judge_timing, measure_timing
+from tools.regress.timing_process import timed_device
 from tools.regress.timing_reference import StoredTiming, TimingReferences
 from tools.regress.verdict import Comparing, DriveVerdict, failed, judge
 
@@ -314,7 +315,7 @@ def _judge_timings(plan: Plan, verdicts: Sequence[DriveVerdict]) -> list[TimingO
 
 def _judge_timing(plan: Plan, entry: str) -> TimingOutcome:
     try:
-        stored = _timings(plan).find(plan.info.name, entry)
+        stored = _timings(plan).find(timed_device(plan.info), entry)
         result = measure_timing(
             plan.model,
             entry=entry,

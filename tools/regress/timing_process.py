@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import runtime
-from runtime.device import choose_device
+from runtime.device import DeviceInfo, choose_device
 from tools.bench import make_inputs
 from tools.lib.json_output import print_json
 from tools.regress.calibration_workload import CalibrationWorkload
@@ -71,13 +71,18 @@ def measure(args: argparse.Namespace) -> dict[str, Any]:
     for program in programs.values():
         program.close()
     return {
-        "device": f"{device.info.name}, {_processor()}" if is_cpu else device.info.name,
+        "device": timed_device(device.info),
         "clock": "processor" if is_cpu else "wall",
         "ratio": float(np.median(ratios["model"])),
         "baseline_ratio": float(np.median(ratios["baseline"])) if args.baseline else None,
         "model_ms": float(np.median(busy_ms)),
         "waiting": float(np.median(waits)) if len(waits) * 4 >= args.runs else None,
     }
+
+
+def timed_device(info: DeviceInfo) -> str:
+    """Return the name under which times of a device are kept: times of one name are compared."""
+    return f"{info.name}, {_processor()}" if info.kind == "cpu" else info.name
 
 
 def _processor() -> str:

@@ -1,0 +1,88 @@
+"""Outputs of a daemon written by hand: smooth functions of the frame id, changed where asked."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cereal.log_writer import LogWriter
+from cereal.schema import new_event
+
+Change = Callable[[str, int, Any], None]
+"""Gets the service, the frame id and the Event's builder; changes what it likes."""
+
+SERVICES = ("modelV2", "drivingModelData", "cameraOdometry")
+FRAME_NS = 50_000_000
+
+
+def unchanged(_service: str, _frame_id: int, _event: Any) -> None:
+    """Change nothing."""
+
+
+def drive(
+    frames: Iterable[int],
+    change: Change = unchanged,
+    services: Iterable[str] = SERVICES,
+    valid_from: int = 0,
+) -> list[bytes]:
+    """Return the Events of some frames, three for each, in the order of the daemon.
+
+    Args:
+        frames: frame ids.
+        change: called with every Event before it is written.
+        services: which of them.
+        valid_from: frames before this one are not calibrated.
+    """
+    events = []
+    for frame_id in frames:
+        for service in services:
+            event = new_event(
+                service, mono_time_ns=frame_id * FRAME_NS + 20_000_000, valid=frame_id >= valid_from
+            )
+            _fill(service, frame_id, event)
+            change(service, frame_id, event)
+            events.append(event.to_bytes())
+    return events
+
+
+def _fill(service: str, frame_id: int, event: Any) -> None:
+    body = getattr(event, service)
+    if service not in ("carState", "carControl"):
+        body.frameId = frame_id
+    if service == "modelV2":
+        _fill_model(frame_id, body)
+    elif service == "drivingModelData":
+        body.laneLineMeta.leftY = -1.8 + 0.1 * math.sin(frame_id / 20)
+        body.modelExecutionTime = 0.01 + 1e-3 * math.sin(frame_id)
+    elif service == "cameraOdometry":
+        body.trans = [15.0 + 0.1 * math.sin(frame_id / 10), 0.01, 0.0]
+        body.timestampEof = frame_id * FRAME_NS
+    elif service == "driverStateV2":
+        body.leftDriverData.faceProb = 0.5 + 0.4 * math.sin(frame_id / 30)
+    elif service == "carState":
+        body.vEgo = 15.0 + frame_id
+
+
+def _fill_model(frame_id: int, model: Any) -> None:
+    phase = frame_id / 25 + np.arange(33) / 10
+    model.timestampEof = frame_id * FRAME_NS
+    model.modelExecutionTime = 0.01 + 1e-3 * math.sin(frame_id)
+    model.position.x = (15.0 * np.arange(33) / 10 + np.sin(phase)).tolist()
+    model.position.y = np.sin(phase).tolist()
+    for index, line in enumerate(model.init("laneLines", 4)):
+        line.y = (index - 1.5 + 0.2 * np.sin(phase)).tolist()
+    model.laneLineProbs = [0.5 + 0.1 * index for index in range(4)]
+    model.confidence = "green"
+    model.action.desiredCurvature = 1e-3 * math.sin(frame_id / 50)
+
+
+def write_log(path: Path, events: Iterable[bytes]) -> Path:
+    """Write Events to a log file."""
+    with LogWriter(path) as log:
+        for data in events:
+            log.write(data)
+    return path

@@ -1,0 +1,299 @@
+"""``modeld inspect`` on logs: the table, and messages as JSON lines, CSV and npz."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cereal.log_writer import LogWriter
+from cereal.schema import log as log_schema
+from cereal.schema import new_event
+from tools.cli import main
+from tools.lib.dump_log import Request, dump
+
+FRAMES = 5
+START_NS = 2_000_000_000
+
+
+def _model(index: int) -> bytes:
+    event = new_event("modelV2", mono_time_ns=START_NS + 50_000_000 * index, valid=index > 0)
+    message = event.modelV2
+    message.frameId = 100 + index
+    message.position.x = [float(index), 0.5, math.nan if index == 2 else 1.0]
+    message.laneLineProbs = [0.25] * index
+    message.confidence = ("red", "yellow", "green")[index % 3]
+    message.rawPredictions = bytes(index)
+    for line in message.init("laneLines", 2):
+        line.y = [2.0, 3.0 + index]
+    return bytes(event.to_bytes())
+
+
+def _car(index: int) -> bytes:
+    event = new_event("carState", mono_time_ns=START_NS + 50_000_000 * index + 1, valid=True)
+    event.carState.vEgo = 10.0 + index
+    return bytes(event.to_bytes())
+
+
+def _newer_than_the_schema(data: bytes) -> bytes:
+    """Return the Event with the number of a member that no schema has yet."""
+    changed = bytearray(data)
+    number = log_schema.Event.schema.fields["modelV2"].proto.discriminantValue
+    # 16 bits behind the frame, the root pointer and logMonoTime.
+    position = changed.index(number.to_bytes(2, "little"), 24)
+    changed[position : position + 2] = (60_000).to_bytes(2, "little")
+    return bytes(changed)
+
+
+def _damaged(data: bytes) -> bytes:
+    """Return the Event with a list pointer that leads out of the message."""
+    changed = bytearray(data)
+    for position in range(8, len(changed), 8):
+        word = int.from_bytes(changed[position : position + 8], "little")
+        if word & 3 == 1 and word >> 35 == 3 and (word >> 32) & 7 == 4:  # position.x
+            changed[position : position + 4] = (0x0FFF_FFF0 << 2 | 1).to_bytes(4, "little")
+            return bytes(changed)
+    raise AssertionError("no such pointer")
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "drive.rlog"
+    with LogWriter(path) as writer:
+        for index in range(FRAMES):
+            writer.write(_model(index))
+            writer.write(_car(index))
+    return path
+
+
+def _lines(capsys: pytest.CaptureFixture[str], log: Path, *options: str) -> list[dict[str, Any]]:
+    assert main(["inspect", str(log), "--dump", *options]) == 0
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_every_message_is_a_line(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = _lines(capsys, log)
+    assert [line["service"] for line in lines] == ["modelV2", "carState"] * FRAMES
+    assert [line["logMonoTime"] for line in lines[::2]] == [
+        START_NS + 50_000_000 * index for index in range(FRAMES)
+    ]
+    assert [line["valid"] for line in lines[:3]] == [False, True, True]
+    message = lines[4]["message"]
+    assert message["frameId"] == 102
+    assert message["position"]["x"] == [2.0, 0.5, None]  # JSON has no NaN
+    assert message["laneLines"][1]["y"] == [2.0, 5.0]
+    assert message["confidence"] == "green"
+    assert message["rawPredictions"] == {"bytes": 2}
+    assert lines[3]["message"]["vEgo"] == 11.0
+
+
+def test_chosen_services_and_fields(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = _lines(
+        capsys, log, "--service", "modelV2", "--field", "position.x", "--field", "laneLines[1].y"
+    )
+    assert len(lines) == FRAMES
+    assert lines[1] == {
+        "service": "modelV2",
+        "logMonoTime": START_NS + 50_000_000,
+        "valid": True,
+        "fields": {"frameId": 101, "position.x": [1.0, 0.5, 1.0], "laneLines[1].y": [2.0, 4.0]},
+    }
+    raw = _lines(
+        capsys, log, "--service", "modelV2", "--field", "rawPredictions", "--data", "base64"
+    )
+    assert raw[3]["fields"]["rawPredictions"] == "AAAA"
+
+
+def test_times_count_from_the_first_message(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = _lines(capsys, log, "--service", "modelV2", "--from", "0.05", "--to", "0.15")
+    assert [line["message"]["frameId"] for line in lines] == [101, 102]
+    assert _lines(capsys, log, "--from", "99") == []
+
+
+def test_with_json_the_last_line_sums_up(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = _lines(capsys, log, "--json", "--service", "carState")
+    assert len(lines) == FRAMES + 1
+    assert lines[-1] == {"messages": FRAMES, "damaged": 0, "output": None}
+
+
+def test_csv_has_a_column_for_each_element(log: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.csv"
+    options = ["--service", "modelV2", "--service", "carState", "--output", str(output)]
+    for field in ("position.x", "laneLineProbs", "confidence", "rawPredictions", "vEgo"):
+        options += ["--field", field]
+    assert main(["inspect", str(log), "--dump", *options]) == 0
+    with output.open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0]) == [
+        "service",
+        "logMonoTime",
+        "valid",
+        "modelV2.frameId",
+        "modelV2.position.x[0]",
+        "modelV2.position.x[1]",
+        "modelV2.position.x[2]",
+        *(f"modelV2.laneLineProbs[{index}]" for index in range(FRAMES - 1)),
+        "modelV2.rawPredictions",
+        "modelV2.confidence",
+        "carState.vEgo",
+    ]
+    assert len(rows) == 2 * FRAMES
+    model, car = rows[4], rows[5]
+    assert (model["logMonoTime"], model["valid"]) == (str(START_NS + 100_000_000), "1")
+    assert [model[f"modelV2.position.x[{i}]"] for i in range(3)] == ["2.0", "0.5", "nan"]
+    assert [model[f"modelV2.laneLineProbs[{i}]"] for i in range(4)] == ["0.25", "0.25", "", ""]
+    assert (model["modelV2.confidence"], model["modelV2.rawPredictions"]) == ("green", "2")
+    assert model["carState.vEgo"] == ""
+    assert (car["carState.vEgo"], car["modelV2.frameId"]) == ("12.0", "")
+
+
+def test_npz_has_an_array_for_each_field(log: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out.npz"
+    options = ["--service", "modelV2", "--output", str(output)]
+    assert main(["inspect", str(log), "--dump", *options]) == 0
+    with np.load(output) as arrays:
+        stamps = arrays["modelV2.logMonoTime"]
+        assert stamps.tolist() == [START_NS + 50_000_000 * index for index in range(FRAMES)]
+        assert arrays["modelV2.valid"].tolist() == [False, True, True, True, True]
+        assert arrays["modelV2.frameId"].tolist() == [100, 101, 102, 103, 104]
+        x = arrays["modelV2.position.x"]
+        assert (x.shape, x.dtype) == ((FRAMES, 3), np.float32)
+        assert x[:, 0].tolist() == [0.0, 1.0, 2.0, 3.0, 4.0]
+        assert np.isnan(x[2, 2])
+        assert arrays["modelV2.laneLines[1].y"][:, 1].tolist() == [3.0, 4.0, 5.0, 6.0, 7.0]
+        # Lists that grow: NaN behind their ends, and their lengths beside them.
+        assert arrays["modelV2.laneLineProbs.length"].tolist() == [0, 1, 2, 3, 4]
+        assert np.isnan(arrays["modelV2.laneLineProbs"][1, 1:]).all()
+        assert arrays["modelV2.laneLineProbs"][3, :3].tolist() == [0.25] * 3
+        assert arrays["modelV2.confidence"].tolist() == ["red", "yellow", "green", "red", "yellow"]
+        assert "modelV2.position.x.length" not in arrays
+    before = output.read_bytes()
+    assert main(["inspect", str(log), "--dump", *options]) == 0
+    assert output.read_bytes() == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["drive.rlog", "out.npz"]
+
+
+def test_format_may_be_said(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "out.txt"
+    options = ["--dump", "--service", "carState", "--field", "vEgo"]
+    assert main(["inspect", str(log), *options, "--output", str(output)]) == 0
+    assert json.loads(output.read_text().splitlines()[0])["fields"] == {"vEgo": 10.0}
+    assert main(["inspect", str(log), *options, "--format", "csv"]) == 0
+    assert "service,logMonoTime,valid,carState.vEgo\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--service", "noSuch"], "noSuch"),
+        (["--field", "vEgo"], "--field: expected --service"),
+        (["--service", "carState", "--field", "speed"], "--field speed: expected a field of carSt"),
+        (["--format", "npz"], "--format npz: expected --output"),
+        (["--from", "nan"], "--from: expected a finite number"),
+        (["--nodes"], "--nodes is not for logs"),
+        (["--output", "nowhere/out.csv"], "expected its directory to exist"),
+    ],
+)
+def test_bad_options_are_refused(
+    log: Path, capsys: pytest.CaptureFixture[str], options: list[str], text: str
+) -> None:
+    assert main(["inspect", str(log), "--dump", *options]) == 2
+    output = capsys.readouterr()
+    assert text in output.err
+    assert output.err.count("\n") == 1
+    assert output.out == ""
+
+
+def test_options_of_dump_need_it(log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for options in (["--service", "carState"], ["--from", "0"], ["--output", "x.csv"]):
+        assert main(["inspect", str(log), *options]) == 2
+        assert "needs --dump" in capsys.readouterr().err
+
+
+def test_input_is_not_overwritten(log: Path) -> None:
+    before = log.read_bytes()
+    assert main(["inspect", str(log), "--dump", "--output", str(log)]) == 2
+    assert log.read_bytes() == before
+
+
+def test_messages_newer_than_the_schema_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "new.rlog"
+    path.write_bytes(_car(0) + _newer_than_the_schema(_model(1)) + _car(2))
+    assert main(["inspect", str(path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["messages"], facts["unknown"]) == (2, 1)
+    assert main(["inspect", str(path)]) == 0
+    assert "2 messages over 0.100 s, and 1 message newer than the schema" in capsys.readouterr().out
+    assert [line["service"] for line in _lines(capsys, path)] == ["carState", "carState"]
+
+
+def test_truncated_logs_are_one_line_and_what_precedes(
+    log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log.write_bytes(log.read_bytes()[:-20])
+    for options in ([], ["--dump"], ["--dump", "--format", "csv"]):
+        assert main(["inspect", str(log), *options]) == 0
+        output = capsys.readouterr()
+        lines = output.out.splitlines()
+        if options:
+            assert len(lines) == 2 * FRAMES - 1 + ("csv" in options)
+        else:
+            assert f"{2 * FRAMES - 1} messages over" in output.out
+        said = output.err.splitlines()
+        assert all("drive.rlog: the log ends inside a message at byte" in line for line in said)
+        assert len(said) == (2 if "csv" in options else 1)
+
+
+def test_damaged_messages_are_left_out_and_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "bad.rlog"
+    path.write_bytes(_model(0) + _damaged(_model(1)) + _model(3))
+    assert main(["inspect", str(path), "--dump", "--json"]) == 0
+    output = capsys.readouterr()
+    lines = [json.loads(line) for line in output.out.splitlines()]
+    assert [line["message"]["frameId"] for line in lines[:-1]] == [100, 103]
+    assert lines[-1]["damaged"] == 1
+    assert "left out 1 message whose content is damaged" in output.err
+    assert output.err.count("\n") == 1
+    # A field that is sound is still read.
+    chosen = _lines(capsys, path, "--service", "modelV2", "--field", "frameId")
+    assert [line["fields"]["frameId"] for line in chosen] == [100, 101, 103]
+
+
+def test_only_logs_have_messages(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "model.onnx"
+    path.write_bytes(bytes([8, 9, 0x12, 0, 0, 0, 0, 0]))
+    assert main(["inspect", str(path), "--dump"]) == 2
+    assert "--dump needs an event log, found a file of kind onnx" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "csv", "npz"])
+def test_memory_does_not_grow_with_the_log(tmp_path: Path, kind: str) -> None:
+    event = new_event("modelV2", mono_time_ns=START_NS)
+    event.modelV2.rawPredictions = bytes(30_000)
+    event.modelV2.position.x = [1.0] * 33
+    message = event.to_bytes()
+
+    def peak_bytes(count: int) -> int:
+        path = tmp_path / f"{count}.rlog"
+        with path.open("wb") as file:
+            for _ in range(count):
+                file.write(message)
+        tracemalloc.start()
+        request = Request(path, ("modelV2",), ("position.x", "rawPredictions"), data_as="base64")
+        assert dump(request, tmp_path / f"out.{kind}", kind).rows == count
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return peak
+
+    # 3 MB of content and 15: the texts of an npz take four bytes a character.
+    assert peak_bytes(500) < peak_bytes(100) + (4 << 20)

@@ -1,0 +1,94 @@
+"""Compare two event logs field by field, aligned by frame id.
+
+LEFT is the reference. All messages of the daemons' outputs are compared (modelV2, drivingModelData,
+cameraOdometry, driverStateV2), from the first one on that the left log marks valid: before the
+calibration outputs mean nothing. A number differs where |a - b| > max(absolute, relative x max(|a|,
+|b|)), with tolerances from a reviewed table; texts, flags, enumerants, lengths of lists and
+whether a message is valid must be equal, and NaN and infinity are equal to themselves only. Frames
+that are missing, extra, repeated or in another order are found. So is a field whose values are all
+within tolerance but moved to one side. When messages were published and measured durations are
+not compared.
+
+Example:
+  modeld compare reference.rlog.zst new.rlog.zst
+  modeld compare a.rlog b.rlog --html differences.html
+  modeld compare a.rlog b.rlog --bit-exact --service modelV2
+  modeld compare a.rlog b.rlog --ignore frameDropPerc --ignore 'modelV2.leadsV3*'
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from tools.compare.compare import CompareOptions, compare_logs
+from tools.compare.describe import describe_json, describe_text
+from tools.compare.page import write_page
+from tools.compare.tolerances import read_tolerances
+from tools.errors import UsageError
+from tools.lib.json_output import print_json
+from tools.lib.outputs import check_outputs
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("left", type=Path, help="event log, the reference; raw, .zst or .bz2")
+    parser.add_argument("right", type=Path, help="event log that is compared with it")
+    chosen = parser.add_mutually_exclusive_group()
+    chosen.add_argument(
+        "--service",
+        action="append",
+        metavar="NAME",
+        help="compare this service, repeatable (the daemons' outputs)",
+    )
+    chosen.add_argument("--all", action="store_true", help="compare every service")
+    parser.add_argument(
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="FIELD",
+        help="leave a field out, repeatable: modelV2.position.x, frameDropPerc, 'modelV2.leads*'",
+    )
+    parser.add_argument(
+        "--tolerances",
+        type=Path,
+        metavar="FILE",
+        help="TOML rows that come before the package's own (tools/compare/tolerances.toml)",
+    )
+    parser.add_argument(
+        "--bit-exact", action="store_true", help="no tolerance: every bit that is compared counts"
+    )
+    parser.add_argument(
+        "--uncalibrated", action="store_true", help="also compare frames before the calibration"
+    )
+    parser.add_argument("--limit", type=int, default=20, metavar="N", help="findings to print (20)")
+    parser.add_argument("--html", type=Path, metavar="OUT", help="also write a page with plots")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compare; return 0 where the logs agree, 1 where they differ.
+
+    Raises:
+        UsageError: arguments that cannot work.
+        LogError: a log that cannot be read.
+        CompareError: nothing to compare.
+    """
+    if args.limit < 1:
+        raise UsageError(f"--limit: expected at least 1 finding, found {args.limit}")
+    check_outputs({"--html": args.html}, [args.left, args.right, args.tolerances])
+    options = CompareOptions(
+        services=args.service,
+        all_services=args.all,
+        tolerances=read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact),
+        uncalibrated=args.uncalibrated,
+    )
+    comparison = compare_logs(args.left, args.right, options)
+    if args.html:
+        write_page(args.html, comparison)
+    if args.json:
+        print_json({**describe_json(comparison), "html": str(args.html) if args.html else None})
+    else:
+        print(describe_text(comparison, args.limit))
+        if args.html:
+            print(f"page: {args.html}")
+    return 0 if comparison.passed else 1
