@@ -33,7 +33,7 @@ _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
 # announce half a billion of them. The fullest real message has some ten thousand.
 _MAX_VALUES: Final = 1 << 18
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
-DAMAGED: Final[tuple[type[Exception], ...]] = (capnp.KjException, ValueError)
+DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
 """What following a damaged pointer inside a message raises; for those who walk through one."""
 
 _STRUCTS: Final = (

@@ -43,8 +43,14 @@ from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools import example_models
 from tools.errors import ToolError, UsageError
-from tools.lib.demo_camera import DRIVE_HZ, MOUNTING, demo_cameras
-from tools.lib.demo_drive import DemoDrive
+from tools.lib.demo_camera import (
+    DRIVE_HZ,
+    MOUNTING,
+    TICKS_PER_FRAME,
+    demo_cameras,
+    demo_painter,
+    demo_world,
+)
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
 from tools.lib.json_output import print_json
@@ -302,11 +308,13 @@ def _shown_rows(drive: DriveLog) -> list[int]:
 
 def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
     road = demo_cameras().road
-    renderer = DemoDrive(road)
+    painter = demo_painter(demo_world(plan.frames), road)
     pictures = [
         Picture(
             row,
-            encode_jpeg(*renderer.render((int(drive.frame_ids[row]) - first) / DRIVE_HZ)),
+            encode_jpeg(
+                *painter.paint((int(drive.frame_ids[row]) - first) * TICKS_PER_FRAME).nv12()
+            ),
             road,
         )
         for row in _shown_rows(drive)

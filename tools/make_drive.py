@@ -25,7 +25,8 @@ from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.render.recorded_motion import recorded_motion, recording_digest
 from tools.render.spec import SENSOR_OF_DEVICE, DriveSpec
-from tools.render.write_drive import Progress, write_drive
+from tools.render.workers import Progress
+from tools.render.write_drive import write_drive
 
 RATE_HZ = 20
 # Ten hours; a longer drive is several.
@@ -69,7 +70,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--driver-camera", action="store_true", help="also dcamera.hevc: a face, simply drawn"
     )
     parser.add_argument(
-        "--workers", type=int, default=os.cpu_count() or 1, help="processes (one per processor)"
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="most processes (one per processor)",
     )
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
 

@@ -19,6 +19,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -145,7 +146,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
     options = CompareOptions(tolerances=tolerances)
     return Plan(
         texts=args.drives,
-        options=drive_options(args),
+        options=replace(drive_options(args), split=True),
         model=args.model,
         artifact=artifact,
         device=args.device,

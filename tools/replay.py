@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
-    add_drive_arguments(parser)
+    add_drive_arguments(parser, may_split=True)
     add_live_arguments(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
     parser.add_argument("--fresh", action="store_true", help="do finished drives again, too")

@@ -14,18 +14,22 @@ from numpy.typing import NDArray
 
 from cereal.frames import FrameRingWriter, nv12_format
 from cereal.transport import ZmqTransport
-from modeld.calibration import DeviceCameras, find_cameras
+from modeld.calibration import Camera, DeviceCameras, find_cameras
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.lib.camera_process import CarBus, run_camera
-from tools.lib.demo_drive import DemoDrive, drive_state
 from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting
 from tools.lib.telemetry import CarSample
 from tools.lib.video import write_planes
+from tools.render.painter import Painter
+from tools.render.view import Mount
+from tools.render.world import LEFT, RIGHT, TICKS_PER_S, World, seeded_motion
 
 # What the demo pretends to be: the smallest current camera, so that the demo runs anywhere.
 MOUNTING = Mounting(device_type="mici", sensor="os04c10")
 # The drive is rendered at the model's rate, also when the camera runs slower.
 DRIVE_HZ = 20.0
+TICKS_PER_FRAME = round(TICKS_PER_S / DRIVE_HZ)
+SEED = 0
 
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
@@ -33,6 +37,16 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def demo_cameras() -> DeviceCameras:
     """Return the cameras of the demo's device."""
     return find_cameras(MOUNTING.device_type, MOUNTING.sensor)
+
+
+def demo_world(frames: int) -> World:
+    """Return the road that the demo drives along."""
+    return World(seeded_motion(SEED, frames / DRIVE_HZ))
+
+
+def demo_painter(world: World, camera: Camera) -> Painter:
+    """Return what renders the pictures of one of the demo's cameras."""
+    return Painter(world, Mount(camera, MOUNTING.rpy_rad, MOUNTING.height_m), SEED)
 
 
 class DemoCamera:
@@ -50,10 +64,13 @@ class DemoCamera:
         assert cameras.wide is not None, "the demo's device has two cameras"
         # The wide frame is published first: when the road frame wakes the daemon, both are there.
         streams = {WIDE_STREAM: cameras.wide, ROAD_STREAM: cameras.road}
+        self._world = demo_world(frames)
         self._pictures: dict[str, list[Planes]] = {}
         for stream, camera in streams.items():
-            drive = DemoDrive(camera)
-            self._pictures[stream] = [drive.render(index / DRIVE_HZ) for index in range(frames)]
+            painter = demo_painter(self._world, camera)
+            self._pictures[stream] = [
+                painter.paint(index * TICKS_PER_FRAME).nv12() for index in range(frames)
+            ]
         # Together, after the slow part: a daemon connects to what streams it finds.
         self._rings = {
             stream: FrameRingWriter(server, stream, nv12_format(camera.width, camera.height))
@@ -65,8 +82,13 @@ class DemoCamera:
         """Send one frame of both cameras, and what is due on the bus with it."""
         now_ns = self._bus.clock.now_ns()
         times = FrameTimes(frame_id, now_ns - READOUT_NS, now_ns)
-        state = drive_state(picture / DRIVE_HZ)
-        car = CarSample(state.speed_mps, 0.0, left_blinker=False, right_blinker=False)
+        state = self._world.state(picture * TICKS_PER_FRAME)
+        car = CarSample(
+            state.speed_mps,
+            state.steering_angle_deg,
+            left_blinker=state.blinker == LEFT,
+            right_blinker=state.blinker == RIGHT,
+        )
         self._bus.publish(times, car)
         for stream, ring in self._rings.items():
             write_planes(*self._pictures[stream][picture], ring.next_buffer(), ring.format)

@@ -39,6 +39,8 @@ from tools.playback.player_threads import punctual, read_yielding
 
 # Loading, and building kernels where the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0
+# For the handshake of sockets whose other ends exist.
+CONNECT_S: Final = 0.2
 LAST_ANSWER_S: Final = 2.0
 # The two messages that come after modelV2.
 LAST_MESSAGES_S: Final = 0.1
@@ -108,9 +110,11 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         def take(data: bytes, mono_time_ns: int) -> None:
             log.write(data, player.timeline.played_ns(mono_time_ns))
 
-        listener = stack.enter_context(Listener(transport, PUBLICATIONS, clock, take))
         arguments = _daemon_arguments(job, info, Path(directory), bus, server)
         daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
+        _await_services(daemon, Path(directory))
+        listener = stack.enter_context(Listener(transport, PUBLICATIONS, clock, take))
+        time.sleep(CONNECT_S)
         player.on_frame = played.append
         player.on_message = log.write
         start_s = time.monotonic()
@@ -171,6 +175,23 @@ def _camera_config(cameras: DeviceCameras) -> str:
         for name, camera in named.items()
         if camera is not None
     )
+
+
+def _await_services(daemon: Child, directory: Path) -> None:
+    """Wait until the daemon publishes: who subscribes later is connected in no time.
+
+    A subscriber that was there first would look for its publisher every half second only, and
+    miss the answer to the first frame.
+    """
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not all((directory / name).exists() for name in PUBLICATIONS):
+        daemon.check_running()
+        if time.monotonic() > deadline_s:
+            raise ProcessError(
+                f"daemon: expected it to publish within {START_TIMEOUT_S:g} s, found nothing; run "
+                "it by hand with -v: modeld run --model ... -v"
+            )
+        time.sleep(0.01)
 
 
 def _play(player: Player, listener: Listener, daemon: Child) -> None:

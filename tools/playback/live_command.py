@@ -72,6 +72,7 @@ def run_live(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     figures = result.as_json() | {
         "video": text,
         "wall_s": round(live.outcome.wall_s, 3),
+        "report": None,
         "live": live_report(live),
         "problem": problems[0] if problems else None,
     }

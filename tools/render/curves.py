@@ -115,6 +115,7 @@ def random_walk(
     values = []
     for change in rng.integers(-step, step + 1, count).tolist():
         moved = value + change
-        value = moved if low <= moved <= high else value - change
+        moved = moved if low <= moved <= high else value - change
+        value = min(max(moved, low), high)
         values.append(value)
     return np.array(values, np.int64)

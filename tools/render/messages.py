@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from cereal.schema import new_event
 from tools.render.hevc import Packet
 from tools.render.spec import FRAME_NS, START_NS, DriveSpec
+from tools.render.view import rotation
 from tools.render.world import LEFT, NUDGE_TORQUE, STEER_RATIO, TICK_NS, WHEELBASE_M, World
 
 STATE_SERVICES = {
@@ -64,6 +65,8 @@ def segment_messages(
     for time_ns in range(first_ns, last_ns, TICK_NS):
         for service, event in _car_messages(world, time_ns):
             add(event, service)
+    for time_ns in range(first_ns, last_ns, FRAME_NS):
+        add(_live_pose(spec, world, time_ns), "livePose")
     for stream, encoded in packets.items():
         for service, event in _camera_messages(spec, stream, segment, encoded):
             add(event, service)
@@ -173,6 +176,28 @@ def _car_messages(world: World, time_ns: int) -> Iterator[tuple[str, Any]]:
     control.orientationNED = [0.0, 0.0, math.remainder(car.heading_rad, 2.0 * math.pi)]
     control.angularVelocity = [0.0, 0.0, car.curvature_1pm * car.speed_mps]
     yield "carControl", event
+
+
+def _live_pose(spec: DriveSpec, world: World, time_ns: int) -> Any:
+    """Return the true motion in the device frame, as `locationd` would estimate it."""
+    car = world.state((time_ns - START_NS) // TICK_NS)
+    event = new_event("livePose", mono_time_ns=time_ns, valid=True)
+    pose = event.livePose
+    # Columns of device from calib: straight ahead, and down.
+    ahead, down = ([row[column] for row in rotation(spec.rpy_rad)] for column in (0, 2))
+    yaw_rate = car.curvature_1pm * car.speed_mps
+    heading = math.remainder(car.heading_rad, 2.0 * math.pi)
+    for measurement, values in (
+        (pose.orientationNED, (0.0, 0.0, heading)),
+        (pose.velocityDevice, [car.speed_mps * part for part in ahead]),
+        (pose.accelerationDevice, [car.acceleration_mps2 * part for part in ahead]),
+        (pose.angularVelocityDevice, [yaw_rate * part for part in down]),
+    ):
+        measurement.x, measurement.y, measurement.z = values
+        measurement.xStd = measurement.yStd = measurement.zStd = 0.01
+        measurement.valid = True
+    pose.inputsOK = pose.posenetOK = pose.sensorsOK = True
+    return event
 
 
 def _camera_messages(

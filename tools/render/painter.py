@@ -23,6 +23,8 @@ from tools.render.world import EDGE_OFFSETS_M, LANE_WIDTH_M, LINE_OFFSETS_M, Car
 _AHEAD_M: Floats = np.concatenate(
     [np.linspace(0.4, 4.0, 10), 4.0 + 3.0 * np.arange(1, 24), 73.0 + 7.0 * np.arange(1, 50)]
 )
+# Where the road turns away further than this it is out of sight: borders then cross a row once.
+_MOST_TURN_RAD = 1.2
 _HILL_KNOTS = 96
 # Things nearer than this are beside the car.
 _NEAREST_THING_M = 1.0
@@ -36,6 +38,10 @@ class Picture(NamedTuple):
     luma: Bytes
     u: Bytes
     v: Bytes
+
+    def nv12(self) -> tuple[Bytes, Bytes]:
+        """Return luma (h, w) and chroma (h/2, w), U and V interleaved."""
+        return self.luma, np.stack([self.u, self.v], axis=2).reshape(self.u.shape[0], -1)
 
 
 class _Ground(NamedTuple):
@@ -110,6 +116,9 @@ class Painter:
     def _project_ground(self, state: CarState) -> _Ground:
         """Project the borders of all strips."""
         s = state.s_m + _AHEAD_M
+        _, _, heading = self._world.road_points(s)
+        hidden = np.flatnonzero(np.abs(heading - state.heading_rad) > _MOST_TURN_RAD)
+        s = s[: hidden[0]] if hidden.size else s
         forward, right = road_places(self._world, state, s, self._offsets[:, None])
         columns, rows = self._view.project(forward, right, self._view.height_m)
         return _Ground(columns[:, ::-1], rows[:, ::-1], s[::-1])
@@ -213,7 +222,8 @@ class Painter:
             blended: NDArray[np.float32] = part.astype(np.float32)
             if self._is_slanted:
                 # The ground was painted from the highest row of the horizon on.
-                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * (1 - below_horizon)
+                above = (1 - below_horizon) * (rows >= self._top // scale)
+                blended += (np.float32(scene.SKY_LOW[plane]) - blended) * above
             blended += (np.float32(scene.HILL[plane]) - blended) * (below_ridge - below_horizon)
             part[:] = np.rint(blended).astype(np.uint8)
 

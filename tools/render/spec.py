@@ -14,7 +14,6 @@ from tools.render.view import Mount
 
 FRAME_NS = 50_000_000
 FRAMES_PER_SEGMENT = 1200
-SEGMENT_NS = FRAMES_PER_SEGMENT * FRAME_NS
 # The drive begins a minute after its device was switched on.
 START_NS = 60_000_000_000
 # The driver camera exposes half a period after the others.
@@ -46,6 +45,7 @@ class DriveSpec:
         telemetry: comma2k19 segment directory whose motion is taken; None: the seed's.
         telemetry_digest: of its content; empty without.
         height_m: of the cameras over the road.
+        segment_frames: length of a segment; another one than a minute only for tests.
     """
 
     seed: int = 0
@@ -57,6 +57,7 @@ class DriveSpec:
     telemetry: Path | None = None
     telemetry_digest: str = ""
     height_m: float = DEFAULT_HEIGHT_M
+    segment_frames: int = FRAMES_PER_SEGMENT
 
     @property
     def sensor(self) -> str:
@@ -82,7 +83,7 @@ class DriveSpec:
     @property
     def segments(self) -> int:
         """How many files the drive is cut into."""
-        return -(-self.frames // FRAMES_PER_SEGMENT)
+        return -(-self.frames // self.segment_frames)
 
     def camera(self, stream: str) -> Camera:
         """Return a stream's camera; the driver camera is built like the road camera."""
@@ -98,8 +99,8 @@ class DriveSpec:
 
     def frame_ids(self, segment: int) -> range:
         """Return the frames of a segment, lost ones included."""
-        first = segment * FRAMES_PER_SEGMENT
-        return range(first, min(first + FRAMES_PER_SEGMENT, self.frames))
+        first = segment * self.segment_frames
+        return range(first, min(first + self.segment_frames, self.frames))
 
     def delivered(self, stream: str, segment: int) -> list[int]:
         """Return the frames of a segment that a camera delivered."""
@@ -108,7 +109,7 @@ class DriveSpec:
 
     def first_encode_id(self, stream: str, segment: int) -> int:
         """Return how many frames a camera delivered before a segment."""
-        first = segment * FRAMES_PER_SEGMENT
+        first = segment * self.segment_frames
         lost = self.dropped.get(stream, frozenset())
         return first - sum(1 for frame in lost if frame < first)
 

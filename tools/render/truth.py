@@ -7,6 +7,7 @@ down (m), origin in the camera at the start of the frame.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,11 +31,11 @@ from tools.render.world import (
 _AHEAD_M: Floats = np.arange(-6.0, 280.0, 1.0)
 
 
-def segment_truth(spec: DriveSpec, world: World, segment: int) -> dict[str, NDArray[np.generic]]:
+def segment_truth(spec: DriveSpec, world: World, segment: int) -> dict[str, NDArray[Any]]:
     """Return the arrays of ``truth.npz``; see docs/formats/truth.md for their keys."""
     ids = spec.frame_ids(segment)
     states = [world.state(frame * FRAME_NS // TICK_NS) for frame in ids]
-    columns: dict[str, NDArray[np.generic]] = {
+    columns: dict[str, NDArray[Any]] = {
         "frame_id": np.array(ids, np.int64),
         "sof_ns": np.array([spec.sof_ns("road", frame) for frame in ids], np.int64),
         "pose_m_rad": np.array([(s.x_m, s.y_m, s.heading_rad) for s in states]),
@@ -61,14 +62,16 @@ def segment_truth(spec: DriveSpec, world: World, segment: int) -> dict[str, NDAr
     return columns
 
 
-def write_truth(path: Path, columns: dict[str, NDArray[np.generic]]) -> None:
+def write_truth(path: Path, columns: dict[str, NDArray[Any]]) -> None:
     """Write the arrays.
 
     Raises:
         OSError: the file cannot be written.
     """
+    # The stubs take keywords of any name for its own option.
+    arrays: dict[str, Any] = columns
     with whole_file(path) as file:
-        np.savez_compressed(file, **columns)  # type: ignore[arg-type]
+        np.savez_compressed(file, **arrays)
 
 
 def _lines_beside(state: CarState) -> tuple[float, ...]:
@@ -85,8 +88,15 @@ def _borders(world: World, state: CarState, offsets_m: tuple[float, ...]) -> Flo
     """Return how far right lines along the road are at the model's distances ahead, (n, 33)."""
     offsets = np.array(offsets_m)[:, None]
     x, y = road_places(world, state, state.s_m + _AHEAD_M, np.where(np.isnan(offsets), 0, offsets))
-    rows = [np.interp(X_IDXS, x_row, y_row) for x_row, y_row in zip(x, y, strict=True)]
+    rows = [_at_distances(x_row, y_row) for x_row, y_row in zip(x, y, strict=True)]
     return np.where(np.isnan(offsets), np.nan, np.array(rows))
+
+
+def _at_distances(x_m: Floats, y_m: Floats) -> Floats:
+    """Return y at the model's distances; NaN beyond the place where a line turns back."""
+    back = np.flatnonzero(np.diff(x_m) <= 0.0)
+    last = int(back[0]) + 1 if back.size else x_m.size
+    return np.asarray(np.interp(X_IDXS, x_m[:last], y_m[:last], right=np.nan))
 
 
 def _lead(world: World, state: CarState) -> tuple[float, float, float]:

@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from modeld.calibration import Camera
 from tools.render.curves import Floats, sin_cos
 
+Bytes = NDArray[np.uint8]
+
 # Nearer than this to the plane of the lens, points are taken to lie at this depth.
 _NEAREST_M = 0.05
 
@@ -92,6 +94,3 @@ def rotation(rpy_rad: tuple[float, float, float]) -> list[list[float]]:
 
 def _dot(row: list[float], x: Floats, y: Floats, z: Floats | float) -> Floats:
     return np.asarray(row[0] * x + row[1] * y + row[2] * z)
-
-
-Bytes = NDArray[np.uint8]

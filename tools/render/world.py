@@ -242,8 +242,7 @@ class World:
         lead_driven = np.interp(self._lead_s_m, s, travelled)
         self._lead_speed_mps = np.gradient(lead_driven) * TICKS_PER_S
         self._acceleration_mps2 = np.gradient(motion.speed_mps) * TICKS_PER_S
-        times = np.arange(driven.size) / TICKS_PER_S
-        self._blinker, self._nudge = _driver_actions(motion.lane_changes, times)
+        self._blinker, self._nudge = _driver_actions(motion.lane_changes, driven.size)
 
     @property
     def ticks(self) -> int:
@@ -313,12 +312,18 @@ def build_road(curvature_1pm: Floats) -> Road:
 
 
 def _driver_actions(
-    changes: tuple[LaneChange, ...], times_s: Floats
+    changes: tuple[LaneChange, ...], ticks: int
 ) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
-    blinker = np.zeros(times_s.size, np.int8)
-    nudge = np.zeros(times_s.size, np.int8)
+    """Return the blinker and the hand at the wheel at each tick."""
+    blinker = np.zeros(ticks, np.int8)
+    nudge = np.zeros(ticks, np.int8)
     for change in changes:
-        since = times_s - change.start_s
-        blinker[(since >= -BLINKER_LEAD_S) & (since < LANE_CHANGE_S)] = change.side
-        nudge[(since >= NUDGE_S[0]) & (since < NUDGE_S[1])] = change.side
+        for target, first_s, last_s in (
+            (blinker, -BLINKER_LEAD_S, LANE_CHANGE_S),
+            (nudge, *NUDGE_S),
+        ):
+            first, last = (
+                round((change.start_s + later_s) * TICKS_PER_S) for later_s in (first_s, last_s)
+            )
+            target[max(0, first) : max(0, last)] = change.side
     return blinker, nudge

@@ -5,32 +5,20 @@ A segment is put together in a hidden directory beside its place and gets its na
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
-import signal
-from collections.abc import Callable, Iterator
-from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, wait
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from multiprocessing.sharedctypes import Synchronized
 from pathlib import Path
 
 from cereal.log_writer import LogWriter
 from cereal.segment_log import SegmentLogWriter
-from tools.errors import ToolError, UsageError
-from tools.render.hevc import Packet
+from tools.errors import UsageError
 from tools.render.messages import init_event, segment_messages
-from tools.render.render_file import FILES, FileJob, build_world, render_file
+from tools.render.render_file import FILES, FileJob, build_world
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth, write_truth
-
-# How often progress is looked at.
-_POLL_S = 0.2
-# A process that was told to end has ended by then.
-_END_S = 5.0
-
-Progress = Callable[[int], None]
+from tools.render.workers import Progress, choose_workers, open_workers
 
 
 def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progress) -> list[Path]:
@@ -39,7 +27,7 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
     Args:
         spec: the drive.
         directory: gets one directory for each segment; made if missing.
-        workers: processes that render.
+        workers: processes that render, at most; a short drive takes fewer.
         progress: called with the number of pictures rendered so far.
 
     Returns:
@@ -54,13 +42,22 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
     targets = [directory / f"{spec.route}--{number}" for number in range(spec.segments)]
     _check_targets(directory, targets)
     world = build_world(spec)
-    with _hidden_directory(directory, spec.route) as hidden, _workers(workers) as pool:
-        with _signals_later():
-            for segment in range(spec.segments):
-                pool.submit(spec, segment, hidden)
-        with SegmentLogWriter(hidden, spec.route, init_event(spec), open_sink=LogWriter) as logs:
+    with _hidden_directory(directory, spec.route) as hidden:
+        files = [
+            [
+                FileJob(spec, stream, segment, hidden / f"{segment}-{FILES[stream]}")
+                for stream in spec.streams
+            ]
+            for segment in range(spec.segments)
+        ]
+        jobs = [job for row in files for job in row]
+        init = init_event(spec)
+        with (
+            open_workers(jobs, choose_workers(jobs, workers), progress) as pool,
+            SegmentLogWriter(hidden, spec.route, init, open_sink=LogWriter) as logs,
+        ):
             for segment, target in enumerate(targets):
-                packets = pool.packets(segment, progress)
+                packets = {job.stream: pool.packets(job) for job in files[segment]}
                 for message in segment_messages(spec, world, segment, packets):
                     logs.write(message.data)
                 place = logs.directory
@@ -69,15 +66,10 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
                 else:
                     logs.close()
                 write_truth(place / "truth.npz", segment_truth(spec, world, segment))
-                for stream in spec.streams:
-                    _file(hidden, stream, segment).rename(place / FILES[stream])
+                for job in files[segment]:
+                    job.path.rename(place / FILES[job.stream])
                 place.rename(target)
     return targets
-
-
-def _file(hidden: Path, stream: str, segment: int) -> Path:
-    """Return where a camera's file is rendered."""
-    return hidden / f"{segment}-{FILES[stream]}"
 
 
 def _check_targets(directory: Path, targets: list[Path]) -> None:
@@ -106,88 +98,3 @@ def _hidden_directory(directory: Path, route: str) -> Iterator[Path]:
         yield hidden
     finally:
         shutil.rmtree(hidden, ignore_errors=True)
-
-
-@contextmanager
-def _signals_later() -> Iterator[None]:
-    """Hold Ctrl-C back; processes started meanwhile never see it, their parent ends them."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@dataclass(slots=True)
-class _Workers:
-    """Worker processes and what they have been given."""
-
-    executor: ProcessPoolExecutor
-    counter: Synchronized[int]
-    _futures: dict[int, dict[str, Future[list[Packet]]]] = field(default_factory=dict)
-
-    def submit(self, spec: DriveSpec, segment: int, hidden: Path) -> None:
-        """Give out the files of a segment."""
-        self._futures[segment] = {
-            stream: self.executor.submit(
-                _work, FileJob(spec, stream, segment, _file(hidden, stream, segment))
-            )
-            for stream in spec.streams
-        }
-
-    def packets(self, segment: int, progress: Progress) -> dict[str, list[Packet]]:
-        """Wait for the files of a segment."""
-        futures = self._futures[segment]
-        pending = set(futures.values())
-        while pending:
-            _, pending = wait(pending, timeout=_POLL_S)
-            progress(self.counter.value)
-        try:
-            return {stream: future.result() for stream, future in futures.items()}
-        except BrokenExecutor as error:
-            raise ToolError(
-                "make-drive: expected the rendering processes to work, found one gone; is there "
-                "enough memory?"
-            ) from error
-
-
-@contextmanager
-def _workers(count: int) -> Iterator[_Workers]:
-    # Not forked: a child of a process with threads may inherit a lock that nobody releases.
-    context = multiprocessing.get_context("spawn")
-    counter: Synchronized[int] = context.Value("q", 0)
-    others = set(multiprocessing.active_children())
-    executor = ProcessPoolExecutor(
-        count, mp_context=context, initializer=_begin_work, initargs=(counter,)
-    )
-    try:
-        yield _Workers(executor, counter)
-    except BaseException:
-        # Nothing of what they still do is wanted; they end before their directory goes.
-        executor.shutdown(wait=False, cancel_futures=True)
-        for process in set(multiprocessing.active_children()) - others:
-            process.terminate()
-            process.join(_END_S)
-        raise
-    executor.shutdown()
-
-
-class _Progress:
-    """The counter of this worker process, set once when it starts."""
-
-    counter: Synchronized[int] | None = None
-
-
-def _begin_work(counter: Synchronized[int]) -> None:
-    _Progress.counter = counter
-
-
-def _work(job: FileJob) -> list[Packet]:
-    counter = _Progress.counter
-    assert counter is not None, "the initializer runs first"
-
-    def count() -> None:
-        with counter.get_lock():
-            counter.value += 1
-
-    return render_file(job, count)

@@ -1,0 +1,199 @@
+"""Rendered pictures against the ground truth beside them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modeld.calibration import Camera
+from modeld.constants import X_IDXS
+from tools.lib.camera import project
+from tools.render import scene
+from tools.render.driver_painter import DriverPainter
+from tools.render.painter import Painter, Picture
+from tools.render.spec import DriveSpec
+from tools.render.truth import segment_truth
+from tools.render.view import Mount
+from tools.render.world import Motion, World, road_grid, seeded_motion
+
+SEED = 5
+HEIGHT_M = 1.22
+ROAD, WIDE = Camera(1344, 760, 1141.5), Camera(1344, 760, 425.25)
+MOUNTS = [
+    (ROAD, (0.0, 0.0, 0.0)),
+    (ROAD, (0.0, 0.04, -0.03)),
+    (WIDE, (0.0, -0.03, 0.05)),
+    (WIDE, (0.03, 0.02, -0.01)),
+]
+FRAMES = (0, 70, 150)
+
+Floats = NDArray[np.float64]
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World(seeded_motion(SEED, 8.0))
+
+
+@pytest.fixture(scope="module")
+def truth(world: World) -> dict[str, NDArray[Any]]:
+    return segment_truth(DriveSpec(seed=SEED, frames=160), world, 0)
+
+
+def projected(y_m: Floats, mount: Mount) -> Floats:
+    """Project a line of the truth, densely, into (n, 2) pixels; nearer than the car ahead."""
+    x = np.linspace(4.0, 20.0, 4000)
+    points = np.stack([x, np.interp(x, X_IDXS, y_m), np.full_like(x, HEIGHT_M)], 1)
+    return project(points, mount.camera, mount.rpy_rad)
+
+
+def columns_of(line: Floats, rows: NDArray[np.int64]) -> Floats:
+    """Return the columns at which a projected line crosses rows, pixel middles at whole numbers."""
+    return np.interp(rows, line[::-1, 1], line[::-1, 0])
+
+
+@pytest.mark.parametrize("frame", FRAMES)
+@pytest.mark.parametrize(("camera", "rpy_rad"), MOUNTS)
+def test_solid_line_is_where_its_truth_projects(
+    world: World,
+    truth: dict[str, NDArray[Any]],
+    camera: Camera,
+    rpy_rad: tuple[float, float, float],
+    frame: int,
+) -> None:
+    mount = Mount(camera, rpy_rad, HEIGHT_M)
+    luma = Painter(world, mount, SEED).paint(5 * frame).luma.astype(np.float64)
+    lines = np.asarray(truth["lane_line_y_m"][frame], np.float64)
+    # The outermost line on the right is solid and white; which of the four it is, offsets say.
+    offset = float(truth["lane_offset_m"][frame])
+    right = int(np.nanargmin(np.abs(lines[:, 0] - (5.4 - offset))))
+    line = projected(lines[right], mount)
+    rows = np.arange(camera.height)
+    columns = columns_of(line, rows)
+    inside = (rows > line[:, 1].min()) & (rows < line[:, 1].max())
+    inside &= (columns > 30) & (columns < camera.width - 30)
+    assert inside.sum() > 15
+    for row in rows[inside]:
+        assert middle_of_bright(luma[row], columns[row], line, 150.0) == pytest.approx(
+            columns[row], abs=0.6
+        )
+
+
+def middle_of_bright(values: Floats, column: float, line: Floats, dark: float) -> float:
+    """Return the middle of what is brighter than `dark` around a column, weighted."""
+    # A row crosses the line obliquely: half its width there, and some more.
+    slope = abs((line[-1, 0] - line[0, 0]) / (line[-1, 1] - line[0, 1]))
+    reach = round(6 + 6 * slope)
+    near = slice(max(0, int(column) - reach), int(column) + reach + 2)
+    weight = np.maximum(values[near] - dark, 0.0)
+    columns = np.arange(near.start, near.start + weight.size)
+    return float((weight * columns).sum() / weight.sum())
+
+
+def test_colour_lies_where_brightness_does(world: World, truth: dict[str, NDArray[Any]]) -> None:
+    # The middle of the yellow line by luma and by U: a chroma sample j lies at column 2 j + 0.5.
+    mount = Mount(ROAD, (0.0, 0.02, 0.0), HEIGHT_M)
+    picture = Painter(world, mount, SEED).paint(0)
+    line = projected(np.asarray(truth["lane_line_y_m"][0, 0], np.float64), mount)
+    differences = []
+    for row in range(2 * (int(line[-1, 1]) // 2 + 1), int(line[0, 1]) - 1, 2):
+        column = float(columns_of(line, np.array([row + 0.5]))[0])
+        if column < 60:
+            continue
+        luma = picture.luma[row : row + 2].astype(np.float64).mean(axis=0)
+        # The line is yellow where U is low; it is brighter than grass and asphalt.
+        colour = 128.0 - picture.u[row // 2].astype(np.float64)
+        bright = middle_of_bright(luma, column, line, 125.0)
+        chroma = middle_of_bright(colour, (column - 0.5) / 2, line, 22.0)
+        differences.append(2.0 * chroma + 0.5 - bright)
+    assert len(differences) > 10
+    assert abs(float(np.mean(differences))) < 0.25
+
+
+def test_dashes_are_3_of_12_metres() -> None:
+    s = np.array([0.0, 1.5, 3.0, 11.0, 12.0, 13.0, 27.0])
+    assert scene.dashes_until(s).tolist() == [0.0, 1.5, 3.0, 3.0, 3.0, 4.0, 9.0]
+
+
+def test_car_ahead_stands_where_its_truth_projects(
+    world: World, truth: dict[str, NDArray[Any]]
+) -> None:
+    mount = Mount(ROAD, (0.0, 0.02, -0.01), HEIGHT_M)
+    painter = Painter(world, mount, SEED)
+    for frame in FRAMES:
+        x, y, _ = np.asarray(truth["lead_xyv"][frame], np.float64)
+        # The body, 1.82 m wide, from 0.26 to 0.98 m over the road.
+        corners = np.array([[x, y - 0.91, HEIGHT_M - 0.98], [x, y + 0.91, HEIGHT_M - 0.26]])
+        (left, top), (right, bottom) = project(corners, ROAD, mount.rpy_rad)
+        luma = painter.paint(5 * frame).luma
+        row = round(0.25 * top + 0.75 * bottom)
+        dark = np.flatnonzero(luma[row, round(left) - 10 : round(right) + 11] < 78)
+        assert dark[0] + round(left) - 10 == pytest.approx(left, abs=1.5)
+        assert dark[-1] + round(left) - 10 == pytest.approx(right, abs=1.5)
+
+
+def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> None:
+    mount = Mount(WIDE, (0.0, 0.02, -0.01), HEIGHT_M)
+    one, two = Painter(world, mount, SEED), Painter(world, mount, SEED)
+    two.paint(77)
+    for tick in (0, 400):
+        first, second = one.paint(tick), two.paint(tick)
+        for a, b in zip(first, second, strict=True):
+            np.testing.assert_array_equal(a, b)
+            assert a.dtype == np.uint8
+            assert a.min() >= 16
+            assert a.max() <= 235
+    assert (one.paint(0).luma != one.paint(5).luma).mean() > 0.02
+
+
+def test_ground_has_no_streaks(world: World) -> None:
+    # A step that is not taken back would brighten a row to its right end: neighbours would differ.
+    luma = Painter(world, Mount(ROAD, (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(250).luma
+    edge = luma[400:, -1].astype(np.int16)
+    assert np.abs(np.diff(edge)).max() < 140
+    sides = (scene.GRASS[0], scene.ASPHALT[0], scene.WHITE[0], scene.YELLOW[0])
+    nearest = np.abs(edge[:, None] - np.array(sides)).min(axis=1)
+    assert np.mean(nearest <= 12) > 0.9
+
+
+def test_road_that_turns_back_leaves_no_streaks() -> None:
+    # A circle of 60 m: after 72 m the road runs away to the side.
+    grid = road_grid(400.0)
+    motion = Motion(
+        speed_mps=np.full(2000, 20.0),
+        curvature_1pm=np.full(grid.size, 1.0 / 60.0),
+        gap_m=np.full(2000, 30.0),
+        lane_changes=(),
+        wobble_m=np.zeros(grid.size),
+    )
+    luma = Painter(World(motion), Mount(WIDE, (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    below = luma[384:]
+    # On the left there is grass down to the road; sums that do not close leave other values.
+    assert np.abs(below[:20, :100].astype(int) - scene.GRASS[0]).max() < 80
+    assert 16 <= below.min() <= below.max() <= 235
+
+
+def test_roll_tilts_the_horizon(world: World) -> None:
+    luma = Painter(world, Mount(ROAD, (0.05, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    # View roll of 0.05: left and right borders are 0.05 * 1344 = 67 px apart in height.
+    left, right = (int(np.flatnonzero(luma[:, column] < 130)[0]) for column in (0, -1))
+    lower, higher = max(left, right), min(left, right)
+    assert 30 < lower - higher < 110
+
+
+def is_skin(picture: Picture) -> NDArray[np.bool_]:
+    return picture.v > 140
+
+
+def test_driver_has_a_face_that_moves_and_blinks() -> None:
+    painter = DriverPainter(ROAD, 8.0, SEED)
+    pictures = [painter.paint(tick) for tick in range(0, 500, 20)]
+    centres = [np.argwhere(is_skin(picture)).mean(axis=0) for picture in pictures]
+    assert np.ptp([centre[1] for centre in centres]) > 4
+    closed, opened = painter.paint(405).luma, painter.paint(430).luma
+    assert (opened < 34).sum() > (closed < 34).sum() + 500
+    for plane in pictures[0]:
+        assert 16 <= plane.min() <= plane.max() <= 235
