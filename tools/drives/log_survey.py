@@ -187,7 +187,7 @@ def _index(position: int, message: Message) -> tuple[int, ...] | None:
 
 
 def _content(message: Message) -> Any:
-    return content(read_event(message.data, is_bounded=True))
+    return content(read_event(message.data))
 
 
 def _name(enumerant: Any) -> str:
