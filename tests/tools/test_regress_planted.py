@@ -13,7 +13,9 @@ import pytest
 
 import modeld.daemon
 import tools.regress_drives
-from modeld.inputs import BusInputs, DesirePulse
+from modeld.confidence import ConfidenceFilter
+from modeld.fill_message import fill_model_v2
+from modeld.inputs import BusInputs, DesirePulse, action_times, read_bus_inputs
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.tiny_driving import write_tiny_driving
@@ -55,7 +57,7 @@ def regress(
 
     monkeypatch.setattr(tiny_driving, "_policy_weights", with_a_bend)
     bending = write_tiny_driving(tmp_path / "bending.pkl", (SIZE,))
-    read = modeld.daemon.read_bus_inputs
+    read = read_bus_inputs
 
     def with_lane_change(messages: Any) -> BusInputs:
         found = read(messages)
@@ -157,7 +159,7 @@ def test_a_desire_that_is_lost(regress: Regress, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_message_field_that_is_zeroed(regress: Regress, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill = modeld.daemon.fill_model_v2
+    fill = fill_model_v2
 
     def zeroed(event: Any, *rest: Any) -> None:
         fill(event, *rest)
@@ -172,15 +174,16 @@ def test_a_message_field_that_is_zeroed(regress: Regress, monkeypatch: pytest.Mo
 def test_confidence_computed_on_the_wrong_frame(
     regress: Regress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    kind = modeld.daemon.ConfidenceFilter
-    update = kind.update
-    monkeypatch.setattr(kind, "update", lambda self, meta, at: update(self, meta, at + 1))
+    update = ConfidenceFilter.update
+    monkeypatch.setattr(
+        ConfidenceFilter, "update", lambda self, meta, at: update(self, meta, at + 1)
+    )
     ((_, text),) = regress()
     assert text.startswith("modelV2.confidence")
 
 
 def test_a_lateral_delay_of_zero(regress: Regress, monkeypatch: pytest.MonkeyPatch) -> None:
-    times = modeld.daemon.action_times
+    times = action_times
     monkeypatch.setattr(
         modeld.daemon, "action_times", lambda _delay, *rest, **more: times(0.0, *rest, **more)
     )
