@@ -105,17 +105,10 @@ def read_event(data: bytes | bytearray | memoryview) -> Any:
         raise MessageError(
             f"event: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
         )
-    limit = _NO_TRAVERSAL_LIMIT
     try:
-        if isinstance(data, bytes) and data:
-            segments, words = _FIRST_FRAME_WORD.unpack_from(data)
-            if segments == 0 and 8 + 8 * words == len(data):
-                # One segment, as nearly all have: half the time of the general way below.
-                return log.Event.from_segments((memoryview(data)[8:],), limit)
-        # The context manager would only release writable buffers; bytes live as long as the reader.
-        with log.Event.from_bytes(bytes(data), traversal_limit_in_words=limit) as e:
-            return e
-    except (capnp.KjException, ValueError) as error:
+        # Of the ways to read one message this takes a third of the time of `from_bytes`.
+        return next(log.Event.read_multiple_bytes(bytes(data), _NO_TRAVERSAL_LIMIT))
+    except (capnp.KjException, ValueError, StopIteration) as error:
         raise MessageError(
             f"event: expected a framed Event in {len(data)} bytes, got {_first_line(error)}; "
             "the sender is not speaking this protocol or the bytes are damaged"
@@ -188,8 +181,10 @@ def reading(where: str) -> Iterator[None]:
     """
     try:
         yield
-    # pycapnp says of an enumerant that it does not know that a member was null: RuntimeError.
     except (capnp.KjException, UnicodeDecodeError, RuntimeError) as error:
+        # An unknown enumerant shows as this one; other RuntimeErrors are not ours.
+        if isinstance(error, RuntimeError) and "Member was null" not in str(error):
+            raise
         raise MessageError(
             f"{where}: expected a whole message, got {_first_line(error)}; the data is damaged or "
             "of a newer schema: skip the message"

@@ -26,7 +26,8 @@ from tests.tools.memory_drive import FIRST_ID, PERIOD_NS, READOUT_NS, START_NS, 
 from tools.drives.drive import Message, Moment
 from tools.errors import DriveError, ToolError, UsageError
 from tools.playback.ahead import ahead
-from tools.playback.player import NS_PER_S, Played, Player, PlayOptions, events_of
+from tools.playback.player import NS_PER_S, Played, Player, PlayOptions
+from tools.playback.player_events import events_of
 from tools.playback.player_outlet import BusOutlet, ServiceFilter
 from tools.playback.player_report import play_report, spread
 from tools.playback.player_stamps import Offset, moved
