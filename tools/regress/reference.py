@@ -267,8 +267,16 @@ class ReferenceStore:
 
     def all(self) -> list[Reference]:
         """Return the references of the directory that can be read, by name of the file."""
+        return self._read(f"*{ENDING}")
+
+    def of_drive(self, identity: str) -> list[Reference]:
+        """Return those of one drive, of any model and device."""
+        found = self._read(f"*.{identity[:SHORT]}.*{ENDING}")
+        return [reference for reference in found if reference.key.drive == identity]
+
+    def _read(self, pattern: str) -> list[Reference]:
         found = []
-        for path in sorted(self.directory.glob(f"*{ENDING}")):
+        for path in sorted(self.directory.glob(pattern)):
             with contextlib.suppress(OSError, ReferenceFormatError):
                 found.append(from_bytes(path.read_bytes(), path))
         return found
