@@ -38,8 +38,8 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress regress-program onnx test-logs test-drivers fuzz check \
-	format bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-drivers fuzz check format bench clean
+.PHONY: regress-program
 
 help:
 	@sed -n 's/^#   //p' Makefile

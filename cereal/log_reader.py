@@ -78,6 +78,8 @@ def read_log_bytes(path: str | Path) -> Iterator[bytes]:
     if splitter.pending_bytes and content.defect is None:
         content.defect = "ends inside a message"
     if content.defect is not None:
+        if content.is_plain:
+            content.file_offset = splitter.offset
         where = f"byte {splitter.offset} of its content"
         if content.file_offset is not None:
             where += f" (byte {content.file_offset} of the file)"
@@ -173,11 +175,13 @@ class _Content:
     Attributes:
         defect: Why they ended early, if they did.
         file_offset: The byte of the file at which they did, where that is known.
+        is_plain: Whether the file is not compressed: its bytes are the content's.
     """
 
     def __init__(self, path: Path) -> None:
         self.defect: str | None = None
         self.file_offset: int | None = None
+        self.is_plain = False
         self._path = path
 
     def pieces(self) -> Iterator[bytes]:
@@ -191,6 +195,7 @@ class _Content:
                 elif magic == ZSTD_MAGIC:
                     yield from self._decompressed(file, "zstd")
                 else:
+                    self.is_plain = True
                     while piece := file.read(_CHUNK):
                         yield piece
         except OSError as error:

@@ -5,7 +5,7 @@ by field with what a reference holds (within the tolerances of modeld compare, o
 --bit-exact), and so are the program's inputs, its launches, and its speed: the ratio to a fixed
 workload that is measured beside it, so that a busy machine does not fail and a program that is
 10 % slower does. A change is accepted by writing the references anew: --update --reason TEXT.
-References are small files (about 1.3 KiB a frame) that belong into the repository.
+References are small files (about 1.4 KiB a frame) that belong into the repository.
 
 Example:
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html

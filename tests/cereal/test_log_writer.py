@@ -1,8 +1,6 @@
 """Both writers: what is on disk while they write, when they are interrupted, and where they may."""
 
-import bz2
 import os
-import re
 import resource
 import signal
 import subprocess
@@ -41,6 +39,12 @@ def event(number: int, size: int = 0) -> bytes:
 def kept(path: Path) -> list[bytes]:
     """Return what a log that is not finished holds."""
     with pytest.warns(LogTruncatedWarning, match="breaks off inside"):
+        return list(read_log_bytes(path))
+
+
+def kept_quietly(path: Path) -> list[bytes]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogTruncatedWarning)
         return list(read_log_bytes(path))
 
 
@@ -237,16 +241,10 @@ def test_cut_files_keep_what_was_flushed(
     around = [size + shift for size in sizes[-4:] for shift in (-1, 0, 1)]
     for cut in [start, start + 1, start + TAIL_BYTES // 3, *around]:
         path.write_bytes(content[:cut])
-        read = list(read_log_bytes(path)) if cut in sizes and name == "rlog" else _cut(path)
+        read = list(read_log_bytes(path)) if cut in sizes and name == "rlog" else kept_quietly(path)
         least = max(c for s, c in zip(sizes, counts, strict=True) if s <= cut)
         assert len(read) >= least
         assert read == events[: len(read)]
-
-
-def _cut(path: Path) -> list[bytes]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", LogTruncatedWarning)
-        return list(read_log_bytes(path))
 
 
 def test_warning_names_the_byte_of_the_file(tmp_path: Path) -> None:
@@ -262,59 +260,7 @@ def test_warning_names_the_byte_of_the_file(tmp_path: Path) -> None:
             list(read_log(path))
 
 
-# --- damage -------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("damaged", [0, 1, 10, 29])
-def test_damaged_block_keeps_the_blocks_before_it(damaged: int, tmp_path: Path) -> None:
-    """All blocks are taken by one call of the decoder, and what such a call gives is lost."""
-    path = tmp_path / "rlog.zst"
-    events = [event(i, 1000) for i in range(30)]
-    starts = []
-    with GrowingLogWriter(path, clock=ManualClock(), has_timer=False) as writer:
-        for data in events:
-            starts.append(path.stat().st_size)
-            writer.write(data)
-            writer.flush()
-    content = bytearray(path.read_bytes())
-    content[starts[damaged] + (6 if damaged == 0 else 0)] = 0xFF  # a kind of block that is none
-    path.write_bytes(content)
-    if damaged == 0:
-        with pytest.raises(LogError, match="the file is damaged"):
-            list(read_log_bytes(path))
-    else:
-        with pytest.warns(LogTruncatedWarning, match="has damaged zstd data") as caught:
-            assert list(read_log_bytes(path)) == events[:damaged]
-        named = re.search(r"byte (\d+) of the file", str(caught[0].message))
-        assert named is not None
-        assert starts[damaged] < int(named[1]) <= starts[damaged] + 4
-
-
-def test_damaged_bzip2_block_keeps_the_blocks_before_it(tmp_path: Path) -> None:
-    path = tmp_path / "rlog.bz2"
-    events = [event(i, 10_000) for i in range(60)]
-    content = bytearray(bz2.compress(b"".join(events), 1))
-    # Random bytes do not shrink and level 1 makes blocks of 100 kB: this is in the fourth.
-    content[350_000:350_100] = bytes(100)
-    path.write_bytes(content)
-    read = _cut(path)
-    assert read[:28] == events[:28]
-
-
-def test_damaged_root_is_left_out_and_counted(tmp_path: Path) -> None:
-    path = tmp_path / "rlog"
-    bad = bytearray(event(2))
-    bad[8:16] = b"\xff" * 8  # the root pointer
-    path.write_bytes(event(1) + bytes(bad) + event(3))
-    with pytest.warns(LogTruncatedWarning, match=rf"left out 1 events .* byte {len(event(1))} of"):
-        assert [one.logMonoTime for one in read_log(path)] == [1, 3]
-
-
-def test_absurd_size_is_damage_and_needs_no_memory(tmp_path: Path) -> None:
-    path = tmp_path / "rlog"
-    path.write_bytes(event(1) + (1 << 60).to_bytes(8, "little") + bytes(64))
-    with pytest.warns(LogTruncatedWarning, match="is damaged"):
-        assert list(read_log_bytes(path)) == [event(1)]
+# --- both ---------------------------------------------------------------------------------------
 
 
 def test_message_that_readers_would_refuse_is_not_written(tmp_path: Path) -> None:
@@ -322,9 +268,6 @@ def test_message_that_readers_would_refuse_is_not_written(tmp_path: Path) -> Non
     for kind in SINKS:
         with pytest.raises(LogError, match="announced"), kind(tmp_path / "rlog") as writer:
             writer.write(big)
-
-
-# --- both ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cereal.schema import new_event, read_event
+from tools.compare.running import SHIFT_SHARE
 from tools.playback.outcome import FrameTable
 from tools.regress.columns import PREDICTIONS, decode_column, encode_column
 from tools.regress.errors import ReferenceFormatError
@@ -64,6 +65,10 @@ def test_neighbouring_numbers_of_steps_are_at_most_a_fifth_of_the_tolerance_apar
     allowed = np.maximum(1e-4, 1e-5 * values[1:])
     assert (np.diff(values) <= allowed / STEPS_OF_TOLERANCE).all()
     assert (np.diff(values) > 0).all()
+
+
+def test_rounding_alone_is_never_a_systematic_shift() -> None:
+    assert 1 / STEPS_OF_TOLERANCE <= SHIFT_SHARE
 
 
 def test_exact_fields_keep_every_bit_and_wild_values_have_no_step() -> None:

@@ -144,14 +144,22 @@ def test_an_interrupted_run_keeps_finished_drives_and_leaves_no_process(
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
-        [sys.executable, script, tmp_path], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, script, tmp_path],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     worker = int(_wait_for(tmp_path / "started"))
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does it
+    else:
+        process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     if number == signal.SIGINT:
         assert f"1 finished drives are kept; go on with --work {tmp_path / 'work'}" in said
+        assert said.count("Traceback") == 1  # of the script, which is no command
     _wait_until_gone(worker)
     (result,) = run_jobs(_jobs(tmp_path, "a"), 1, _work(tmp_path), run=be_slow)
     assert result.digest == "a"

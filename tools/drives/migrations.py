@@ -112,7 +112,7 @@ class Migrator:
             return message
         try:
             with reading(message.service):
-                event = read_event(message.data, is_bounded=True)
+                event = read_event(message.data)
                 change = migration(content(event), self.recorder)
         except MessageError:
             return message
