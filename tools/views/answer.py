@@ -173,7 +173,11 @@ def _leads(model: Any) -> list[Lead]:
 
 
 def _lane_change(meta: Any) -> str:
-    names = {"preLaneChange": "wanted", "laneChangeStarting": "starts", "laneChangeFinishing": "ends"}
+    names = {
+        "preLaneChange": "wanted",
+        "laneChangeStarting": "starts",
+        "laneChangeFinishing": "ends",
+    }
     state = names.get(str(meta.laneChangeState))
     return f"lane change {meta.laneChangeDirection} {state}" if state else ""
 

@@ -43,12 +43,6 @@ class FrameFollower:
             if frame.frame_id == frame_id:
                 return
 
-    def rest(self) -> Iterator[Frame]:
-        """Yield the frames that are left."""
-        while (frame := self._next or self._read()) is not None:
-            self._next = None
-            yield frame
-
     def _read(self) -> Frame | None:
         for moment in self._moments:
             frame = moment.frames.get(self._stream)
