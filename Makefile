@@ -6,6 +6,7 @@
 #   make regress outputs and launches of the example models on two drives, against tests/regression
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
+#   make test-logs  10 000 damaged logs, and 50 writers that are killed
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
@@ -37,7 +38,8 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress regress-program onnx test-drivers fuzz check format bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-drivers fuzz check format bench clean
+.PHONY: regress-program
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -91,6 +93,10 @@ onnx: $(STAMP)
 
 fuzz: $(STAMP)
 	$(BIN)/python -m tests.fuzz $(FUZZ_ARGS)
+
+test-logs: $(STAMP)
+	$(BIN)/python -m tests.logs mutations --count 10000
+	$(BIN)/python -m tests.logs kills --count 50
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)

@@ -157,7 +157,7 @@ struct CarControl {
     accel @4 :Float32;                # m/s^2
     longControlState @5 :LongControlState;
     speed @6 :Float32;                # m/s
-    curvature @7 :Float32;            # 1/m
+    curvature @7 :Float32;            # 1/m, positive turns right, other than the angle
     torqueOutputCan @8 :Float32;      # units of the car's own bus
 
     enum LongControlState @0xe40f3a917d908282 {

@@ -244,7 +244,7 @@ struct ControlsState @0x97ff69c53601abf1 {
   ufSteer @34 :Float32;               # @34..@36 retired
   aTarget @35 :Float32;
   active @36 :Bool;
-  curvature @37 :Float32;             # 1/m, of the vehicle model from the steering angle
+  curvature @37 :Float32;             # 1/m, driven now, from the steering angle; sign as @61
   alertStatus @38 :SelfdriveState.AlertStatus;   # @38..@49 retired
   alertSize @39 :SelfdriveState.AlertSize;
   gpsPlannerActive @40 :Bool;
@@ -271,7 +271,7 @@ struct ControlsState @0x97ff69c53601abf1 {
   decelForModel @54 :Bool;            # retired
   alertSound2 @56 :SelfdriveState.AudibleAlert;  # retired
   canErrorCounter @57 :UInt32;        # retired
-  desiredCurvature @61 :Float32;      # 1/m, limited in jerk and acceleration
+  desiredCurvature @61 :Float32;      # 1/m, positive turns right; limited in its rate
   desiredCurvatureRate @62 :Float32;  # @62..@64 retired
   vCruiseCluster @63 :Float32;
   experimentalMode @64 :Bool;
@@ -420,7 +420,7 @@ struct LongitudinalPlan @0xe00b5b3eba12876c {
 }
 
 struct LateralManeuverPlan @0xed12f1c294702e30 {
-  desiredCurvature @0 :Float32;       # 1/m
+  desiredCurvature @0 :Float32;       # 1/m, positive turns right
 }
 
 # Retired 2023: the lateral plan that was made outside the model.

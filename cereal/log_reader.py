@@ -19,8 +19,6 @@ from cereal.schema import message_size, read_event
 _CHUNK: Final = 1 << 20
 # What is read at a time: less, because what follows the end of a stream is handed on whole.
 _COMPRESSED_CHUNK: Final = 1 << 17
-# Messages are whole words, so that nothing of a message is lost by taking this much at a time.
-_WORD: Final = 8
 
 
 class LogTruncatedWarning(UserWarning):
@@ -48,7 +46,7 @@ def read_log(path: str | Path) -> Iterator[Any]:
     offset = first = 0
     for data in read_log_bytes(path):
         try:
-            event = read_event(data, is_bounded=True)
+            event = read_event(data)
         except MessageError:
             first = first if left_out else offset
             left_out += 1
@@ -80,6 +78,8 @@ def read_log_bytes(path: str | Path) -> Iterator[bytes]:
     if splitter.pending_bytes and content.defect is None:
         content.defect = "ends inside a message"
     if content.defect is not None:
+        if content.is_plain:
+            content.file_offset = splitter.offset
         where = f"byte {splitter.offset} of its content"
         if content.file_offset is not None:
             where += f" (byte {content.file_offset} of the file)"
@@ -89,6 +89,17 @@ def read_log_bytes(path: str | Path) -> Iterator[bytes]:
             LogTruncatedWarning,
             stacklevel=2,
         )
+
+
+def log_content(path: str | Path) -> Iterator[bytes]:
+    """Yield the decompressed content of a log file in pieces of at most about 1 MiB.
+
+    Ends without a word where the file breaks off or its compressed data is damaged.
+
+    Raises:
+        LogError: the file cannot be read, or its codec is not installed.
+    """
+    return _Content(Path(path)).pieces()
 
 
 class MessageSplitter:
@@ -164,11 +175,13 @@ class _Content:
     Attributes:
         defect: Why they ended early, if they did.
         file_offset: The byte of the file at which they did, where that is known.
+        is_plain: Whether the file is not compressed: its bytes are the content's.
     """
 
     def __init__(self, path: Path) -> None:
         self.defect: str | None = None
         self.file_offset: int | None = None
+        self.is_plain = False
         self._path = path
 
     def pieces(self) -> Iterator[bytes]:
@@ -182,6 +195,7 @@ class _Content:
                 elif magic == ZSTD_MAGIC:
                     yield from self._decompressed(file, "zstd")
                 else:
+                    self.is_plain = True
                     while piece := file.read(_CHUNK):
                         yield piece
         except OSError as error:
@@ -197,12 +211,12 @@ class _Content:
         while True:
             stream = _Stream(file, start, self._decompressor(codec))
             try:
-                for piece in stream.pieces(_CHUNK):
+                for piece in stream.pieces():
                     is_first = False
                     yield piece
             except _StreamError as error:
-                # What came out of the call that failed is lost: take it again, in small portions.
-                if piece := self._last_words(file, start, codec, stream.produced):
+                # The call that failed had decoded what precedes the damage: take that again.
+                if piece := self._before_damage(file, start, codec, stream):
                     is_first = False
                     yield piece
                 if is_first:
@@ -220,17 +234,21 @@ class _Content:
             if not file.read(1):
                 return
 
-    def _last_words(self, file: BinaryIO, start: int, codec: str, produced: int) -> bytes:
-        """Return what a stream still gives behind its first `produced` bytes, before it fails."""
-        stream = _Stream(file, start, self._decompressor(codec))
-        words = bytearray()
-        # Not more than one piece, because the call that failed would have given one at most.
+    def _before_damage(self, file: BinaryIO, start: int, codec: str, failed: "_Stream") -> bytes:
+        """Return what a stream gives behind what the failed pass got of it.
+
+        Each block of a stream is decoded when its last byte is there. Byte by byte, no call meets a
+        damaged block together with a sound one.
+        """
+        stream = _Stream(file, start, self._decompressor(codec), slow_from=failed.chunk_start)
+        skipped = failed.produced
+        kept = bytearray()
         with contextlib.suppress(_StreamError):
-            for _ in stream.pieces(_CHUNK, until=produced):
-                pass
-            for word in stream.pieces(_WORD, until=produced + _CHUNK):
-                words += word
-        return bytes(words)
+            for piece in stream.pieces():
+                kept += piece[skipped:]
+                skipped = max(0, skipped - len(piece))
+        self.file_offset = stream.position
+        return bytes(kept)
 
     def _decompressor(self, codec: str) -> tuple[_Decompressor, tuple[type[Exception], ...]]:
         if codec == "bz2":
@@ -244,18 +262,24 @@ class _StreamError(Exception):
 
 
 class _Stream:
-    """One compressed stream, which begins at byte `start` of the file."""
+    """One compressed stream, which begins at byte `start` of the file.
+
+    From byte `slow_from` on it is read byte by byte.
+    """
 
     def __init__(
         self,
         file: BinaryIO,
         start: int,
         decompressor: tuple[_Decompressor, tuple[type[Exception], ...]],
+        slow_from: int | None = None,
     ) -> None:
         self.produced = 0
+        self.position = start
+        self.chunk_start = start
         self._file = file
         self._decompressor, self._defects = decompressor
-        self._read = start
+        self._slow_from = slow_from
         file.seek(start)
 
     @property
@@ -266,24 +290,25 @@ class _Stream:
     @property
     def end(self) -> int:
         """The byte of the file behind the stream."""
-        return self._read - len(self._decompressor.unused_data)
+        return self.position - len(self._decompressor.unused_data)
 
-    def pieces(self, piece_bytes: int, until: int | None = None) -> Iterator[bytes]:
-        """Yield what is decompressed, up to the end, to where it breaks off, or `until` exactly.
+    def pieces(self) -> Iterator[bytes]:
+        """Yield what is decompressed, up to the end or to where it breaks off.
 
         Raises:
             _StreamError: the data is damaged; what this call would have yielded next is lost.
         """
-        while not self._decompressor.eof and (until is None or self.produced < until):
+        while not self._decompressor.eof:
             compressed = b""
             if self._decompressor.needs_input:
-                compressed = self._file.read(_COMPRESSED_CHUNK)
+                is_slow = self._slow_from is not None and self.position >= self._slow_from
+                compressed = self._file.read(1 if is_slow else _COMPRESSED_CHUNK)
                 if not compressed:
                     return
-                self._read += len(compressed)
-            limit = piece_bytes if until is None else min(piece_bytes, until - self.produced)
+                self.chunk_start = self.position
+                self.position += len(compressed)
             try:
-                piece = self._decompressor.decompress(compressed, limit)
+                piece = self._decompressor.decompress(compressed, _CHUNK)
             except self._defects as error:
                 raise _StreamError(str(error)) from error
             if piece:

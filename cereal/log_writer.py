@@ -222,9 +222,10 @@ class GrowingLogWriter(_Writer):
         self._has_unflushed = threading.Event()
         self._is_ended = threading.Event()
         self._file: BinaryIO | None = self._open()
+        # A daemon: a program that forgets to close must not hang when it ends.
+        self._timer = threading.Thread(target=self._flush_in_time, name="log-flush", daemon=True)
         if has_timer:
-            # A daemon: a program that forgets to close must not hang when it ends.
-            threading.Thread(target=self._flush_in_time, name="log-flush", daemon=True).start()
+            self._timer.start()
 
     def write(self, data: bytes) -> None:
         """Append the bytes of one Event, `event.to_bytes()`.
@@ -276,7 +277,9 @@ class GrowingLogWriter(_Writer):
                     self._release()
                 except OSError as error:
                     self._fail(error)
-            self._tell_error()
+        if self._timer.is_alive():
+            self._timer.join()
+        self._tell_error()
 
     def discard(self) -> None:
         """Finish the file: what a growing log holds is kept."""

@@ -6,7 +6,7 @@ Wire format: one message = one unpacked, stream-framed message whose root is `Ev
 
 import contextlib
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,16 +26,30 @@ log: Final[Any] = capnp.load(str(SCHEMA_PATH))
 MESSAGE_LIMIT_BYTES: Final = 1 << 26
 """The largest message: 64 MiB, twenty times what openpilot's bus can carry. More is damage."""
 
-# Messages of the bus are read again and again for as long as they are the newest: no limit.
+# What readers may follow in all: no limit, because a message is read again and again for as long as
+# it is the newest.
 _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
-# Of a message that may be damaged: what a reader may follow in all. A list of empty elements takes
-# no bytes, so that its announced length, up to 2**29, counts only here.
-_TRAVERSAL_WORDS: Final = 1 << 20
-_TRAVERSAL_FACTOR: Final = 64
+# What a bounded reader may follow in all: a list of empty elements takes no bytes, so that its
+# announced length counts only here.
+_BOUND_WORDS: Final = 1 << 20
+_BOUND_FACTOR: Final = 64
+# Values in what `as_dict` returns. A list of empty elements takes no bytes: a damaged pointer can
+# announce half a billion of them. The fullest real message has some ten thousand.
+_MAX_VALUES: Final = 1 << 18
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
-DAMAGED: Final[tuple[type[Exception], ...]] = (capnp.KjException, ValueError)
+DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
 """What following a damaged pointer inside a message raises; for those who walk through one."""
 
+_STRUCTS: Final = (
+    capnp.lib.capnp._DynamicStructReader,
+    capnp.lib.capnp._DynamicStructBuilder,
+)
+_LISTS: Final = (
+    capnp.lib.capnp._DynamicListReader,
+    capnp.lib.capnp._DynamicListBuilder,
+)
+_ENUM: Final = capnp.lib.capnp._DynamicEnum
+_FIRST_FRAME_WORD: Final = struct.Struct("<II")  # segments - 1, words of the first
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
 _MEMBER_KIND: Final[dict[str, str]] = {
     field.name: field.slot.type.which() for field in log.Event.schema.node.struct.fields
@@ -89,9 +103,8 @@ def read_event(data: bytes | bytearray | memoryview, *, is_bounded: bool = False
 
     Args:
         data: One framed message.
-        is_bounded: Let the reader follow pointers to 2**20 words and 64 times the message in all,
-            so that a damaged message cannot announce endless lists. Not for messages that are kept
-            and read again without end.
+        is_bounded: Let the reader follow 2**20 words and 64 times the message in all, so that lists
+            without end are an error. Not for messages that are kept and read again and again.
 
     Raises:
         MessageError: `data` is not one whole message.
@@ -101,14 +114,13 @@ def read_event(data: bytes | bytearray | memoryview, *, is_bounded: bool = False
         raise MessageError(
             f"event: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
         )
-    limit = _NO_TRAVERSAL_LIMIT
-    if is_bounded:
-        limit = _TRAVERSAL_WORDS + _TRAVERSAL_FACTOR * (len(data) // 8)
     try:
-        # The context manager would only release writable buffers; bytes live as long as the reader.
-        with log.Event.from_bytes(bytes(data), traversal_limit_in_words=limit) as e:
-            return e
-    except (capnp.KjException, ValueError) as error:
+        # Of the ways to read one message this takes a third of the time of `from_bytes`.
+        limit = _NO_TRAVERSAL_LIMIT
+        if is_bounded:
+            limit = _BOUND_WORDS + _BOUND_FACTOR * (len(data) // 8)
+        return next(log.Event.read_multiple_bytes(bytes(data), limit))
+    except (capnp.KjException, ValueError, StopIteration) as error:
         raise MessageError(
             f"event: expected a framed Event in {len(data)} bytes, got {_first_line(error)}; "
             "the sender is not speaking this protocol or the bytes are damaged"
@@ -148,7 +160,7 @@ def message_size(data: bytes | bytearray | memoryview, offset: int = 0) -> int |
         return None
     last_segment: int
     words: int
-    last_segment, words = struct.unpack_from("<II", data, offset)
+    last_segment, words = _FIRST_FRAME_WORD.unpack_from(data, offset)
     if last_segment >= _MAX_SEGMENTS or words == 0:
         raise MessageError(
             f"message at byte {offset}: expected 1 to {_MAX_SEGMENTS} segments and a root, got "
@@ -176,30 +188,79 @@ def reading(where: str) -> Iterator[None]:
         where: What is read, for the error: "rlog, event 17".
 
     Raises:
-        MessageError: a pointer leads nowhere, a text is no UTF-8, a list is endless, or a member
-            or an enumerant is newer than our schema.
+        MessageError: a pointer leads nowhere, a text is no UTF-8, or a member or an enumerant is
+            newer than our schema.
     """
     try:
         yield
-    except (capnp.KjException, UnicodeDecodeError) as error:
+    except (capnp.KjException, UnicodeDecodeError, RuntimeError) as error:
+        # An unknown enumerant shows as this one; other RuntimeErrors are not ours.
+        if isinstance(error, RuntimeError) and "Member was null" not in str(error):
+            raise
         raise MessageError(
             f"{where}: expected a whole message, got {_first_line(error)}; the data is damaged or "
             "of a newer schema: skip the message"
         ) from error
 
 
-def as_dict(event: Any) -> dict[str, Any]:
+def as_dict(message: Any) -> dict[str, Any]:
     """Return every field of an Event or of a structure in it, also those at their default.
 
+    Of a union only the member that is set; its name is the key.
+
     Returns:
-        Field name -> number, bool, str (Text, enumerants), bytes (Data), list or dict.
+        Field name -> number, bool, str (Text, enumerants), bytes (Data), list or dict. An enumerant
+        that our schema does not know is its number.
 
     Raises:
-        MessageError: the content is damaged.
+        MessageError: the content is damaged or endless, or of a member that we do not know.
     """
     with reading("message"):
-        fields: dict[str, Any] = event.to_dict(verbose=True)
-    return fields
+        fields, _ = _plain(message, _MAX_VALUES)
+    return dict(fields)
+
+
+def _plain(value: Any, budget: int) -> tuple[Any, int]:
+    """Return `value` without readers, and how many further values are allowed."""
+    if isinstance(value, _STRUCTS):
+        names = _fields_of(value)
+        fields = {}
+        budget = _spent(budget, len(names))
+        for name in names:
+            fields[name], budget = _plain(getattr(value, name), budget)
+        return fields, budget
+    if isinstance(value, _LISTS):
+        items = []
+        budget = _spent(budget, len(value))
+        for element in value:
+            item, budget = _plain(element, budget)
+            items.append(item)
+        return items, budget
+    return (_enumerant(value) if isinstance(value, _ENUM) else value), budget
+
+
+def _spent(budget: int, count: int) -> int:
+    if count > budget:
+        raise MessageError(
+            f"message: expected at most {_MAX_VALUES} values, got more announced; the data is "
+            "damaged: skip the message"
+        )
+    return budget - count
+
+
+def _enumerant(value: Any) -> str | int:
+    try:
+        return str(value)
+    except RuntimeError:
+        number: int = value.raw
+        return number
+
+
+def _fields_of(message: Any) -> Sequence[str]:
+    schema = message.schema
+    if not schema.union_fields:
+        return tuple(schema.fieldnames)
+    return (*schema.non_union_fields, str(message.which()))
 
 
 def _first_line(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""``modeld bench``: time an artifact, kernel by kernel; a model in other runtimes; bus and daemon.
+"""``modeld bench``: time an artifact by its kernels; a model in other runtimes; bus, logs, daemon.
 
 Example::
 
@@ -9,6 +9,7 @@ Example::
     modeld bench driving.pkl --paced --beside busy,one-cpu
     modeld bench --daemon 300 --model driving.pkl
     modeld bench --bus --json
+    modeld bench --log rlog.zst
 
 Frames are random NV12, warp matrices the identity, other inputs normal noise. ``median_ms`` is
 one whole run as the daemon does it: inputs written, kernels launched, outputs read.
@@ -54,6 +55,7 @@ MODES = {
     "paced": "tools.bench_paced",
     "against": "tools.bench_against",
     "bus": "tools.bench_bus",
+    "log": "tools.bench_log",
     "daemon": "tools.bench_daemon",
 }
 WARM_UP_RUNS = 5
@@ -70,7 +72,11 @@ with load_program(sys.argv[1], sys.argv[2] or None) as program:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
     parser.add_argument(
-        "path", nargs="*", type=Path, metavar="FILE", help="artifact; with --against ONNX"
+        "path",
+        nargs="*",
+        type=Path,
+        metavar="FILE",
+        help="artifact; with --against ONNX; --log: log",
     )
     parser.add_argument("--iters", type=int, default=100, metavar="N", help="timed runs (100)")
     parser.add_argument("--entry", help="entry point (the artifact's first)")
@@ -96,6 +102,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="MODEL.onnx in onnxruntime, openvino, tinygrad; two files: the driving program",
     )
     modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")
+    modes.add_argument(
+        "--log", action="store_true", help="reading a log (one of 100 000 events, made for it)"
+    )
     modes.add_argument(
         "--daemon", type=float, metavar="SECONDS", help="the daemon process on a live bus"
     )

@@ -73,6 +73,10 @@ EXTRA_OF_MODULE = {
     "av": "replay",
     "backports": "replay",
     "tqdm": "replay",
+    "distributed": "cluster",
+    "dask": "cluster",
+    "mcap": "replay",
+    "rerun": "rerun",
     "pocl": "pocl",
     "onnxruntime": "dev",
 }

@@ -5,7 +5,8 @@ them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdom
 driverStateV2) is left out, unless --allow names it; initData and carParams are always sent, the
 latter once a second, so that a daemon finds its car whenever it starts. Silences over 1 s are
 skipped. Stamps and frame ids are those of the recording; after a seek, and when a loop begins
-again, they go on as if the drive continued, so no daemon counts dropped frames.
+again, they go on as if the drive continued, so no daemon counts dropped frames. A daemon that has
+seen later stamps, of another drive, takes up to 60 frames to pair cameras again: --now avoids it.
 
 On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGTERM ends it too
 (exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.
@@ -20,22 +21,22 @@ Example:
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Final
 
 from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
 from modeld.startup import StopSignals
-from tools.drives.drive import DriveInfo
+from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.playback.player import MAX_SPEED, MIN_SPEED, Played, Player, PlayOptions
+from tools.playback.player import Played, Player
 from tools.playback.player_keys import Keys
-from tools.playback.player_options import add_drive_options, drive_options
-from tools.playback.player_outlet import OPENED_FIRST, BusOutlet, ServiceFilter
+from tools.playback.player_options import add_play_arguments, play_options
+from tools.playback.player_outlet import OPENED_FIRST, BusOutlet
 from tools.playback.player_report import late_text, play_report
 from tools.playback.player_threads import punctual, read_yielding
 
@@ -59,67 +60,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--camera-server", default="camerad", metavar="NAME", help="of the frame rings (camerad)"
     )
-    add_play_options(parser)
+    add_play_arguments(parser)
     parser.add_argument("--loop", action="store_true", help="at the end begin again at --start")
-    parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames")
-    add_drive_options(parser)
-
-
-def add_play_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that live replay has, too."""
     parser.add_argument(
-        "--speed",
-        type=float,
-        default=1.0,
-        metavar="X",
-        help=f"times the recorded pace, {MIN_SPEED:g} to {MAX_SPEED:g} (1)",
+        "--now", action="store_true", help="stamps begin now, not at the recording's time"
     )
-    parser.add_argument("--start", type=float, default=0.0, metavar="S", help="begin S s in (0)")
-    for option, what in (("--allow", "only these services"), ("--block", "not these services")):
-        parser.add_argument(
-            option,
-            action="append",
-            default=[],
-            metavar="A,B,...",
-            help=f"play {what}; initData and carParams always pass",
-        )
-
-
-def play_options(args: argparse.Namespace, info: DriveInfo) -> PlayOptions:
-    """Return how to play.
-
-    Raises:
-        UsageError: a value is out of range, a service unknown, the start beyond the end.
-    """
-    if not MIN_SPEED <= args.speed <= MAX_SPEED:
-        raise UsageError(f"--speed: expected {MIN_SPEED:g} to {MAX_SPEED:g}, found {args.speed:g}")
-    if args.limit is not None and args.limit < 1:
-        raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
-    if not (math.isfinite(args.start) and args.start >= 0.0):
-        raise UsageError(f"--start: expected 0 s or more, found {args.start:g}")
-    first = round(args.start * info.rate_hz)
-    if info.moments is not None and first >= info.moments:
-        raise UsageError(
-            f"--start: expected less than the {info.moments / info.rate_hz:.1f} s of "
-            f"{info.name}, found {args.start:g}"
-        )
-    services = ServiceFilter(_names(args.allow), _names(args.block))
-    return PlayOptions(
-        speed=args.speed,
-        first=first,
-        loop=getattr(args, "loop", False),
-        limit=args.limit,
-        services=services,
+    parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames")
+    parser.add_argument(
+        "--driver-camera", action="store_true", help="the driver camera's frames, too"
     )
+    add_drive_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     """Play; return 0, or 130 after SIGINT."""
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
-        drive = open_drive(args.drive, drive_options(args))
+        drive = open_drive(
+            args.drive, replace(drive_options(args), driver_camera=args.driver_camera)
+        )
         stack.callback(drive.close)
-        options = play_options(args, drive.info)
+        options = play_options(args, drive.info, loop=args.loop, now=args.now)
         transport = ZmqTransport(args.bus)
         stack.callback(transport.close)
         first = [name for name in OPENED_FIRST if options.services.passes(name)]
@@ -137,12 +98,17 @@ def run(args: argparse.Namespace) -> int:
             with punctual():
                 player.run(stop.event, console.attend)
         exit_code = stop.exit_code
-    report = {"drive": drive.info.name, "speed": args.speed, **play_report(player.counts, played)}
+    name = drive.info.name
+    if options.first and not (played or stop.event.is_set()):
+        raise UsageError(
+            f"--start: expected a time within {name}, found no frame from {args.start:g} s on"
+        )
+    report = {"drive": name, "speed": options.speed, **play_report(player.counts, played)}
     if args.json:
         print_json(report)
     else:
-        frames = "  ".join(f"{name} {count}" for name, count in report["frames"].items())
-        print(f"{drive.info.name}: frames: {frames or 'none'}  messages: {report['messages']}")
+        frames = "  ".join(f"{stream} {count}" for stream, count in report["frames"].items())
+        print(f"{name}: frames: {frames or 'none'}  messages: {report['messages']}")
         print(late_text(report))
     return exit_code
 
@@ -208,7 +174,3 @@ def clock_text(seconds: float) -> str:
     """Return a position as minutes and seconds: ``2:05.3``."""
     tenths = int(seconds * 10)
     return f"{tenths // 600}:{tenths // 10 % 60:02d}.{tenths % 10}"
-
-
-def _names(lists: list[str]) -> frozenset[str]:
-    return frozenset(name.strip() for one in lists for name in one.split(",") if name.strip())

@@ -5,7 +5,7 @@ by field with what a reference holds (within the tolerances of modeld compare, o
 --bit-exact), and so are the program's inputs, its launches, and its speed: the ratio to a fixed
 workload that is measured beside it, so that a busy machine does not fail and a program that is
 10 % slower does. A change is accepted by writing the references anew: --update --reason TEXT.
-References are small files (about 1.3 KiB a frame) that belong into the repository.
+References are small files (about 1.4 KiB a frame) that belong into the repository.
 
 Example:
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html
@@ -19,6 +19,7 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -27,16 +28,17 @@ from runtime.device import choose_device
 from runtime.quantities import count_text
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
-from tools.drives.open_drive import DriveOptions
+from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
+from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.job import Job, JobResult
 from tools.regress.page import write_page
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
 from tools.regress.reference import ReferenceStore
-from tools.regress.run import Plan, RunVerdict, default_processes, regress, work_directory
+from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
 from tools.regress.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
 
 
@@ -70,7 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "the reference's ratio, which holds on one device only",
     )
     _add_running(parser)
-    _add_drives(parser)
+    add_drive_arguments(parser)
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -80,6 +82,12 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="drives at a time, each in a process of its own (1 on a GPU; on a CPU 1 for each 4 "
         "processors: a single drive uses them all, another one fills its gaps only)",
+    )
+    parser.add_argument(
+        "--cluster",
+        metavar="ADDRESS",
+        help="run the drives on a Dask cluster: tcp://HOST:PORT of its scheduler, or local[:N] for "
+        "N workers here; drives have to lie under the same path on all workers",
     )
     parser.add_argument(
         "--work",
@@ -94,20 +102,16 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_drives(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where routes lie")
-    parser.add_argument("--telemetry", type=Path, metavar="CSV", help="car state beside videos")
-    parser.add_argument("--focal-px", type=float, help="focal length of videos (0.9 x width)")
-    parser.add_argument("--rate", type=float, metavar="HZ", help="resample videos to this rate")
-
-
 def run(args: argparse.Namespace) -> int:
     """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
     _check_arguments(args)
     plan = _make_plan(args)
-    processes = args.jobs or default_processes(plan.info)
+    if args.cluster is not None:
+        run_jobs_there: RunJobs = partial(run_jobs_on_cluster, args.cluster)
+    else:
+        run_jobs_there = partial(_run_jobs, args.jobs or default_processes(plan.info))
     with work_directory(args.work) as work:
-        verdict = regress(plan, partial(_run_jobs, processes), work, _progress(args))
+        verdict = regress(plan, run_jobs_there, work, _progress(args))
         if args.report:
             write_page(args.report, plan, verdict)
     if args.json:
@@ -129,6 +133,10 @@ def _check_arguments(args: argparse.Namespace) -> None:
         raise UsageError("--reason: expected --update with it; nothing is accepted without")
     if args.baseline is not None and args.no_timing:
         raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
+    if args.cluster is not None:
+        parse_address(args.cluster)
+        if args.jobs is not None:
+            raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
     check_outputs({"--report": args.report}, [args.model, args.baseline, args.telemetry])
 
 
@@ -138,12 +146,7 @@ def _make_plan(args: argparse.Namespace) -> Plan:
     options = CompareOptions(tolerances=tolerances)
     return Plan(
         texts=args.drives,
-        options=DriveOptions(
-            data_dir=args.data_dir,
-            telemetry=args.telemetry,
-            focal_px=args.focal_px,
-            rate_hz=args.rate,
-        ),
+        options=replace(drive_options(args), split=True),
         model=args.model,
         artifact=artifact,
         device=args.device,

@@ -18,6 +18,7 @@ again; --fresh does them again. A drive that cannot be read does not stop the ot
 Example:
   modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --report out.html
   modeld replay drives/2023-07-27--13-01-19--5 drive.mp4 --model old.pkl new.pkl -o out
+  modeld replay drive.mp4 --model driving.pkl --live -o live.rlog.zst
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ from typing import Any
 
 from runtime.quantities import count_text
 from runtime.whole_file import whole_file
+from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.drive import DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
@@ -47,6 +49,7 @@ from tools.lib.report import (
 )
 from tools.lib.table import format_table
 from tools.playback.batch import Batch, DriveFailure, Plan, plan_drives
+from tools.playback.live_command import add_live_arguments, check_not_live, run_live
 from tools.playback.lock import output_lock
 from tools.playback.model import LoadedModel, check_fits, load_model, read_driving_artifact
 from tools.playback.pictures import FramePictures, main_camera
@@ -80,31 +83,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
-    add_drive_options(parser)
+    add_drive_arguments(parser, may_split=True)
+    add_live_arguments(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
     parser.add_argument("--fresh", action="store_true", help="do finished drives again, too")
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
     parser.add_argument("--no-progress", action="store_true", help="no progress bar on a terminal")
-
-
-def add_drive_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the options that say how drives are opened."""
-    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="where named routes lie")
-    parser.add_argument(
-        "--telemetry", type=Path, metavar="PATH", help="car state: CSV, or comma2k19 segment"
-    )
-    parser.add_argument("--focal-px", type=float, help="focal length in pixels (0.9 x width)")
-    parser.add_argument("--rate", type=float, metavar="HZ", help="frames/s taken of a video")
-
-
-def drive_options(args: argparse.Namespace) -> DriveOptions:
-    """Return what `add_drive_options` declared."""
-    return DriveOptions(
-        data_dir=args.data_dir,
-        telemetry=args.telemetry,
-        focal_px=args.focal_px,
-        rate_hz=args.rate,
-    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -117,11 +101,17 @@ def run(args: argparse.Namespace) -> int:
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
     options = drive_options(args)
+    if not args.live:
+        check_not_live(args)
     is_single = len(args.drives) == len(args.model) == 1 and not args.output.is_dir()
     if is_single:
         expanded = expand_drives(args.drives, options)
         if len(expanded) == 1:
+            if args.live:
+                return run_live(args, expanded[0], options)
             return _run_single(args, expanded[0], options)
+    if args.live:
+        raise UsageError("--live: expected one drive, one model and a log, found several")
     return _run_several(args, options)
 
 

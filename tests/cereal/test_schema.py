@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cereal.errors import MessageError
 from cereal.schema import (
     SCHEMA_PATH,
+    as_dict,
     content,
     log,
     member_name,
@@ -19,9 +20,13 @@ from cereal.schema import (
     new_event,
     read_event,
     read_events,
+    reading,
 )
 
 car: Any = capnp.load(str(SCHEMA_PATH.with_name("car.capnp")))
+driving: Any = capnp.load(str(SCHEMA_PATH.with_name("driving.capnp")))
+hardware: Any = capnp.load(str(SCHEMA_PATH.with_name("hardware.capnp")))
+gnss: Any = capnp.load(str(SCHEMA_PATH.with_name("gnss.capnp")))
 
 # (structure, id, data words, pointers) as openpilot's own compiled schema has them.
 LAYOUTS = [
@@ -61,6 +66,79 @@ LAYOUTS = [
     (car.CarControl, 0xF78829049AB814AF, 4, 6),
     (car.CarControl.Actuators, 0xE97275A919432828, 5, 0),
     (car.CarParams, 0x8C69372490AAA9DA, 18, 14),
+    # As compiled headers of openpilot releases have them, of structures that have not grown since.
+    (gnss.GPSNMEAData, 0x9D291D7813BA4A88, 2, 1),
+    (gnss.GpsLocationData, 0xE946524859ADD50E, 8, 1),
+    (hardware.SensorEventData, 0xA2B29A69D44529A1, 4, 1),
+    (hardware.SensorEventData.SensorVec, 0xA43429BD2BFC24FC, 1, 1),
+    (hardware.PeripheralState, 0xCEB8F49734857A88, 2, 0),
+    (driving.RadarState.LeadData, 0xB96F3AD9170CF085, 7, 0),
+    (driving.ControlsState.LateralINDIState, 0x939463348632375E, 6, 0),
+    (driving.ControlsState.LateralPIDState, 0xF28C5DC9E09375E3, 5, 0),
+    (driving.ControlsState.LateralLQRState, 0x9024E2D790C82ADE, 3, 0),
+    (driving.ControlsState.LateralAngleState, 0xA2E4EA88AC9980F1, 2, 0),
+    (driving.ControlsState.LateralDebugState, 0xA63A46F0F2889B2D, 2, 0),
+    (driving.LongitudinalPlan.GpsTrajectory, 0x8CFEB072F5301000, 0, 2),
+    (driving.LiveLocationKalman.Measurement, 0xBF23F9ED66DACE1C, 1, 2),
+    (hardware.AndroidLogEntry, 0xEA095DA1894F7D85, 3, 2),
+    (hardware.ProcLog, 0xAF85387B3F681406, 0, 3),
+    (hardware.ProcLog.CPUTimes, 0xF189C8C5BF2CE087, 5, 0),
+    (hardware.ProcLog.Mem, 0xFD095F94F08B3FD4, 8, 0),
+    (gnss.GnssMeasurements.CorrectedMeasurement, 0xEAA4A17D86AC76B0, 5, 3),
+    (gnss.UbloxGnss, 0x85DDDD7CE6CEFA5D, 1, 1),
+    (gnss.UbloxGnss.MeasurementReport, 0xA73BA546A29820F4, 2, 2),
+    (gnss.UbloxGnss.MeasurementReport.Measurement, 0x8F8A655F5E326401, 5, 1),
+    (gnss.UbloxGnss.IonoData, 0xC3A3A8DE519A4A26, 3, 2),
+    (gnss.UbloxGnss.HwStatus, 0xEBB036B114275AA8, 2, 0),
+    (gnss.UbloxGnss.HwStatus2, 0xF919B410B90E53C6, 2, 0),
+    (gnss.QcomGnss, 0xDE94674B07AE51C1, 2, 1),
+    (gnss.QcomGnss.MeasurementStatus, 0xE501010E1BCAE83B, 1, 0),
+    (gnss.QcomGnss.MeasurementReport, 0xF580D7D86B7B8692, 4, 1),
+    (gnss.QcomGnss.MeasurementReport.SV, 0xF10C595AE7BB2C27, 8, 1),
+    (gnss.QcomGnss.ClockReport, 0xCA965E4ADD8F4F0B, 18, 0),
+    (gnss.QcomGnss.DrMeasurementReport, 0x8053C39445C6C75C, 10, 1),
+    (gnss.QcomGnss.DrMeasurementReport.SV, 0xF08B81DF8CBF459C, 12, 1),
+    (hardware.Clocks, 0xC95FB49A7BDC4618, 5, 0),
+    (hardware.Joystick, 0xE42401658E2715E2, 0, 2),
+    (hardware.UploaderState, 0xDE266B39B76B461E, 3, 1),
+    (hardware.UserBookmark, 0xFE346A9DE48D9B50, 0, 0),
+    (hardware.UIDebug, 0xFE35AD896FFAEACF, 1, 0),
+    (driving.NavInstruction.Lane, 0xA4CD1689C0A439D9, 1, 1),
+    (driving.NavRoute, 0xA61452F6440D97D3, 0, 1),
+    (driving.NavRoute.Coordinate, 0xC4C96F53AD1E7485, 1, 0),
+    (driving.LiveTorqueParametersData, 0xE61690EB0B091692, 6, 1),
+    (log.Boot, 0xA12E8670927A2549, 1, 5),
+    (log.InitData.PandaInfo, 0xE673E8725CDFF0AD, 1, 3),
+    (log.DeviceState.NetworkInfo, 0x9D57532D82C04AFC, 1, 5),
+    (log.DeviceState.NetworkStats, 0xB98C64EA27898EA0, 2, 0),
+    # Grown since those headers; by what, is counted behind.
+    (driving.RadarState, 0x9A185389D6FDD05F, 5, 6),  # 5, 5: radarErrors
+    (driving.ControlsState, 0x97FF69C53601ABF1, 24, 6),
+    (driving.LongitudinalPlan, 0xE00B5B3EBA12876C, 11, 6),  # 10, 6: execution time, boost
+    (driving.LateralPlan, 0xE1E9318E2AE8B51E, 9, 9),
+    (driving.LiveLocationKalman, 0xEBC5703D1EE7C129, 5, 15),  # 4, 14: first fix, filter state
+    (driving.LiveParametersData, 0xD9058DCB967C2753, 7, 2),  # 7, 0: two filter states
+    (driving.ControlsState.LateralTorqueState, 0xE774A050CBF689A4, 6, 0),  # 5, 0: jerk, version
+    (driving.NavInstruction, 0xC18216B27F8602AF, 3, 6),  # 3, 5: allManeuvers
+    (hardware.ProcLog.Process, 0xB0B85613F19E6D28, 12, 3),  # 9, 3: three sizes
+    (hardware.PandaState, 0xA7649E2575E4591E, 10, 4),  # 8, 4: voltages and more
+    (hardware.PandaState.PandaCanState, 0xF8D2972DEB0CD45C, 8, 0),  # 6, 0: rates of interrupts
+    (gnss.GnssMeasurements, 0xAFD47016570E9D09, 3, 6),  # 3, 4: positions, ephemerides
+    (gnss.UbloxGnss.Ephemeris, 0xD8418C788118F85C, 34, 2),  # 33, 2: one word of times
+    (gnss.QcomGnss.DrSvPolyReport, 0xB1FB80811A673270, 8, 4),  # 7, 4: gpsTow
+    (log.EncodeData, 0xCF9AEAB355DD85F0, 2, 3),  # 1, 3: width, height
+    # Younger than those headers: counted by hand from the ordinals and types.
+    (driving.LivePose, 0xC24CA2B57206B44D, 2, 5),
+    (driving.LivePose.XYZMeasurement, None, 4, 0),
+    (driving.OnroadEvent, 0xC4FA6047F024E718, 1, 0),
+    (driving.SelfdriveState, 0xB52430DC48F4A83B, 2, 3),
+    (driving.DriverAssistance, 0x9B669F73A9C1CFBC, 1, 0),
+    (hardware.SoundPressure, 0xDC24138990726023, 2, 0),
+    (hardware.AudioData, 0xA4E671DB37B8ADE5, 1, 1),
+    (hardware.Touch, 0x8795CD2944FAEAB6, 4, 0),
+    (car.CarOutput, 0xD817D6655115CA85, 0, 1),
+    (car.RadarData, 0x888AD6581CF0AACB, 0, 4),
+    (car.RadarData.RadarPoint, None, 4, 0),
 ]
 
 # Offsets in units of the field's own width, counted by hand: fields fill holes in ordinal order.
@@ -88,16 +166,45 @@ OFFSETS = [
     (log.ModelDataV2, "timestampEof", 2),
     (log.Event, "logMonoTime", 0),
     (log.Event, "valid", 80),
+    # Ten float32, two bools in the word they open, float32 behind them, a bool in the old hole.
+    (driving.RadarState.LeadData, "aLeadK", 9),
+    (driving.RadarState.LeadData, "status", 321),
+    (driving.RadarState.LeadData, "aLeadTau", 11),
+    (driving.RadarState.LeadData, "radar", 322),
+    (driving.RadarState.LeadData, "radarTrackId", 13),
+    # The flags leave room for a 32-bit and a 16-bit number in their word.
+    (gnss.GpsLocationData, "latitude", 1),
+    (gnss.GpsLocationData, "speed", 1),
+    (gnss.GpsLocationData, "bearingDeg", 8),
+    (gnss.GpsLocationData, "source", 1),
+    (gnss.GpsLocationData, "unixTimestampMillis", 5),
+    (gnss.GpsLocationData, "hasFix", 480),
+    (gnss.GpsLocationData, "satelliteCount", 61),
+    (hardware.SensorEventData, "timestamp", 2),
+    (hardware.SensorEventData, "source", 7),
+    (hardware.SensorEventData, "uncalibrated", 192),
+    (hardware.SensorEventData, "temperature", 7),
+    (driving.ControlsState, "uiAccelCmd", 5),
+    (driving.ControlsState, "enabled", 704),
+    (driving.ControlsState, "vCruise", 23),
+    (driving.ControlsState, "longitudinalPlanMonoTime", 13),
+    (driving.ControlsState, "longControlState", 45),
+    (driving.ControlsState, "state", 58),
+    (driving.ControlsState, "active", 707),
+    (driving.ControlsState, "curvature", 34),
+    (driving.LongitudinalPlan, "modelMonoTime", 3),
+    (hardware.PandaState, "safetyModel", 14),
+    (driving.LivePose, "timestamp", 1),
 ]
 
 
 @pytest.mark.parametrize(("kind", "number", "words", "pointers"), LAYOUTS)
 def test_layout_of_structures_is_the_published_one(
-    kind: Any, number: int, words: int, pointers: int
+    kind: Any, number: int | None, words: int, pointers: int
 ) -> None:
     node = kind.schema.node
     assert (node.struct.dataWordCount, node.struct.pointerCount) == (words, pointers)
-    assert node.id == number
+    assert number in (None, node.id)
 
 
 @pytest.mark.parametrize(("kind", "field", "offset"), OFFSETS)
@@ -140,12 +247,143 @@ def test_every_structure_declares_its_ordinals_without_gaps() -> None:
         ordinals = []
         for one in kind.schema.node.struct.fields:
             if one.which() == "group":
-                # The one group: the union of CarParams.lateralTuning.
-                assert one.name == "lateralTuning"
-                ordinals += [26, 27, 40, 67]
+                # The two groups are unions.
+                ordinals += {
+                    "lateralTuning": [26, 27, 40, 67],
+                    "lateralControlState": [52, 53, 55, 58, 59, 60, 65],
+                }[one.name]
             else:
                 ordinals.append(one.ordinal.explicit)
         assert sorted(ordinals) == list(range(len(ordinals))), kind
+
+
+# Out of use for years, or of forks. Their bodies are not declared.
+OPAQUE = {
+    "liveEventDEPRECATED", "model", "featuresDEPRECATED", "liveUIDEPRECATED",
+    "liveTracksDEPRECATED", "liveLocationDEPRECATED", "ethernetDataDEPRECATED",
+    "navUpdateDEPRECATED", "cellInfoDEPRECATED", "wifiScanDEPRECATED", "androidGnssDEPRECATED",
+    "lidarPtsDEPRECATED", "liveMpcDEPRECATED", "liveLongitudinalMpcDEPRECATED",
+    "navStatusDEPRECATED", "gpsPlannerPointsDEPRECATED", "gpsPlannerPlanDEPRECATED",
+    "trafficEventsDEPRECATED", "liveLocationTimingDEPRECATED", "orbslamCorrectionDEPRECATED",
+    "liveLocationCorrectedDEPRECATED", "orbObservationDEPRECATED", "locationDEPRECATED",
+    "uiNavigationEventDEPRECATED", "liveLocationKalmanDeprecatedDEPRECATED",
+    "orbOdometryDEPRECATED", "orbFeaturesDEPRECATED", "applanixLocationDEPRECATED",
+    "orbKeyFrameDEPRECATED", "uiLayoutStateDEPRECATED", "orbFeaturesSummaryDEPRECATED",
+    "driverStateDEPRECATED", "liveMapDataDEPRECATED", "kalmanOdometryDEPRECATED",
+    "navModelDEPRECATED", "uiPlanDEPRECATED", *(f"customReserved{n}" for n in range(20)),
+}  # fmt: skip
+
+
+def test_every_message_of_today_has_a_body() -> None:
+    fields = log.Event.schema.fields
+    found = set()
+    for name, field in fields.items():
+        kind = field.proto.slot.type
+        if kind.which() in ("struct", "list"):
+            schema: Any = field.schema
+            schema = schema.elementType if kind.which() == "list" else schema
+            if schema.node.displayName.endswith(":Opaque"):
+                found.add(name)
+    assert found == OPAQUE
+
+
+@pytest.mark.parametrize("member", sorted(log.Event.schema.union_fields))
+def test_every_member_is_shown_as_a_dictionary(member: str) -> None:
+    kind = log.Event.schema.fields[member].proto.slot.type.which()
+    size = 1 if kind == "list" else None
+    event = read_event(new_event(member, mono_time_ns=5, valid=True, size=size).to_bytes())
+    fields = as_dict(event)
+    assert list(fields) == ["logMonoTime", "valid", member]
+    assert fields["logMonoTime"] == 5
+    shown = fields[member][0] if kind == "list" else fields[member]
+    if member not in OPAQUE and kind in ("struct", "list") and "ookmark" not in member:
+        assert len(shown) > 0
+
+
+def test_dictionary_holds_what_was_set_and_what_was_not() -> None:
+    event = new_event("controlsState", mono_time_ns=1)
+    state = event.controlsState
+    state.desiredCurvature = 0.25
+    state.lateralControlState.init("torqueState").output = 0.5
+    found = as_dict(read_event(event.to_bytes()))["controlsState"]
+    assert found["desiredCurvature"] == 0.25
+    assert found["alertText1"] == ""
+    assert found["longControlState"] == "off"
+    assert list(found["lateralControlState"]) == ["torqueState"]
+    assert found["lateralControlState"]["torqueState"]["output"] == 0.5
+    assert as_dict(event.controlsState) == found
+
+
+def test_no_field_hides_behind_a_name_of_the_library() -> None:
+    """Fields are attributes: one called `schema` could not be read."""
+    reserved = set(dir(read_event(new_event("carState", mono_time_ns=1).to_bytes())))
+    for kind, *_ in LAYOUTS:
+        assert not set(kind.schema.fieldnames) & (reserved - set(kind.schema.fieldnames)), kind
+        assert not set(kind.schema.fieldnames) & {"schema", "which", "to_dict", "total_size"}
+
+
+def test_message_of_an_older_generation_is_read() -> None:
+    """livePose before `timestamp`: one data word; what is missing has its default."""
+    words = [
+        10 << 32,  # one segment of 10 words
+        0x0001_0002_0000_0000,  # root: 2 data words, 1 pointer
+        9,  # logMonoTime
+        129 - 2,  # which: @129, less logMonoTime and valid
+        0x0005_0001_0000_0000,  # livePose: 1 data word, 5 pointers, right behind
+        0b101,  # inputsOK, sensorsOK
+    ]
+    data = struct.pack("<6Q", *words) + bytes(40)  # five null pointers
+    pose = read_event(data).livePose
+    assert (pose.inputsOK, pose.posenetOK, pose.sensorsOK) == (True, False, True)
+    assert pose.timestamp == 0
+    assert pose.velocityDevice.x == 0.0
+
+
+def test_message_of_a_newer_generation_is_read() -> None:
+    """driverAssistance with a word that we do not know: it is passed over."""
+    words = (6 << 32, 0x0001_0002_0000_0000, 9, 130, 0x0000_0002_0000_0000, 0b10, 0xFFFF)
+    event = read_event(struct.pack("<7Q", *words))
+    assert member_name(event) == "driverAssistance"
+    assert event.driverAssistance.rightLaneDeparture
+    assert not event.driverAssistance.leftLaneDeparture
+
+
+def test_enumerant_newer_than_the_schema_is_its_number() -> None:
+    event = new_event("onroadEvents", mono_time_ns=1, size=1)
+    event.onroadEvents[0].name = "userBookmarkNotPaired"
+    data = event.to_bytes()
+    known = struct.pack("<H", 104)
+    assert data.count(known) == 1
+    newer = read_event(data.replace(known, struct.pack("<H", 999)))
+    assert as_dict(newer)["onroadEvents"][0]["name"] == 999
+    with pytest.raises(MessageError, match="here: expected a whole message"), reading("here"):
+        str(newer.onroadEvents[0].name)
+
+
+def test_damage_inside_a_message_is_one_typed_error() -> None:
+    event = new_event("modelV2", mono_time_ns=1)
+    event.modelV2.position.x = [1.0] * 100
+    data = bytearray(event.to_bytes())
+    place = data.index(struct.pack("<I", 100 << 3 | 4)) - 4  # of the pointer to 100 float32
+    data[place : place + 4] = struct.pack("<I", (1 << 20) << 2 | 1)  # a million words further
+    reader = read_event(bytes(data))
+    with pytest.raises(MessageError, match="the data is damaged"):
+        as_dict(reader)
+    with pytest.raises(MessageError, match=r"rlog, event 3: expected"), reading("rlog, event 3"):
+        assert list(reader.modelV2.position.x)
+
+
+def test_endless_list_is_refused_and_takes_no_memory() -> None:
+    """A list of half a billion elements of no size fits into one word."""
+    endless = (2**29 - 1) << 3
+    words = (4 << 32, 0x0001_0002_0000_0000, 9, 79, 1 | endless << 32)
+    event = read_event(struct.pack("<5Q", *words))
+    assert member_name(event) == "pandaStates"
+    with pytest.raises(MessageError, match="got more announced"):
+        as_dict(event)
+    bounded = read_event(struct.pack("<5Q", *words), is_bounded=True)
+    with pytest.raises(MessageError, match="here: expected a whole message"), reading("here"):
+        assert bounded.pandaStates
 
 
 def test_camera_odometry_has_the_words_computed_by_hand() -> None:

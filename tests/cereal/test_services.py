@@ -1,10 +1,19 @@
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from cereal.errors import ServiceError
 from cereal.schema import member_name, new_event
-from cereal.services import SERVICES, member_of, members_of, port_of, service
+from cereal.services import (
+    SERVICES,
+    HashName,
+    member_of,
+    members_of,
+    port_of,
+    service,
+    service_of_member,
+)
 
 # Computed with g++ (std::hash<std::string>) and with an independent FNV-1a.
 PORTS = [
@@ -42,12 +51,15 @@ def test_fnv1a_of_nothing_is_its_offset_basis() -> None:
     assert port_of("", "fnv1a") == 8023 + 0xCBF29CE484222325 % 57512
 
 
+# Both exist only in stacks that have used the other hash for long.
+SHARED: dict[HashName, set[str]] = {"murmur": {"peripheralState", "touch"}, "fnv1a": set()}
+
+
 @pytest.mark.parametrize("hash_name", ["murmur", "fnv1a"])
-def test_no_two_services_share_a_port(hash_name: str) -> None:
-    ports = {
-        name: port_of(name, "murmur" if hash_name == "murmur" else "fnv1a") for name in SERVICES
-    }
-    assert len(set(ports.values())) == len(ports)
+def test_no_two_services_share_a_port(hash_name: HashName) -> None:
+    ports = {name: port_of(name, hash_name) for name in SERVICES}
+    counts = Counter(ports.values())
+    assert {name for name, port in ports.items() if counts[port] > 1} == SHARED[hash_name]
     assert all(8023 <= port < 65535 for port in ports.values())
 
 
@@ -61,6 +73,11 @@ def test_no_two_services_share_a_port(hash_name: str) -> None:
         ("carParams", True, 0.02, 1),
         ("logMessage", True, 0, None),
         ("roadEncodeIdx", False, 20, 1),
+        ("pandaStates", True, 10, 1),
+        ("gyroscope", True, 104, 104),
+        ("clocks", True, 0.1, 1),
+        ("modelManagerSP", False, 1, 1),
+        ("qNarrowRoadEncodeData", False, 20, None),
     ],
 )
 def test_service_row(name: str, logged: bool, frequency_hz: float, decimation: int | None) -> None:
@@ -87,6 +104,31 @@ def test_renamed_service_keeps_its_rate() -> None:
     assert (
         SERVICES["extrinsicsCalibration"].frequency_hz == SERVICES["liveCalibration"].frequency_hz
     )
+
+
+@pytest.mark.parametrize(
+    ("new", "old"),
+    [
+        ("vehicleParameters", "liveParameters"),
+        ("lateralTorqueParameters", "liveTorqueParameters"),
+        ("radarTracks", "liveTracks"),
+        ("operatingSystemLog", "androidLog"),
+        ("cabinEncodeData", "driverEncodeData"),
+        ("livestreamCabinEncodeIdx", "livestreamDriverEncodeIdx"),
+        ("selfdriveStateSP", "customReserved0"),
+        ("liveMapDataSP", "customReserved8"),
+    ],
+)
+def test_member_of_renamed_and_of_fork_services(new: str, old: str) -> None:
+    assert member_of(new) == old
+    assert new in SERVICES
+
+
+def test_service_of_a_member_is_the_one_that_carries_it() -> None:
+    assert service_of_member("carState") is SERVICES["carState"]
+    assert service_of_member("driverMonitoringStateV2") is SERVICES["driverMonitoringState"]
+    assert service_of_member("initData") is None
+    assert service_of_member("customReserved0") is None
 
 
 def test_unknown_service_is_named() -> None:

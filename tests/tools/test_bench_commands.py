@@ -18,7 +18,7 @@ from runtime import choose_device
 from tests.runtime import tiny
 from tests.scheduler.tiny_models import model_of, value
 from tests.tools.conftest import SIZE
-from tools import bench_against, bench_bus, bench_daemon, bench_roofline
+from tools import bench_against, bench_bus, bench_daemon, bench_log, bench_roofline
 from tools.cli import main
 from tools.lib import ceilings, peers
 from tools.lib.peers import Peer
@@ -259,6 +259,23 @@ def test_bus_loses_nothing_and_has_the_documented_keys(
     assert zmq["lost"] == 0
     assert found["msgq"] is None
     assert found["frame_handover_us"] > 0
+
+
+def test_reading_a_log_is_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "rlog.zst"
+    bench_log.write_typical_log(path, 500)
+    found = run_json(capsys, "--log", str(path))
+    assert found["events"] == 500
+    assert found["content_bytes"] > found["file_bytes"] == path.stat().st_size
+    assert min(found[f"{way}_mb_per_s"] for way in ("read", "split", "unpack")) > 0
+    monkeypatch.setattr(bench_log, "EVENTS", 200)
+    assert run_json(capsys, "--log")["events"] == 200
+    assert main(["bench", "--log", str(path)]) == 0
+    assert "a reader for each event" in capsys.readouterr().out
+    assert "at most one file" in error_of(capsys, 2, "--log", str(path), str(path))
+    assert "expected a readable log" in error_of(capsys, 4, "--log", str(tmp_path / "none"))
 
 
 @pytest.mark.opencl

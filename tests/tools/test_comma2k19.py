@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 import shutil
 from collections.abc import Callable
 from fractions import Fraction
@@ -26,7 +27,8 @@ from tools.drives.comma2k19 import (
     rotation_matrices,
     rotation_vectors,
 )
-from tools.drives.open_drive import DriveOptions
+from tools.drives.open_drive import DriveOptions, expand_drives
+from tools.drives.open_drive import open_drive as open_any_drive
 from tools.errors import DriveError, TelemetryError
 from tools.lib.telemetry import MAX_GAP_S
 
@@ -36,6 +38,8 @@ needs_data = [
     pytest.mark.skipif(not SHARED.exists(), reason="the shared footage is not checked out"),
 ]
 
+# Raise it after changes of what reads the files.
+MUTATIONS = 300
 FRAMES = 6
 START_S = 46_000.25
 YAW_RATE = 0.2  # rad/s to the right (about z down)
@@ -318,6 +322,19 @@ def test_a_segment_is_telemetry_of_a_video(segment: Path, make_video: MakeVideo)
         )
 
 
+def test_arrays_of_other_types_and_orders(segment: Path) -> None:
+    before = read_comma2k19(segment)
+    pose = segment / "global_pose"
+    for name, dtype in (("frame_velocities", ">f8"), ("frame_orientations", "<f8")):
+        array = np.load(pose / name)
+        _save(pose / name, np.asfortranarray(array.astype(dtype)))
+    _save(segment / "processed_log/CAN/steering_angle/value", np.full(40, -5, np.int16))
+    after = read_comma2k19(segment)
+    assert np.array_equal(after.velocities_mps, before.velocities_mps)
+    assert np.array_equal(after.orientations, before.orientations)
+    assert after.steering_angle_deg.values.tolist() == before.steering_angle_deg.values.tolist()
+
+
 # --- damage -----------------------------------------------------------------------------------
 
 
@@ -341,9 +358,10 @@ def _set(array: Any) -> Callable[[Path], None]:
         ("processed_log/CAN/speed/t", Path.unlink, "t: expected an npy array, found: No such"),
         ("processed_log/CAN/steering_angle/t", _cut, "t: expected an npy array of numbers"),
         ("processed_log/CAN/speed/t", _pickled, "t: expected an npy array of numbers"),
+        ("processed_log/CAN/speed/t", _set(["a"] * 40), "t: expected an npy array of numbers"),
         ("processed_log/CAN/speed/t", lambda p: p.write_bytes(b""), "expected an npy array"),
         ("processed_log/CAN/speed/t", _set(np.zeros(3)), r"found \(3,\) and \(40, 1\)"),
-        ("processed_log/CAN/speed/t", _set([math.nan] * 40), "finite times"),
+        ("processed_log/CAN/speed/t", _set([math.nan] * 40), "times from 0 to 1e"),
         ("processed_log/IMU/gyro/value", _set(np.zeros((40, 2))), r"values \(n, 3\)"),
         ("global_pose/frame_times", _set(np.zeros(FRAMES)), "expected increasing frame_times"),
         ("global_pose/frame_positions", _set(np.zeros((2, 3))), "expected increasing frame_times"),
@@ -364,6 +382,33 @@ def test_all_values_missing_is_refused(segment: Path) -> None:
     _save(segment / "processed_log/CAN/speed/value", np.full((40, 1), math.nan))
     with pytest.raises(TelemetryError, match="speed: expected at least one number"):
         read_comma2k19(segment)
+
+
+def test_values_no_car_has_are_refused(segment: Path) -> None:
+    _save(segment / "processed_log/CAN/speed/value", np.full((40, 1), math.inf))
+    with pytest.raises(TelemetryError, match="speed: expected finite numbers"):
+        read_comma2k19(segment)
+
+
+def test_mutated_files_are_read_or_refused(segment: Path) -> None:
+    rng = random.Random(5)  # noqa: S311 - repeatable, not secret
+    files = sorted(path for path in segment.rglob("*") if path.is_file())
+    refused = 0
+    for _ in range(MUTATIONS):
+        path = rng.choice(files)
+        whole = path.read_bytes()
+        data = bytearray(whole)
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(rng.choice((96, len(data))))] = rng.randrange(256)
+        path.write_bytes(data[: rng.choice((len(data), rng.randrange(len(data))))])
+        try:
+            read = read_comma2k19(segment)
+            assert np.isfinite(read.speed_mps.values).all()
+            assert np.isfinite(read.positions_m).all()
+        except (DriveError, TelemetryError):
+            refused += 1
+        path.write_bytes(whole)
+    assert refused > MUTATIONS // 5
 
 
 # --- the real thing ---------------------------------------------------------------------------
@@ -409,3 +454,13 @@ class TestRealSegment:
 
 def test_names_of_the_device_are_in_the_camera_table() -> None:
     assert (comma2k19.DEVICE, comma2k19.SENSOR) in DEVICE_CAMERAS
+
+
+def test_every_kind_is_found_by_what_is_typed(segment: Path, make_video: MakeVideo) -> None:
+    _write_hevc(segment / "video.hevc", size=(128, 96))
+    options = DriveOptions(focal_px=100.0)
+    assert open_any_drive(str(segment), options).info.kind == "comma2k19"
+    assert expand_drives([str(segment.parent), str(segment)], options) == [str(segment)] * 2
+    assert open_any_drive(str(make_video()), options).info.kind == "video"
+    with pytest.raises(DriveError, match="found none of them; check the path"):
+        open_any_drive(str(segment / "none.mp4"), options)

@@ -306,7 +306,7 @@ def test_cut_video_gives_the_good_frames_and_then_an_error(tmp_path: Path, has_s
     path.write_bytes(data[: int(starts[7]) + 25])
     drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
     assert drive.info.moments == 12
-    seen = []
+    seen: list[dict[str, int]] = []
     with pytest.raises(DriveError, match=r"fcamera.hevc: picture 7 of 8: expected it whole"):
         seen.extend(_ids(moment) for moment in drive.moments())
     drive.close()
@@ -326,8 +326,57 @@ def test_last_picture_that_is_cut_is_found_by_its_size(tmp_path: Path) -> None:
     path = write_segment(tmp_path / f"{ROUTE}--0", plain(0)) / "fcamera.hevc"
     path.write_bytes(path.read_bytes()[:-9])
     drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
-    seen = []
+    seen: list[dict[str, int]] = []
     with pytest.raises(DriveError, match=r"picture 11 of 12: expected it whole, found the end"):
         seen.extend(_ids(moment) for moment in drive.moments())
     drive.close()
     assert seen == _both(range(11))
+
+
+def test_bytes_lost_within_the_video_are_found_by_the_sizes(tmp_path: Path) -> None:
+    """No checksums, and all start codes are there: the picture would be shown, filled up."""
+    path = write_segment(tmp_path / f"{ROUTE}--0", plain(0)) / "fcamera.hevc"
+    starts = scan_hevc(path).starts
+    data = path.read_bytes()
+    path.write_bytes(data[: int(starts[8]) - 4] + data[int(starts[8]) :])
+    drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
+    seen: list[dict[str, int]] = []
+    with pytest.raises(DriveError, match=r"picture 7 of 12: expected it whole, found other bytes"):
+        seen.extend(_ids(moment) for moment in drive.moments())
+    with pytest.raises(DriveError, match=r"picture 9 of 12: .* found damage at picture 7"):
+        next(iter(drive.moments(9)))
+    drive.close()
+    assert seen == _both(range(7))
+
+
+@pytest.mark.parametrize("same_keys", [True, False])
+def test_video_that_was_encoded_again(tmp_path: Path, same_keys: bool) -> None:
+    """Its sizes say nothing; its key frames have to be where the log has them."""
+    path = write_segment(tmp_path / f"{ROUTE}--0", plain(0))
+    other = write_segment(tmp_path / "other", Segment(0, {"road": Track(range(12), hashed=True)}))
+    data = (other / "fcamera.hevc").read_bytes()
+    if not same_keys:
+        index = scan_hevc(other / "fcamera.hevc")
+        data = data[: int(index.starts[GOP])] + data[int(index.starts[GOP + 1]) :]
+    (path / "fcamera.hevc").write_bytes(data)
+    if same_keys:
+        drive = open_drive(str(path), DriveOptions())
+        assert isinstance(drive, SegmentDrive)
+        assert _play(drive) == _both(range(12))
+    else:
+        with pytest.raises(DriveError, match="expected key frames where the log's"):
+            open_drive(str(path), DriveOptions())
+
+
+def test_picture_lost_from_the_video_does_not_shift_those_after_it(tmp_path: Path) -> None:
+    """Key frames after it are elsewhere than the log says; what precedes is good."""
+    path = write_segment(tmp_path / f"{ROUTE}--0", plain(0)) / "fcamera.hevc"
+    starts = scan_hevc(path).starts
+    data = path.read_bytes()
+    path.write_bytes(data[: int(starts[7])] + data[int(starts[8]) :])
+    drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
+    seen: list[dict[str, int]] = []
+    with pytest.raises(DriveError, match=r"picture 7 of 11: expected it whole, found other bytes"):
+        seen.extend(_ids(moment) for moment in drive.moments())
+    drive.close()
+    assert seen == _both(range(7))

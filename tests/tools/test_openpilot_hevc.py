@@ -74,7 +74,7 @@ def test_scan_finds_pictures_whatever_is_read_at_once(
     ]
     assert len(index) == COUNT
     assert index.is_key.tolist() == keys
-    assert [index.size_bytes(number) for number in range(COUNT)] == expected
+    assert [*index.sizes_bytes] == expected
     assert index.sha256 == hashlib.sha256(path.read_bytes()).digest()
     assert index.key_before(GOP - 1) == 0
     assert index.key_before(2 * GOP) == 2 * GOP
@@ -165,7 +165,7 @@ def test_last_picture_that_is_cut_is_not_shown(make_hevc: MakeVideo) -> None:
     path = make_hevc()
     whole = scan_hevc(path)
     path.write_bytes(path.read_bytes()[: int(whole.starts[9]) + 20])
-    count, error = _yielded(replace(scan_hevc(path), is_cut=True))
+    count, error = _yielded(replace(scan_hevc(path), trusted=9))
     assert count == 9
     assert "picture 9 of 10: expected it whole, found the end inside it" in error
 

@@ -30,7 +30,7 @@ from tools.cli import main
 from tools.play import Console, clock_text
 from tools.playback.player_keys import Keys, split_keys
 
-DEADLINE_S = 60.0
+DEADLINE_S = 20.0
 
 
 def _command(video: Path, bus: str, server: str, *options: str) -> list[str]:
@@ -64,8 +64,8 @@ def _play_and_listen(
     with _running(_command(video, bus, server, "--json", "--speed", "2")) as process:
         _await(lambda: available_streams(server) == {"road"})
         reader = FrameRingReader(server, "road", conflate=False)
-        frames = []
-        while (frame := reader.receive(2000)) is not None:
+        frames: list[int] = []
+        while (frame := reader.receive(500 if frames else 5000)) is not None:
             assert (frame.format.width, frame.format.height) == SIZE
             frames.append(frame.frame_id)
         reader.close()
@@ -104,7 +104,7 @@ def test_signals_end_it_and_leave_no_ring(
     with _running(command) as process:
         _await(lambda: available_streams(server))
         reader = FrameRingReader(server, "road", conflate=False)
-        ids = []
+        ids: list[int] = []
         # More than the video has: it loops, and ids go on.
         while len(ids) < 12:
             frame = reader.receive(5000)
@@ -168,7 +168,6 @@ def test_keys_on_a_terminal_and_its_settings_afterwards(
         assert process.wait(DEADLINE_S) == 0
         assert termios.tcgetattr(terminal) == before
     assert b"Traceback" not in seen
-    assert b"0:02.0" in seen  # the length of the drive
 
 
 @pytest.mark.alone
@@ -179,7 +178,7 @@ def test_ctrl_c_on_a_terminal_restores_it(tmp_path: Path, make_video: MakeVideo)
         before = termios.tcgetattr(terminal)
         _read_until(terminal, "Hz, late", seen)
         os.write(terminal, b"\x03")
-        _read_until(terminal, "late ms:", seen)
+        _read_until(terminal, "drive.mkv: frames: ", seen)
         assert process.wait(DEADLINE_S) == 130
         assert termios.tcgetattr(terminal) == before
 
@@ -227,7 +226,7 @@ class Pressed(Keys):
 def test_what_keys_do() -> None:
     from tests.tools.test_player import make
 
-    player, tape, played = make(MemoryDrive(count=400))
+    player, tape, played = make(MemoryDrive(count=500))
     keys = Pressed()
     console = Console(keys, played, show=False)
     presses = {5: ["right"], 8: ["."], 12: ["left", ","], 16: ["x"], 20: ["q"]}
@@ -261,16 +260,24 @@ def test_clock_text(seconds: float, text: str) -> None:
         (["--speed", "0.05"], "--speed: expected 0.1 to 10, found 0.05"),
         (["--speed", "nan"], "--speed: expected 0.1 to 10, found nan"),
         (["--start", "-1"], "--start: expected 0 s or more, found -1"),
-        (["--start", "99"], "--start: expected less than the 0.4 s"),
+        (
+            ["--start", "99"],
+            "--start: expected a time within drive.mkv, found no frame from 99 s on",
+        ),
         (["--limit", "0"], "--limit: expected at least 1 frame, found 0"),
         (["--block", "carState,carStat"], "--block: expected names of services, found carStat"),
-        (["--focal-px", "0"], "--focal-px: expected a positive number, found 0"),
+        (["--allow", "modelV3"], "--allow: expected names of services, found modelV3"),
     ],
 )
 def test_impossible_options(
-    make_video: MakeVideo, options: list[str], text: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    make_video: MakeVideo,
+    options: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    assert main(["play", str(make_video()), *options]) == 2
+    where = ["--bus", f"ipc://{tmp_path}/bus", "--camera-server", "test-play-options"]
+    assert main(["play", str(make_video()), *where, *options]) == 2
     errors = capsys.readouterr().err
     assert text in errors
     assert errors.count("\n") == 1

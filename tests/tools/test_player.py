@@ -26,7 +26,8 @@ from tests.tools.memory_drive import FIRST_ID, PERIOD_NS, READOUT_NS, START_NS, 
 from tools.drives.drive import Message, Moment
 from tools.errors import DriveError, ToolError, UsageError
 from tools.playback.ahead import ahead
-from tools.playback.player import NS_PER_S, Played, Player, PlayOptions, events_of
+from tools.playback.player import NS_PER_S, Played, Player, PlayOptions
+from tools.playback.player_events import events_of
 from tools.playback.player_outlet import BusOutlet, ServiceFilter
 from tools.playback.player_report import play_report, spread
 from tools.playback.player_stamps import Offset, moved
@@ -115,6 +116,16 @@ def test_first_pass_is_the_recording_byte_by_byte() -> None:
         (FIRST_ID + i, START_NS + i * PERIOD_NS) for i in range(4)
     ]
     assert tape.values == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_stamps_of_now_begin_at_the_clock_and_agree() -> None:
+    _, tape, _ = play(MemoryDrive(count=4), now=True)
+    assert [(n, sof) for _, n, sof in tape.road()] == [
+        (FIRST_ID + i, CLOCK_NS + i * PERIOD_NS) for i in range(4)
+    ]
+    states = [read_event(data) for _, name, data in tape.sent if name == "roadCameraState"]
+    assert [e.roadCameraState.timestampSof for e in states] == [sof for _, _, sof in tape.road()]
+    assert [e.roadCameraState.frameId for e in states] == [FIRST_ID + i for i in range(4)]
 
 
 def test_start_and_limit() -> None:
@@ -398,11 +409,10 @@ def test_frames_come_with_the_states_that_announce_them_extra_cameras_never_afte
         _message("wideRoadCameraState", 230),
     )
     moment = Moment(0, messages, {"wideRoad": _frame(150), "road": _frame(155)})
-    names = [
-        e.message.service if e.message else e.frame[0]
-        for e in events_of(moment)
-        if e.frame or e.message
-    ]
+    names = []
+    for event in events_of(moment):
+        names += [event.message.service] if event.message else []
+        names += [event.frame[0]] if event.frame else []
     assert names == [
         "carState",
         "wideRoad",

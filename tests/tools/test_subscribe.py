@@ -20,6 +20,7 @@ from cereal.schema import new_event
 from cereal.transport import ZmqTransport
 from tools import subscribe
 from tools.cli import main
+from tools.lib.drive_log import OUTPUT_SERVICES
 
 
 def _follow(
@@ -100,9 +101,7 @@ def test_damaged_messages_are_counted_and_the_rest_goes_on(
 def test_messages_without_a_path_are_printed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    empty = [
-        (name, new_event(name, mono_time_ns=1).to_bytes()) for name in subscribe.OUTPUT_SERVICES
-    ]
+    empty = [(name, new_event(name, mono_time_ns=1).to_bytes()) for name in OUTPUT_SERVICES]
     lines, errors = _follow(monkeypatch, capsys, empty)
     assert len(lines) == len(empty)
     assert "no path" in lines[0]

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+import random
 from pathlib import Path
 
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from tools.errors import TelemetryError
 from tools.lib.telemetry import CarSample, constant_telemetry, read_telemetry
 
+# Raise it after changes of the parser.
+MUTATIONS = 500
 GOOD = """t_s, speed_mps, steering_angle_deg, left_blinker, right_blinker
 0.0, 10.0, 0.0, 0, 0
 1.0, 20.0, -4.0, 1, false
@@ -116,3 +120,21 @@ def test_missing_and_binary_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "binary.csv").write_bytes(b"\xff\xfe\x00\x81")
     with pytest.raises(TelemetryError, match="expected UTF-8"):
         read_telemetry(tmp_path / "binary.csv")
+
+
+def test_mutated_files_are_read_or_refused(tmp_path: Path) -> None:
+    rng = random.Random(8)  # noqa: S311 - repeatable, not secret
+    path = tmp_path / "car.csv"
+    refused = 0
+    for _ in range(MUTATIONS):
+        data = bytearray(GOOD.encode())
+        for _ in range(rng.randrange(1, 4)):
+            data[rng.randrange(len(data))] = rng.choice(b'0123456789.,-en\n\r"\x00\xff a')
+        path.write_bytes(data)
+        try:
+            car = read_telemetry(path).at(0.7)
+            assert math.isfinite(car.speed_mps)
+            assert math.isfinite(car.steering_angle_deg)
+        except TelemetryError:
+            refused += 1
+    assert MUTATIONS // 10 < refused < MUTATIONS

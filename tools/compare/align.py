@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from cereal.schema import content, member_name, read_event
+from cereal.errors import MessageError
+from cereal.schema import DAMAGED, content, member_name, read_event
 from tools.compare.fields import has_frame_id
 
 Side = Literal["left", "right"]
@@ -24,6 +25,8 @@ Key = tuple[int, int]
 
 # A minute of modelV2 is 10 MiB: logs may order a minute of services as they like.
 MAX_WAITING_BYTES = 48 << 20
+# What reading a damaged message raises, at whatever depth.
+UNREADABLE: tuple[type[Exception], ...] = (MessageError, *DAMAGED)
 # So many messages of a service without frame ids decide whether times are shared.
 _PROBE = 8
 
@@ -106,6 +109,7 @@ class _Log:
         self.first_valid: dict[str, Message] = {}
         self.frame_id = -1
         self.pulled = 0
+        self.unreadable = 0
         self.waiting: dict[str, dict[Key, Message]] = {}
         self.probe: dict[str, list[Message]] = {}
         self.waiting_bytes = 0
@@ -113,24 +117,28 @@ class _Log:
     def next(self) -> Message | None:
         """Return the next message of a chosen service; None at the end."""
         for data in self._events:
-            event = read_event(data)
-            service = member_name(event)
-            if service is None or not self._chooses(service):
+            try:
+                event = read_event(data)
+                service = member_name(event)
+                if service is None or not self._chooses(service):
+                    continue
+                message = self._message(service, data, event)
+            except UNREADABLE:
+                self.unreadable += 1
                 continue
             self.pulled += 1
-            message = self._message(service, data, event)
-            if service not in self.first_valid and event.valid:
+            if service not in self.first_valid and message.event.valid:
                 self.first_valid[service] = message
             return message
         self.ended = True
         return None
 
     def _message(self, service: str, data: bytes, event: Any) -> Message:
+        frame_id = int(content(event).frameId) if has_frame_id(service) else -1
         position = self._counts[service]
         self._counts[service] += 1
-        if not has_frame_id(service):
+        if frame_id < 0:
             return Message(service, -1, position, 0, event.logMonoTime, data, event)
-        frame_id = int(content(event).frameId)
         self.frame_id = frame_id
         repetition = self._seen[service, frame_id]
         self._seen[service, frame_id] += 1
@@ -178,6 +186,11 @@ class Aligner:
         self._right = _Log(right, chooses, self.seen.right)
         self._limit = max_waiting_bytes
         self._by_time: dict[str, bool] = {}
+
+    @property
+    def unreadable(self) -> tuple[int, int]:
+        """Damaged events of the left and the right log, of which nothing is known."""
+        return self._left.unreadable, self._right.unreadable
 
     @property
     def first_valid(self) -> Mapping[str, Message]:

@@ -229,6 +229,9 @@ class _Run:
                 f"{service}: {count_text(count, 'message')} in {self._names[only]} only, "
                 "not compared"
             )
+        for name, count in zip(self._names, self._aligner.unreadable, strict=True):
+            if count:
+                notes.append(f"{name}: {count_text(count, 'damaged event')} left out")
         return found, notes
 
     def _is_asked_for(self, service: str) -> bool:

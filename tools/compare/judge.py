@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import math
 
-from cereal.errors import MessageError
-from cereal.schema import DAMAGED
-from tools.compare.align import Message, Pair
+from tools.compare.align import UNREADABLE, Message, Pair
 from tools.compare.canonical import cleared, spans_of
 from tools.compare.fields import Discrete, Flat, Layout, Place, Shape, flatten, layout_of
 from tools.compare.findings import FieldSeries, FieldStatistics, Finding, FindingKind
@@ -74,7 +72,7 @@ class ServiceJudge:
         try:
             flat = flatten(message.event)
             valid = bool(message.event.valid)
-        except (MessageError, *DAMAGED):
+        except UNREADABLE:
             return None
         flat.discrete.append(valid)
         if not flat.shape[0]:  # nothing of it is declared: its bytes are all there is

@@ -21,11 +21,20 @@ TELEMETRY = (
 )
 
 
-def add_drive_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare how drives are opened."""
+def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = False) -> None:
+    """Declare how drives are opened.
+
+    Args:
+        parser: of the command.
+        may_split: the command takes several drives, and a route may be several.
+    """
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where routes lie that are named without path"
     )
+    if may_split:
+        parser.add_argument(
+            "--split", action="store_true", help="each segment of a route is a drive of its own"
+        )
     group = parser.add_argument_group("drives that are videos", TELEMETRY)
     group.add_argument(
         "--telemetry", type=Path, metavar="CSV|DIR", help="car state over time: CSV or comma2k19"
@@ -47,4 +56,5 @@ def drive_options(args: argparse.Namespace) -> DriveOptions:
         telemetry=args.telemetry,
         focal_px=args.focal_px,
         rate_hz=args.rate,
+        split=getattr(args, "split", False),
     )

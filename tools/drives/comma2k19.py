@@ -21,6 +21,17 @@ from numpy.typing import NDArray
 from cereal.frames import Frame, nv12_format
 from modeld.calibration import DEVICE_CAMERAS, Camera, DeviceCameras
 from runtime.quantities import count_text
+from tools.drives.comma2k19_files import (
+    ACCELEROMETER,
+    GYRO,
+    SPEED,
+    STEERING,
+    WHEEL_SPEED,
+    Samples,
+    read_pose,
+    read_samples,
+    telemetry_files,
+)
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError
@@ -35,34 +46,11 @@ DEVICE, SENSOR = "neo", "unknown"
 READOUT_NS = 18_000_000
 # Slower, and the direction of motion is mostly noise of the pose.
 MIN_CALIBRATION_SPEED_MPS = 7.0
-# A unit quaternion further from 1 than this is none.
-QUATERNION_TOLERANCE = 1e-3
 # Counts in the identity of drives: changes whenever the same files yield other moments.
 VERSION = 1
 
 VIDEO = "video.hevc"
-# Names of one log type; the second one is that of the data set's README.
-SPEED = ("CAN/speed", "CAN/car_speed")
-STEERING = ("CAN/steering_angle",)
-WHEEL_SPEED = ("CAN/wheel_speed", "CAN/wheel_speeds")
-ACCELEROMETER = ("IMU/accelerometer", "IMU/acceleration")
-GYRO = ("IMU/gyro",)
-POSE = ("frame_times", "frame_positions", "frame_velocities", "frame_orientations")
-
 Floats = NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True)
-class Samples:
-    """One log type.
-
-    Attributes:
-        times_s: (n,) float64, strictly increasing, from the first frame.
-        values: (n, k) float64.
-    """
-
-    times_s: Floats
-    values: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,15 +114,15 @@ def read_comma2k19(path: Path) -> Comma2k19Telemetry:
         DriveError: speed or steering angle is missing, or a file is no array of numbers of the
             expected shape; the message names the file.
     """
-    speed = _read_samples(path, SPEED, 1)
-    steering = _read_samples(path, STEERING, 1)
+    speed = read_samples(path, SPEED, 1)
+    steering = read_samples(path, STEERING, 1)
     if speed is None or steering is None:
         raise DriveError(
             f"{path}: expected a comma2k19 segment with processed_log/{SPEED[0]} and "
             f"processed_log/{STEERING[0]}, found no {'speed' if speed is None else 'steering'}; "
             "name the directory of one segment, in which processed_log lies"
         )
-    pose = _read_pose(path)
+    pose = read_pose(path)
     start_s = float(speed.times_s[0] if pose is None else pose[0][0])
     times_s, positions, velocities, quaternions = pose or _no_pose()
     earth_from_local = rotation_matrices(quaternions)
@@ -145,9 +133,9 @@ def read_comma2k19(path: Path) -> Comma2k19Telemetry:
         start_s=start_s,
         speed_mps=_series(path, "speed", speed, start_s),
         steering_angle_deg=_series(path, "steering angle", steering, start_s),
-        wheel_speed_mps=_shifted(_read_samples(path, WHEEL_SPEED, 4), start_s),
-        accelerometer_mps2=_shifted(_read_samples(path, ACCELEROMETER, 3), start_s),
-        gyro_radps=_shifted(_read_samples(path, GYRO, 3), start_s),
+        wheel_speed_mps=_shifted(read_samples(path, WHEEL_SPEED, 4), start_s),
+        accelerometer_mps2=_shifted(read_samples(path, ACCELEROMETER, 3), start_s),
+        gyro_radps=_shifted(read_samples(path, GYRO, 3), start_s),
         times_s=times_s - start_s,
         positions_m=(positions - positions[:1]) @ first_from_earth.T,
         orientations=first_from_earth @ earth_from_local,
@@ -324,15 +312,6 @@ def open_drive(text: str, options: DriveOptions) -> Comma2k19Drive:
     return Comma2k19Drive(info, segment)
 
 
-def telemetry_files(path: Path) -> list[Path]:
-    """Return the files of a segment that decide its telemetry, for digests."""
-    names = [(SPEED, "processed_log"), (STEERING, "processed_log")]
-    logs = [_log_directory(path, log) for log, _ in names]
-    files = [log / part for log in logs if log is not None for part in ("t", "value")]
-    pose = [path / "global_pose" / name for name in POSE]
-    return files + [file for file in pose if file.is_file()]
-
-
 def _cameras(path: Path, width: int, height: int, focal_px: float | None) -> DeviceCameras | None:
     if focal_px is not None:
         return DeviceCameras(road=Camera(width, height, focal_px), wide=None)
@@ -353,81 +332,8 @@ def _identity(path: Path, options: DriveOptions) -> str:
     return digest.hexdigest()
 
 
-def _log_directory(path: Path, names: tuple[str, ...]) -> Path | None:
-    for name in names:
-        if (path / "processed_log" / name / "value").exists():
-            return path / "processed_log" / name
-    return None
-
-
-def _read_samples(path: Path, names: tuple[str, ...], columns: int) -> Samples | None:
-    """Read one log type; None where it was not recorded. Times are boot times."""
-    directory = _log_directory(path, names)
-    if directory is None:
-        return None
-    times_s, values = _load(directory / "t"), _load(directory / "value")
-    is_sound = (
-        times_s.ndim == 1
-        and times_s.size > 0
-        and values.size == times_s.size * columns
-        and bool(np.isfinite(times_s).all())
-    )
-    if not is_sound:
-        raise DriveError(
-            f"{directory}: expected times (n,) and values (n, {columns}) with n of at least 1 and "
-            f"finite times, found {times_s.shape} and {values.shape}; the files are damaged: fetch "
-            "them again"
-        )
-    # Messages of one CAN packet may carry the same time: the first one counts.
-    times_s, rows = np.unique(times_s, return_index=True)
-    return Samples(times_s, values.reshape(-1, columns)[rows])
-
-
-def _read_pose(path: Path) -> tuple[Floats, Floats, Floats, Floats] | None:
-    """Return times (n,), positions (n, 3), velocities (n, 3) and quaternions (n, 4), or None."""
-    directory = path / "global_pose"
-    if not (directory / POSE[0]).exists():
-        return None
-    times_s, positions, velocities, quaternions = (_load(directory / name) for name in POSE)
-    shapes = [array.shape for array in (times_s, positions, velocities, quaternions)]
-    count = times_s.size
-    is_sound = count > 0 and shapes == [(count,), (count, 3), (count, 3), (count, 4)]
-    is_sound = is_sound and all(
-        bool(np.isfinite(array).all()) for array in (times_s, positions, velocities, quaternions)
-    )
-    if not is_sound or not (np.diff(times_s) > 0).all():
-        raise DriveError(
-            f"{directory}: expected increasing frame_times (n,), positions and velocities (n, 3) "
-            f"and orientations (n, 4) with n of at least 1, all finite, found {shapes}; the files "
-            "are damaged: fetch them again"
-        )
-    if (np.abs(np.linalg.norm(quaternions, axis=1) - 1.0) > QUATERNION_TOLERANCE).any():
-        raise DriveError(
-            f"{directory / POSE[3]}: expected unit quaternions, found norms from "
-            f"{np.linalg.norm(quaternions, axis=1).min():g}; the file is damaged: fetch it again"
-        )
-    return times_s, positions, velocities, quaternions
-
-
 def _no_pose() -> tuple[Floats, Floats, Floats, Floats]:
     return np.zeros(0), np.zeros((0, 3)), np.zeros((0, 3)), np.zeros((0, 4))
-
-
-def _load(file: Path) -> Floats:
-    try:
-        with file.open("rb") as stream:
-            array = np.lib.format.read_array(stream, allow_pickle=False)
-        return np.asarray(array, np.float64)
-    except OSError as error:
-        raise DriveError(
-            f"{file}: expected an npy array, found: {error.strerror or error}; fetch the file"
-        ) from error
-    except (ValueError, TypeError, EOFError, MemoryError, OverflowError) as error:
-        raise DriveError(
-            f"{file}: expected an npy array of numbers, found something else "
-            f"({str(error).splitlines()[0][:80] if str(error) else type(error).__name__}); the "
-            "file is damaged: fetch it again"
-        ) from error
 
 
 def _series(path: Path, name: str, samples: Samples, start_s: float) -> Series:

@@ -89,12 +89,12 @@ class Placed:
 
     Attributes:
         frames: (n,) of ``FRAME``, in the order of ``time_ns``.
-        cut: positions of the files whose last picture is not whole.
+        trusted: pictures of each file before the first that is known not to be whole.
         notes: what a user should know of it.
     """
 
     frames: Rows
-    cut: frozenset[int]
+    trusted: tuple[int, ...]
     notes: tuple[str, ...]
 
 
@@ -126,9 +126,9 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
             notes.append(f"{file.index.path.name} of segment {file.number} begins at {first}")
         pictures[rows] = indices["picture"][rows] - first
     frames = _join(states, indices, segments, pictures)
-    cut: list[int] = []
+    trusted = [0] * len(files)
     for position, file in enumerate(files):
-        if file.index is None or not len(file.index):
+        if file.index is None:
             continue
         rows = segments == position
         if not rows.any():
@@ -136,10 +136,9 @@ def place_frames(states: Rows, indices: Rows, files: Sequence[VideoFile]) -> Pla
             _place_by_id(frames, states, position, len(file.index))
         shown = frames["picture"][frames["segment"] == position]
         named = int(shown.max()) + 1 if shown.size else 0
-        if not _ends_whole(indices[rows], file.index, firsts[position], named):
-            cut.append(position)
+        trusted[position] = _trusted(indices[rows], file.index, firsts[position], named)
     ordered = frames[np.argsort(frames["time_ns"], kind="stable")]
-    return Placed(ordered, frozenset(cut), tuple(notes))
+    return Placed(ordered, tuple(trusted), tuple(notes))
 
 
 def _check_numbers(indices: Rows, files: Sequence[VideoFile]) -> None:
@@ -252,23 +251,23 @@ def _may_be_key(indices: Rows, one: Any) -> bool:
 
 
 def _keys_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
-    """Tell whether key frames agree, as far as file and events go."""
+    """Tell whether key frames agree, as far as file and events go.
+
+    What follows a picture of another size is damage, and may be shifted.
+    """
     says_key = (indices["flags"] & KEY_FLAG) != 0
     if not says_key.any():
         return True
     pictures = indices["picture"] - first
-    inside = (pictures >= 0) & (pictures < len(file))
+    inside = (pictures >= 0) & (pictures < _whole_by_size(indices, file, first))
     return bool((file.is_key[pictures[inside]] == says_key[inside]).all())
 
 
 def _sizes_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
-    """Tell whether each picture but the last has at least the bytes that its encoder made.
-
-    More is right: parameter sets stand before a key frame, and the event does not count them.
-    """
+    """Tell whether each picture but the last has at least the bytes that its encoder made."""
     pictures, stated = _stated_sizes(indices, file, first)
     inside = pictures < len(file) - 1
-    return bool((np.diff(file.starts)[pictures[inside]] >= stated[inside]).all())
+    return bool((file.sizes_bytes[pictures[inside]] >= stated[inside]).all())
 
 
 def _stated_sizes(
@@ -289,12 +288,29 @@ def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
     frames["picture"][rows] = np.where(in_flight, NO_PICTURE, pictures)
 
 
-def _ends_whole(indices: Rows, file: HevcIndex, first: int, named: int) -> bool:
-    """Tell whether the last picture of a file may be trusted.
+def _whole_by_size(indices: Rows, file: HevcIndex, first: int) -> int:
+    """Return how many pictures of a file precede the first of another size than its encoder made.
 
-    Decoders fill up what a cut picture lacks without a word. Its size tells, where the sizes of the
-    other pictures hold: a video that was encoded again has others throughout. Without sizes, the
-    last picture of a file that lacks later ones is taken for cut.
+    Sizes mean nothing where the video was encoded again. They are used, of key frames and of the
+    others, where the first one has its size or most have theirs.
+    """
+    pictures, stated = _stated_sizes(indices, file, first)
+    sizes = file.sizes_bytes[pictures]
+    # The event of a key frame may count the parameter sets before it, or not.
+    is_whole = (sizes == stated) | (sizes - file.parameters_bytes[pictures] == stated)
+    damaged = [len(file)]
+    for rows in (file.is_key[pictures], ~file.is_key[pictures]):
+        whole = is_whole[rows]
+        if whole.size and (whole[np.argmin(pictures[rows])] or whole.mean() > 0.5):
+            damaged += pictures[rows][~whole].tolist()
+    return min(damaged)
+
+
+def _trusted(indices: Rows, file: HevcIndex, first: int, named: int) -> int:
+    """Return how many pictures of a file precede the first that is not whole.
+
+    Decoders fill up what a damaged picture lacks without a word. Its size tells; where nothing is
+    known of that, the last picture of a file that lacks later ones is taken for cut.
 
     Args:
         indices: (m,) of ``INDEX``, those of the file.
@@ -303,7 +319,8 @@ def _ends_whole(indices: Rows, file: HevcIndex, first: int, named: int) -> bool:
         named: how many pictures the log knows of.
     """
     pictures, stated = _stated_sizes(indices, file, first)
-    is_last = pictures == len(file) - 1
-    if is_last.any() and _sizes_fit(indices, file, first):
-        return bool((file.size_bytes(len(file) - 1) >= stated[is_last]).all())
-    return named <= len(file)
+    last = pictures == len(file) - 1
+    has_size = bool((file.sizes_bytes[pictures[last]] >= stated[last]).any())
+    if named > len(file) and not (has_size and _sizes_fit(indices, file, first)):
+        return min(_whole_by_size(indices, file, first), max(0, len(file) - 1))
+    return _whole_by_size(indices, file, first)

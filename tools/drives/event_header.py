@@ -15,7 +15,11 @@ from cereal.schema import log, member_name, read_event
 _SCHEMA: Final = log.Event.schema.node.struct
 # Where the union's number lies in the data section: the schema counts in its own 16 bits.
 _DISCRIMINANT_BYTE: Final = 2 * int(_SCHEMA.discriminantOffset)
-_DATA_BYTES: Final = max(8, _DISCRIMINANT_BYTE + 2)
+_DATA_WORDS: Final = _DISCRIMINANT_BYTE // 8 + 1
+# Segments beyond the first and words of that; the root pointer: distance and kind, words of data,
+# pointers; the first word of data, which is logMonoTime.
+_USUAL: Final = struct.Struct("<IIiHHQ")
+_NUMBER: Final = struct.Struct("<H")
 _NO_DISCRIMINANT: Final = 0xFFFF
 _MEMBERS: Final[dict[int, str]] = {
     int(field.discriminantValue): str(field.name)
@@ -41,25 +45,20 @@ def read_header(data: bytes) -> EventHeader | None:
     """Return the header of the one framed Event in `data`; None if its root is damaged.
 
     Source: Cap'n Proto encoding; a struct pointer holds 2 bits of kind, the signed distance to the
-    struct in words, and the words of its two sections.
+    struct in words, and the words of its two sections. Distance and kind are both 0 as a rule.
     """
-    segments = int.from_bytes(data[:4], "little") + 1
-    frame = (4 * (segments + 1) + 7) & ~7
-    if len(data) >= frame + 8:
-        offset, data_words, pointers = struct.unpack_from("<iHH", data, frame)
-        start = frame + 8 + 8 * (offset >> 2)
-        end = start + 8 * (data_words + pointers)
-        first_segment_end = frame + 8 * int.from_bytes(data[4:8], "little")
-        inside = frame + 8 <= start and end <= first_segment_end <= len(data)
-        if offset & 3 == 0 and inside and 8 * data_words >= _DATA_BYTES:
-            (time_ns,) = struct.unpack_from("<Q", data, start)
-            (number,) = struct.unpack_from("<H", data, start + _DISCRIMINANT_BYTE)
+    if len(data) >= _USUAL.size:
+        more_segments, words, offset, data_words, pointers, time_ns = _USUAL.unpack_from(data)
+        # One segment, the root where it usually stands, and all of it there.
+        is_usual = more_segments == 0 and offset == 0 and data_words >= _DATA_WORDS
+        if is_usual and 1 + data_words + pointers <= words and 8 + 8 * words <= len(data):
+            (number,) = _NUMBER.unpack_from(data, _USUAL.size - 8 + _DISCRIMINANT_BYTE)
             return EventHeader(_MEMBERS.get(number) or f"unknown-{number}", time_ns)
     return _read_slowly(data)
 
 
 def _read_slowly(data: bytes) -> EventHeader | None:
-    """For roots in other segments and structs with fewer words than usual."""
+    """For roots that stand elsewhere and structs with fewer words than usual."""
     try:
         event = read_event(data)
     except MessageError:

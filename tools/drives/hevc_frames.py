@@ -26,12 +26,15 @@ from tools.errors import DriveError, MissingPackageError
 
 _START_CODE: Final = b"\0\0\1"
 _CHUNK: Final = 1 << 22
-# A start code, the two bytes of the NAL unit's header and the first of its content.
-_NAL_HEAD: Final = 6
+# A start code, the two bytes of the NAL unit's header and the first three of its content.
+_NAL_HEAD: Final = 8
 # Random access points: BLA, IDR, CRA and the two that are reserved.
 _KEY_TYPES: Final = range(16, 24)
 _PICTURE_TYPES: Final = range(32)
 _PARAMETER_TYPES: Final = range(32, 35)
+# A suffix SEI unit with an MD5 of each plane: type 132, 49 bytes, method 0 (D.2.19).
+_SUFFIX_SEI_TYPE: Final = 40
+_MD5_SEI: Final = bytes((132, 49, 0))
 # Units that stand before the first slice of the picture that they belong to.
 _LEADING_TYPES: Final = frozenset((*range(32, 36), 39, *range(41, 45), *range(48, 56)))
 # A minute at 20 Hz is 1200; a file of start codes only must not fill the memory.
@@ -52,7 +55,8 @@ class HevcIndex:
         starts: (n + 1,) int64, first byte of each picture with what precedes it, then the end.
         is_key: (n,) bool, decoding can begin there.
         parameters: (first byte, end, picture) of each run of parameter sets.
-        is_cut: the file ends inside its last picture.
+        is_hashed: (n,) bool, a checksum stands behind the picture.
+        trusted: pictures before the first that is known to be damaged.
     """
 
     path: Path
@@ -60,14 +64,30 @@ class HevcIndex:
     starts: NDArray[np.int64]
     is_key: NDArray[np.bool_]
     parameters: tuple[tuple[int, int, int], ...]
-    is_cut: bool = False
+    is_hashed: NDArray[np.bool_]
+    trusted: int = MAX_PICTURES
 
     def __len__(self) -> int:
         return len(self.is_key)
 
-    def size_bytes(self, picture: int) -> int:
-        """Return the bytes of a picture, with the parameter sets before it."""
-        return int(self.starts[picture + 1] - self.starts[picture])
+    @property
+    def sizes_bytes(self) -> NDArray[np.int64]:
+        """(n,) int64, bytes of each picture, with the parameter sets before it."""
+        return np.diff(self.starts)
+
+    @property
+    def parameters_bytes(self) -> NDArray[np.int64]:
+        """(n,) int64, how many of them are parameter sets."""
+        sizes = np.zeros(len(self), np.int64)
+        for start, end, picture in self.parameters:
+            if picture < len(self):
+                sizes[picture] += end - start
+        return sizes
+
+    @property
+    def has_checksums(self) -> bool:
+        """Whether pictures have checksums, as a rule."""
+        return bool(self.is_hashed.any()) and float(self.is_hashed.mean()) > 0.5
 
     def key_before(self, picture: int) -> int | None:
         """Return the nearest key frame at or before a picture; None if there is none."""
@@ -81,12 +101,19 @@ class _Scan:
 
     starts: array[int] = field(default_factory=lambda: array("q"))
     keys: array[int] = field(default_factory=lambda: array("b"))
+    hashed: array[int] = field(default_factory=lambda: array("b"))
     parameters: list[tuple[int, int, int]] = field(default_factory=list)
     _leading_start: int | None = None
     _parameters_start: int | None = None
 
-    def add(self, offset: int, kind: int, *, is_first_slice: bool) -> None:
-        """Take the NAL unit that begins at byte `offset`, its start code included."""
+    def add(self, offset: int, kind: int, content: bytes) -> None:
+        """Take the NAL unit that begins at byte `offset`, its start code included.
+
+        Args:
+            offset: in the file.
+            kind: type of the unit.
+            content: its first three bytes.
+        """
         if self._parameters_start is not None and kind not in _PARAMETER_TYPES:
             self.parameters.append((self._parameters_start, offset, len(self.starts)))
             self._parameters_start = None
@@ -95,10 +122,14 @@ class _Scan:
                 self._leading_start = offset
             if kind in _PARAMETER_TYPES and self._parameters_start is None:
                 self._parameters_start = offset
-        elif kind in _PICTURE_TYPES and is_first_slice:
+        elif kind in _PICTURE_TYPES and content[0] >= 128:
+            # The first bit is first_slice_segment_in_pic_flag.
             self.starts.append(offset if self._leading_start is None else self._leading_start)
             self.keys.append(kind in _KEY_TYPES)
+            self.hashed.append(0)
             self._leading_start = None
+        elif kind == _SUFFIX_SEI_TYPE and content == _MD5_SEI and self.hashed:
+            self.hashed[-1] = 1
 
 
 def scan_hevc(path: Path) -> HevcIndex:
@@ -112,8 +143,8 @@ def scan_hevc(path: Path) -> HevcIndex:
     size = 0
     try:
         with path.open("rb") as file:
-            for offset, kind, is_first_slice in _nal_units(file, digest):
-                scan.add(offset, kind, is_first_slice=is_first_slice)
+            for offset, kind, content in _nal_units(file, digest):
+                scan.add(offset, kind, content)
                 if len(scan.starts) > MAX_PICTURES or len(scan.parameters) > MAX_PICTURES:
                     raise DriveError(
                         f"{path}: expected at most {MAX_PICTURES} pictures, found more; the file "
@@ -126,12 +157,17 @@ def scan_hevc(path: Path) -> HevcIndex:
         ) from error
     starts = np.array([*scan.starts, size], np.int64)
     return HevcIndex(
-        path, digest.digest(), starts, np.array(scan.keys, np.bool_), tuple(scan.parameters)
+        path,
+        digest.digest(),
+        starts,
+        np.array(scan.keys, np.bool_),
+        tuple(scan.parameters),
+        np.array(scan.hashed, np.bool_),
     )
 
 
-def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bool]]:
-    """Yield (offset, type, first slice of a picture) of each NAL unit."""
+def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bytes]]:
+    """Yield (offset, type, first three bytes of the content) of each NAL unit."""
     # What is kept of the piece before: a start code may lie across the border, and the zero byte
     # before it belongs to it.
     kept = b""
@@ -147,7 +183,8 @@ def _nal_units(file: BinaryIO, digest: Any) -> Iterator[tuple[int, int, bool]]:
                 break
             has_zero_byte = position > 0 and data[position - 1] == 0
             kind = data[position + 3] >> 1 & 63
-            yield kept_offset + position - has_zero_byte, kind, data[position + 5] >= 128
+            content = data[position + 5 : position + _NAL_HEAD]
+            yield kept_offset + position - has_zero_byte, kind, content
             done = max(done, position + 2)
             position = data.find(_START_CODE, position + 3)
         kept = data[done:]
@@ -166,6 +203,7 @@ class HevcReader:
 
     def __init__(self, index: HevcIndex) -> None:
         self._index = index
+        self._has_checksums = index.has_checksums
         self._file: BinaryIO | None = None
         self._decoder: Any = None
         self._next_fed = 0
@@ -225,8 +263,11 @@ class HevcReader:
         index = self._index
         if picture >= len(index):
             raise self._error(picture, "it", f"the end after {len(index)} pictures")
-        if index.is_cut and picture == len(index) - 1:
-            raise self._error(picture, "it whole", "the end inside it")
+        if picture >= index.trusted:
+            found = "the end inside it" if picture == len(index) - 1 else "other bytes"
+            if picture > index.trusted:
+                found = f"damage at picture {index.trusted}"
+            raise self._error(picture, "it whole", found)
         key = index.key_before(picture)
         if key is None:
             raise self._error(picture, "a key frame at or before it", "none")
@@ -271,6 +312,9 @@ class HevcReader:
             else:
                 found = f"picture {decoded.pts} in place of picture {number}"
             raise self._error(wanted, "pictures in the order of the file", found)
+        if self._has_checksums and not self._index.is_hashed[number]:
+            self._decoder = None
+            raise self._error(wanted, "checksums as elsewhere", f"none at picture {number}")
         if decoded.format.name not in ("yuv420p", "yuvj420p"):
             raise self._error(wanted, "8-bit 4:2:0 samples", str(decoded.format.name))
         return decoded

@@ -120,7 +120,7 @@ class _Surveyor:
         survey = self.survey
         survey.states = {name: np.concatenate(rows) for name, rows in self._states.items()}
         survey.indices = {name: np.concatenate(rows) for name, rows in self._indices.items()}
-        self._mounting.setdefault("device_type", survey.recorder.device_type)
+        self._mounting.setdefault("device_type", survey.facts.get("device", "unknown"))
         survey.mounting = Mounting(**self._mounting)
         survey.migrated = dict(self._migrator.done)
         return survey
@@ -137,16 +137,15 @@ class _Surveyor:
             return
         init = _content(message)
         with reading("initData"):
-            device = _name(init.deviceType)
             facts = {
-                "device": device,
+                "device": _name(init.deviceType),
                 "dongle": str(init.dongleId),
                 "version": str(init.version),
                 "commit": str(init.gitCommit),
                 "branch": str(init.gitBranch),
             }
         self.survey.facts = {name: value for name, value in facts.items() if value}
-        self.survey.recorder = self._migrator.recorder = Recorder(device)
+        self.survey.recorder = self._migrator.recorder = Recorder(init.deviceType.raw)
 
     def _device_state(self, message: Message) -> None:
         state = _content(self._migrator.migrate(message))
@@ -157,12 +156,14 @@ class _Surveyor:
         if "rpy_rad" in self._mounting:
             return
         with reading("liveCalibration"):
-            angles = [float(angle) for angle in calibration.rpyCalib]
-            heights = [float(height) for height in calibration.height]
-        if len(angles) == 3 and np.isfinite(angles).all():
-            self._mounting["rpy_rad"] = (angles[0], angles[1], angles[2])
-            if heights and np.isfinite(heights[0]) and heights[0] > 0:
-                self._mounting["height_m"] = heights[0]
+            if len(calibration.rpyCalib) != 3:
+                return
+            roll, pitch, yaw = (float(angle) for angle in calibration.rpyCalib)
+            height_m = float(calibration.height[0]) if len(calibration.height) else 0.0
+        if np.isfinite((roll, pitch, yaw)).all():
+            self._mounting["rpy_rad"] = (roll, pitch, yaw)
+            if 0 < height_m < np.inf:
+                self._mounting["height_m"] = height_m
 
     def _car_params(self, message: Message) -> None:
         if self.survey.car_params is None:
@@ -188,7 +189,7 @@ def _index(position: int, message: Message) -> tuple[int, ...] | None:
 
 
 def _content(message: Message) -> Any:
-    return content(read_event(message.data, is_bounded=True))
+    return content(read_event(message.data))
 
 
 def _name(enumerant: Any) -> str:

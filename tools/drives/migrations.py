@@ -1,8 +1,9 @@
 """What older software wrote differently, told to the daemon in today's words.
 
-Each migration is a small function on one Event; it returns False where its product is there already
-and nothing is to be done. All other bytes of a log pass as they were recorded. Frame ids are not
-renumbered: EncodeIdx says which picture shows a frame, and ids stay those of the drive.
+Each migration is a small function on the message of one Event: which field it should have, and with
+which number, or None where its product is there already. All other bytes of a log pass as they were
+recorded. Frame ids are not renumbered: EncodeIdx says which picture shows a frame, and ids stay
+those of the drive.
 
 There is no migration for ``liveDelay``: drives of before May 2025 play with a measured lateral
 delay of 0.
@@ -18,10 +19,13 @@ from typing import Any, Final
 from cereal.errors import MessageError
 from cereal.schema import content, read_event, reading
 from tools.drives.drive import Message
+from tools.drives.event_patch import write_field
 
 # Read-out of the sensor of that time; what logs without a start of frame are given.
 _READOUT_NS: Final = 18_000_000
 _EARLIEST_EOF_NS: Final = 25_000_000
+_UNCALIBRATED: Final = 0
+_OLD_STATUSES: Final = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,50 +33,49 @@ class Recorder:
     """The device that made the log, by its initData.
 
     Attributes:
-        device_type: of `InitData.DeviceType`; ``unknown`` where there is no initData.
+        device_type: number of `InitData.DeviceType`; 0 where there is no initData.
     """
 
-    device_type: str = "unknown"
+    device_type: int = 0
 
 
-Migration = Callable[[Any, Recorder], bool]
+Change = tuple[str, int]
+"""Name of a field and the number that it should have."""
+
+Migration = Callable[[Any, Recorder], Change | None]
 
 
-def start_of_frame(state: Any, recorder: Recorder) -> bool:
+def start_of_frame(state: Any, recorder: Recorder) -> Change | None:
     """Give a camera state of before 2021 its start of exposure.
 
     ``{timestampSof: 0, timestampEof: t} -> {timestampSof: t - 18 ms, timestampEof: t}``
     """
     del recorder
     if state.timestampSof or state.timestampEof <= _EARLIEST_EOF_NS:
-        return False
-    state.timestampSof = state.timestampEof - _READOUT_NS
-    return True
+        return None
+    return "timestampSof", state.timestampEof - _READOUT_NS
 
 
-def device_type(state: Any, recorder: Recorder) -> bool:
+def device_type(state: Any, recorder: Recorder) -> Change | None:
     """Tell the device's type where only initData did.
 
     ``initData {deviceType: tici}, deviceState {deviceType: unknown} -> {deviceType: tici}``
     """
-    if recorder.device_type == "unknown" or str(state.deviceType) == recorder.device_type:
-        return False
-    state.deviceType = recorder.device_type
-    return True
+    if recorder.device_type in (0, state.deviceType.raw):
+        return None
+    return "deviceType", recorder.device_type
 
 
-def calibration_status(calibration: Any, recorder: Recorder) -> bool:
+def calibration_status(calibration: Any, recorder: Recorder) -> Change | None:
     """Tell the status of a calibration of before 2023, which was a number.
 
     ``{calStatusDEPRECATED: 1, calStatus: uncalibrated} -> {calStatus: calibrated}``
     """
     del recorder
-    names = ("uncalibrated", "calibrated", "invalid")
     old = int(calibration.calStatusDEPRECATED)
-    if str(calibration.calStatus) != names[0] or not 0 < old < len(names):
-        return False
-    calibration.calStatus = names[old]
-    return True
+    if calibration.calStatus.raw != _UNCALIBRATED or old not in _OLD_STATUSES:
+        return None
+    return "calStatus", old
 
 
 MIGRATIONS: Final[Mapping[str, Migration]] = MappingProxyType(
@@ -109,11 +112,12 @@ class Migrator:
             return message
         try:
             with reading(message.service):
-                builder = read_event(message.data, is_bounded=True).as_builder()
-                if not migration(content(builder), self.recorder):
-                    return message
-                data = builder.to_bytes()
+                event = read_event(message.data)
+                change = migration(content(event), self.recorder)
         except MessageError:
+            return message
+        data = write_field(message.data, message.service, *change) if change else None
+        if data is None:
             return message
         self.done[message.service] = self.done.get(message.service, 0) + 1
         return message._replace(data=data)

@@ -8,7 +8,6 @@ of those. Kinds are asked in the order of ``KINDS``, and imported only then.
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,8 +77,6 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
 
 def _expand(text: str, options: DriveOptions) -> tuple[Kind, list[str]]:
     for name in KINDS:
-        if importlib.util.find_spec(name) is None:
-            continue
         kind = cast("Kind", importlib.import_module(name))
         drives = kind.expand(text, options)
         if drives is not None:

@@ -123,10 +123,10 @@ class SegmentDrive:
     def _place(self, stream: str, files: list[VideoFile]) -> Placed:
         survey = self._survey
         placed = place_frames(survey.states[stream], survey.indices[stream], files)
-        for position in placed.cut:
+        for position, trusted in enumerate(placed.trusted):
             index = files[position].index
             if index is not None:
-                files[position] = replace(files[position], index=replace(index, is_cut=True))
+                files[position] = replace(files[position], index=replace(index, trusted=trusted))
         return placed
 
     def _format_of(self, stream: str) -> FrameFormat:
@@ -216,9 +216,8 @@ class SegmentDrive:
             "moments without a picture": ", ".join(without),
             "placement": "; ".join(notes),
         }
-        for name in ("moments without a picture", "placement"):
-            if facts[name]:
-                logger.warning("%s: %s: %s", source.name, name, facts[name])
+        if notes:
+            logger.warning("%s: %s", source.name, facts["placement"])
         return DriveInfo(
             name=source.name,
             kind="openpilot",

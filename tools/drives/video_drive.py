@@ -18,7 +18,8 @@ import numpy as np
 
 from cereal.frames import Frame, nv12_format
 from modeld.calibration import DeviceCameras
-from tools.drives.comma2k19 import read_comma2k19, telemetry_files
+from tools.drives.comma2k19 import read_comma2k19
+from tools.drives.comma2k19_files import telemetry_files
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
 from tools.drives.open_drive import DriveOptions
 from tools.errors import DriveError, UsageError

@@ -220,8 +220,13 @@ def measured_series(path: Path, name: str, times_s: Floats, values: Floats) -> S
         values: (n,), NaN where nothing was measured.
 
     Raises:
-        TelemetryError: every value is NaN.
+        TelemetryError: every value is NaN, or one is larger than anything measured.
     """
+    if (np.abs(values) > MAX_VALUE).any():
+        raise TelemetryError(
+            f"{path}: {name}: expected finite numbers of at most {MAX_VALUE:g}, found "
+            f"{values[np.abs(values) > MAX_VALUE][0]:g}; leave the value empty if it is none"
+        )
     is_measured = ~np.isnan(values)
     if not is_measured.any():
         raise TelemetryError(

@@ -25,7 +25,7 @@ from modeld.calibration import DeviceCameras
 from modeld.daemon import PUBLICATIONS
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo
-from tools.errors import ToolError, UsageError
+from tools.errors import UsageError
 from tools.lib.processes import Child, ProcessError
 from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.live_jitter import Jitter, judge
@@ -39,6 +39,8 @@ from tools.playback.player_threads import punctual, read_yielding
 
 # Loading, and building kernels where the artifact has no binaries.
 START_TIMEOUT_S: Final = 120.0
+# For the handshake of sockets whose other ends exist.
+CONNECT_S: Final = 0.2
 LAST_ANSWER_S: Final = 2.0
 # The two messages that come after modelV2.
 LAST_MESSAGES_S: Final = 0.1
@@ -108,9 +110,11 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         def take(data: bytes, mono_time_ns: int) -> None:
             log.write(data, player.timeline.played_ns(mono_time_ns))
 
-        listener = stack.enter_context(Listener(transport, PUBLICATIONS, clock, take))
         arguments = _daemon_arguments(job, info, Path(directory), bus, server)
         daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
+        _await_services(daemon, Path(directory))
+        listener = stack.enter_context(Listener(transport, PUBLICATIONS, clock, take))
+        time.sleep(CONNECT_S)
         player.on_frame = played.append
         player.on_message = log.write
         start_s = time.monotonic()
@@ -173,6 +177,23 @@ def _camera_config(cameras: DeviceCameras) -> str:
     )
 
 
+def _await_services(daemon: Child, directory: Path) -> None:
+    """Wait until the daemon publishes: who subscribes later is connected in no time.
+
+    A subscriber that was there first would look for its publisher every half second only, and
+    miss the answer to the first frame.
+    """
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while not all((directory / name).exists() for name in PUBLICATIONS):
+        daemon.check_running()
+        if time.monotonic() > deadline_s:
+            raise ProcessError(
+                f"daemon: expected it to publish within {START_TIMEOUT_S:g} s, found nothing; run "
+                "it by hand with -v: modeld run --model ... -v"
+            )
+        time.sleep(0.01)
+
+
 def _play(player: Player, listener: Listener, daemon: Child) -> None:
     deadline_s = time.monotonic() + START_TIMEOUT_S
 
@@ -229,19 +250,16 @@ def live_lines(result: LiveOutcome) -> list[str]:
     return lines
 
 
-def check_answers(result: LiveOutcome) -> None:
-    """Raise if a frame was not answered exactly once.
-
-    Raises:
-        ToolError: that is so.
-    """
-    jitter = result.jitter
+def answer_problems(result: LiveOutcome) -> list[str]:
+    """Return what is wrong, one line each: frames that were not answered exactly once."""
+    problems, jitter = [], result.jitter
     for ids, what in ((jitter.unanswered, "no modelV2"), (jitter.repeated, "several modelV2")):
         if ids.size:
             named = ", ".join(str(one) for one in ids[:_MAX_NAMED])
             more = ", ..." if ids.size > _MAX_NAMED else ""
-            raise ToolError(
+            problems.append(
                 f"{result.outcome.log}: expected one modelV2 for each of "
                 f"{jitter.table.frame_id.size} frames, found {what} for {ids.size} of them "
                 f"({named}{more}); is the machine overloaded? try --speed 0.5"
             )
+    return problems

@@ -22,7 +22,8 @@ class Jitter:
 
     Attributes:
         table: one row for each frame played.
-        unanswered: (n,) int64 ids of frames without a modelV2.
+        unanswered: (n,) int64 ids of frames without a modelV2, but for frames that follow frames
+            missing in the recording, for which a model may have none, as in the car.
         repeated: (n,) int64 ids of frames with more than one.
         deviation_ms: (n,) distance between the interval in which two modelV2 arrived and the
             recorded interval of their frames at the speed of playing; frames that follow each
@@ -63,9 +64,10 @@ def judge(played: Sequence[Played], answers: Sequence[Answer], speed: float) -> 
             recorded_ns = (now.eof_ns - before.eof_ns) / speed
             deviation.append(abs(answer.arrived_ns - previous.arrived_ns - recorded_ns))
     ids = np.array([one.frame_id for one in played], np.int64)
+    table = _table(played, found, ids)
     return Jitter(
-        table=_table(played, found, ids),
-        unanswered=ids[[one is None for one in found]] if found else ids,
+        table=table,
+        unanswered=ids[~table.published & (table.dropped == 0)],
         repeated=np.array([one for one in ids if counts[int(one)] > 1], np.int64),
         deviation_ms=np.array(deviation, np.float64) / 1e6,
         latency_ms=np.array(latency, np.float64) / 1e6,

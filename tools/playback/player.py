@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from cereal.clock import Clock
 from cereal.frames import Frame
 from tools.drives.drive import DriveInfo, Message, Moment
+from tools.playback.player_events import Event, events_of, main_stream
 from tools.playback.player_outlet import Outlet, ServiceFilter
-from tools.playback.player_stamps import Continuation, moved
+from tools.playback.player_stamps import Continuation, Offset, moved
 from tools.playback.player_timeline import Timeline
 
 NS_PER_S: Final = 1_000_000_000
@@ -36,21 +37,8 @@ CAR_PARAMS_NS: Final = NS_PER_S
 # How often the first frame is offered until somebody answers: more than a slow model takes, so
 # that a frame is never offered again while it is being worked on.
 OFFER_NS: Final = 250_000_000
-STATE_OF_STREAM: Final = {
-    "road": "roadCameraState",
-    "wideRoad": "wideRoadCameraState",
-    "driver": "driverCameraState",
-}
 
 Read = Callable[[int], AbstractContextManager[Iterator[Moment]]]
-
-
-class Event(NamedTuple):
-    """What happens at one time: a message, or a frame (the other is None)."""
-
-    time_ns: int
-    message: Message | None
-    frame: tuple[str, Frame] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +51,7 @@ class PlayOptions:
         loop: begin again at the end.
         limit: stop after that many frames of the main camera; None: at the end.
         services: which are played.
+        now: stamps begin at the clock's time instead of the recording's.
     """
 
     speed: float = 1.0
@@ -70,6 +59,7 @@ class PlayOptions:
     loop: bool = False
     limit: int | None = None
     services: ServiceFilter = field(default_factory=ServiceFilter)
+    now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +239,8 @@ class Player:
 
     def _begin(self, moment: Moment, first_ns: int) -> None:
         """Make the first event of the drive, or after a jump, due now."""
+        if self._options.now and self._previous_ns is None:
+            self._stamps.offset = Offset(self._clock.now_ns() - first_ns)
         self._stamps.jump(moment, first_ns)
         self._continues = False
         played_ns = first_ns + self._stamps.offset.time_ns
@@ -407,41 +399,3 @@ class Player:
             return
         self._car_params_ns = now_ns
         self._outlet.send("carParams", data)
-
-
-def main_stream(info: DriveInfo) -> str:
-    """Return the stream that paces a drive: the road camera, else the wide one, else any."""
-    return next(
-        (name for name in ("road", "wideRoad") if name in info.formats),
-        next(iter(info.formats), "road"),
-    )
-
-
-def events_of(moment: Moment) -> list[Event]:
-    """Return what happens in a moment, in time order.
-
-    A frame comes at the time of the message that announces it, just before it, but not after the
-    frames that are to be handed over after it. One that nothing announces comes at the end of its
-    exposure, within the time of the moment's messages.
-    """
-    messages = moment.messages
-    announced = {message.service: message.mono_time_ns for message in messages}
-    times: list[int] = []
-    for stream, frame in moment.frames.items():
-        time_ns = announced.get(STATE_OF_STREAM[stream])
-        if time_ns is None:
-            time_ns = frame.timestamp_eof_ns
-            if messages:
-                first_ns, last_ns = messages[0].mono_time_ns, messages[-1].mono_time_ns
-                time_ns = min(max(time_ns, first_ns), last_ns)
-        times.append(time_ns)
-    for index in reversed(range(len(times) - 1)):
-        times[index] = min(times[index], times[index + 1])
-    events = [
-        Event(time_ns, None, (stream, frame))
-        for time_ns, (stream, frame) in zip(times, moment.frames.items(), strict=True)
-    ]
-    events += [Event(message.mono_time_ns, message, None) for message in messages]
-    # Stable: frames stand first, so they precede messages of the same time.
-    events.sort(key=lambda event: event.time_ns)
-    return events

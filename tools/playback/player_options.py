@@ -1,46 +1,61 @@
-"""The options of `DriveOptions` on a command line."""
+"""The options of playing, for every command that plays a drive live."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from pathlib import Path
 
-from tools.drives.open_drive import DriveOptions
+from tools.drives.drive import DriveInfo
 from tools.errors import UsageError
+from tools.playback.player import MAX_SPEED, MIN_SPEED, PlayOptions
+from tools.playback.player_outlet import ServiceFilter
 
 
-def add_drive_options(parser: argparse.ArgumentParser) -> None:
-    """Declare how a drive is opened."""
-    group = parser.add_argument_group("drive")
-    group.add_argument("--data-dir", type=Path, metavar="DIR", help="where routes lie")
-    group.add_argument(
-        "--telemetry", type=Path, metavar="FILE", help="car state beside a video: CSV or comma2k19"
+def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup) -> None:
+    """Declare how a drive is played; not given is None."""
+    parser.add_argument(
+        "--speed",
+        type=float,
+        metavar="X",
+        help=f"times the recorded pace, {MIN_SPEED:g} to {MAX_SPEED:g} (1)",
     )
-    group.add_argument(
-        "--focal-px", type=float, metavar="PX", help="focal length of a video (0.9 widths)"
-    )
-    group.add_argument(
-        "--rate", type=float, metavar="HZ", help="frames per second, resampled (as recorded)"
-    )
-    group.add_argument(
-        "--driver-camera", action="store_true", help="the driver camera's frames, too"
-    )
+    parser.add_argument("--start", type=float, metavar="S", help="begin S seconds in (0)")
+    for option, what in (("--allow", "only these services"), ("--block", "not these services")):
+        parser.add_argument(
+            option,
+            action="append",
+            metavar="A,B,...",
+            help=f"play {what}; initData and carParams always pass",
+        )
 
 
-def drive_options(args: argparse.Namespace) -> DriveOptions:
-    """Return how a drive is opened.
+def play_options(
+    args: argparse.Namespace, info: DriveInfo, *, loop: bool = False, now: bool = False
+) -> PlayOptions:
+    """Return how to play a drive; `args.limit` is declared by the command.
 
     Raises:
-        UsageError: a number is not positive.
+        UsageError: a value is out of range, a service unknown, the start beyond the end.
     """
-    for option, value in (("--focal-px", args.focal_px), ("--rate", args.rate)):
-        if value is not None and not (math.isfinite(value) and value > 0.0):
-            raise UsageError(f"{option}: expected a positive number, found {value:g}")
-    return DriveOptions(
-        data_dir=args.data_dir,
-        telemetry=args.telemetry,
-        focal_px=args.focal_px,
-        rate_hz=args.rate,
-        driver_camera=args.driver_camera,
+    speed = 1.0 if args.speed is None else args.speed
+    start_s = 0.0 if args.start is None else args.start
+    if not MIN_SPEED <= speed <= MAX_SPEED:
+        raise UsageError(f"--speed: expected {MIN_SPEED:g} to {MAX_SPEED:g}, found {speed:g}")
+    if args.limit is not None and args.limit < 1:
+        raise UsageError(f"--limit: expected at least 1 frame, found {args.limit}")
+    if not (math.isfinite(start_s) and start_s >= 0.0):
+        raise UsageError(f"--start: expected 0 s or more, found {start_s:g}")
+    first = round(start_s * info.rate_hz)
+    if info.moments is not None and first >= info.moments:
+        raise UsageError(
+            f"--start: expected less than the {info.moments / info.rate_hz:.1f} s of "
+            f"{info.name}, found {start_s:g}"
+        )
+    services = ServiceFilter(_names(args.allow), _names(args.block))
+    return PlayOptions(
+        speed=speed, first=first, loop=loop, limit=args.limit, services=services, now=now
     )
+
+
+def _names(lists: list[str] | None) -> frozenset[str]:
+    return frozenset(name.strip() for one in lists or () for name in one.split(",") if name.strip())

@@ -10,7 +10,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cereal.errors import LogError
@@ -22,6 +22,7 @@ from tools.drives.drive import Drive, Moment
 from tools.playback.ahead import ahead
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
+from tools.playback.log_thread import LogThread
 from tools.playback.model import LoadedModel, check_fits
 from tools.playback.outcome import FrameTable, Outcome
 from tools.playback.session import PlaybackSession
@@ -118,7 +119,7 @@ def run_drive(
     table = frames_path(log)
     try:
         with LogWriter(log) as writer:
-            frames, wall_s = play(drive, model.program, writer.write, options or PlaybackOptions())
+            frames, wall_s = _play_into(writer, drive, model, options or PlaybackOptions())
             # Before the log gets its name: a log is never without its frame table.
             save_frames(table, frames)
     except LogError:
@@ -133,6 +134,24 @@ def run_drive(
         wall_s=wall_s,
         peak_rss_bytes=peak_rss_bytes(),
     )
+
+
+def _play_into(
+    writer: LogWriter, drive: Drive, model: LoadedModel, options: PlaybackOptions
+) -> tuple[FrameTable, float]:
+    """Play, with the log written by a thread; the time counts until all is written."""
+    with LogThread(writer.write) as log:
+
+        def on_moment(moment: Moment, result: StepResult | None) -> None:
+            log.flush()
+            if options.on_moment is not None:
+                options.on_moment(moment, result)
+
+        frames, wall_s = play(
+            drive, model.program, log.record, replace(options, on_moment=on_moment)
+        )
+        start_ns = time.perf_counter_ns()
+    return frames, wall_s + (time.perf_counter_ns() - start_ns) * 1e-9
 
 
 def peak_rss_bytes() -> int:

@@ -13,8 +13,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.errors import LogError
+from runtime.quantities import count_text
 from runtime.whole_file import whole_file
-from tools.errors import UsageError
+from tools.compare.compare import compare_logs
+from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
+from tools.errors import CompareError, UsageError
 from tools.lib.drive_log import DriveLog
 from tools.lib.report import MEASURED_TIMES, Picture, Report, panel
 from tools.lib.report_style import STYLE
@@ -30,6 +34,8 @@ COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00")
 BINS = 60
 # More make the page long; each is shown once for every model.
 PICTURES = 2
+# Of each pair of models; `modeld compare` shows all, with plots.
+FINDINGS = 8
 _EXTRA_STYLE = "".join(
     f".chart .model-{i} {{ stroke: {c}; }} .model-key-{i} {{ background: {c}; }}\n"
     for i, c in enumerate(COLOURS)
@@ -68,7 +74,7 @@ def _parts(
     yield (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}{_EXTRA_STYLE}</style></head>"
+        f"<title>{escape(title)}</title><style>{STYLE}{COMPARE_STYLE}{_EXTRA_STYLE}</style></head>"
         f"<body><main><header><h1>{escape(title)}</h1>"
         f"<p>Execution times are {escape(MEASURED_TIMES)}.</p></header>"
     )
@@ -86,7 +92,7 @@ def _drive_section(results: Sequence[DriveResult]) -> str:
     facts = "; ".join(f"{name}: {value}" for name, value in info.facts.items())
     parts = [f"<section><h2>{escape(info.name)}</h2><p>{escape(facts)}</p>", _table(results)]
     if any(result.drive.frame_ids.size for result in results):
-        parts += [_charts(results), _panels(results)]
+        parts += [_charts(results), _differences(results), _panels(results)]
     return "".join([*parts, "</section>"])
 
 
@@ -157,6 +163,24 @@ def _histogram(results: Sequence[DriveResult]) -> str:
             np.repeat(edges, 2)[1:-1], np.repeat(heights, 2), f"model-{index % len(COLOURS)}"
         )
     return f"<figure><h3>{title}</h3>{chart.render()}</figure>"
+
+
+def _differences(results: Sequence[DriveResult]) -> str:
+    """Compare the log of each further model with that of the first one."""
+    first, *others = results
+    parts = []
+    for other in others:
+        names = f"<h3>{escape(first.model.name)} and {escape(other.model.name)}</h3>"
+        try:
+            comparison = compare_logs(first.log, other.log)
+        except (CompareError, LogError) as error:
+            parts.append(f'{names}<p class="warning">{escape(str(error))}</p>')
+            continue
+        findings = comparison.findings
+        more = len(findings) - FINDINGS
+        rest = f"<p>and {count_text(more, 'finding')} more</p>" if more > 0 else ""
+        parts.append(names + verdict_part(comparison) + findings_part(findings[:FINDINGS]) + rest)
+    return "".join(parts)
 
 
 def _panels(results: Sequence[DriveResult]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import os
 import platform
@@ -81,7 +82,12 @@ def describe_checkout(directory: Path = ROOT) -> dict[str, str]:
 def who() -> str:
     """Return the name under which commits are made here, else the login name."""
     name = _git(Path.cwd(), "config", "user.name")
-    return name or os.environ.get("LOGNAME") or os.environ.get("USER") or "unknown"
+    if name:
+        return name
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a number that no password file knows, in a container
+        return f"user {os.getuid()}"
 
 
 def code_digest() -> str:

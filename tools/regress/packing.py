@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.schema import read_event
+from tools.lib.json_output import json_text
 from tools.playback.outcome import FrameTable
 from tools.regress.columns import decode_column, encode_column
 from tools.regress.errors import ReferenceFormatError
@@ -112,7 +113,7 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
         texts = _add_group(writer, number, group, rule_of)
         described.append({"service": service, "skeleton": json.loads(skeleton), "texts": texts})
     index = {"version": VERSION, "groups": described, "columns": writer.columns}
-    text = json.dumps(index, separators=(",", ":")).encode()
+    text = json_text(index).encode()
     content = b"".join([_LENGTH.pack(len(text)), text, *writer.parts])
     return lzma.compress(content, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
 
@@ -166,7 +167,7 @@ class _Writer:
         self.parts: list[bytes] = []
 
     def integers(self, name: str, values: Integers) -> None:
-        self._add(name, values.reshape(len(values), -1))
+        self._add(name, values if values.ndim == 2 else values.reshape(-1, 1))
 
     def floats(self, name: str, values: NDArray[np.float64], scale: Scale) -> None:
         steps, beyond = scale.steps(values)
@@ -181,8 +182,6 @@ class _Writer:
         scale: tuple[float, float] | None = None,
         beyond: tuple[tuple[int, int], ...] = (),
     ) -> None:
-        if not values.size:
-            values = values.reshape(len(values), 0)
         prediction, width, data = encode_column(values)
         rows, places = values.shape
         self.columns.append(_Column(name, (rows, places), prediction, width, scale, beyond))
@@ -248,15 +247,7 @@ class _Reader:
                 continue
             name = f"{number}:{path}"
             if path in group["texts"]:
-                rows = group["texts"][path]
-                values[path] = iter(
-                    [
-                        bytes.fromhex(text) if kind == DATA else text
-                        for count, row in rows
-                        for _ in range(count)
-                        for text in row
-                    ]
-                )
+                values[path] = _texts(group["texts"][path], kind)
             elif name in self._columns:
                 values[path] = iter(_plain(self._columns[name].ravel(), kind))
         return values
@@ -304,6 +295,14 @@ def _read_column(data: bytes, column: _Column) -> Integers | NDArray[np.float64]
     for at, exact in column.beyond:
         flat[at] = np.int64(exact).view(np.float64)
     return flat.reshape(values.shape)
+
+
+def _texts(runs: list[Any], kind: str) -> Iterator[Any]:
+    """Yield one by one: a damaged count must not become a long list."""
+    for count, row in runs:
+        for _ in range(count):
+            for text in row:
+                yield bytes.fromhex(text) if kind == DATA else text
 
 
 def _plain(values: Integers | NDArray[np.float64], kind: str) -> list[Any]:

@@ -13,16 +13,19 @@ import os
 import pickle
 import signal
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Final
 
+from cereal.errors import CerealError
 from runtime.whole_file import whole_file
+from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
@@ -205,7 +208,13 @@ def _start(run: RunJob, threads: int | None) -> _Worker:
     process = _SPAWN.Process(
         target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
     )
-    process.start()
+    # Ctrl-C reaches every process of the terminal, and this one decides: a worker inherits that it
+    # does not hear of it, from its first instruction on.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # The worker holds the other end alone: when it dies, ours reads the end of the file.
     theirs.close()
     return _Worker(process, ours)
@@ -229,11 +238,10 @@ def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> No
     if threads is not None:
         # Read when the driver opens its devices, which is later than this.
         os.environ.setdefault(THREADS_VARIABLE, str(threads))
-    # Ctrl-C reaches every process of the terminal; the one that started us decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
     )
+    threading.Thread(target=_follow_parent, name="follow parent", daemon=True).start()
     holder = ModelHolder()
     try:
         while True:
@@ -244,18 +252,40 @@ def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> No
         holder.close()
 
 
+def _follow_parent() -> None:
+    """End this process when the one that started it is gone, killed perhaps: nobody waits."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
+
+
+def drive_identity(job: Job) -> str | None:
+    """Return the identity of the drive that a job would run now, None where it cannot be opened."""
+    try:
+        drive = open_drive(job.drive, job.options)
+    except (ToolError, CerealError, OSError):
+        return None  # the job says why when it is run
+    try:
+        return drive.info.identity
+    finally:
+        drive.close()
+
+
 class WorkDirectory:
     """Results of jobs as files, one each, named by the job's key.
 
     Args:
         path: a directory, made if it is missing.
+        identify: says which drive a job would run now; None where it cannot be opened.
 
     Raises:
         ToolError: it cannot be made or written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, identify: Callable[[Job], str | None] | None = None) -> None:
         self.path = path
+        self._identify = identify or drive_identity
         try:
             path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -284,7 +314,7 @@ class WorkDirectory:
             ) from error
 
     def load(self, job: Job) -> JobResult | None:
-        """Return the kept result of a job, None where there is none or it cannot be read."""
+        """Return the kept result of a job, None where there is none that holds for its drive."""
         path = self._path(job.key)
         try:
             result = pickle.loads(path.read_bytes())  # noqa: S301 - the user's own directory
@@ -293,7 +323,10 @@ class WorkDirectory:
         except (OSError, pickle.UnpicklingError, EOFError, AttributeError, ValueError) as error:
             logger.warning("%s: cannot be read (%s); the drive is run again", path, error)
             return None
-        return result if isinstance(result, JobResult) and result.key == job.key else None
+        if not isinstance(result, JobResult) or result.key != job.key or result.drive is None:
+            return None
+        # The key has the drive's name; what lies there may have been replaced since.
+        return result if result.drive.identity == self._identify(job) else None
 
     def count(self) -> int:
         """Return how many results are kept."""

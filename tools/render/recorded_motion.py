@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tools.drives.comma2k19 import read_comma2k19, telemetry_files
+from tools.drives.comma2k19 import read_comma2k19
+from tools.drives.comma2k19_files import telemetry_files
 from tools.errors import TelemetryError
 from tools.render.curves import Floats
 from tools.render.spec import FRAME_NS

@@ -1,0 +1,43 @@
+"""What the pool's tests have workers do: functions of a module, since workers import them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from pathlib import Path
+
+from tools.regress.job import DriveName, Job, JobResult, ModelHolder
+
+
+def answer(job: Job, holder: ModelHolder) -> JobResult:
+    """Return a result that depends on the job alone; note in the artifact's place that it ran."""
+    del holder
+    with (job.artifact / "ran").open("a") as file:
+        file.write(f"{job.drive}\n")
+    name = DriveName(job.drive, "video", "0" * 64, 20.0)
+    return JobResult(job.key, drive=name, outputs=job.drive.encode() * 3, digest=job.drive)
+
+
+def die_once(job: Job, holder: ModelHolder) -> JobResult:
+    """Kill the process the first time a drive called ``bad`` is run."""
+    marker = job.artifact / "died"
+    if job.drive.startswith("bad") and not marker.exists():
+        marker.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(job, holder)
+
+
+def die_always(job: Job, holder: ModelHolder) -> JobResult:
+    """Kill the process whenever a drive called ``bad`` is run."""
+    if job.drive.startswith("bad"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return answer(job, holder)
+
+
+def be_slow(job: Job, holder: ModelHolder) -> JobResult:
+    """Never finish a drive called ``slow``."""
+    if job.drive.startswith("slow"):
+        Path(job.artifact / "started").write_text(str(os.getpid()))
+        time.sleep(600)
+    return answer(job, holder)

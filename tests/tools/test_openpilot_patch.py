@@ -1,0 +1,116 @@
+"""Numbers written into recorded messages, compared with what a reader says."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import capnp
+import pytest
+
+from cereal.errors import MessageError
+from cereal.schema import new_event, read_event
+from tools.drives.event_patch import write_field
+
+# A camera state as it was before timestampSof: four words of data, ours has more.
+_OLD_SCHEMA = """@0xd0b4bdbe4f26ad64;
+struct Frame {
+  frameId @0 :UInt32; encodeId @1 :UInt32; timestampEof @2 :UInt64; frameLength @3 :Int32;
+  integLines @4 :Int32; globalGain @5 :Int32; image @6 :Data; frameType @7 :UInt16;
+}
+struct Event {
+  logMonoTime @0 :UInt64;
+  union { initData @1 :Void; roadCameraState @2 :Frame; }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def old_schema(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    path = tmp_path_factory.mktemp("schema") / "old.capnp"
+    path.write_text(_OLD_SCHEMA, encoding="utf-8")
+    return capnp.load(str(path))
+
+
+def _state() -> Any:
+    event = new_event("roadCameraState", mono_time_ns=5, valid=True)
+    state = event.roadCameraState
+    state.frameId, state.timestampEof, state.requestId = 7, 11, 13
+    state.transform, state.temperaturesC = [1.0, 2.0], [3.5]
+    return event
+
+
+def test_only_the_field_changes() -> None:
+    data = _state().to_bytes()
+    event = _state()
+    event.roadCameraState.timestampSof = 2**63 + 1
+    assert write_field(data, "roadCameraState", "timestampSof", 2**63 + 1) == event.to_bytes()
+    assert data == _state().to_bytes()
+
+
+def test_enumerations_are_numbers() -> None:
+    data = new_event("deviceState", mono_time_ns=5).to_bytes()
+    changed = write_field(data, "deviceState", "deviceType", 6)
+    assert changed is not None
+    assert str(read_event(changed).deviceState.deviceType) == "tizi"
+
+
+def test_message_of_older_software_becomes_longer(old_schema: Any) -> None:
+    old = old_schema.Event.new_message(logMonoTime=5)
+    state = old.init("roadCameraState")
+    state.frameId, state.timestampEof, state.globalGain, state.image = 7, 11, -3, b"picture"
+    state.frameType = 2
+    data = old.to_bytes()
+    changed = write_field(data, "roadCameraState", "timestampSof", 99)
+    assert changed is not None
+    # One word for each of data (5) and pointers (1) that were moved.
+    assert len(changed) == len(data) + 8 * 6
+    event = read_event(changed)
+    found = event.roadCameraState
+    assert (event.logMonoTime, found.frameId, found.timestampSof, found.timestampEof) == (
+        5,
+        7,
+        99,
+        11,
+    )
+    assert (found.globalGain, found.frameType, bytes(found.image)) == (-3, 2, b"picture")
+    # Once more: now there is room.
+    again = write_field(changed, "roadCameraState", "timestampSof", 100)
+    assert again is not None
+    assert len(again) == len(changed)
+    assert read_event(again).roadCameraState.timestampSof == 100
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\0" * 8,
+        b"\0\0\0\0\1\0\0\0" + b"\0" * 8,
+        b"\0\0\0\0\1\0\0\0" + b"\xff" * 8,
+        b"\1\0\0\0\1\0\0\0\1\0\0\0" + b"\0" * 20,
+    ],
+)
+def test_what_cannot_be_followed_is_left_alone(data: bytes) -> None:
+    assert write_field(data, "roadCameraState", "timestampSof", 1) is None
+
+
+def test_damaged_messages_are_changed_or_left_alone(old_schema: Any) -> None:
+    old = old_schema.Event.new_message(logMonoTime=5)
+    old.init("roadCameraState").image = b"picture"
+    rng = random.Random(5)  # noqa: S311 - damage, no secret
+    for good in (_state().to_bytes(), old.to_bytes()):
+        for _ in range(4000):
+            data = bytearray(good)
+            for _ in range(rng.randint(1, 4)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            changed = write_field(bytes(data), "roadCameraState", "timestampSof", 77)
+            if changed is None:
+                continue
+            assert len(changed) % 8 == 0
+            try:
+                event = read_event(changed)
+                if str(event.which()) == "roadCameraState":
+                    assert event.roadCameraState.timestampSof == 77
+            except (MessageError, capnp.KjException, ValueError):
+                pass

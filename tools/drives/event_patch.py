@@ -1,0 +1,102 @@
+"""Writes one number into an Event as it was recorded, and leaves all other bytes alone.
+
+Works on the wire format: to copy a damaged message, as a builder would, ends the process, and what
+is newer than our schema must survive.
+
+Source: Cap'n Proto encoding, "Structs" and "Serialization over a stream".
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, NamedTuple
+
+from cereal.schema import log
+
+_POINTER: Final = struct.Struct("<iHH")
+# Where the root pointer of a message in one segment stands.
+_ROOT_BYTE: Final = 8
+_FORMATS: Final = {"uint64": "<Q", "uint32": "<I", "enum": "<H", "uint16": "<H"}
+
+
+class _Body(NamedTuple):
+    """A structure: where its pointer stands, where it begins, words of data, pointers."""
+
+    pointer: int
+    start: int
+    data_words: int
+    pointers: int
+
+    @property
+    def end(self) -> int:
+        return self.start + 8 * (self.data_words + self.pointers)
+
+
+def write_field(data: bytes, service: str, name: str, value: int) -> bytes | None:
+    """Return the Event with one field of its message changed.
+
+    A message of software that did not know the field yet becomes longer.
+
+    Args:
+        data: the framed Event.
+        service: the Event member that it holds, a structure.
+        name: a field of that with an integer or enumeration, whose default is 0.
+        value: what to write.
+
+    Returns:
+        None where the message lies in several segments or is damaged: nothing to be changed.
+    """
+    member = log.Event.schema.fields[service]
+    slot = member.schema.fields[name].proto.slot
+    form = _FORMATS[str(slot.type.which())]
+    size = struct.calcsize(form)
+    if int.from_bytes(data[:4], "little") or len(data) != 8 + 8 * int.from_bytes(
+        data[4:8], "little"
+    ):
+        return None
+    event = _structure(data, _ROOT_BYTE)
+    offset = int(member.proto.slot.offset)
+    if event is None or offset >= event.pointers:
+        return None
+    body = _structure(data, event.start + 8 * (event.data_words + offset))
+    if body is None:
+        return None
+    field_byte = int(slot.offset) * size
+    result = bytearray(data)
+    if field_byte + size > 8 * body.data_words:
+        body = _lengthen(result, body, (field_byte + size + 7) // 8)
+    struct.pack_into(form, result, body.start + field_byte, value)
+    return bytes(result)
+
+
+def _structure(data: bytes, pointer: int) -> _Body | None:
+    """Follow a pointer to a structure in the same segment."""
+    if pointer + 8 > len(data):
+        return None
+    low, data_words, pointers = _POINTER.unpack_from(data, pointer)
+    body = _Body(pointer, pointer + 8 + 8 * (low >> 2), data_words, pointers)
+    is_null = not low and not data_words and not pointers
+    if low & 3 or is_null or body.start < _ROOT_BYTE or body.end > len(data):
+        return None
+    return body
+
+
+def _lengthen(message: bytearray, body: _Body, data_words: int) -> _Body:
+    """Move a structure to the end of the message, with more words of data."""
+    moved = _Body(body.pointer, len(message), data_words, body.pointers)
+    message += message[body.start : body.start + 8 * body.data_words]
+    message += bytes(8 * (data_words - body.data_words))
+    old = body.start + 8 * body.data_words
+    new = moved.start + 8 * data_words
+    for at in range(0, 8 * body.pointers, 8):
+        word = bytes(message[old + at : old + at + 8])
+        low = int.from_bytes(word[:4], "little", signed=True)
+        # Structures and lists are pointed to by distance; far pointers and null are not.
+        if any(word) and low & 3 in (0, 1):
+            distance = (low >> 2) - (new - old) // 8
+            word = ((distance << 2 | low & 3) & 0xFFFFFFFF).to_bytes(4, "little") + word[4:]
+        message += word
+    distance = (moved.start - body.pointer - 8) // 8
+    _POINTER.pack_into(message, body.pointer, distance << 2, data_words, body.pointers)
+    struct.pack_into("<I", message, 4, (len(message) - 8) // 8)
+    return moved
