@@ -136,7 +136,7 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
         elif name == "carState":
             series.add_car(event)
     start_ns = (series.eof_ns or series.car_ns or array("q", [0]))[0]
-    arrays = {
+    arrays: dict[str, Floats] = {
         "times_s": (np.array(series.eof_ns, np.int64) - start_ns) * 1e-9,
         "execution_ms": np.array(series.execution_ms, np.float64),
         "drop_percent": np.array(series.drop_percent, np.float64),
