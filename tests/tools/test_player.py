@@ -118,6 +118,16 @@ def test_first_pass_is_the_recording_byte_by_byte() -> None:
     assert tape.values == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
+def test_stamps_of_now_begin_at_the_clock_and_agree() -> None:
+    _, tape, _ = play(MemoryDrive(count=4), now=True)
+    assert [(n, sof) for _, n, sof in tape.road()] == [
+        (FIRST_ID + i, CLOCK_NS + i * PERIOD_NS) for i in range(4)
+    ]
+    states = [read_event(data) for _, name, data in tape.sent if name == "roadCameraState"]
+    assert [e.roadCameraState.timestampSof for e in states] == [sof for _, _, sof in tape.road()]
+    assert [e.roadCameraState.frameId for e in states] == [FIRST_ID + i for i in range(4)]
+
+
 def test_start_and_limit() -> None:
     player, tape, _ = play(MemoryDrive(count=20), first=7, limit=3)
     assert [number for _, number, _ in tape.road()] == [FIRST_ID + i for i in (7, 8, 9)]
@@ -399,11 +409,10 @@ def test_frames_come_with_the_states_that_announce_them_extra_cameras_never_afte
         _message("wideRoadCameraState", 230),
     )
     moment = Moment(0, messages, {"wideRoad": _frame(150), "road": _frame(155)})
-    names = [
-        e.message.service if e.message else e.frame[0]
-        for e in events_of(moment)
-        if e.frame or e.message
-    ]
+    names = []
+    for event in events_of(moment):
+        names += [event.message.service] if event.message else []
+        names += [event.frame[0]] if event.frame else []
     assert names == [
         "carState",
         "wideRoad",

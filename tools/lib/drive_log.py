@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Sequence, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -136,14 +136,14 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
         elif name == "carState":
             series.add_car(event)
     start_ns = (series.eof_ns or series.car_ns or array("q", [0]))[0]
-    arrays = {
-        "times_s": (np.array(series.eof_ns, np.int64) - start_ns) * 1e-9,
+    arrays: dict[str, Floats] = {
+        "times_s": _seconds_after(start_ns, series.eof_ns),
         "execution_ms": np.array(series.execution_ms, np.float64),
         "drop_percent": np.array(series.drop_percent, np.float64),
         "plan_speed_mps": np.array(series.plan_speed_mps, np.float64),
         "curvature_1pm": np.array(series.curvature_1pm, np.float64),
         "acceleration_mps2": np.array(series.acceleration_mps2, np.float64),
-        "car_times_s": (np.array(series.car_ns, np.int64) - start_ns) * 1e-9,
+        "car_times_s": _seconds_after(start_ns, series.car_ns),
         "car_speed_mps": np.array(series.car_speed_mps, np.float64),
     }
     return DriveLog(
@@ -153,6 +153,10 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
         all_finite=finite and all(bool(np.isfinite(one).all()) for one in arrays.values()),
         **arrays,
     )
+
+
+def _seconds_after(start_ns: int, stamps_ns: Sequence[int]) -> Floats:
+    return np.asarray((np.array(stamps_ns, np.int64) - start_ns) * 1e-9, np.float64)
 
 
 def with_measured_times(
