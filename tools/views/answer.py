@@ -94,7 +94,7 @@ class Answer:
     @property
     def plan_on_road_m(self) -> Curve:
         """The plan one mounting height lower: where the wheels would go."""
-        return self.plan_m + np.array([0.0, 0.0, self.height_m])
+        return np.asarray(self.plan_m + np.array([0.0, 0.0, self.height_m]))
 
 
 @dataclass(slots=True)

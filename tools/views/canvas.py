@@ -5,6 +5,8 @@ Coordinates are pixels, u right, v down; the middle of the first pixel is (0.5, 
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,7 +61,7 @@ class Canvas:
 
     def line(self, points: Points, width: float, color: Color, opacity: float) -> None:
         """Draw straight pieces between points."""
-        for start, end in zip(points[:-1], points[1:], strict=True):
+        for start, end in itertools.pairwise(points):
             along = end - start
             length = float(np.hypot(*along))
             if not 0 < length < np.inf:

@@ -1,7 +1,7 @@
 """A bitmap font of 5 x 7 cells, drawn for this project: ASCII letters, digits, what units need.
 
-Each glyph is seven rows of five cells, as two hexadecimal digits a row; the highest of the five bits
-is the leftmost cell. Text is drawn enlarged, with one empty cell between characters.
+Each glyph is seven rows of five cells, as two hexadecimal digits a row; the highest of the five
+bits is the leftmost cell. Text is drawn enlarged, with one empty cell between characters.
 """
 
 from __future__ import annotations

@@ -78,7 +78,8 @@ def mcap_file(path: Path) -> Iterator[McapFile]:
     from mcap.writer import CompressionType, Writer
 
     with whole_file(path) as file:
-        writer = Writer(file, chunk_size=CHUNK_BYTES, compression=CompressionType.ZSTD)
+        # Its methods have no types of their own.
+        writer: Any = Writer(file, chunk_size=CHUNK_BYTES, compression=CompressionType.ZSTD)
         writer.start(profile="", library="modeld")
         yield McapFile(writer)
         writer.finish()

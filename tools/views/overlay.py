@@ -1,4 +1,4 @@
-"""One camera frame with the model's answer drawn over it, and a bar with what it says in numbers."""
+"""One camera frame with the model's answer drawn over it, and a bar with its numbers."""
 
 from __future__ import annotations
 
@@ -218,4 +218,4 @@ def _draw_marks(canvas: Canvas, facts: FrameFacts) -> None:
 
 def _scale(canvas: Canvas) -> int:
     """Return pixels of a font's cell: 2 for 960 columns, 4 for 1928."""
-    return max(1, round(canvas.width / 520))
+    return int(max(1, round(canvas.width / 520)))
