@@ -390,6 +390,22 @@ def test_a_blocked_service_is_not_sent() -> None:
     assert "roadCameraState" in tape.log
 
 
+def test_messages_go_to_the_service_of_their_member(tmp_path: Path) -> None:
+    bus = MemoryTransport()
+    outlet = BusOutlet(bus, "test-topic", {}, directory=tmp_path)
+    states = bus.subscriber("driverMonitoringState")
+    reserved = bus.subscriber("customReserved0")
+    outlet.send("driverMonitoringStateV2", b"state of 2026")
+    outlet.send("driverMonitoringState", b"state of 2025")
+    outlet.send("customReserved0", b"of a fork")
+    assert (states.receive(), states.receive()) == (b"state of 2026", b"state of 2025")
+    assert reserved.receive() == b"of a fork"
+    outlet.close()
+    blocked = ServiceFilter(block=frozenset({"driverMonitoringState"}))
+    assert not blocked.passes("driverMonitoringStateV2")
+    assert ServiceFilter(allow=blocked.block).passes("driverMonitoringStateV2")
+
+
 # --- events and stamps ------------------------------------------------------------------------
 
 
