@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.regress_workers import answer, be_slow, die_always, die_once
+from tests.tools.regress_workers import answer, be_interrupted, be_slow, die_always, die_once
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.regress.job import Job, JobResult
@@ -65,6 +65,15 @@ def test_a_drive_that_always_kills_its_process_fails_and_the_others_do_not(tmp_p
     assert "ended by SIGKILL, 2 times" in results[0].error
     assert results[0].exit_code == 1
     assert sorted(_ran(tmp_path)) == ["a", "b"]
+
+
+def test_workers_leave_ctrl_c_to_the_process_that_started_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = run_jobs(_jobs(tmp_path, "a", "b"), 2, run=be_interrupted)
+    assert [result.error for result in results] == ["", ""]
+    assert sorted(_ran(tmp_path)) == ["a", "b"]
+    assert not caplog.text  # nobody died and was replaced
 
 
 def test_kept_results_are_taken_up_and_damaged_ones_made_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -137,13 +137,13 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
             series.add_car(event)
     start_ns = (series.eof_ns or series.car_ns or array("q", [0]))[0]
     arrays: dict[str, Floats] = {
-        "times_s": _seconds_after(start_ns, series.eof_ns),
+        "times_s": _seconds(series.eof_ns, start_ns),
         "execution_ms": np.array(series.execution_ms, np.float64),
         "drop_percent": np.array(series.drop_percent, np.float64),
         "plan_speed_mps": np.array(series.plan_speed_mps, np.float64),
         "curvature_1pm": np.array(series.curvature_1pm, np.float64),
         "acceleration_mps2": np.array(series.acceleration_mps2, np.float64),
-        "car_times_s": _seconds_after(start_ns, series.car_ns),
+        "car_times_s": _seconds(series.car_ns, start_ns),
         "car_speed_mps": np.array(series.car_speed_mps, np.float64),
     }
     return DriveLog(
@@ -153,10 +153,6 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
         all_finite=finite and all(bool(np.isfinite(one).all()) for one in arrays.values()),
         **arrays,
     )
-
-
-def _seconds_after(start_ns: int, stamps_ns: Sequence[int]) -> Floats:
-    return np.asarray((np.array(stamps_ns, np.int64) - start_ns) * 1e-9, np.float64)
 
 
 def with_measured_times(
@@ -172,6 +168,11 @@ def with_measured_times(
     times = dict(zip(frame_ids.tolist(), execution_s.tolist(), strict=True))
     measured = [1e3 * times.get(frame_id, np.nan) for frame_id in drive.frame_ids.tolist()]
     return replace(drive, execution_ms=np.array(measured, np.float64))
+
+
+def _seconds(stamps_ns: array[int], start_ns: int) -> Floats:
+    elapsed_ns = np.array(stamps_ns, np.int64) - start_ns
+    return elapsed_ns.astype(np.float64) * np.float64(1e-9)
 
 
 def _curves(model: Any) -> Curves:

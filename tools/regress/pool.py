@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -209,7 +209,9 @@ def _start(run: RunJob, threads: int | None) -> _Worker:
         target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
     )
     # Ctrl-C reaches every process of the terminal, and this one decides: a worker inherits that it
-    # does not hear of it, from its first instruction on.
+    # does not hear of it, from its first instruction on. The tracker of multiprocessing is started
+    # with the first process otherwise, and unblocks the signal.
+    resource_tracker.ensure_running()
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process.start()
