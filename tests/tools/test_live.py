@@ -104,6 +104,18 @@ def test_log_thread_keeps_order_and_stamps_anew(tmp_path: Path) -> None:
     ]
 
 
+def test_log_thread_stamps_what_is_damaged_inside(tmp_path: Path) -> None:
+    # A builder's copy of it would end this process: its list points nowhere.
+    event = new_event("roadCameraState", mono_time_ns=10)
+    event.roadCameraState.transform, event.roadCameraState.image = [1.0] * 9, b"abcdefgh"
+    damaged = bytearray(event.to_bytes())
+    damaged[151] = 121
+    path = tmp_path / "live.rlog"
+    with LogThread(path) as log:
+        log.write(bytes(damaged), 20)
+    assert [e.logMonoTime for e in read_log(path)] == [20]
+
+
 def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "live.rlog"
     path.write_bytes(b"older")

@@ -17,12 +17,12 @@ import pytest
 
 from cereal.frames import Frame, nv12_format
 from cereal.log_reader import read_log, read_log_bytes
-from cereal.schema import read_event
+from cereal.schema import new_event, read_event
 from modeld.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
-from tests.tools.synthetic_drive import SyntheticDrive, brightness
+from tests.tools.synthetic_drive import START_NS, SyntheticDrive, brightness
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.drives.drive import KEPT_MOMENTS, Moment
+from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.playback.ahead import DEPTH, ahead
@@ -105,6 +105,22 @@ def test_messages_up_to_the_camera_state_are_seen_by_the_frame(model: LoadedMode
     session.close()
     model.program.reset()
     assert seen == [12.0] * 3
+
+
+def test_driver_monitoring_of_either_generation_reaches_the_daemon(model: LoadedModel) -> None:
+    drive = SyntheticDrive(count=1)
+    session = PlaybackSession(PlaybackOptions().config, model.program, drive.info, lambda _: None)
+    seen = []
+    for member in ("driverMonitoringState", "driverMonitoringStateV2"):
+        for is_rhd in (True, False):
+            event = new_event(member, mono_time_ns=START_NS, valid=True)
+            getattr(event, member).isRHD = is_rhd
+            message = Message(member, START_NS, event.to_bytes())
+            session.step(Moment(0, (message,), {}))
+            session.daemon._messages.update(0)
+            seen.append(session.daemon._messages["driverMonitoringState"].isRHD)
+    session.close()
+    assert seen == [True, False, True, False]
 
 
 def test_car_is_that_of_the_drive() -> None:

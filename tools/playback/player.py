@@ -8,6 +8,7 @@ daemon drop some that no camera dropped. Pauses, seeks and loops: docs/adr/0067-
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -21,6 +22,8 @@ from tools.playback.player_events import Event, events_of, main_stream
 from tools.playback.player_outlet import Outlet, ServiceFilter
 from tools.playback.player_stamps import Continuation, Offset, moved
 from tools.playback.player_timeline import Timeline
+
+logger = logging.getLogger(__name__)
 
 NS_PER_S: Final = 1_000_000_000
 MIN_SPEED: Final = 0.1
@@ -316,6 +319,9 @@ class Player:
         if not self._options.services.passes(service):
             return
         data = moved(message, self._stamps.offset)
+        if data is None:
+            logger.warning("left out a damaged %s at %d ns", service, message.mono_time_ns)
+            return
         self._outlet.send(service, data)
         counts = self.counts.messages
         counts[service] = counts.get(service, 0) + 1
