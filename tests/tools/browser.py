@@ -96,8 +96,10 @@ class Browser:
 
     def picture(self) -> NDArray[np.uint8]:
         """Return the whole page as (h, w, 3) uint8."""
-        with av.open(io.BytesIO(self.png())) as container:
-            return next(container.decode(video=0)).to_ndarray(format="rgb24")
+        container: Any = av.open(io.BytesIO(self.png()))
+        with container:
+            picture: NDArray[np.uint8] = next(container.decode(video=0)).to_ndarray(format="rgb24")
+        return picture
 
     def png(self) -> bytes:
         """Return the whole page as PNG."""

@@ -37,7 +37,7 @@ from tools.views.mcap_file import mcap_file
 from tools.views.message_schema import as_object, message_schema
 
 START_NS = 7_000_000_000
-SCALARS = {"boolean": bool, "string": str, "integer": int, "number": (int, float)}
+SCALARS: dict[str, Any] = {"boolean": bool, "string": str, "integer": int, "number": (int, float)}
 
 
 def events() -> list[bytes]:
@@ -362,7 +362,8 @@ def test_pictures_come_with_their_frames(tmp_path: Path) -> None:
         check(schema, content)
         assert content["format"] == "jpeg"
         jpeg = base64.b64decode(content["data"])
-        with av.open(io.BytesIO(jpeg)) as container:
+        container: Any = av.open(io.BytesIO(jpeg))
+        with container:
             picture = next(container.decode(video=0)).to_ndarray(format="gray")
         assert picture.shape == (128, 192)
         # Limited to full range: (Y - 16) 255 / 219.

@@ -84,9 +84,12 @@ class Canvas:
     ) -> None:
         height, width = cover.shape
         area = self.rgb[top : top + height, left : left + width]
-        alpha = (opacity * cover)[:, :, None]
-        mixed = area + (np.array(color, np.float32) - area) * alpha
-        np.copyto(area, np.clip(mixed + 0.5, 0, 255), casting="unsafe")
+        # Of the box around a thin line nearly nothing is covered.
+        covered = np.nonzero(cover)
+        alpha = np.float32(opacity) * cover[covered][:, None]
+        pixels = area[covered].astype(np.float32)
+        pixels += (np.array(color, np.float32) - pixels) * alpha
+        area[covered] = (pixels + np.float32(0.5)).astype(np.uint8)
 
 
 BoxStyle = tuple[Color, float]
@@ -104,27 +107,34 @@ def _coverage(points: Points, height: int, width: int) -> NDArray[np.float32]:
     and the second, the third and the fourth, ... is inside. Ends within a pixel count by their
     share: a span adds its slope at both ends, and a running sum along the line fills it.
     """
-    lines = (np.arange(height * LINES_PER_ROW) + 0.5) / LINES_PER_ROW
+    line, u = _crossings(points, height)
+    # Each line is crossed an even number of times, so that signs alternate over all of them.
+    order = np.lexsort((u, line))
+    row, at = line[order] // LINES_PER_ROW, np.clip(u[order], 0.0, float(width))
+    sign = 1.0 - 2.0 * (np.arange(len(at)) % 2)
+    pixel = at.astype(np.intp)
+    part = at - pixel
+    stride = width + 2
+    first = row * stride + pixel
+    steps = np.bincount(first, sign * (1.0 - part), height * stride)
+    steps += np.bincount(first + 1, sign * part, height * stride)
+    cover = np.cumsum(steps.reshape(height, stride)[:, :width], axis=1, dtype=np.float32)
+    return np.asarray(np.clip(cover * np.float32(1 / LINES_PER_ROW), 0.0, 1.0))
+
+
+def _crossings(points: Points, height: int) -> tuple[NDArray[np.intp], Points]:
+    """Return line and place of each crossing of the outline with a line; (n,) both."""
     start, end = points, np.roll(points, -1, axis=0)
-    rise = end[:, 1] - start[:, 1]
-    slanted = np.abs(rise) > 1e-9
-    start, end, rise = start[slanted], end[slanted], rise[slanted]
-    low, high = np.minimum(start[:, 1], end[:, 1]), np.maximum(start[:, 1], end[:, 1])
-    crosses = (lines[:, None] >= low) & (lines[:, None] < high)
-    share = (lines[:, None] - start[:, 1]) / rise
-    # What does not cross sorts behind all that does.
-    u = np.where(crosses, start[:, 0] + share * (end[:, 0] - start[:, 0]), np.inf)
-    deepest = int(crosses.sum(axis=1).max(initial=0))
-    u = np.sort(u, axis=1)[:, :deepest]
-    steps = np.zeros((height, width + 2), np.float64)
-    row = np.repeat(np.arange(height), LINES_PER_ROW)
-    for column in range(deepest):
-        sign = 1.0 if column % 2 == 0 else -1.0
-        inside = np.isfinite(u[:, column])
-        at = np.clip(u[inside, column], 0.0, float(width))
-        pixel = at.astype(np.intp)
-        part = at - pixel
-        np.add.at(steps, (row[inside], pixel), sign * (1.0 - part))
-        np.add.at(steps, (row[inside], pixel + 1), sign * part)
-    cover = np.cumsum(steps, axis=1)[:, :width] / LINES_PER_ROW
-    return np.clip(cover, 0.0, 1.0).astype(np.float32)
+    # In lines; line i lies at i + 0.5.
+    low = np.minimum(start[:, 1], end[:, 1]) * LINES_PER_ROW
+    high = np.maximum(start[:, 1], end[:, 1]) * LINES_PER_ROW
+    last_line = float(height * LINES_PER_ROW)
+    first = np.clip(np.ceil(low - 0.5), 0.0, last_line).astype(np.intp)
+    behind = np.clip(np.ceil(high - 0.5), 0.0, last_line).astype(np.intp)
+    counts = np.maximum(behind - first, 0)
+    edge = np.repeat(np.arange(len(points)), counts)
+    offset = np.arange(len(edge)) - np.repeat(np.cumsum(counts) - counts, counts)
+    line = first[edge] + offset
+    rise = (end[edge, 1] - start[edge, 1]) * LINES_PER_ROW
+    share = (line + 0.5 - start[edge, 1] * LINES_PER_ROW) / rise
+    return line, start[edge, 0] + share * (end[edge, 0] - start[edge, 0])
