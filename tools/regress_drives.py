@@ -35,7 +35,7 @@ from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.job import Job, JobResult
-from tools.regress.page import write_page
+from tools.regress.page import write_report
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
 from tools.regress.reference import ReferenceStore
 from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
@@ -113,7 +113,7 @@ def run(args: argparse.Namespace) -> int:
     with work_directory(args.work) as work:
         verdict = regress(plan, run_jobs_there, work, _progress(args))
         if args.report:
-            write_page(args.report, plan, verdict)
+            write_report(args.report, plan, verdict)
     if args.json:
         print_json({**verdict.to_json(), "report": str(args.report) if args.report else None})
     else:
