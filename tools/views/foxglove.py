@@ -34,6 +34,7 @@ LEAD = (0.98, 0.75, 0.14)
 
 Json = dict[str, Any]
 
+_NO_TURN: Final[Json] = {"x": 0.0, "y": 0.0, "z": 0.0, "w": 1.0}
 _NUMBER: Json = {"type": "number"}
 _INTEGER: Json = {"type": "integer"}
 _TEXT: Json = {"type": "string"}
@@ -124,7 +125,7 @@ def transforms(answer: Answer) -> list[Json]:
             "parent_frame_id": "road",
             "child_frame_id": "calib",
             "translation": {**still, "z": answer.height_m},
-            "rotation": _rotation(np.eye(3)),
+            "rotation": _NO_TURN,
         },
         {
             "timestamp": stamp,
@@ -156,7 +157,7 @@ def scene(answer: Answer) -> Json:
                     "y": -lead.y_m,
                     "z": 0.5 * CAR_M[2] - answer.height_m,
                 },
-                "orientation": _rotation(np.eye(3)),
+                "orientation": _NO_TURN,
             },
             "size": dict(zip("xyz", CAR_M, strict=True)),
             "color": _color(LEAD, lead.probability),
@@ -241,7 +242,7 @@ def _line(curve_m: Curve, thickness_m: float, color: tuple[float, ...], alpha: f
         "type": 0,  # LINE_STRIP
         "pose": {
             "position": {"x": 0.0, "y": 0.0, "z": 0.0},
-            "orientation": _rotation(np.eye(3)),
+            "orientation": _NO_TURN,
         },
         "thickness": thickness_m,
         "scale_invariant": False,
