@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from onnx import ModelProto, numpy_helper
 
 import tools.regress_drives
 import tools.render.world
@@ -90,7 +89,7 @@ class Planted:
                 "regress",
                 *("--model", str(model or self.model), "--drives", str(self.drive)),
                 *("--reference", str(self.references)),
-                *(("--no-timing",) if "--baseline" not in more else ()),
+                "--no-timing",
                 *more,
             ]
         )
@@ -148,11 +147,11 @@ def remove(planted: Planted) -> None:
     shutil.rmtree(planted.directory, ignore_errors=True)
 
 
-def add_to_weight(model: ModelProto, node: str, amount: float, index: int = 7) -> str:
-    """Add to one value of the weight of a node; return the weight's name."""
-    (found,) = [n for n in model.graph.node if n.name == node]
-    (tensor,) = [t for t in model.graph.initializer if t.name == found.input[1]]
-    values: Any = numpy_helper.to_array(tensor).copy()
+def add_to_weight(model: OnnxModel, node: str, amount: float, index: int = 7) -> None:
+    """Add to one value of the weight of a node, after the file was read and its digest taken."""
+    (found,) = [n for n in model.proto.graph.node if n.name == node]
+    name = found.input[1]
+    assert isinstance(model.constants, dict)
+    values: Any = np.array(model.constants[name])
     values.reshape(-1)[index] += np.float32(amount)
-    tensor.CopyFrom(numpy_helper.from_array(values, tensor.name))
-    return str(tensor.name)
+    model.constants[name] = values
