@@ -91,9 +91,9 @@ def run(args: argparse.Namespace) -> int:
         if args.mcap:
             figures["mcap"] = _mcap(args, on_event)
         if args.video:
-            figures["video"] = _video(args)
+            figures["video"] = _video(args, on_event)
         if args.rerun:
-            figures["rerun"] = _rerun(args)
+            figures["rerun"] = _rerun(args, on_event)
     if args.json:
         print_json(figures)
     elif not args.quiet:
@@ -123,24 +123,30 @@ def _mcap(args: argparse.Namespace, on_event: Callable[[], None]) -> dict[str, A
     }
 
 
-def _video(args: argparse.Namespace) -> dict[str, Any]:
+def _video(args: argparse.Namespace, on_frame: Callable[[], None]) -> dict[str, Any]:
     from tools.views.overlay_video import write_overlay_video
+    from tools.views.pass_over import Written
 
     drive = open_drive(args.drive, drive_options(args))
+    written = Written(args.video, on_frame=on_frame)
     try:
-        return write_overlay_video(drive, args.log, args.video).as_json()
+        write_overlay_video(drive, args.log, written)
     finally:
         drive.close()
+    return written.as_json()
 
 
-def _rerun(args: argparse.Namespace) -> dict[str, Any]:
+def _rerun(args: argparse.Namespace, on_frame: Callable[[], None]) -> dict[str, Any]:
+    from tools.views.pass_over import Written
     from tools.views.rerun_file import write_rerun
 
     drive = open_drive(args.drive, drive_options(args))
+    written = Written(args.rerun, on_frame=on_frame)
     try:
-        return write_rerun(drive, args.log, args.rerun).as_json()
+        write_rerun(drive, args.log, written)
     finally:
         drive.close()
+    return written.as_json()
 
 
 def _describe(figures: dict[str, Any]) -> str:
@@ -155,11 +161,11 @@ def _describe(figures: dict[str, Any]) -> str:
 
 @contextmanager
 def _progress(args: argparse.Namespace) -> Iterator[Callable[[], None]]:
-    """Count events on a terminal; how many there are is not known before the end."""
+    """Count events and frames on a terminal; how many come is not known before the end."""
     if args.no_progress or args.quiet or not sys.stderr.isatty():
         yield lambda: None
         return
     from tqdm import tqdm
 
-    with tqdm(unit="event", file=sys.stderr) as bar:
+    with tqdm(unit=" events and frames", file=sys.stderr) as bar:
         yield bar.update

@@ -57,6 +57,7 @@ from tools.playback.progress import progress
 from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import PlaybackOptions, run_drive
 from tools.playback.set_report import write_set_report
+from tools.views.pass_over import Written
 
 EXIT_BAD_INPUT = 4
 LOG_SUFFIXES = (".zst", ".bz2", ".rlog", ".qlog")
@@ -174,14 +175,19 @@ def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> i
 
 def _write_views(args: argparse.Namespace, drive: Drive) -> None:
     """Go over the drive again, with the log that was made of it."""
+    writers = []
     if args.video:
         from tools.views.overlay_video import write_overlay_video
 
-        write_overlay_video(drive, args.output, args.video, args.limit)
+        writers.append((args.video, write_overlay_video))
     if args.rerun:
         from tools.views.rerun_file import write_rerun
 
-        write_rerun(drive, args.output, args.rerun, args.limit)
+        writers.append((args.rerun, write_rerun))
+    shows = bool(writers) and not (args.no_progress or args.quiet)
+    for path, write in writers:
+        with progress([drive.info], models=1, limit=args.limit, show=shows) as bar:
+            write(drive, args.output, Written(path, on_frame=bar.tick), args.limit)
 
 
 def _make_report(result: DriveResult, model: LoadedModel) -> Report:

@@ -248,7 +248,8 @@ def made_log(path: Path, frame_ids: list[int], *more: tuple[int, Any]) -> Path:
 def test_one_picture_a_frame_and_gaps_stay_gaps(tmp_path: Path) -> None:
     drive = SyntheticDrive(count=9, size=(320, 192), missing=frozenset({(3, "road"), (4, "road")}))
     log = made_log(tmp_path / "log.rlog", [1, 2, 5, 7])
-    written = write_overlay_video(drive, log, tmp_path / "out.mp4")
+    written = Written(tmp_path / "out.mp4")
+    write_overlay_video(drive, log, written)
     # Behind the last answer the replay may have been stopped.
     assert (written.frames, written.answered) == (6, 4)
     pictures = decode(tmp_path / "out.mp4")
@@ -291,13 +292,27 @@ def test_facts_of_a_frame(tmp_path: Path) -> None:
 def test_the_log_of_another_drive_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     log = made_log(tmp_path / "log.rlog", [100, 101])
     with pytest.raises(DriveError, match="name the drive that the log was made from"):
-        write_overlay_video(SyntheticDrive(count=5), log, tmp_path / "out.mp4")
+        write_overlay_video(SyntheticDrive(count=5), log, Written(tmp_path / "out.mp4"))
     damaged = SyntheticDrive(count=5, damaged_at=3)
     log = made_log(tmp_path / "log.rlog", [0, 1, 2, 3, 4])
     with pytest.raises(DriveError, match="expected 5 frames, found 3"):
-        write_overlay_video(damaged, log, tmp_path / "out.mp4")
+        write_overlay_video(damaged, log, Written(tmp_path / "out.mp4"))
     assert [path.name for path in tmp_path.iterdir()] == ["log.rlog"]
     assert damaged.opened == [1, 1]
+
+
+def test_an_interrupt_leaves_nothing_and_nothing_decodes_on(tmp_path: Path) -> None:
+    def interrupt() -> None:
+        if written.frames == 3:
+            raise KeyboardInterrupt
+
+    log = made_log(tmp_path / "log.rlog", list(range(40)))
+    written = Written(tmp_path / "out.mp4", on_frame=interrupt)
+    drive = SyntheticDrive(count=40)
+    with pytest.raises(KeyboardInterrupt):
+        write_overlay_video(drive, log, written)
+    assert drive.opened == [1, 1]
+    assert [path.name for path in tmp_path.iterdir()] == ["log.rlog"]
 
 
 @pytest.mark.opencl

@@ -15,6 +15,7 @@ from tests.tools.synthetic_drive import SyntheticDrive
 from tests.tools.test_overlay_video import made_log
 from tools.cli import main
 from tools.errors import DriveError
+from tools.views.pass_over import Written
 from tools.views.rerun_file import write_rerun
 
 needs_rerun = pytest.mark.skipif(
@@ -48,7 +49,8 @@ def test_frames_curves_and_numbers_are_recorded(tmp_path: Path) -> None:
     drive = SyntheticDrive(count=6, size=(320, 192))
     log = made_log(tmp_path / "log.rlog", [0, 1, 3, 4])
     out = tmp_path / "out.rrd"
-    written = write_rerun(drive, log, out)
+    written = Written(out)
+    write_rerun(drive, log, written)
     assert (written.frames, written.answered) == (5, 4)
     rows: Counter[str] = Counter()
     for chunk in chunks(out):
@@ -72,7 +74,7 @@ def test_frames_curves_and_numbers_are_recorded(tmp_path: Path) -> None:
 def test_nothing_is_left_where_the_drive_is_damaged(tmp_path: Path) -> None:
     log = made_log(tmp_path / "log.rlog", [0, 1, 2, 3])
     with pytest.raises(DriveError, match="expected 4 frames, found 2"):
-        write_rerun(SyntheticDrive(count=4, damaged_at=2), log, tmp_path / "out.rrd")
+        write_rerun(SyntheticDrive(count=4, damaged_at=2), log, Written(tmp_path / "out.rrd"))
     assert [path.name for path in tmp_path.iterdir()] == ["log.rlog"]
 
 

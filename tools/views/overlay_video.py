@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +20,9 @@ from tools.views.pass_over import Written, pass_over
 QUALITY = {"crf": "23", "preset": "veryfast"}
 
 
-def write_overlay_video(drive: Drive, log: Path, output: Path, limit: int | None = None) -> Written:
+def write_overlay_video(
+    drive: Drive, log: Path, written: Written, limit: int | None = None
+) -> None:
     """Write the overlay video of a drive; the file appears in full or not at all.
 
     A frame that is missing in the drive is shown as its predecessor for that long.
@@ -27,18 +30,22 @@ def write_overlay_video(drive: Drive, log: Path, output: Path, limit: int | None
     Args:
         drive: an open drive.
         log: what a daemon said of it.
-        output: MP4 file.
+        written: names the MP4 file, and gets the counts.
         limit: stop after this many frames.
 
     Raises:
         ToolError: the drive or the log cannot be read, or the file cannot be written.
     """
-    written = Written(output)
+    output = written.file
     camera = main_camera(drive.info)
     layout = drive.info.formats[main_stream(drive)]
     try:
-        with whole_file(output) as file, _Encoder(file, layout, drive.info.rate_hz) as encoder:
-            for frame, facts in pass_over(drive, log, written, limit):
+        with (
+            whole_file(output) as file,
+            _Encoder(file, layout, drive.info.rate_hz) as encoder,
+            closing(pass_over(drive, log, written, limit)) as frames,
+        ):
+            for frame, facts in frames:
                 rgb = rgb_of(frame)
                 draw_overlay(rgb, camera, facts)
                 encoder.add(rgb, 1 + facts.missing)
@@ -47,7 +54,6 @@ def write_overlay_video(drive: Drive, log: Path, output: Path, limit: int | None
             f"{output}: cannot be written ({error.strerror or error}); free some disk space or "
             "name another file"
         ) from error
-    return written
 
 
 class _Encoder:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,11 +29,19 @@ class Written:
         file: that was written.
         frames: of the drive.
         answered: those that have an answer.
+        on_frame: called after each frame.
     """
 
     file: Path
     frames: int = 0
     answered: int = 0
+    on_frame: Callable[[], None] = lambda: None
+
+    def count(self, *, answered: bool) -> None:
+        """Count a frame."""
+        self.frames += 1
+        self.answered += answered
+        self.on_frame()
 
     def as_json(self) -> dict[str, Any]:
         """Return it for ``--json``."""
@@ -42,11 +50,11 @@ class Written:
 
 def pass_over(
     drive: Drive, log: Path, written: Written, limit: int | None = None
-) -> Iterator[tuple[Frame, FrameFacts]]:
+) -> Generator[tuple[Frame, FrameFacts], None, None]:
     """Yield each frame of the main camera with what is known of it; counts them in `written`.
 
-    A frame is valid until the next one is asked for. Frames behind the log's last answer are left
-    out: a replay may have been stopped there.
+    A frame is valid until the next one is asked for; close the iterator before the drive. Frames
+    behind the log's last answer are left out: a replay may have been stopped there.
 
     Args:
         drive: an open drive.
@@ -67,8 +75,7 @@ def pass_over(
             for frame in frames.until(answer.frame_id):
                 is_answered = frame.frame_id == answer.frame_id
                 yield frame, tally.of(frame, answer if is_answered else None)
-                written.frames += 1
-                written.answered += is_answered
+                written.count(answered=is_answered)
                 if written.frames == limit:
                     return
         if not written.answered:

@@ -8,6 +8,7 @@ Timelines: ``frame`` (frame id) and ``drive`` (seconds since the first frame).
 from __future__ import annotations
 
 import tempfile
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -29,20 +30,20 @@ from tools.views.pass_over import Written, pass_over
 COPY_BYTES = 1 << 20
 
 
-def write_rerun(drive: Drive, log: Path, output: Path, limit: int | None = None) -> Written:
+def write_rerun(drive: Drive, log: Path, written: Written, limit: int | None = None) -> None:
     """Write a recording; the file appears in full or not at all.
 
     Args:
         drive: an open drive.
         log: what a daemon said of it.
-        output: .rrd file.
+        written: names the .rrd file, and gets the counts.
         limit: stop after this many frames.
 
     Raises:
         ModuleNotFoundError: the extra ``rerun`` is not installed.
         ToolError: the drive or the log cannot be read, or the file cannot be written.
     """
-    written = Written(output)
+    output = written.file
     try:
         # rerun opens the file itself; whole_file gives it its name when it is whole.
         with whole_file(output) as file:
@@ -53,22 +54,25 @@ def write_rerun(drive: Drive, log: Path, output: Path, limit: int | None = None)
                 with draft.open("rb") as source:
                     while piece := source.read(COPY_BYTES):
                         file.write(piece)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:
+        # rerun says RuntimeError where its own thread could not write.
+        reason = getattr(error, "strerror", None) or error
         raise UsageError(
-            f"{output}: cannot be written ({error.strerror or error}); free some disk space or "
-            "name another file"
+            f"{output}: cannot be written ({reason}); free some disk space or name another file"
         ) from error
-    return written
 
 
 def _record(drive: Drive, log: Path, draft: Path, written: Written, limit: int | None) -> None:
     import rerun
 
     # The identity of the drive: the same input gives the same recording id.
-    with rerun.RecordingStream("modeld", recording_id=drive.info.identity) as stream:
+    with (
+        rerun.RecordingStream("modeld", recording_id=drive.info.identity) as stream,
+        closing(pass_over(drive, log, written, limit)) as frames,
+    ):
         stream.save(str(draft))
         recorder = _Recorder(rerun, stream, main_camera(drive.info))
-        for frame, facts in pass_over(drive, log, written, limit):
+        for frame, facts in frames:
             recorder.add(frame, facts)
         stream.flush()
 
