@@ -18,6 +18,7 @@ again; --fresh does them again. A drive that cannot be read does not stop the ot
 Example:
   modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --report out.html
   modeld replay drives/2023-07-27--13-01-19--5 drive.mp4 --model old.pkl new.pkl -o out
+  modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --video out.mp4
   modeld replay drive.mp4 --model driving.pkl --live -o live.rlog.zst
 """
 
