@@ -5,8 +5,8 @@ them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdom
 driverStateV2) is left out, unless --allow names it; initData and carParams are always sent, the
 latter once a second, so that a daemon finds its car whenever it starts. Silences over 1 s are
 skipped. Stamps and frame ids are those of the recording; after a seek, and when a loop begins
-again, they go on as if the drive continued, so no daemon counts dropped frames. A daemon that has
-seen later stamps, of another drive, takes up to 60 frames to pair cameras again: --now avoids it.
+again, they go on as if the drive continued, so no daemon counts dropped frames. With --now they
+begin at the present.
 
 On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGTERM ends it too
 (exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.

@@ -424,6 +424,39 @@ def test_log_thread_raises_what_the_log_raised_and_never_waits_for_it() -> None:
 # --- memory ---------------------------------------------------------------------------------------
 
 
+_INTERRUPTED = """
+import itertools, random, signal, sys, threading
+from tools.drives.drive import Moment
+from tools.playback.ahead import ahead
+from tools.playback.log_thread import LogThread
+
+class Drive:
+    def moments(self, first=0):
+        return (Moment(index, (), {}) for index in itertools.count(first))
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+rng = random.Random(1)
+for _ in range(int(sys.argv[1])):
+    try:
+        with LogThread(lambda data: None) as log, ahead(Drive()) as moments:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.5e-3, 2.5e-3))
+            for moment in moments:
+                log.record(b"event")
+                log.flush()
+    except KeyboardInterrupt:
+        pass
+assert threading.active_count() == 1
+"""
+
+
+@pytest.mark.alone
+def test_interrupts_at_any_moment_leave_no_thread_waiting() -> None:
+    subprocess.run([sys.executable, "-c", _INTERRUPTED, "1500"], check=True, timeout=90)
+
+
 def test_memory_does_not_grow_with_the_drive(tmp_path: Path, tiny_model: Path) -> None:
     code = (
         "import sys\n"
