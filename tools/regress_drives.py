@@ -22,14 +22,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from cereal.errors import CerealError
+from modeld.errors import ModeldError
 from runtime.artifact import Artifact
 from runtime.device import choose_device
+from runtime.errors import RuntimeFault
 from runtime.quantities import count_text
+from scheduler.errors import SchedulerError
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
 from tools.drives.arguments import add_drive_arguments, drive_options
-from tools.errors import UsageError
+from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
@@ -147,7 +152,7 @@ def run(args: argparse.Namespace) -> int:
             write_report(args.report, plan, verdict)
     explanations = _explain(args, plan, verdict) if args.explain else []
     if args.json:
-        report = {"report": str(args.report) if args.report else None}
+        report: dict[str, Any] = {"report": str(args.report) if args.report else None}
         if args.explain:
             report |= {"explanations": [one.to_json() for one in explanations]}
         print_json({**verdict.to_json(), **report})
@@ -161,7 +166,14 @@ def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[
     onnx = None if args.onnx is None else (args.onnx[0], args.onnx[1])
     held = Beliefs(plan.model, plan.device, plan.baseline, onnx)
     changed = [drive for drive in verdict.drives if drive.status == "changed"]
-    return [explain(drive, plan.options, held) for drive in changed[:EXPLAINED_DRIVES]]
+    found = []
+    for drive in changed[:EXPLAINED_DRIVES]:
+        try:
+            found.append(explain(drive, plan.options, held))
+        except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
+            # The verdict stands, whatever keeps it from being explained.
+            found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))
+    return found
 
 
 def _bisect(args: argparse.Namespace) -> int:
@@ -207,7 +219,9 @@ def _check_arguments(args: argparse.Namespace) -> None:
         parse_address(args.cluster)
         if args.jobs is not None:
             raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
-    check_outputs({"--report": args.report}, [args.model, args.baseline, args.telemetry])
+    check_outputs(
+        {"--report": args.report}, [args.model, args.baseline, args.telemetry, *(args.onnx or ())]
+    )
 
 
 def _make_plan(args: argparse.Namespace) -> Plan:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -10,16 +12,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-import modeld.daemon
 from modeld.confidence import ConfidenceFilter
 from modeld.daemon import Daemon
 from modeld.driving_model import DrivingModel, ModelInputs
-from modeld.inputs import DesirePulse
+from modeld.fill_message import fill_model_v2
+from modeld.inputs import DesirePulse, read_bus_inputs
 from tests.tools.planted import EDGE_FRAME, FRAMES, Planted
 from tools.drives.drive import Moment
-from tools.playback import run_drive
+from tools.playback.ahead import ahead
 
 pytestmark = pytest.mark.opencl
+
+# How often an unchanged build has to pass; 20 times in a row were seen to, with the timing gate.
+REPEATS = 2
 
 
 def said(planted: Planted, capsys: pytest.CaptureFixture[str]) -> str:
@@ -29,10 +34,17 @@ def said(planted: Planted, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_the_clean_build_passes(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
-    capsys.readouterr()
-    assert planted.regress() == 0
-    assert f"{FRAMES - 1} frames, identical" in capsys.readouterr().out
+def test_the_clean_build_passes_while_another_process_loads_a_core(
+    planted: Planted, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+        try:
+            for _ in range(REPEATS):
+                capsys.readouterr()
+                assert planted.regress() == 0
+                assert f"{FRAMES - 1} frames, identical" in capsys.readouterr().out
+        finally:
+            busy.kill()
 
 
 def test_swapped_transforms(
@@ -84,7 +96,7 @@ def test_a_desire_that_is_not_a_pulse(
 def test_a_dropped_frame(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ahead, lost = run_drive.ahead, 15
+    lost = 15
 
     class Losing:
         def __init__(self, drive: Any) -> None:
@@ -99,7 +111,7 @@ def test_a_dropped_frame(
         def __exit__(self, *error: Any) -> Any:
             return self._ahead.__exit__(*error)
 
-    monkeypatch.setattr(run_drive, "ahead", Losing)
+    monkeypatch.setattr("tools.playback.run_drive.ahead", Losing)
     text = said(planted, capsys)
     assert f"frame {lost} was taken, and is not" in text
     assert f"frame {lost + 1}: frames counted as missing before it: 0 before, 1 now" in text
@@ -109,13 +121,12 @@ def test_a_dropped_frame(
 def test_a_zeroed_field(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    fill = modeld.daemon.fill_model_v2
 
     def zeroing(event: Any, *rest: Any) -> None:
-        fill(event, *rest)
+        fill_model_v2(event, *rest)
         event.modelV2.meta.engagedProb = 0.0
 
-    monkeypatch.setattr(modeld.daemon, "fill_model_v2", zeroing)
+    monkeypatch.setattr("modeld.daemon.fill_model_v2", zeroing)
     text = said(planted, capsys)
     assert re.search(
         rf"modelV2\.meta\.engagedProb: value in {FRAMES - 2} frames from 0 on.* 0\.0 now", text
@@ -141,11 +152,9 @@ def test_confidence_of_the_wrong_frame(
 def test_no_lateral_delay(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    read = modeld.daemon.read_bus_inputs
     monkeypatch.setattr(
-        modeld.daemon,
-        "read_bus_inputs",
-        lambda messages: replace(read(messages), lateral_delay_s=0.0),
+        "modeld.daemon.read_bus_inputs",
+        lambda messages: replace(read_bus_inputs(messages), lateral_delay_s=0.0),
     )
     text = said(planted, capsys)
     assert re.search(r"modelV2\.action\.desiredCurvature: value in \d+ frames from 0 on", text)
