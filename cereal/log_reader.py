@@ -7,7 +7,7 @@ precedes that point and a warning that says where it is.
 import bz2
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Protocol
 
@@ -25,7 +25,11 @@ class LogTruncatedWarning(UserWarning):
     """The log breaks off or is damaged; the message says where and what was read."""
 
 
-def read_log(path: str | Path) -> Iterator[Any]:
+OnDefect = Callable[[str], None]
+"""Takes what is wrong with a log, one line, in place of the warning."""
+
+
+def read_log(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[Any]:
     """Yield a reader for each Event of a log file, in the order of the file.
 
     Reads the file piece by piece: memory holds one piece and what the caller keeps. An Event whose
@@ -34,6 +38,8 @@ def read_log(path: str | Path) -> Iterator[Any]:
 
     Args:
         path: The file; zstd, bz2 and plain are told apart by their first bytes.
+        on_defect: Called instead of warning, at the end of the log and in the thread that reads
+            it: who catches Python's warnings catches those of all threads.
 
     Warns:
         LogTruncatedWarning: the log is cut off or damaged from some byte on; what precedes it was
@@ -44,7 +50,7 @@ def read_log(path: str | Path) -> Iterator[Any]:
     """
     left_out = 0
     offset = first = 0
-    for data in read_log_bytes(path):
+    for data in read_log_bytes(path, on_defect):
         try:
             event = read_event(data)
         except MessageError:
@@ -54,15 +60,14 @@ def read_log(path: str | Path) -> Iterator[Any]:
             yield event
         offset += len(data)
     if left_out:
-        warnings.warn(
+        _report(
             f"{path}: left out {left_out} events whose content is damaged, the first at byte "
             f"{first} of the content",
-            LogTruncatedWarning,
-            stacklevel=2,
+            on_defect,
         )
 
 
-def read_log_bytes(path: str | Path) -> Iterator[bytes]:
+def read_log_bytes(path: str | Path, on_defect: OnDefect | None = None) -> Iterator[bytes]:
     """Yield the bytes of each Event of a log file; otherwise as `read_log`."""
     content = _Content(Path(path))
     splitter = MessageSplitter()
@@ -83,12 +88,19 @@ def read_log_bytes(path: str | Path) -> Iterator[bytes]:
         where = f"byte {splitter.offset} of its content"
         if content.file_offset is not None:
             where += f" (byte {content.file_offset} of the file)"
-        warnings.warn(
+        _report(
             f"{path}: the log {content.defect} at {where}; kept the {splitter.count} events "
             "before it",
-            LogTruncatedWarning,
-            stacklevel=2,
+            on_defect,
         )
+
+
+def _report(defect: str, on_defect: OnDefect | None) -> None:
+    if on_defect is not None:
+        on_defect(defect)
+    else:
+        # Of whoever asks the generator for the next event.
+        warnings.warn(defect, LogTruncatedWarning, stacklevel=3)
 
 
 def log_content(path: str | Path) -> Iterator[bytes]:

@@ -29,6 +29,10 @@ MESSAGE_LIMIT_BYTES: Final = 1 << 26
 # What readers may follow in all: no limit, because a message is read again and again for as long as
 # it is the newest.
 _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
+# What a bounded reader may follow in all: a list of empty elements takes no bytes, so that its
+# announced length counts only here.
+_BOUND_WORDS: Final = 1 << 20
+_BOUND_FACTOR: Final = 64
 # Values in what `as_dict` returns. A list of empty elements takes no bytes: a damaged pointer can
 # announce half a billion of them. The fullest real message has some ten thousand.
 _MAX_VALUES: Final = 1 << 18
@@ -91,11 +95,16 @@ def new_event(
     return event
 
 
-def read_event(data: bytes | bytearray | memoryview) -> Any:
+def read_event(data: bytes | bytearray | memoryview, *, is_bounded: bool = False) -> Any:
     """Return a reader of the one Event in `data`; it keeps what it needs of `data`.
 
     Any alignment and any number of segments. The frame and the root pointer are checked here;
     a pointer deeper inside is checked when it is followed: see `reading`.
+
+    Args:
+        data: One framed message.
+        is_bounded: Let the reader follow 2**20 words and 64 times the message in all, so that lists
+            without end are an error. Not for messages that are kept and read again and again.
 
     Raises:
         MessageError: `data` is not one whole message.
@@ -107,7 +116,10 @@ def read_event(data: bytes | bytearray | memoryview) -> Any:
         )
     try:
         # Of the ways to read one message this takes a third of the time of `from_bytes`.
-        return next(log.Event.read_multiple_bytes(bytes(data), _NO_TRAVERSAL_LIMIT))
+        limit = _NO_TRAVERSAL_LIMIT
+        if is_bounded:
+            limit = _BOUND_WORDS + _BOUND_FACTOR * (len(data) // 8)
+        return next(log.Event.read_multiple_bytes(bytes(data), limit))
     except (capnp.KjException, ValueError, StopIteration) as error:
         raise MessageError(
             f"event: expected a framed Event in {len(data)} bytes, got {_first_line(error)}; "

@@ -56,6 +56,8 @@ class FrameSync:
     timeout_ms: int = 100
     _main_frame: Frame | None = None
     _extra_sof_ns: int | None = None
+    # After time went back: frames of the extra camera beyond this are of the time before.
+    _stale_after_ns: int | None = None
     _no_frame: Throttle = field(default_factory=Throttle)
     _unpaired: Throttle = field(default_factory=lambda: Throttle(period=10))
     _out_of_sync: Throttle = field(default_factory=Throttle)
@@ -105,6 +107,7 @@ class FrameSync:
                 self._report_no_frame("main")
                 return None
             first = first or frame
+            self._notice_restart(frame)
             self._main_frame = frame
         if self._main_is_ahead():
             return self._main_frame
@@ -118,6 +121,32 @@ class FrameSync:
             return self._main_frame is not None
         return self._main_frame.timestamp_sof_ns >= self._extra_sof_ns + PAIRING_WINDOW_NS
 
+    def _notice_restart(self, frame: Frame) -> None:
+        """Forget the extra frame's stamp when the main camera's time goes back, see ADR 0020.
+
+        A new writer of the rings, as a second drive that is played, begins at its own time.
+        """
+        before, extra_ns = self._main_frame, self._extra_sof_ns
+        if before is None or extra_ns is None:
+            return
+        sof_ns = frame.timestamp_sof_ns
+        if sof_ns < before.timestamp_sof_ns and sof_ns + PAIRING_WINDOW_NS <= extra_ns:
+            logger.info(
+                "main camera: time goes back from %d to %d ns at frame %d; pairing anew",
+                before.timestamp_sof_ns,
+                sof_ns,
+                frame.frame_id,
+            )
+            self._extra_sof_ns, self._stale_after_ns = None, extra_ns
+
+    def _is_stale(self, extra: Frame) -> bool:
+        """Tell whether a frame was left in the extra camera's ring when time went back."""
+        after_ns = self._stale_after_ns
+        if after_ns is not None and extra.timestamp_sof_ns > after_ns:
+            return True
+        self._stale_after_ns = None
+        return False
+
     def _next_extra(self, source: CameraSource, main: Frame) -> Frame | None:
         """Receive until the extra frame has caught up with the main frame."""
         first: Frame | None = None
@@ -127,6 +156,8 @@ class FrameSync:
             if frame is None:
                 self._report_no_frame("extra")
                 return None
+            if self._is_stale(frame):
+                continue
             first = first or frame
             self._extra_sof_ns = frame.timestamp_sof_ns
             if main.timestamp_sof_ns < frame.timestamp_sof_ns + PAIRING_WINDOW_NS:

@@ -23,7 +23,7 @@ from pathlib import Path
 
 from tools.compare.compare import CompareOptions, compare_logs
 from tools.compare.describe import describe_json, describe_text
-from tools.compare.page import write_page
+from tools.compare.page import write_comparison
 from tools.compare.tolerances import read_tolerances
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
@@ -84,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     )
     comparison = compare_logs(args.left, args.right, options)
     if args.html:
-        write_page(args.html, comparison)
+        write_comparison(args.html, comparison)
     if args.json:
         print_json({**describe_json(comparison), "html": str(args.html) if args.html else None})
     else:

@@ -5,13 +5,14 @@ them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdom
 driverStateV2) is left out, unless --allow names it; initData and carParams are always sent, the
 latter once a second, so that a daemon finds its car whenever it starts. Silences over 1 s are
 skipped. Stamps and frame ids are those of the recording; after a seek, and when a loop begins
-again, they go on as if the drive continued, so no daemon counts dropped frames.
+again, they go on as if the drive continued, so no daemon counts dropped frames. With --now they
+begin at the present.
 
 On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGTERM ends it too
-(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.
+(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over. A daemon
+is started by itself: modeld run --model driving.pkl.
 
 Example:
-  modeld run --model driving.pkl &
   modeld play a2a0ccea32023010--2023-07-27--13-01-19--5 --loop
   modeld play drive.mp4 --bus ipc:///run/modeld --speed 0.5 --start 20
   modeld play segment/ --allow carState,liveCalibration,deviceState,roadCameraState
@@ -61,6 +62,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_play_arguments(parser)
     parser.add_argument("--loop", action="store_true", help="at the end begin again at --start")
+    parser.add_argument(
+        "--now", action="store_true", help="stamps begin now, not at the recording's time"
+    )
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames")
     parser.add_argument(
         "--driver-camera", action="store_true", help="the driver camera's frames, too"
@@ -76,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
             args.drive, replace(drive_options(args), driver_camera=args.driver_camera)
         )
         stack.callback(drive.close)
-        options = play_options(args, drive.info, loop=args.loop)
+        options = play_options(args, drive.info, loop=args.loop, now=args.now)
         transport = ZmqTransport(args.bus)
         stack.callback(transport.close)
         first = [name for name in OPENED_FIRST if options.services.passes(name)]

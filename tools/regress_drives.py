@@ -5,7 +5,7 @@ by field with what a reference holds (within the tolerances of modeld compare, o
 --bit-exact), and so are the program's inputs, its launches, and its speed: the ratio to a fixed
 workload that is measured beside it, so that a busy machine does not fail and a program that is
 10 % slower does. A change is accepted by writing the references anew: --update --reason TEXT.
-References are small files (about 1.3 KiB a frame) that belong into the repository.
+References are small files (about 1.4 KiB a frame) that belong into the repository.
 
 Example:
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html
@@ -42,7 +42,7 @@ from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
 from tools.regress.explain import Beliefs, Explanation, explain
 from tools.regress.job import Job, JobResult
-from tools.regress.page import write_page
+from tools.regress.page import write_report
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
 from tools.regress.reference import ReferenceStore
 from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
@@ -149,7 +149,7 @@ def run(args: argparse.Namespace) -> int:
     with work_directory(args.work) as work:
         verdict = regress(plan, run_jobs_there, work, _progress(args))
         if args.report:
-            write_page(args.report, plan, verdict)
+            write_report(args.report, plan, verdict)
     explanations = _explain(args, plan, verdict) if args.explain else []
     if args.json:
         report: dict[str, Any] = {"report": str(args.report) if args.report else None}

@@ -155,6 +155,18 @@ def test_damage_inside_a_log_ends_it_with_a_warning(tmp_path: Path) -> None:
         assert [one.logMonoTime for one in read_log(path)] == [1]
 
 
+def test_damage_can_be_taken_without_a_warning(tmp_path: Path) -> None:
+    path = tmp_path / "rlog"
+    broken = bytearray(event(2))
+    broken[8:12] = b"\xff" * 4  # its root points nowhere
+    path.write_bytes(event(1) + broken + event(3)[:-8])
+    said: list[str] = []
+    # A warning would be an error here.
+    assert [one.logMonoTime for one in read_log(path, said.append)] == [1]
+    assert ["ends inside a message" in said[0], "left out 1 events" in said[1]] == [True, True]
+    assert len(said) == 2
+
+
 def test_damaged_compressed_data_ends_the_log_with_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "rlog.zst"
     good = zstd.compress(event(1))

@@ -381,6 +381,9 @@ def test_endless_list_is_refused_and_takes_no_memory() -> None:
     assert member_name(event) == "pandaStates"
     with pytest.raises(MessageError, match="got more announced"):
         as_dict(event)
+    bounded = read_event(struct.pack("<5Q", *words), is_bounded=True)
+    with pytest.raises(MessageError, match="here: expected a whole message"), reading("here"):
+        assert bounded.pandaStates
 
 
 def test_camera_odometry_has_the_words_computed_by_hand() -> None:

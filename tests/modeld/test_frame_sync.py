@@ -1,9 +1,10 @@
 import logging
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import pytest
 
-from cereal.frames import Frame, FrameFormat, MemoryFrameSource
+from cereal.frames import Frame, FrameFormat, FrameRingReader, FrameRingWriter, MemoryFrameSource
 from modeld.errors import FrameTimestampError
 from modeld.frame_sync import MAX_RECEIVES, FramePair, FrameSync
 
@@ -167,6 +168,53 @@ def test_one_wrong_extra_stamp_stops_pairing_only_for_a_while(
         assert sync.receive() is None
     assert "pair with none of the other camera" in caplog.text
     assert ids(sync.receive()) == (MAX_RECEIVES, MAX_RECEIVES)
+
+
+@pytest.mark.parametrize("streams", [("road",), ("road", "wideRoad")])
+def test_a_second_drive_with_earlier_stamps_pairs_from_its_first_frame(
+    tmp_path: Path, small_format: FrameFormat, streams: tuple[str, ...]
+) -> None:
+    def write(writer: FrameRingWriter, index: int, start_ns: int) -> None:
+        writer.next_buffer()[:] = index % 256
+        sof_ns = start_ns + index * 50 * MS
+        writer.publish(index, sof_ns, sof_ns + 10 * MS)
+
+    def open_rings() -> dict[str, FrameRingWriter]:
+        return {s: FrameRingWriter("sync", s, small_format, directory=tmp_path) for s in streams}
+
+    writers = open_rings()
+    readers = {
+        s: FrameRingReader("sync", s, conflate=s == "road", directory=tmp_path) for s in streams
+    }
+    sync = FrameSync(readers["road"], readers.get("wideRoad"), timeout_ms=500)
+    for index in range(3):
+        for writer in reversed(list(writers.values())):
+            write(writer, index, 10**12)
+        assert ids(sync.receive()) == (index, index)
+    if "wideRoad" in writers:
+        # The first drive ends between its two cameras: this frame stays in the ring.
+        write(writers["wideRoad"], 3, 10**12)
+    for writer in writers.values():
+        writer.close()
+    writers = open_rings()
+    for index in range(700, 703):
+        for writer in reversed(list(writers.values())):
+            write(writer, index, 0)
+        assert ids(sync.receive()) == (index, index)
+    for reader in readers.values():
+        reader.close()
+    for writer in writers.values():
+        writer.close()
+
+
+def test_stamps_that_go_back_a_little_are_no_restart(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    # Jitter: the second main frame starts 5 ms before the first, and is the same moment.
+    push(main, [frame_of(1, 50 * MS), frame_of(2, 45 * MS), frame_of(3, 100 * MS)])
+    push(extra, [frame_of(1, 52 * MS), frame_of(2, 102 * MS)])
+    sync = FrameSync(main, extra)
+    assert [ids(sync.receive()) for _ in range(3)] == [(1, 1), (3, 2), None]
 
 
 def test_is_intact_asks_both_cameras(small_format: FrameFormat, main: MemoryFrameSource) -> None:

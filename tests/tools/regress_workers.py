@@ -41,3 +41,9 @@ def be_slow(job: Job, holder: ModelHolder) -> JobResult:
         Path(job.artifact / "started").write_text(str(os.getpid()))
         time.sleep(600)
     return answer(job, holder)
+
+
+def be_interrupted(job: Job, holder: ModelHolder) -> JobResult:
+    """Get what a terminal sends to all its processes when somebody presses Ctrl-C."""
+    os.kill(os.getpid(), signal.SIGINT)
+    return answer(job, holder)

@@ -77,7 +77,7 @@ def test_a_graph_with_another_node(planted: Planted, capsys: pytest.CaptureFixtu
                 node.input[place] = "planted"
     place = list(proto.graph.node).index(head) + 1
     proto.graph.node.insert(place, scaled)
-    value: Any = numpy_helper.from_array(np.full(1, 1.01, np.float32), "planted.scale")
+    value: Any = numpy_helper.from_array(np.array([1.01], np.float32), "planted.scale")
     proto.graph.initializer.append(value)
     try:
         path.write_bytes(proto.SerializeToString())

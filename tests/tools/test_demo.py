@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from cereal.clock import MonotonicClock
-from cereal.frames import FrameRingWriter, nv12_format
+from cereal.frames import DIRECTORY, FrameRingWriter, nv12_format
 from cereal.log_reader import read_log
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
@@ -204,6 +204,10 @@ def test_second_camera_of_the_same_name_ends_with_one_line(tmp_path: Path) -> No
             timeout=60,
             check=False,
         )
+        # The ring that it could have made is not left behind.
+        assert sorted(DIRECTORY.glob("frames_test-demo-twice_*")) == [
+            DIRECTORY / "frames_test-demo-twice_road"
+        ]
     finally:
         first.close()
     assert second.returncode == 1

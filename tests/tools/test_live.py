@@ -31,6 +31,7 @@ from tools.playback.player import Played, PlayOptions
 from tools.playback.player_outlet import ServiceFilter
 
 MS = 1_000_000
+FRAMES = 16
 
 
 def played(number: int, clock_ms: float, *, gap: int = 0, continues: bool = True) -> Played:
@@ -103,6 +104,18 @@ def test_log_thread_keeps_order_and_stamps_anew(tmp_path: Path) -> None:
     ]
 
 
+def test_log_thread_stamps_what_is_damaged_inside(tmp_path: Path) -> None:
+    # A builder's copy of it would end this process: its list points nowhere.
+    event = new_event("roadCameraState", mono_time_ns=10)
+    event.roadCameraState.transform, event.roadCameraState.image = [1.0] * 9, b"abcdefgh"
+    damaged = bytearray(event.to_bytes())
+    damaged[151] = 121
+    path = tmp_path / "live.rlog"
+    with LogThread(path) as log:
+        log.write(bytes(damaged), 20)
+    assert [e.logMonoTime for e in read_log(path)] == [20]
+
+
 def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "live.rlog"
     path.write_bytes(b"older")
@@ -116,13 +129,13 @@ def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def live_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
-    """A memory drive of 30 frames, played live at twice its pace."""
+    """A memory drive of 16 frames, played live at half its pace: a busy machine can follow."""
     directory = tmp_path_factory.mktemp("live")
     model = write_tiny_driving(directory / "tiny.pkl", ((192, 128),))
     log = directory / "live.rlog.zst"
-    result = replay_live(MemoryDrive(count=30), LiveJob(model, log, PlayOptions(speed=2.0)))
+    result = replay_live(MemoryDrive(count=FRAMES), LiveJob(model, log, PlayOptions(speed=0.5)))
     assert answer_problems(result) == []
-    assert result.outcome.wall_s > 29 * 0.025
+    assert result.outcome.wall_s > (FRAMES - 1) * 0.1
     assert result.outcome.peak_rss_bytes > 1 << 20
     return log, live_report(result)
 
@@ -133,12 +146,12 @@ def test_every_frame_is_answered_once_and_logged(
     live_log: tuple[Path, dict[str, object]],
 ) -> None:
     log, report = live_log
-    assert (report["frames"], report["answered"]) == (30, 30)
+    assert (report["frames"], report["answered"]) == (FRAMES, FRAMES)
     events = list(read_log(log))
     names = Counter(str(event.which()) for event in events)
-    assert [names[name] for name in (*OUTPUT_SERVICES, "roadCameraState")] == [30] * 4
+    assert [names[name] for name in (*OUTPUT_SERVICES, "roadCameraState")] == [FRAMES] * 4
     ids = [event.modelV2.frameId for event in events if event.which() == "modelV2"]
-    assert ids == [FIRST_ID + i for i in range(30)]
+    assert ids == [FIRST_ID + i for i in range(FRAMES)]
     table = load_frames(frames_path(log))
     assert table.frame_id.tolist() == ids
     assert table.published.all()
@@ -153,7 +166,7 @@ def test_the_log_has_the_recording_and_answers_in_its_time(
 ) -> None:
     log, _ = live_log
     events = list(read_log(log))
-    recorded = [m.data for moment in MemoryDrive(count=30).moments() for m in moment.messages]
+    recorded = [m.data for moment in MemoryDrive(count=FRAMES).moments() for m in moment.messages]
     found = [e for e in events if e.which() not in OUTPUT_SERVICES]
     assert [(e.which(), e.logMonoTime) for e in found] == [
         (e.which(), e.logMonoTime) for e in map(read_event, recorded)
@@ -161,7 +174,7 @@ def test_the_log_has_the_recording_and_answers_in_its_time(
     for event in events:
         if event.which() == "modelV2":
             behind_ns = event.logMonoTime - event.modelV2.timestampEof
-            # After its frame, in seconds of the drive, which passes at twice the clock's pace.
+            # After its frame, in seconds of the drive, which passes at half the clock's pace.
             assert 0 < behind_ns < 10 * 1_000 * MS
 
 
@@ -171,7 +184,7 @@ def test_live_and_deterministic_replay_say_the_same(
     tmp_path: Path, tiny_model: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
 ) -> None:
     video, logs = make_video(frames=12), [tmp_path / "live.rlog", tmp_path / "replay.rlog"]
-    for log, options in zip(logs, (["--live"], []), strict=True):
+    for log, options in zip(logs, (["--live", "--speed", "0.5"], []), strict=True):
         command = ["replay", str(video), "--model", str(tiny_model), "-o", str(log), "--json"]
         assert main([*command, *options]) == 0
     live, deterministic = (json.loads(line) for line in capsys.readouterr().out.splitlines())

@@ -206,6 +206,32 @@ def test_command_prints_one_object(tmp_path: Path, capsys: pytest.CaptureFixture
     assert "expected no such segment yet" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path, workers: int) -> None:
+    # Three files of more than 8 KiB each; the limit acts as a full disk does, on a write.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))\n"
+    code = limit + (
+        "import sys; from pathlib import Path; from tools.render import write_drive as w\n"
+        "from tools.render.spec import DriveSpec; from tools.errors import UsageError\n"
+        "w.choose_workers = lambda jobs, most: most\n"
+        "try: w.write_drive(DriveSpec(seed=3, frames=10), Path(sys.argv[1]), int(sys.argv[2]), "
+        "lambda done: None)\n"
+        "except UsageError as error: print(error)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path / "drives"), str(workers)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == (
+        f"{tmp_path}/drives: expected to write a segment, found: File too large; free some disk "
+        "space or name another directory\n"
+    )
+    assert list((tmp_path / "drives").iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -314,7 +314,7 @@ def test_cut_video_gives_the_good_frames_and_then_an_error(tmp_path: Path, has_s
     # Between two pictures.
     path.write_bytes(data[: int(starts[7])])
     drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
-    seen: list[dict[str, int]] = []
+    seen = []
     with pytest.raises(DriveError, match=r"fcamera.hevc: picture [67] of 7: expected it"):
         seen.extend(_ids(moment) for moment in drive.moments())
     drive.close()
@@ -366,3 +366,17 @@ def test_video_that_was_encoded_again(tmp_path: Path, same_keys: bool) -> None:
     else:
         with pytest.raises(DriveError, match="expected key frames where the log's"):
             open_drive(str(path), DriveOptions())
+
+
+def test_picture_lost_from_the_video_does_not_shift_those_after_it(tmp_path: Path) -> None:
+    """Key frames after it are elsewhere than the log says; what precedes is good."""
+    path = write_segment(tmp_path / f"{ROUTE}--0", plain(0)) / "fcamera.hevc"
+    starts = scan_hevc(path).starts
+    data = path.read_bytes()
+    path.write_bytes(data[: int(starts[7])] + data[int(starts[8]) :])
+    drive = open_drive(f"{ROUTE}--0", DriveOptions(data_dir=tmp_path))
+    seen: list[dict[str, int]] = []
+    with pytest.raises(DriveError, match=r"picture 7 of 11: expected it whole, found other bytes"):
+        seen.extend(_ids(moment) for moment in drive.moments())
+    drive.close()
+    assert seen == _both(range(7))

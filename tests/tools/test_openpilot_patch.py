@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import struct
 from typing import Any
 
 import capnp
@@ -10,7 +11,7 @@ import pytest
 
 from cereal.errors import MessageError
 from cereal.schema import new_event, read_event
-from tools.drives.event_patch import write_field
+from tools.drives.event_patch import write_field, write_stamp
 
 # A camera state as it was before timestampSof: four words of data, ours has more.
 _OLD_SCHEMA = """@0xd0b4bdbe4f26ad64;
@@ -114,3 +115,29 @@ def test_damaged_messages_are_changed_or_left_alone(old_schema: Any) -> None:
                     assert event.roadCameraState.timestampSof == 77
             except (MessageError, capnp.KjException, ValueError):
                 pass
+
+
+def test_messages_in_several_segments() -> None:
+    # The camera state lies in a segment of its own, behind a far pointer.
+    event = _state()
+    event.roadCameraState.image = bytes(100_000)
+    data = event.to_bytes()
+    assert int.from_bytes(data[:4], "little") > 0
+    changed = write_stamp(data, 2**64 - 1)
+    assert changed is not None
+    assert read_event(changed).logMonoTime == 2**64 - 1
+    changed = write_field(changed, "roadCameraState", "timestampSof", 99)
+    assert changed is not None
+    found = read_event(changed).roadCameraState
+    assert (found.timestampSof, found.frameId, len(found.image)) == (99, 7, 100_000)
+
+    # The root itself in another segment: a far pointer, then what one segment would hold.
+    (words,) = struct.unpack_from("<I", _state().to_bytes(), 4)
+    moved = (
+        struct.pack("<IIII", 1, 1, words, 0) + struct.pack("<II", 2, 1) + _state().to_bytes()[8:]
+    )
+    assert read_event(moved).roadCameraState.frameId == 7
+    changed = write_field(moved, "roadCameraState", "timestampSof", 99)
+    assert changed is not None
+    assert read_event(changed).roadCameraState.timestampSof == 99
+    assert write_stamp(moved[:-8], 5) is None

@@ -104,7 +104,7 @@ def test_signals_end_it_and_leave_no_ring(
     with _running(command) as process:
         _await(lambda: available_streams(server))
         reader = FrameRingReader(server, "road", conflate=False)
-        ids = []
+        ids: list[int] = []
         # More than the video has: it loops, and ids go on.
         while len(ids) < 12:
             frame = reader.receive(5000)

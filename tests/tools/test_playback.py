@@ -17,12 +17,12 @@ import pytest
 
 from cereal.frames import Frame, nv12_format
 from cereal.log_reader import read_log, read_log_bytes
-from cereal.schema import read_event
+from cereal.schema import new_event, read_event
 from modeld.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
-from tests.tools.synthetic_drive import SyntheticDrive, brightness
+from tests.tools.synthetic_drive import START_NS, SyntheticDrive, brightness
 from tests.tools.tiny_driving import write_tiny_driving
-from tools.drives.drive import KEPT_MOMENTS, Moment
+from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.playback.ahead import DEPTH, ahead
@@ -105,6 +105,22 @@ def test_messages_up_to_the_camera_state_are_seen_by_the_frame(model: LoadedMode
     session.close()
     model.program.reset()
     assert seen == [12.0] * 3
+
+
+def test_driver_monitoring_of_either_generation_reaches_the_daemon(model: LoadedModel) -> None:
+    drive = SyntheticDrive(count=1)
+    session = PlaybackSession(PlaybackOptions().config, model.program, drive.info, lambda _: None)
+    seen = []
+    for member in ("driverMonitoringState", "driverMonitoringStateV2"):
+        for is_rhd in (True, False):
+            event = new_event(member, mono_time_ns=START_NS, valid=True)
+            getattr(event, member).isRHD = is_rhd
+            message = Message(member, START_NS, event.to_bytes())
+            session.step(Moment(0, (message,), {}))
+            session.daemon._messages.update(0)
+            seen.append(session.daemon._messages["driverMonitoringState"].isRHD)
+    session.close()
+    assert seen == [True, False, True, False]
 
 
 def test_car_is_that_of_the_drive() -> None:
@@ -406,6 +422,39 @@ def test_log_thread_raises_what_the_log_raised_and_never_waits_for_it() -> None:
 
 
 # --- memory ---------------------------------------------------------------------------------------
+
+
+_INTERRUPTED = """
+import itertools, random, signal, sys, threading
+from tools.drives.drive import Moment
+from tools.playback.ahead import ahead
+from tools.playback.log_thread import LogThread
+
+class Drive:
+    def moments(self, first=0):
+        return (Moment(index, (), {}) for index in itertools.count(first))
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+rng = random.Random(1)
+for _ in range(int(sys.argv[1])):
+    try:
+        with LogThread(lambda data: None) as log, ahead(Drive()) as moments:
+            signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.5e-3, 2.5e-3))
+            for moment in moments:
+                log.record(b"event")
+                log.flush()
+    except KeyboardInterrupt:
+        pass
+assert threading.active_count() == 1
+"""
+
+
+@pytest.mark.alone
+def test_interrupts_at_any_moment_leave_no_thread_waiting() -> None:
+    subprocess.run([sys.executable, "-c", _INTERRUPTED, "1500"], check=True, timeout=90)
 
 
 def test_memory_does_not_grow_with_the_drive(tmp_path: Path, tiny_model: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -116,6 +117,16 @@ def test_first_pass_is_the_recording_byte_by_byte() -> None:
         (FIRST_ID + i, START_NS + i * PERIOD_NS) for i in range(4)
     ]
     assert tape.values == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_stamps_of_now_begin_at_the_clock_and_agree() -> None:
+    _, tape, _ = play(MemoryDrive(count=4), now=True)
+    assert [(n, sof) for _, n, sof in tape.road()] == [
+        (FIRST_ID + i, CLOCK_NS + i * PERIOD_NS) for i in range(4)
+    ]
+    states = [read_event(data) for _, name, data in tape.sent if name == "roadCameraState"]
+    assert [e.roadCameraState.timestampSof for e in states] == [sof for _, _, sof in tape.road()]
+    assert [e.roadCameraState.frameId for e in states] == [FIRST_ID + i for i in range(4)]
 
 
 def test_start_and_limit() -> None:
@@ -379,6 +390,22 @@ def test_a_blocked_service_is_not_sent() -> None:
     assert "roadCameraState" in tape.log
 
 
+def test_messages_go_to_the_service_of_their_member(tmp_path: Path) -> None:
+    bus = MemoryTransport()
+    outlet = BusOutlet(bus, "test-topic", {}, directory=tmp_path)
+    states = bus.subscriber("driverMonitoringState")
+    reserved = bus.subscriber("customReserved0")
+    outlet.send("driverMonitoringStateV2", b"state of 2026")
+    outlet.send("driverMonitoringState", b"state of 2025")
+    outlet.send("customReserved0", b"of a fork")
+    assert (states.receive(), states.receive()) == (b"state of 2026", b"state of 2025")
+    assert reserved.receive() == b"of a fork"
+    outlet.close()
+    blocked = ServiceFilter(block=frozenset({"driverMonitoringState"}))
+    assert not blocked.passes("driverMonitoringStateV2")
+    assert ServiceFilter(allow=blocked.block).passes("driverMonitoringStateV2")
+
+
 # --- events and stamps ------------------------------------------------------------------------
 
 
@@ -399,11 +426,10 @@ def test_frames_come_with_the_states_that_announce_them_extra_cameras_never_afte
         _message("wideRoadCameraState", 230),
     )
     moment = Moment(0, messages, {"wideRoad": _frame(150), "road": _frame(155)})
-    names = [
-        e.message.service if e.message else e.frame[0]
-        for e in events_of(moment)
-        if e.frame or e.message
-    ]
+    names = []
+    for event in events_of(moment):
+        names += [event.message.service] if event.message else []
+        names += [event.frame[0]] if event.frame else []
     assert names == [
         "carState",
         "wideRoad",
@@ -430,6 +456,7 @@ def test_moved_messages() -> None:
     event.roadEncodeIdx.timestampSof = 40
     event.roadEncodeIdx.segmentId = 3
     data = moved(Message("roadEncodeIdx", 50, event.to_bytes()), offset)
+    assert data is not None
     found = read_event(data)
     index = content(found)
     assert (found.logMonoTime, found.valid) == (1_050, True)
@@ -438,7 +465,30 @@ def test_moved_messages() -> None:
     assert index.segmentId == 3
     same = _message("carState", 60)
     assert moved(same, Offset()) is same.data
-    assert read_event(moved(same, offset)).logMonoTime == 1_060
+    data = moved(same, offset)
+    assert data is not None
+    assert read_event(data).logMonoTime == 1_060
+    assert moved(Message("carState", 60, b"no event"), offset) is None
+
+
+def test_damaged_messages_are_moved_without_being_copied() -> None:
+    # A builder's copy of a message whose list points nowhere would end this process.
+    event = new_event("roadCameraState", mono_time_ns=50)
+    event.roadCameraState.frameId, event.roadCameraState.transform = 3, [1.0] * 9
+    event.roadCameraState.image = b"abcdefgh"
+    good = event.to_bytes()
+    for seed in range(2000):
+        damaged = bytearray(good)
+        rng = random.Random(seed)  # noqa: S311 - damage, no secret
+        damaged[rng.randrange(len(good))] = rng.randrange(256)
+        data = moved(Message("roadCameraState", 50, bytes(damaged)), Offset(1_000, 7))
+        assert data is None or len(data) % 8 == 0
+    damaged = bytearray(good)
+    damaged[151] = 121
+    data = moved(Message("roadCameraState", 50, bytes(damaged)), Offset(1_000, 7))
+    assert data is not None
+    assert read_event(data).logMonoTime == 1_050
+    assert read_event(data).roadCameraState.frameId == 10
 
 
 # --- the real outlet --------------------------------------------------------------------------

@@ -21,10 +21,14 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.playback.digests import DigestingProgram
 from tools.playback.outcome import FrameTable
+from tools.regress import job as regress_job
 from tools.regress import run as regress_run
 from tools.regress.job import Job, JobResult, Launches, ModelHolder, run_job
+from tools.regress.packing import FieldRule
 from tools.regress.pool import OnResult, WorkDirectory
+from tools.regress.quantize import Scale
 from tools.regress.reference import ReferenceStore
+from tools.regress.rules import rule_of
 from tools.regress.timing import Interval, TimingResult
 from tools.regress.timing_process import timed_device
 from tools.regress.verdict import frame_changes, input_changes, launch_changes
@@ -160,6 +164,32 @@ def test_a_change_within_the_tolerance_passes_but_is_not_bit_exact(
     said = capsys.readouterr().out
     assert "modelV2: 9 of 9 messages differ in their bits, from message 0 on" in said
     assert "cameraOdometry" not in said
+
+
+def test_a_tighter_table_of_tolerances_finds_nothing_in_what_did_not_change(
+    regress: Regress,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def rules_of(factor: float) -> Any:
+        def rule_of_coarse(service: str, field: str) -> FieldRule:
+            rule = rule_of(service, field)
+            scale = Scale(factor * rule.scale.absolute, factor * rule.scale.relative)
+            return FieldRule(scale, rule.measured)
+
+        return rule_of_coarse
+
+    with monkeypatch.context() as patch:
+        patch.setattr(regress_job, "rule_of", rules_of(1000.0))
+        (path,) = (tmp_path / "references").iterdir()
+        path.unlink()
+        assert regress("--update", "--reason", "what was allowed once") == 0
+    capsys.readouterr()
+    assert regress() == 0
+    assert "identical" in capsys.readouterr().out
+    # What did change is seen as coarsely as it was written.
+    assert regress(model=_model(tmp_path, monkeypatch, 0.5, "moved.pkl")) == 1
 
 
 def test_a_changed_input_is_told_from_a_changed_program(

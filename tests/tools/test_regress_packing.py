@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from typing import Any
 
 import numpy as np
 import pytest
 
 from cereal.schema import new_event, read_event
+from tools.compare.running import SHIFT_SHARE
 from tools.playback.outcome import FrameTable
 from tools.regress.columns import PREDICTIONS, decode_column, encode_column
 from tools.regress.errors import ReferenceFormatError
@@ -64,6 +66,10 @@ def test_neighbouring_numbers_of_steps_are_at_most_a_fifth_of_the_tolerance_apar
     allowed = np.maximum(1e-4, 1e-5 * values[1:])
     assert (np.diff(values) <= allowed / STEPS_OF_TOLERANCE).all()
     assert (np.diff(values) > 0).all()
+
+
+def test_rounding_alone_is_never_a_systematic_shift() -> None:
+    assert 1 / STEPS_OF_TOLERANCE <= SHIFT_SHARE
 
 
 def test_exact_fields_keep_every_bit_and_wild_values_have_no_step() -> None:
@@ -140,6 +146,17 @@ def test_a_message_comes_back_from_its_leaves() -> None:
     values = {path: iter(row) for path, row in leaves.values.items()}
     again = read_event(put_together(json.loads(leaves.skeleton), values))
     assert str(again) == str(event)
+
+
+def test_the_digest_of_a_message_is_what_references_have_stored() -> None:
+    event = new_event("cameraOdometry", mono_time_ns=7, valid=True)
+    event.cameraOdometry.frameId = 5
+    leaves = take_apart(read_event(event.to_bytes()), lambda *_: False)
+    assert json.loads(leaves.skeleton)["valid"] == "b"
+    text = json.dumps(json.loads(leaves.skeleton), separators=(",", ":")).encode()
+    values = b"".join(repr(row).encode() for row in leaves.values.values())
+    assert set(leaves.kinds.values()) == {"i", "b"}
+    assert leaves.digest() == zlib.crc32(text + values)
 
 
 def test_packed_messages_are_within_the_tolerance_and_their_table_is_exact() -> None:

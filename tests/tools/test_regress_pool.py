@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.regress_workers import answer, be_slow, die_always, die_once
+from tests.tools.regress_workers import answer, be_interrupted, be_slow, die_always, die_once
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.regress.job import Job, JobResult
@@ -65,6 +65,15 @@ def test_a_drive_that_always_kills_its_process_fails_and_the_others_do_not(tmp_p
     assert "ended by SIGKILL, 2 times" in results[0].error
     assert results[0].exit_code == 1
     assert sorted(_ran(tmp_path)) == ["a", "b"]
+
+
+def test_workers_leave_ctrl_c_to_the_process_that_started_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    results = run_jobs(_jobs(tmp_path, "a", "b"), 2, run=be_interrupted)
+    assert [result.error for result in results] == ["", ""]
+    assert sorted(_ran(tmp_path)) == ["a", "b"]
+    assert not caplog.text  # nobody died and was replaced
 
 
 def test_kept_results_are_taken_up_and_damaged_ones_made_again(tmp_path: Path) -> None:
@@ -144,14 +153,22 @@ def test_an_interrupted_run_keeps_finished_drives_and_leaves_no_process(
     script.write_text(SCRIPT)
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     process = subprocess.Popen(
-        [sys.executable, script, tmp_path], env=environment, stderr=subprocess.PIPE, text=True
+        [sys.executable, script, tmp_path],
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     )
     worker = int(_wait_for(tmp_path / "started"))
-    process.send_signal(number)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as a terminal does it
+    else:
+        process.send_signal(number)
     _, said = process.communicate(timeout=60)
     assert process.returncode != 0
     if number == signal.SIGINT:
         assert f"1 finished drives are kept; go on with --work {tmp_path / 'work'}" in said
+        assert said.count("Traceback") == 1  # of the script, which is no command
     _wait_until_gone(worker)
     (result,) = run_jobs(_jobs(tmp_path, "a"), 1, _work(tmp_path), run=be_slow)
     assert result.digest == "a"

@@ -11,7 +11,6 @@ from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cereal.log_reader import read_log
@@ -22,7 +21,7 @@ from tools.errors import UsageError
 from tools.playback.batch import file_name
 from tools.playback.frame_table import frames_path
 from tools.playback.lock import lock_path, output_lock
-from tools.playback.pictures import load_pictures, pictures_path
+from tools.playback.pictures import load_pictures, pictures_path, save_pictures
 from tools.playback.provenance import provenance_path
 
 pytestmark = pytest.mark.opencl
@@ -127,7 +126,7 @@ def test_finished_pairs_are_kept(
     tmp_path: Path, drives: list[str], models: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    command = [*drives, "--model", models[0], "-o", out, "--json"]
+    command: list[str | Path] = [*drives, "--model", models[0], "-o", out, "--json"]
     assert _replay(*command) == 0
     assert not any(figures["kept"] for figures in _json(capsys)["drives"])
     before = _files(out / "good")
@@ -146,7 +145,7 @@ def test_what_was_asked_for_otherwise_is_done_again(
     tmp_path: Path, drives: list[str], models: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    command = [*drives, "--model", models[0], "-o", out, "--json"]
+    command: list[str | Path] = [*drives, "--model", models[0], "-o", out, "--json"]
 
     def kept(*more: str) -> list[bool]:
         assert _replay(*command, *more) == 0
@@ -175,7 +174,7 @@ def test_partial_outcome_is_done_again(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "out"
-    command = [*drives, "--model", models[0], "-o", out, "--json"]
+    command: list[str | Path] = [*drives, "--model", models[0], "-o", out, "--json"]
     assert _replay(*command) == 0
     capsys.readouterr()
     log = out / "good/one.mkv.rlog.zst"
@@ -205,7 +204,17 @@ def test_damaged_drive_does_not_stop_the_others(
     small = make_video("small.mkv", size=(128, 96))
     missing = tmp_path / "none.mp4"
     out = tmp_path / "out"
-    command = [drives[0], cut, small, missing, drives[1], "--model", models[0], "-o", out]
+    command: list[str | Path] = [
+        drives[0],
+        cut,
+        small,
+        missing,
+        drives[1],
+        "--model",
+        models[0],
+        "-o",
+        out,
+    ]
     assert _replay(*command, "--json") == 4
     captured = capsys.readouterr()
     summary = json.loads(captured.out)
@@ -284,10 +293,11 @@ def test_second_writer_is_refused_in_one_line(
     out = tmp_path / "out"
     out.mkdir()
     single = tmp_path / "o.rlog.zst"
-    for held, command in (
+    pairs: list[tuple[Path, list[str | Path]]] = [
         (out, [*drives, "--model", models[0], "-o", out]),
         (single, [drives[0], "--model", models[0], "-o", single]),
-    ):
+    ]
+    for held, command in pairs:
         with output_lock(held):
             assert _replay(*command) == 2
             captured = capsys.readouterr()
@@ -366,5 +376,5 @@ def test_pictures_that_cannot_be_read_are_none(tmp_path: Path) -> None:
     assert load_pictures(path) == []
     path.write_bytes(b"no archive")
     assert load_pictures(path) == []
-    np.savez(path, **{"7": np.frombuffer(b"jpeg", np.uint8)})
+    save_pictures(path, [(7, b"jpeg")])
     assert load_pictures(path) == [(7, b"jpeg")]

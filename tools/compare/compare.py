@@ -6,14 +6,13 @@ stored in another form can be compared too.
 
 from __future__ import annotations
 
-import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cereal.errors import ServiceError
-from cereal.log_reader import LogTruncatedWarning, read_log_bytes
+from cereal.log_reader import read_log_bytes
 from cereal.schema import log
 from cereal.services import members_of
 from runtime.quantities import count_text
@@ -65,19 +64,13 @@ def compare_logs(left: Path, right: Path, options: CompareOptions | None = None)
         CompareError: the logs have nothing to compare.
         UsageError: a service that does not exist.
     """
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", LogTruncatedWarning)
-        comparison = compare_events(
-            read_log_bytes(left), read_log_bytes(right), options, (str(left), str(right))
-        )
-    texts = []
-    for warning in caught:
-        if issubclass(warning.category, LogTruncatedWarning):
-            texts.append(str(warning.message))
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
+    texts: list[str] = []
+    comparison = compare_events(
+        read_log_bytes(left, texts.append),
+        read_log_bytes(right, texts.append),
+        options,
+        (str(left), str(right)),
+    )
     return replace(comparison, warnings=(*texts, *comparison.warnings))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
-from runtime.whole_file import whole_file
 from tools.compare.findings import Comparison
 from tools.compare.page_parts import (
     COMPARE_STYLE,
@@ -14,24 +13,16 @@ from tools.compare.page_parts import (
     statistics_part,
     verdict_part,
 )
-from tools.errors import UsageError
-from tools.lib.report_style import STYLE
+from tools.lib.report_page import whole_page, write_page
 
 
-def write_page(path: Path, comparison: Comparison) -> None:
+def write_comparison(path: Path, comparison: Comparison) -> None:
     """Write the page; the file appears complete or not at all.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    content = render(comparison).encode("utf-8", "replace")
-    try:
-        with whole_file(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: the page cannot be written ({error.strerror or error}); name another file"
-        ) from error
+    write_page(path, [render(comparison)])
 
 
 def render(comparison: Comparison) -> str:
@@ -43,12 +34,7 @@ def render(comparison: Comparison) -> str:
         _section("Plots", plots_part(comparison.findings, comparison.series)),
         _section("Fields not equal to the last bit", statistics_part(comparison.statistics)),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}{COMPARE_STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
-    )
+    return whole_page(title, sections, COMPARE_STYLE)
 
 
 def _section(title: str, content: str) -> str:

@@ -251,20 +251,20 @@ def _may_be_key(indices: Rows, one: Any) -> bool:
 
 
 def _keys_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
-    """Tell whether key frames agree, as far as file and events go."""
+    """Tell whether key frames agree, as far as file and events go.
+
+    What follows a picture of another size is damage, and may be shifted.
+    """
     says_key = (indices["flags"] & KEY_FLAG) != 0
     if not says_key.any():
         return True
     pictures = indices["picture"] - first
-    inside = (pictures >= 0) & (pictures < len(file))
+    inside = (pictures >= 0) & (pictures < _whole_by_size(indices, file, first))
     return bool((file.is_key[pictures[inside]] == says_key[inside]).all())
 
 
 def _sizes_fit(indices: Rows, file: HevcIndex, first: int) -> bool:
-    """Tell whether each picture but the last has at least the bytes that its encoder made.
-
-    More is right: parameter sets stand before a key frame, and the event does not count them.
-    """
+    """Tell whether each picture but the last has at least the bytes that its encoder made."""
     pictures, stated = _stated_sizes(indices, file, first)
     inside = pictures < len(file) - 1
     return bool((file.sizes_bytes[pictures[inside]] >= stated[inside]).all())
@@ -288,12 +288,29 @@ def _place_by_id(frames: Rows, states: Rows, position: int, count: int) -> None:
     frames["picture"][rows] = np.where(in_flight, NO_PICTURE, pictures)
 
 
+def _whole_by_size(indices: Rows, file: HevcIndex, first: int) -> int:
+    """Return how many pictures of a file precede the first of another size than its encoder made.
+
+    Sizes mean nothing where the video was encoded again. They are used, of key frames and of the
+    others, where the first one has its size or most have theirs.
+    """
+    pictures, stated = _stated_sizes(indices, file, first)
+    sizes = file.sizes_bytes[pictures]
+    # The event of a key frame may count the parameter sets before it, or not.
+    is_whole = (sizes == stated) | (sizes - file.parameters_bytes[pictures] == stated)
+    damaged = [len(file)]
+    for rows in (file.is_key[pictures], ~file.is_key[pictures]):
+        whole = is_whole[rows]
+        if whole.size and (whole[np.argmin(pictures[rows])] or whole.mean() > 0.5):
+            damaged += pictures[rows][~whole].tolist()
+    return min(damaged)
+
+
 def _trusted(indices: Rows, file: HevcIndex, first: int, named: int) -> int:
     """Return how many pictures of a file precede the first that is not whole.
 
-    Decoders fill up what a damaged picture lacks without a word. Its size tells, unless the video
-    was encoded again: then not even the first picture has its size, nor most of the others. Without
-    sizes, the last picture of a file that lacks later ones is taken for cut.
+    Decoders fill up what a damaged picture lacks without a word. Its size tells; where nothing is
+    known of that, the last picture of a file that lacks later ones is taken for cut.
 
     Args:
         indices: (m,) of ``INDEX``, those of the file.
@@ -302,10 +319,8 @@ def _trusted(indices: Rows, file: HevcIndex, first: int, named: int) -> int:
         named: how many pictures the log knows of.
     """
     pictures, stated = _stated_sizes(indices, file, first)
-    sizes = file.sizes_bytes[pictures]
-    # The event of a key frame may count the parameter sets before it, or not.
-    is_whole = (sizes == stated) | (sizes - file.parameters_bytes[pictures] == stated)
-    if pictures.size and (is_whole[pictures == 0].any() or is_whole.mean() > 0.5):
-        damaged = pictures[~is_whole]
-        return int(damaged.min()) if damaged.size else len(file)
-    return len(file) if named <= len(file) else max(0, len(file) - 1)
+    last = pictures == len(file) - 1
+    has_size = bool((file.sizes_bytes[pictures[last]] >= stated[last]).any())
+    if named > len(file) and not (has_size and _sizes_fit(indices, file, first)):
+        return min(_whole_by_size(indices, file, first), max(0, len(file) - 1))
+    return _whole_by_size(indices, file, first)

@@ -9,13 +9,13 @@ Source: Cap'n Proto encoding, "Structs" and "Serialization over a stream".
 from __future__ import annotations
 
 import struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from cereal.schema import log
 
 _POINTER: Final = struct.Struct("<iHH")
-# Where the root pointer of a message in one segment stands.
-_ROOT_BYTE: Final = 8
+# The low three bits of a pointer to a pointer in another segment.
+_FAR: Final = 2
 _FORMATS: Final = {"uint64": "<Q", "uint32": "<I", "enum": "<H", "uint16": "<H"}
 
 
@@ -44,41 +44,86 @@ def write_field(data: bytes, service: str, name: str, value: int) -> bytes | Non
         value: what to write.
 
     Returns:
-        None where the message lies in several segments or is damaged: nothing to be changed.
+        None where the message is damaged, or lies in several segments and has no room for the
+        field: nothing to be changed.
     """
     member = log.Event.schema.fields[service]
-    slot = member.schema.fields[name].proto.slot
-    form = _FORMATS[str(slot.type.which())]
-    size = struct.calcsize(form)
-    if int.from_bytes(data[:4], "little") or len(data) != 8 + 8 * int.from_bytes(
-        data[4:8], "little"
-    ):
-        return None
-    event = _structure(data, _ROOT_BYTE)
+    segments = _segments(data)
+    event = _structure(data, segments, _root(segments))
     offset = int(member.proto.slot.offset)
     if event is None or offset >= event.pointers:
         return None
-    body = _structure(data, event.start + 8 * (event.data_words + offset))
+    body = _structure(data, segments, event.start + 8 * (event.data_words + offset))
+    return _written(data, segments, body, member.schema.fields[name].proto.slot, value)
+
+
+def write_stamp(data: bytes, mono_time_ns: int) -> bytes | None:
+    """Return the Event with another ``logMonoTime``; None where its root is damaged.
+
+    Args:
+        data: the framed Event.
+        mono_time_ns: 0 or more.
+    """
+    segments = _segments(data)
+    event = _structure(data, segments, _root(segments))
+    slot = log.Event.schema.fields["logMonoTime"].proto.slot
+    return _written(data, segments, event, slot, mono_time_ns)
+
+
+def _segments(data: bytes) -> list[tuple[int, int]]:
+    """Return where each segment begins and ends; none where the frame is damaged."""
+    count = int.from_bytes(data[:4], "little") + 1
+    at = (4 * (count + 1) + 7) & ~7
+    if at > len(data):
+        return []
+    segments = []
+    for words in struct.unpack_from(f"<{count}I", data, 4):
+        segments.append((at, at + 8 * words))
+        at += 8 * words
+    return segments if at == len(data) else []
+
+
+def _root(segments: list[tuple[int, int]]) -> int:
+    return segments[0][0] if segments else 0
+
+
+def _structure(data: bytes, segments: list[tuple[int, int]], pointer: int) -> _Body | None:
+    """Follow a pointer to a structure, in its own segment or by one step into another."""
+    home = next((one for one in segments if one[0] <= pointer < one[1]), None)
+    if home is None:
+        return None
+    low, data_words, pointers = _POINTER.unpack_from(data, pointer)
+    if low & 7 == _FAR:
+        number = data_words | pointers << 16
+        pad = 8 * ((low & 0xFFFFFFFF) >> 3)
+        if number >= len(segments) or segments[number][0] + pad >= segments[number][1]:
+            return None
+        home = segments[number]
+        pointer = home[0] + pad
+        low, data_words, pointers = _POINTER.unpack_from(data, pointer)
+    body = _Body(pointer, pointer + 8 + 8 * (low >> 2), data_words, pointers)
+    is_null = not low and not data_words and not pointers
+    if low & 3 or is_null or body.start < home[0] or body.end > home[1]:
+        return None
+    return body
+
+
+def _written(
+    data: bytes, segments: list[tuple[int, int]], body: _Body | None, slot: Any, value: int
+) -> bytes | None:
+    """Write a number into a structure of a message."""
     if body is None:
         return None
+    form = _FORMATS[str(slot.type.which())]
+    size = struct.calcsize(form)
     field_byte = int(slot.offset) * size
     result = bytearray(data)
     if field_byte + size > 8 * body.data_words:
+        if len(segments) > 1:
+            return None
         body = _lengthen(result, body, (field_byte + size + 7) // 8)
     struct.pack_into(form, result, body.start + field_byte, value)
     return bytes(result)
-
-
-def _structure(data: bytes, pointer: int) -> _Body | None:
-    """Follow a pointer to a structure in the same segment."""
-    if pointer + 8 > len(data):
-        return None
-    low, data_words, pointers = _POINTER.unpack_from(data, pointer)
-    body = _Body(pointer, pointer + 8 + 8 * (low >> 2), data_words, pointers)
-    is_null = not low and not data_words and not pointers
-    if low & 3 or is_null or body.start < _ROOT_BYTE or body.end > len(data):
-        return None
-    return body
 
 
 def _lengthen(message: bytearray, body: _Body, data_words: int) -> _Body:

@@ -7,15 +7,13 @@ to stand more than a fraction of a second from its place. A window of events is 
 from __future__ import annotations
 
 import heapq
-import itertools
 import logging
-import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from cereal.errors import LogError
-from cereal.log_reader import LogTruncatedWarning, read_log_bytes
+from cereal.log_reader import read_log_bytes
 from tools.drives.drive import Message
 from tools.drives.event_header import read_header
 from tools.errors import DriveError
@@ -25,7 +23,6 @@ logger = logging.getLogger(__name__)
 # Over a second of a full log; a log of damaged or foreign times costs no more than this either.
 WINDOW_EVENTS: Final = 2048
 WINDOW_BYTES: Final = 16 << 20
-_BATCH: Final = 256
 # What each file of a drive begins with, the same bytes in all.
 _REPEATED: Final = "initData"
 
@@ -40,31 +37,17 @@ def read_messages(path: Path) -> Iterator[Message]:
         DriveError: the file cannot be read or is no log.
     """
     damaged = 0
-    for data in _read_bytes(path):
-        header = read_header(data)
-        if header is None:
-            damaged += 1
-            continue
-        yield Message(header.service, header.mono_time_ns, data)
-    if damaged:
-        logger.warning("%s: left out %d damaged events", path, damaged)
-
-
-def _read_bytes(path: Path) -> Iterator[bytes]:
     try:
-        events = read_log_bytes(path)
-        while True:
-            # In batches: to catch a warning costs more than to read an event.
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always", LogTruncatedWarning)
-                batch = list(itertools.islice(events, _BATCH))
-            for warning in caught:
-                logger.warning("%s", warning.message)
-            if not batch:
-                return
-            yield from batch
+        for data in read_log_bytes(path, logger.warning):
+            header = read_header(data)
+            if header is None:
+                damaged += 1
+                continue
+            yield Message(header.service, header.mono_time_ns, data)
     except LogError as error:
         raise DriveError(str(error)) from error
+    if damaged:
+        logger.warning("%s: left out %d damaged events", path, damaged)
 
 
 def merged_messages(paths: Sequence[Path]) -> Iterator[Message]:

@@ -156,12 +156,14 @@ class _Surveyor:
         if "rpy_rad" in self._mounting:
             return
         with reading("liveCalibration"):
-            angles = [float(angle) for angle in calibration.rpyCalib]
-            heights = [float(height) for height in calibration.height]
-        if len(angles) == 3 and np.isfinite(angles).all():
-            self._mounting["rpy_rad"] = (angles[0], angles[1], angles[2])
-            if heights and np.isfinite(heights[0]) and heights[0] > 0:
-                self._mounting["height_m"] = heights[0]
+            if len(calibration.rpyCalib) != 3:
+                return
+            roll, pitch, yaw = (float(angle) for angle in calibration.rpyCalib)
+            height_m = float(calibration.height[0]) if len(calibration.height) else 0.0
+        if np.isfinite((roll, pitch, yaw)).all():
+            self._mounting["rpy_rad"] = (roll, pitch, yaw)
+            if 0 < height_m < np.inf:
+                self._mounting["height_m"] = height_m
 
     def _car_params(self, message: Message) -> None:
         if self.survey.car_params is None:

@@ -13,10 +13,10 @@ import sys
 
 import numpy as np
 
-from cereal.frames import DEFAULT_SLOTS, FrameRingWriter, nv12_format
+from cereal.frames import DEFAULT_SLOTS, nv12_format
 from cereal.transport import ZmqTransport
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.lib.camera_process import CarBus, run_camera
+from tools.lib.camera_process import CarBus, make_rings, run_camera
 from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting
 from tools.lib.telemetry import CarSample
 
@@ -34,14 +34,16 @@ class PacedCamera:
 
     def __init__(self, server: str, transport: ZmqTransport, size: tuple[int, int]) -> None:
         layout = nv12_format(*size)
+        # Before the rings, which stay behind when a constructor fails.
+        self._bus = CarBus(transport, Mounting())
         # The wide frame is published first: when the road frame wakes the daemon, both are there.
-        self._rings = [FrameRingWriter(server, name, layout) for name in (WIDE_STREAM, ROAD_STREAM)]
+        rings = make_rings(server, dict.fromkeys((WIDE_STREAM, ROAD_STREAM), layout))
+        self._rings = list(rings.values())
         rng = np.random.default_rng(0)
         for _ in range(DEFAULT_SLOTS):
             for ring in self._rings:
                 ring.next_buffer()[:] = rng.integers(0, 256, layout.size, np.uint8)
                 ring.publish(0, 0, 0)
-        self._bus = CarBus(transport, Mounting())
         self._car = CarSample(SPEED_MPS, 0.0, left_blinker=False, right_blinker=False)
 
     def publish(self, frame_id: int, _picture: int) -> None:

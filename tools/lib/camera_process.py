@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import select
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import Protocol
 
@@ -18,6 +18,7 @@ import numpy as np
 
 from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
+from cereal.frames import FrameFormat, FrameRingWriter
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
 from modeld.startup import StopSignals
@@ -54,6 +55,25 @@ class CarBus:
         """Send what is due on the bus with this frame."""
         for service, data in self._messages.for_frame(times, car):
             self._publisher.send(service, data)
+
+
+def make_rings(server: str, formats: Mapping[str, FrameFormat]) -> dict[str, FrameRingWriter]:
+    """Make the frame rings of all streams, or none.
+
+    Args:
+        server: name of the rings.
+        formats: layout of the frames by stream.
+
+    Raises:
+        FrameError: a ring has another writer, or memory is short.
+    """
+    with ExitStack() as made:
+        rings = {}
+        for stream, layout in formats.items():
+            rings[stream] = FrameRingWriter(server, stream, layout)
+            made.callback(rings[stream].close)
+        made.pop_all()
+    return rings
 
 
 def run_camera(

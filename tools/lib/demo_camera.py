@@ -12,11 +12,11 @@ import sys
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.frames import FrameRingWriter, nv12_format
+from cereal.frames import nv12_format
 from cereal.transport import ZmqTransport
 from modeld.calibration import Camera, DeviceCameras, find_cameras
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.lib.camera_process import CarBus, run_camera
+from tools.lib.camera_process import CarBus, make_rings, run_camera
 from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting
 from tools.lib.telemetry import CarSample
 from tools.lib.video import write_planes
@@ -71,12 +71,12 @@ class DemoCamera:
             self._pictures[stream] = [
                 painter.paint(index * TICKS_PER_FRAME).nv12() for index in range(frames)
             ]
-        # Together, after the slow part: a daemon connects to what streams it finds.
-        self._rings = {
-            stream: FrameRingWriter(server, stream, nv12_format(camera.width, camera.height))
-            for stream, camera in streams.items()
-        }
+        # Before the rings, which stay behind when a constructor fails.
         self._bus = CarBus(transport, MOUNTING)
+        # Together, after the slow part: a daemon connects to what streams it finds.
+        self._rings = make_rings(
+            server, {name: nv12_format(one.width, one.height) for name, one in streams.items()}
+        )
 
     def publish(self, frame_id: int, picture: int) -> None:
         """Send one frame of both cameras, and what is due on the bus with it."""

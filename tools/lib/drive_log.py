@@ -136,14 +136,14 @@ def summarize(events: Iterable[Any], curves_of: Container[int] = ()) -> DriveLog
         elif name == "carState":
             series.add_car(event)
     start_ns = (series.eof_ns or series.car_ns or array("q", [0]))[0]
-    arrays = {
-        "times_s": (np.array(series.eof_ns, np.int64) - start_ns) * 1e-9,
+    arrays: dict[str, Floats] = {
+        "times_s": _seconds(series.eof_ns, start_ns),
         "execution_ms": np.array(series.execution_ms, np.float64),
         "drop_percent": np.array(series.drop_percent, np.float64),
         "plan_speed_mps": np.array(series.plan_speed_mps, np.float64),
         "curvature_1pm": np.array(series.curvature_1pm, np.float64),
         "acceleration_mps2": np.array(series.acceleration_mps2, np.float64),
-        "car_times_s": (np.array(series.car_ns, np.int64) - start_ns) * 1e-9,
+        "car_times_s": _seconds(series.car_ns, start_ns),
         "car_speed_mps": np.array(series.car_speed_mps, np.float64),
     }
     return DriveLog(
@@ -168,6 +168,11 @@ def with_measured_times(
     times = dict(zip(frame_ids.tolist(), execution_s.tolist(), strict=True))
     measured = [1e3 * times.get(frame_id, np.nan) for frame_id in drive.frame_ids.tolist()]
     return replace(drive, execution_ms=np.array(measured, np.float64))
+
+
+def _seconds(stamps_ns: array[int], start_ns: int) -> Floats:
+    elapsed_ns = np.array(stamps_ns, np.int64) - start_ns
+    return elapsed_ns.astype(np.float64) * np.float64(1e-9)
 
 
 def _curves(model: Any) -> Curves:

@@ -16,9 +16,22 @@ def print_json(value: Any) -> None:
     print(json_text(value), flush=True)
 
 
-def json_text(value: Any) -> str:
-    """Return strict JSON; floats that are not finite are null."""
-    return json.dumps(_strict(value), allow_nan=False)
+def json_text(value: Any, indent: int | None = None) -> str:
+    """Return strict JSON; floats that are not finite are null.
+
+    Args:
+        value: of plain types.
+        indent: spaces of each level, for files that people look at; None: one line.
+    """
+    try:
+        # Nearly always: to look at every number beforehand takes longer than this.
+        return _dumps(value, indent)
+    except ValueError:
+        return _dumps(_strict(value), indent)
+
+
+def _dumps(value: Any, indent: int | None) -> str:
+    return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=indent is None)
 
 
 def _strict(value: Any) -> Any:

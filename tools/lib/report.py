@@ -18,12 +18,10 @@ from numpy.typing import NDArray
 from modeld.calibration import Camera
 from runtime.manifest import Manifest
 from runtime.quantities import count_text
-from runtime.whole_file import whole_file
-from tools.errors import UsageError
 from tools.lib.camera import project
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
 from tools.lib.drive_messages import Mounting
-from tools.lib.report_style import STYLE
+from tools.lib.report_page import tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range, path_data
 
 # One period of the model at 20 Hz: above it frames are dropped.
@@ -116,15 +114,7 @@ def write_report(path: Path, report: Report) -> None:
     Raises:
         UsageError: the file cannot be written.
     """
-    # A file name may hold bytes that are no text; it must not cost the report.
-    content = render(report).encode("utf-8", "replace")
-    try:
-        with whole_file(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: the report cannot be written ({error.strerror or error}); name another file"
-        ) from error
+    write_page(path, [render(report)])
 
 
 def render(report: Report) -> str:
@@ -138,12 +128,7 @@ def render(report: Report) -> str:
     else:
         sections.append('<p class="warning">The daemon published no modelV2 message.</p>')
     sections.append(_facts(report))
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(report.title)}</title><style>{STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
-    )
+    return whole_page(report.title, sections)
 
 
 def _tiles(report: Report) -> str:
@@ -162,12 +147,7 @@ def _tiles(report: Report) -> str:
             ("99th percentile", f"{np.percentile(times, 99):.1f} ms", worst),
             ("values", "finite" if drive.all_finite else "NOT FINITE", ""),
         ]
-    cells = "".join(
-        f'<div class="tile"><span class="name">{escape(name)}</span>'
-        f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
-        for name, value, note in tiles
-    )
-    return f'<section class="tiles">{cells}</section>'
+    return tiles_section(tiles)
 
 
 def _timing(report: Report) -> str:
@@ -202,10 +182,10 @@ def _timing(report: Report) -> str:
     drops.line(ids, drive.drop_percent, "drop-line")
     return (
         "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
-        f"{escape(report.times_from)}.{note}</p>{chart.render()}"
+        f'{escape(report.times_from)}.{note}</p><div class="wide">{chart.render()}</div>'
         f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; "
         f"{count_text(drive.missing_frames, 'frame id')} between the first and the "
-        f"last message without one.</p>{drops.render()}</section>"
+        f'last message without one.</p><div class="wide">{drops.render()}</div></section>'
     )
 
 

@@ -7,9 +7,10 @@ where its moment would have come. When the block ends, for whatever reason, the 
 from __future__ import annotations
 
 import threading
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import SimpleQueue
 
 from tools.drives.drive import KEPT_MOMENTS, Drive, Moment
 
@@ -19,40 +20,44 @@ DEPTH = 4
 assert DEPTH + 3 <= KEPT_MOMENTS
 
 
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Stands behind the last moment; `error` is what the drive raised instead of another one."""
+
+    error: BaseException | None
+
+
 class _Queue:
-    """A bounded queue of moments that either end can close."""
+    """A bounded queue of moments that either end can close.
+
+    Made of queues that Python implements in C: Ctrl-C between the lines of a lock written in Python
+    would leave it taken, and the other thread waiting for ever.
+    """
 
     def __init__(self, depth: int) -> None:
-        self._depth = depth
-        self._changed = threading.Condition()
-        self._moments: deque[Moment] = deque()
-        self._error: BaseException | None = None
-        self._is_finished = False
+        self._moments: SimpleQueue[Moment | _End] = SimpleQueue()
+        # One token for each moment that may be appended.
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(depth):
+            self._room.put(None)
         self._is_stopped = False
 
     def put(self, moment: Moment) -> bool:
         """Append when there is room; False when nobody reads any more."""
-        with self._changed:
-            while len(self._moments) >= self._depth and not self._is_stopped:
-                self._changed.wait()
-            if self._is_stopped:
-                return False
-            self._moments.append(moment)
-            self._changed.notify_all()
-            return True
+        self._room.get()
+        if self._is_stopped:
+            return False
+        self._moments.put(moment)
+        return True
 
     def finish(self, error: BaseException | None) -> None:
         """Say that no more moments come, and why if it is not the end of the drive."""
-        with self._changed:
-            self._error, self._is_finished = error, True
-            self._changed.notify_all()
+        self._moments.put(_End(error))
 
     def stop(self) -> None:
         """Say that nobody reads any more."""
-        with self._changed:
-            self._is_stopped = True
-            self._moments.clear()
-            self._changed.notify_all()
+        self._is_stopped = True
+        self._room.put(None)
 
     def get(self) -> Moment | None:
         """Return the next moment, None at the end.
@@ -60,16 +65,13 @@ class _Queue:
         Raises:
             BaseException: what the drive raised, once, after the moments that precede it.
         """
-        with self._changed:
-            while not self._moments and not self._is_finished:
-                self._changed.wait()
-            if self._moments:
-                moment = self._moments.popleft()
-                self._changed.notify_all()
-                return moment
-            error, self._error = self._error, None
-        if error is not None:
-            raise error
+        moment = self._moments.get()
+        if not isinstance(moment, _End):
+            self._room.put(None)
+            return moment
+        self._moments.put(_End(None))
+        if moment.error is not None:
+            raise moment.error
         return None
 
 

@@ -19,6 +19,7 @@ from cereal.errors import CerealError
 from cereal.log_writer import LogWriter
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
+from tools.drives.event_patch import write_stamp
 from tools.playback.player_threads import hurry, yield_to_others
 
 _POLL_MS: Final = 50
@@ -96,9 +97,7 @@ class LogThread:
             data, mono_time_ns = item
             try:
                 if mono_time_ns is not None:
-                    event = read_event(data).as_builder()
-                    event.logMonoTime = max(0, mono_time_ns)
-                    data = event.to_bytes()
+                    data = write_stamp(data, max(0, mono_time_ns)) or data
                 self._writer.write(data)
             except CerealError as error:
                 self._error = error

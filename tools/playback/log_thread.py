@@ -6,9 +6,9 @@ caller comes next.
 
 from __future__ import annotations
 
-import queue
 import threading
 from collections.abc import Callable, Sequence
+from queue import SimpleQueue
 from types import TracebackType
 
 # Moments that wait to be written; more than a slow disk needs, and a few MiB.
@@ -27,7 +27,13 @@ class LogThread:
     def __init__(self, write: Callable[[bytes], None]) -> None:
         self._write = write
         self._pending: list[bytes] = []
-        self._queue: queue.Queue[Sequence[bytes] | None] = queue.Queue(DEPTH)
+        # Queues that Python implements in C: Ctrl-C between the lines of a lock written in Python
+        # would leave it taken, and both threads waiting for ever. `_room` has a token for each
+        # entry that may be appended.
+        self._queue: SimpleQueue[Sequence[bytes] | None] = SimpleQueue()
+        self._room: SimpleQueue[None] = SimpleQueue()
+        for _ in range(DEPTH):
+            self._room.put(None)
         self._error: BaseException | None = None
         self._is_abandoned = False
         self._thread = threading.Thread(target=self._run, name="log-writer", daemon=True)
@@ -44,6 +50,7 @@ class LogThread:
         """
         self._check()
         if self._pending:
+            self._room.get()
             pending, self._pending = self._pending, []
             self._queue.put(pending)
 
@@ -73,6 +80,7 @@ class LogThread:
 
     def _run(self) -> None:
         while (events := self._queue.get()) is not None:
+            self._room.put(None)
             # After an error the queue is emptied all the same: nobody must wait for a place.
             if self._is_abandoned or self._error is not None:
                 continue

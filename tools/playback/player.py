@@ -8,6 +8,7 @@ daemon drop some that no camera dropped. Pauses, seeks and loops: docs/adr/0067-
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
@@ -19,8 +20,10 @@ from cereal.frames import Frame
 from tools.drives.drive import DriveInfo, Message, Moment
 from tools.playback.player_events import Event, events_of, main_stream
 from tools.playback.player_outlet import Outlet, ServiceFilter
-from tools.playback.player_stamps import Continuation, moved
+from tools.playback.player_stamps import Continuation, Offset, moved
 from tools.playback.player_timeline import Timeline
+
+logger = logging.getLogger(__name__)
 
 NS_PER_S: Final = 1_000_000_000
 MIN_SPEED: Final = 0.1
@@ -51,6 +54,7 @@ class PlayOptions:
         loop: begin again at the end.
         limit: stop after that many frames of the main camera; None: at the end.
         services: which are played.
+        now: stamps begin at the clock's time instead of the recording's.
     """
 
     speed: float = 1.0
@@ -58,6 +62,7 @@ class PlayOptions:
     loop: bool = False
     limit: int | None = None
     services: ServiceFilter = field(default_factory=ServiceFilter)
+    now: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,6 +242,8 @@ class Player:
 
     def _begin(self, moment: Moment, first_ns: int) -> None:
         """Make the first event of the drive, or after a jump, due now."""
+        if self._options.now and self._previous_ns is None:
+            self._stamps.offset = Offset(self._clock.now_ns() - first_ns)
         self._stamps.jump(moment, first_ns)
         self._continues = False
         played_ns = first_ns + self._stamps.offset.time_ns
@@ -312,6 +319,9 @@ class Player:
         if not self._options.services.passes(service):
             return
         data = moved(message, self._stamps.offset)
+        if data is None:
+            logger.warning("left out a damaged %s at %d ns", service, message.mono_time_ns)
+            return
         self._outlet.send(service, data)
         counts = self.counts.messages
         counts[service] = counts.get(service, 0) + 1

@@ -29,7 +29,9 @@ def add_play_arguments(parser: argparse.ArgumentParser | argparse._ArgumentGroup
         )
 
 
-def play_options(args: argparse.Namespace, info: DriveInfo, *, loop: bool = False) -> PlayOptions:
+def play_options(
+    args: argparse.Namespace, info: DriveInfo, *, loop: bool = False, now: bool = False
+) -> PlayOptions:
     """Return how to play a drive; `args.limit` is declared by the command.
 
     Raises:
@@ -50,7 +52,9 @@ def play_options(args: argparse.Namespace, info: DriveInfo, *, loop: bool = Fals
             f"{info.name}, found {start_s:g}"
         )
     services = ServiceFilter(_names(args.allow), _names(args.block))
-    return PlayOptions(speed=speed, first=first, loop=loop, limit=args.limit, services=services)
+    return PlayOptions(
+        speed=speed, first=first, loop=loop, limit=args.limit, services=services, now=now
+    )
 
 
 def _names(lists: list[str] | None) -> frozenset[str]:

@@ -11,7 +11,7 @@ from typing import Final, Protocol
 from cereal.errors import TransportError
 from cereal.frames import DIRECTORY, Frame, FrameFormat, FrameRingWriter
 from cereal.schema import log
-from cereal.services import SERVICES
+from cereal.services import SERVICES, service_of_member
 from cereal.transport.base import Publisher, Transport
 from modeld.inputs import SUBSCRIPTIONS
 from tools.errors import DriveError, ToolError, UsageError
@@ -54,12 +54,19 @@ class ServiceFilter:
                 )
 
     def passes(self, service: str) -> bool:
-        """Tell whether messages of `service` are played."""
-        if service in ALWAYS_PLAYED:
+        """Tell whether messages of `service` are played; an Event member or its service."""
+        names = {service, topic_of(service)}
+        if names & ALWAYS_PLAYED:
             return True
-        if service in self.block:
+        if names & self.block:
             return False
-        return service in self.allow if self.allow else service not in BLOCKED_BY_DEFAULT
+        return bool(names & self.allow) if self.allow else not names & BLOCKED_BY_DEFAULT
+
+
+def topic_of(member: str) -> str:
+    """Return the service on which messages of an Event member are published."""
+    service = service_of_member(member)
+    return member if service is None else service.name
 
 
 class Outlet(Protocol):
@@ -115,12 +122,12 @@ class BusOutlet:
             raise
 
     def send(self, service: str, data: bytes) -> None:
-        """Send one message.
+        """Send one message; `service` may be the Event member that it holds.
 
         Raises:
             ToolError: the service has another publisher.
         """
-        self._publisher(service).send(data)
+        self._publisher(topic_of(service)).send(data)
 
     def fill(self, stream: str, frame: Frame) -> None:
         """Copy a frame into the next buffer of its ring.

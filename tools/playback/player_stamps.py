@@ -14,8 +14,9 @@ from typing import Final
 
 from cereal.errors import MessageError
 from cereal.frames import Frame
-from cereal.schema import content, member_name, read_event
+from cereal.schema import DAMAGED, read_event
 from tools.drives.drive import Message, Moment
+from tools.drives.event_patch import write_field, write_stamp
 
 _IDS: Final = ("frameId", "frameIdExtra")
 _TIMES: Final = ("timestampSof", "timestampEof")
@@ -51,31 +52,33 @@ class Offset:
         return self.time_ns == 0 and self.frame_id == 0
 
 
-def moved(message: Message, offset: Offset) -> bytes:
+def moved(message: Message, offset: Offset) -> bytes | None:
     """Return the message's bytes with its stamps and frame ids moved.
 
     A message whose member our schema does not know, or that is damaged inside, is moved in its
-    log stamp only.
+    log stamp only. Nothing is copied by a builder: that ends the process where a message is
+    damaged.
 
-    Raises:
-        MessageError: it is no Event.
+    Returns:
+        None where not even the log stamp can be written.
     """
     if offset.is_zero:
         return message.data
-    event = read_event(message.data).as_builder()
-    event.logMonoTime = max(0, message.mono_time_ns + offset.time_ns)
-    fields = STAMPED_FIELDS.get(member_name(event) or "", ())
+    data = write_stamp(message.data, max(0, message.mono_time_ns + offset.time_ns))
+    fields = STAMPED_FIELDS.get(message.service, ())
+    if data is None or not fields:
+        return data
     try:
-        inner = content(event) if fields else None
-    except MessageError:
-        inner = None
-    for name in fields if inner is not None else ():
+        inner = getattr(read_event(message.data), message.service)
+    except (MessageError, *DAMAGED):
+        return data
+    for name in fields:
         value = getattr(inner, name)
         if name in _IDS:
-            setattr(inner, name, (value + offset.frame_id) % _ID_MODULUS)
+            value = (value + offset.frame_id) % _ID_MODULUS
         elif value:  # 0 is a stamp that was not set
-            setattr(inner, name, max(0, value + offset.time_ns))
-    data: bytes = event.to_bytes()
+            value = max(0, value + offset.time_ns)
+        data = write_field(data, message.service, name, value) or data
     return data
 
 

@@ -14,6 +14,7 @@ from dataclasses import replace
 from cereal.clock import ManualClock
 from cereal.frames import DEFAULT_SLOTS, Frame, FrameFormat, MemoryFrameSource
 from cereal.schema import read_event
+from cereal.services import members_of
 from cereal.transport import MemoryTransport, Publisher
 from modeld.config import Config
 from modeld.daemon import PUBLICATIONS, Daemon, StepResult
@@ -107,8 +108,12 @@ class PlaybackSession:
             self._sources.get(WIDE_STREAM),
         )
         self.daemon.car = car_of(info)
+        # By Event member: recordings of other generations carry another one on the same service.
         self._publishers: dict[str, Publisher] = {
-            name: transport.publisher(name) for name in SUBSCRIPTIONS
+            member: publisher
+            for name in SUBSCRIPTIONS
+            for publisher in [transport.publisher(name)]
+            for member in members_of(name)
         }
         self._outputs = [transport.subscriber(name) for name in PUBLICATIONS]
         self._record = record
@@ -159,7 +164,7 @@ class PlaybackSession:
     def close(self) -> None:
         """Give up the bus; the program stays the caller's."""
         self.daemon.close()
-        for publisher in self._publishers.values():
+        for publisher in set(self._publishers.values()):
             publisher.close()
 
     def _take(self, message: Message) -> None:

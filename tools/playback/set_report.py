@@ -15,13 +15,12 @@ from numpy.typing import NDArray
 
 from cereal.errors import LogError
 from runtime.quantities import count_text
-from runtime.whole_file import whole_file
 from tools.compare.compare import compare_logs
 from tools.compare.page_parts import COMPARE_STYLE, findings_part, verdict_part
-from tools.errors import CompareError, UsageError
+from tools.errors import CompareError
 from tools.lib.drive_log import DriveLog
 from tools.lib.report import MEASURED_TIMES, Picture, Report, panel
-from tools.lib.report_style import STYLE
+from tools.lib.report_page import PAGE_END, page_start, write_page
 from tools.lib.svg import Chart, padded_range
 from tools.playback.pictures import main_camera
 from tools.playback.result import DriveResult
@@ -57,25 +56,14 @@ def write_set_report(
     Raises:
         UsageError: it cannot be written.
     """
-    try:
-        with whole_file(path) as file:
-            for part in _parts(title, drives, errors):
-                file.write(part.encode("utf-8", "replace"))
-    except OSError as error:
-        raise UsageError(
-            f"{path}: the report cannot be written ({error.strerror or error}); free some disk "
-            "space or name another output"
-        ) from error
+    write_page(path, _parts(title, drives, errors))
 
 
 def _parts(
     title: str, drives: Iterable[Sequence[DriveResult]], errors: Sequence[str]
 ) -> Iterator[str]:
     yield (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}{COMPARE_STYLE}{_EXTRA_STYLE}</style></head>"
-        f"<body><main><header><h1>{escape(title)}</h1>"
+        page_start(title, COMPARE_STYLE + _EXTRA_STYLE) + f"<header><h1>{escape(title)}</h1>"
         f"<p>Execution times are {escape(MEASURED_TIMES)}.</p></header>"
     )
     for results in drives:
@@ -84,7 +72,7 @@ def _parts(
     if errors:
         items = "".join(f"<li>{escape(error)}</li>" for error in errors)
         yield f'<section><p class="warning">Not replayed:</p><ul>{items}</ul></section>'
-    yield "</main></body></html>\n"
+    yield PAGE_END
 
 
 def _drive_section(results: Sequence[DriveResult]) -> str:
@@ -128,7 +116,7 @@ def _charts(results: Sequence[DriveResult]) -> str:
     ):
         curves = [(result.drive, scale * getattr(result.drive, name)) for result in results]
         charts.append(_over_time(title, label, minimum_span, curves))
-    return f'<div class="row">{"".join(charts)}</div>'
+    return f'<div class="row four">{"".join(charts)}</div>'
 
 
 def _over_time(

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.schema import read_event
+from tools.lib.json_output import json_text
 from tools.playback.outcome import FrameTable
 from tools.regress.columns import decode_column, encode_column
 from tools.regress.errors import ReferenceFormatError
@@ -112,7 +113,7 @@ def pack(messages: Iterable[bytes], frames: FrameTable, rule_of: RuleOf) -> byte
         texts = _add_group(writer, number, group, rule_of)
         described.append({"service": service, "skeleton": json.loads(skeleton), "texts": texts})
     index = {"version": VERSION, "groups": described, "columns": writer.columns}
-    text = json.dumps(index, separators=(",", ":")).encode()
+    text = json_text(index).encode()
     content = b"".join([_LENGTH.pack(len(text)), text, *writer.parts])
     return lzma.compress(content, lzma.FORMAT_XZ, lzma.CHECK_CRC32, filters=_FILTERS)
 

@@ -13,10 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from runtime.quantities import count_text, size_text
-from runtime.whole_file import whole_file
 from tools.compare.findings import Comparison, FieldSeries
-from tools.errors import ToolError, UsageError
-from tools.lib.report_style import STYLE
+from tools.errors import ToolError
+from tools.lib.report_page import tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range
 from tools.regress.environment import differing
 from tools.regress.packing import unpack
@@ -45,20 +44,13 @@ MORE_STYLE = """
 """
 
 
-def write_page(path: Path, plan: Plan, verdict: RunVerdict) -> None:
+def write_report(path: Path, plan: Plan, verdict: RunVerdict) -> None:
     """Write the page; the file appears complete or not at all.
 
     Raises:
         UsageError: the file cannot be written.
     """
-    content = render(plan, verdict).encode("utf-8", "replace")
-    try:
-        with whole_file(path) as file:
-            file.write(content)
-    except OSError as error:
-        raise UsageError(
-            f"{path}: the report cannot be written ({error.strerror or error}); name another file"
-        ) from error
+    write_page(path, [render(plan, verdict)])
 
 
 def render(plan: Plan, verdict: RunVerdict) -> str:
@@ -73,12 +65,7 @@ def render(plan: Plan, verdict: RunVerdict) -> str:
         _timing(verdict),
         _environment(verdict),
     ]
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{STYLE}{MORE_STYLE}</style></head>"
-        f"<body><main>{''.join(sections)}</main></body></html>\n"
-    )
+    return whole_page(title, sections, MORE_STYLE)
 
 
 def _summary(verdict: RunVerdict) -> str:
@@ -100,12 +87,7 @@ def _tiles(verdict: RunVerdict) -> str:
         ("not judged", str(states.count("failed")), ""),
         ("speed", f"{max(known):+.1%}" if known else "-", "slower than the reference"),
     ]
-    cells = "".join(
-        f'<div class="tile"><span class="name">{escape(name)}</span>'
-        f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
-        for name, value, note in tiles
-    )
-    return f'<section class="tiles">{cells}</section>'
+    return tiles_section(tiles)
 
 
 def _table(verdict: RunVerdict) -> str:

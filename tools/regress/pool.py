@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context, parent_process, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -208,7 +208,15 @@ def _start(run: RunJob, threads: int | None) -> _Worker:
     process = _SPAWN.Process(
         target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
     )
-    process.start()
+    # Ctrl-C reaches every process of the terminal, and this one decides: a worker inherits that it
+    # does not hear of it, from its first instruction on. The tracker of multiprocessing is started
+    # with the first process otherwise, and unblocks the signal.
+    resource_tracker.ensure_running()
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # The worker holds the other end alone: when it dies, ours reads the end of the file.
     theirs.close()
     return _Worker(process, ours)
@@ -232,8 +240,6 @@ def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> No
     if threads is not None:
         # Read when the driver opens its devices, which is later than this.
         os.environ.setdefault(THREADS_VARIABLE, str(threads))
-    # Ctrl-C reaches every process of the terminal; the one that started us decides.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
     )

@@ -18,7 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 # Steps in what is allowed: a value moves by at most half of one when it is rounded, and both sides
-# of a comparison are rounded alike. Each doubling adds 9 % to a reference.
+# of a comparison are rounded alike. One step has to stay within what counts as a systematic shift
+# (`compare.running.SHIFT_SHARE`), since rounding can move a constant by one. 8 steps instead make a
+# reference a tenth larger.
 STEPS_OF_TOLERANCE: Final = 5
 _MANTISSA_BITS: Final = 52
 # Where no absolute difference is allowed: below this a value counts as its distance to zero.

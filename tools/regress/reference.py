@@ -20,6 +20,7 @@ from typing import Any, Final, TypeVar
 
 from runtime.whole_file import whole_file
 from tools.errors import ToolError
+from tools.lib.json_output import json_text
 from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches
 
@@ -151,7 +152,7 @@ def to_bytes(reference: Reference) -> bytes:
         "execution": asdict(reference.execution),
         "provenance": dict(reference.provenance),
     }
-    text = json.dumps(header, indent=1, ensure_ascii=False).encode()
+    text = json_text(header, indent=1).encode()
     content = MAGIC + _LENGTHS.pack(len(text), len(reference.outputs)) + text + reference.outputs
     return content + hashlib.sha256(content).digest()
 
@@ -266,8 +267,16 @@ class ReferenceStore:
 
     def all(self) -> list[Reference]:
         """Return the references of the directory that can be read, by name of the file."""
+        return self._read(f"*{ENDING}")
+
+    def of_drive(self, identity: str) -> list[Reference]:
+        """Return those of one drive, of any model and device."""
+        found = self._read(f"*.{identity[:SHORT]}.*{ENDING}")
+        return [reference for reference in found if reference.key.drive == identity]
+
+    def _read(self, pattern: str) -> list[Reference]:
         found = []
-        for path in sorted(self.directory.glob(f"*{ENDING}")):
+        for path in sorted(self.directory.glob(pattern)):
             with contextlib.suppress(OSError, ReferenceFormatError):
                 found.append(from_bytes(path.read_bytes(), path))
         return found

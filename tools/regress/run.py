@@ -296,8 +296,8 @@ def _other_models(store: ReferenceStore, reference: Reference) -> str:
     """Name the references of the same drive that another model left behind."""
     stale = [
         other.file_name
-        for other in store.all()
-        if other.key.drive == reference.key.drive and other.key.model != reference.key.model
+        for other in store.of_drive(reference.key.drive)
+        if other.key.model != reference.key.model
     ]
     return f"; of other models remain {', '.join(stale)}" if stale else ""
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from runtime.whole_file import whole_file
 from tools.errors import ToolError
+from tools.lib.json_output import json_text
 from tools.regress.errors import ReferenceFormatError
 from tools.regress.reference import SHORT
 from tools.regress.timing import Interval, TimingResult
@@ -89,7 +90,7 @@ class TimingReferences:
             "device_class": self._device_class,
             "devices": self._found,
         }
-        text = json.dumps(content, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+        text = json_text(content, indent=1) + "\n"
         try:
             with whole_file(self.path) as file:
                 file.write(text.encode())

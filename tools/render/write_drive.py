@@ -34,13 +34,27 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
         The segment directories, in order.
 
     Raises:
-        UsageError: a segment is there already, or the directory cannot be written.
+        UsageError: a segment is there already, or a file cannot be written; segments that were
+            complete are kept.
         ToolError: a worker process died.
-        LogError: a log cannot be written; segments that were complete are kept.
-        OSError: the same of another file.
+        LogError: a log cannot be written; likewise.
     """
     targets = [directory / f"{spec.route}--{number}" for number in range(spec.segments)]
     _check_targets(directory, targets)
+    try:
+        _write_segments(spec, directory, targets, workers, progress)
+    except OSError as error:
+        # That of a worker process, or of a file that was open, does not say of which file.
+        raise UsageError(
+            f"{directory}: expected to write a segment, found: {error.strerror or error}; free "
+            "some disk space or name another directory"
+        ) from error
+    return targets
+
+
+def _write_segments(
+    spec: DriveSpec, directory: Path, targets: list[Path], workers: int, progress: Progress
+) -> None:
     world = build_world(spec)
     with _hidden_directory(directory, spec.route) as hidden:
         files = [
@@ -69,7 +83,6 @@ def write_drive(spec: DriveSpec, directory: Path, workers: int, progress: Progre
                 for job in files[segment]:
                     job.path.rename(place / FILES[job.stream])
                 place.rename(target)
-    return targets
 
 
 def _check_targets(directory: Path, targets: list[Path]) -> None:

@@ -1,0 +1,64 @@
+"""What all reports share: the frame of a page, its tiles, and how it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+
+from runtime.whole_file import whole_file
+from tools.errors import UsageError
+from tools.lib.report_style import STYLE
+
+PAGE_END = "</main></body></html>\n"
+
+
+def page_start(title: str, more_style: str = "") -> str:
+    """Return what a page begins with, up to its first section.
+
+    Args:
+        title: of the window; plain text.
+        more_style: what follows the common style sheet.
+    """
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>{escape(title)}</title><style>{STYLE}{more_style}</style></head><body><main>"
+    )
+
+
+def whole_page(title: str, sections: Iterable[str], more_style: str = "") -> str:
+    """Return a page as HTML text."""
+    return f"{page_start(title, more_style)}{''.join(sections)}{PAGE_END}"
+
+
+def tiles_section(tiles: Sequence[tuple[str, str, str]]) -> str:
+    """Return a row of tiles: name, value and note of each, plain text."""
+    cells = "".join(
+        f'<div class="tile"><span class="name">{escape(name)}</span>'
+        f'<span class="value">{escape(value)}</span><span class="note">{escape(note)}</span></div>'
+        for name, value, note in tiles
+    )
+    return f'<section class="tiles">{cells}</section>'
+
+
+def write_page(path: Path, parts: Iterable[str]) -> None:
+    """Write a page; the file appears complete or not at all.
+
+    Args:
+        path: of the page.
+        parts: its text, taken one by one, so that they may be made while the page is written.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        with whole_file(path) as file:
+            for part in parts:
+                # A file name may hold bytes that are no text; it must not cost the report.
+                file.write(part.encode("utf-8", "replace"))
+    except OSError as error:
+        raise UsageError(
+            f"{path}: the report cannot be written ({error.strerror or error}); free some disk "
+            "space or name another file"
+        ) from error
