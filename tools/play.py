@@ -1,4 +1,4 @@
-"""Play a recorded drive at its recorded pace, for a daemon that runs or whoever else listens.
+"""Play a recorded drive at its recorded pace, for a daemon that runs (modeld run) or whoever else listens.
 
 Messages go onto the bus and frames into shared-memory rings, as a car and its cameras would send
 them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
@@ -12,7 +12,6 @@ On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGT
 (exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.
 
 Example:
-  modeld run --model driving.pkl &
   modeld play a2a0ccea32023010--2023-07-27--13-01-19--5 --loop
   modeld play drive.mp4 --bus ipc:///run/modeld --speed 0.5 --start 20
   modeld play segment/ --allow carState,liveCalibration,deviceState,roadCameraState
