@@ -1,4 +1,4 @@
-"""Play a recorded drive at its recorded pace, for a daemon that runs (modeld run) or whoever else listens.
+"""Play a recorded drive at its recorded pace, for a daemon that runs or whoever else listens.
 
 Messages go onto the bus and frames into shared-memory rings, as a car and its cameras would send
 them. What the daemons publish themselves (modelV2, drivingModelData, cameraOdometry,
