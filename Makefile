@@ -7,6 +7,7 @@
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
 #   make test-logs  10 000 damaged logs, and 50 writers that are killed
+#   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
@@ -38,7 +39,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-drivers fuzz check format bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format bench clean
 .PHONY: regress-program
 
 help:
@@ -97,6 +98,9 @@ fuzz: $(STAMP)
 test-logs: $(STAMP)
 	$(BIN)/python -m tests.logs mutations --count 10000
 	$(BIN)/python -m tests.logs kills --count 50
+
+test-pages: $(STAMP)
+	$(BIN)/python -m pytest tests/tools/test_pages_in_a_browser.py tests/tools/test_rerun_file.py
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)

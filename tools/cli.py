@@ -58,6 +58,7 @@ COMMANDS: dict[str, Command] = {
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
     "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
+    "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-model": Command("tools.make_model", "write the seeded example ONNX models"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),

@@ -9,7 +9,8 @@ again, they go on as if the drive continued, so no daemon counts dropped frames.
 begin at the present.
 
 On a terminal: space pauses, left and right (or , and .) seek 10 s, q ends. SIGTERM ends it too
-(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over.
+(exit code 0), and SIGINT (130). late is how long after its moment a frame was handed over. A daemon
+is started by itself: modeld run --model driving.pkl.
 
 Example:
   modeld play a2a0ccea32023010--2023-07-27--13-01-19--5 --loop

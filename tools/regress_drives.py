@@ -22,18 +22,25 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+from cereal.errors import CerealError
+from modeld.errors import ModeldError
 from runtime.artifact import Artifact
 from runtime.device import choose_device
+from runtime.errors import RuntimeFault
 from runtime.quantities import count_text
+from scheduler.errors import SchedulerError
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
 from tools.drives.arguments import add_drive_arguments, drive_options
-from tools.errors import UsageError
+from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.playback.model import read_driving_artifact
+from tools.regress.bisect import bisect
 from tools.regress.cluster import parse_address, run_jobs_on_cluster
+from tools.regress.explain import Beliefs, Explanation, explain
 from tools.regress.job import Job, JobResult
 from tools.regress.page import write_report
 from tools.regress.pool import OnResult, WorkDirectory, run_jobs
@@ -41,10 +48,13 @@ from tools.regress.reference import ReferenceStore
 from tools.regress.run import Plan, RunJobs, RunVerdict, default_processes, regress, work_directory
 from tools.regress.verdict import SHOWN_CHANGES, Comparing, DriveVerdict
 
+# Drives that are explained: causes repeat, and each takes two programs and a part of the drive.
+EXPLAINED_DRIVES = 3
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("--model", type=Path, required=True, help="driving artifact")
+    parser.add_argument("--model", type=Path, help="driving artifact")
     parser.add_argument(
         "--drives",
         nargs="+",
@@ -52,9 +62,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DRIVE",
         help="drives, as modeld replay takes them; routes and ranges become segments",
     )
-    parser.add_argument(
-        "--reference", type=Path, required=True, metavar="DIR", help="directory of references"
-    )
+    parser.add_argument("--reference", type=Path, metavar="DIR", help="directory of references")
     parser.add_argument(
         "--update", action="store_true", help="write references of all drives that ran well"
     )
@@ -69,10 +77,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         metavar="ARTIFACT",
         help="judge the speed by this artifact, measured in the same processes, instead of by "
-        "the reference's ratio, which holds on one device only",
+        "the reference's ratio, which holds on one device only; with --explain the artifact that "
+        "made the references",
     )
+    _add_looking(parser)
     _add_running(parser)
     add_drive_arguments(parser)
+
+
+def _add_looking(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--explain",
+        action="store_true",
+        help="say why drives changed: inputs, then the program's states, then the first kernel "
+        "that differs, with its ONNX nodes; by --baseline, by --onnx, or by both",
+    )
+    parser.add_argument(
+        "--onnx",
+        nargs=2,
+        type=Path,
+        metavar=("VISION", "POLICY"),
+        help="models that the artifact was made from, for the numpy interpreter (with --explain)",
+    )
+    parser.add_argument(
+        "--bisect",
+        nargs=2,
+        type=Path,
+        metavar=("A", "B"),
+        help="instead of a regression: which of weights, graph, code generation or driver makes "
+        "two artifacts differ on one drive; no --model, no --reference",
+    )
 
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
@@ -104,6 +138,8 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Regress; return 0 where nothing changed, 1 where something did, else an error's code."""
+    if args.bisect is not None:
+        return _bisect(args)
     _check_arguments(args)
     plan = _make_plan(args)
     if args.cluster is not None:
@@ -114,14 +150,58 @@ def run(args: argparse.Namespace) -> int:
         verdict = regress(plan, run_jobs_there, work, _progress(args))
         if args.report:
             write_report(args.report, plan, verdict)
+    explanations = _explain(args, plan, verdict) if args.explain else []
     if args.json:
-        print_json({**verdict.to_json(), "report": str(args.report) if args.report else None})
+        report: dict[str, Any] = {"report": str(args.report) if args.report else None}
+        if args.explain:
+            report |= {"explanations": [one.to_json() for one in explanations]}
+        print_json({**verdict.to_json(), **report})
     else:
-        _print_verdict(args, verdict)
+        _print_verdict(args, verdict, explanations)
     return verdict.exit_code
 
 
+def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:
+    """Return why the first drives changed."""
+    onnx = None if args.onnx is None else (args.onnx[0], args.onnx[1])
+    held = Beliefs(plan.model, plan.device, plan.baseline, onnx)
+    changed = [drive for drive in verdict.drives if drive.status == "changed"]
+    found = []
+    for drive in changed[:EXPLAINED_DRIVES]:
+        try:
+            found.append(explain(drive, plan.options, held))
+        except (ToolError, ModeldError, RuntimeFault, SchedulerError, CerealError) as error:
+            # The verdict stands, whatever keeps it from being explained.
+            found.append(Explanation(drive.name, "unknown", (f"not explained: {error}",)))
+    return found
+
+
+def _bisect(args: argparse.Namespace) -> int:
+    """Print what makes two artifacts differ; return 0 where they do not, else 1."""
+    for name in ("model", "reference", "baseline", "onnx", "report", "cluster"):
+        if getattr(args, name) is not None:
+            raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
+    if args.update or args.explain:
+        raise UsageError("--bisect: expected neither --update nor --explain with it")
+    if len(args.drives) != 1:
+        raise UsageError(f"--drives: expected one drive with --bisect, found {len(args.drives)}")
+    artifacts = args.bisect[0], args.bisect[1]
+    found = bisect(artifacts, args.drives[0], drive_options(args), args.device)
+    if args.json:
+        print_json(found.to_json())
+        return 0 if found.is_same else 1
+    for fact in found.facts:
+        print(f"{'differs' if fact.differs else 'same':8}{fact.about:16}{fact.text}")
+    for experiment in found.experiments:
+        print(f"{'same' if experiment.worst is None else 'differs':8}{experiment.text}")
+    print(found.conclusion)
+    return 0 if found.is_same else 1
+
+
 def _check_arguments(args: argparse.Namespace) -> None:
+    for name in ("model", "reference"):
+        if getattr(args, name) is None:
+            raise UsageError(f"--{name}: expected one, found none; only --bisect does without")
     if args.jobs is not None and args.jobs < 1:
         raise UsageError(f"--jobs: expected at least 1 process, found {args.jobs}")
     if args.update and not (args.reason or "").strip():
@@ -131,13 +211,17 @@ def _check_arguments(args: argparse.Namespace) -> None:
         )
     if args.reason is not None and not args.update:
         raise UsageError("--reason: expected --update with it; nothing is accepted without")
-    if args.baseline is not None and args.no_timing:
+    if args.baseline is not None and args.no_timing and not args.explain:
         raise UsageError("--baseline: expected the timing gate, found --no-timing; choose one")
+    if args.onnx is not None and not args.explain:
+        raise UsageError("--onnx: expected --explain with it; nothing else reads the models")
     if args.cluster is not None:
         parse_address(args.cluster)
         if args.jobs is not None:
             raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
-    check_outputs({"--report": args.report}, [args.model, args.baseline, args.telemetry])
+    check_outputs(
+        {"--report": args.report}, [args.model, args.baseline, args.telemetry, *(args.onnx or ())]
+    )
 
 
 def _make_plan(args: argparse.Namespace) -> Plan:
@@ -187,12 +271,19 @@ def _progress(args: argparse.Namespace) -> OnResult:
     return show
 
 
-def _print_verdict(args: argparse.Namespace, verdict: RunVerdict) -> None:
+def _print_verdict(
+    args: argparse.Namespace, verdict: RunVerdict, explanations: Sequence[Explanation]
+) -> None:
     width = max(len(drive.name) for drive in verdict.drives)
     for drive in verdict.drives:
         print(f"{drive.status:8}{drive.name:{width}}  {drive.summary}")
     for drive in verdict.drives:
         _print_changes(drive)
+    for explanation in explanations:
+        print(f"why {explanation.drive} changed:")
+        for line in explanation.lines:
+            print(f"  {line}")
+        print()
     for timing in verdict.timings:
         status = "passed" if timing.verdict.passed else "changed"
         print(f"{status:8}{timing.entry}  {timing.verdict.text}")

@@ -18,6 +18,7 @@ again; --fresh does them again. A drive that cannot be read does not stop the ot
 Example:
   modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --report out.html
   modeld replay drives/2023-07-27--13-01-19--5 drive.mp4 --model old.pkl new.pkl -o out
+  modeld replay drive.mp4 --model driving.pkl -o out.rlog.zst --video out.mp4
   modeld replay drive.mp4 --model driving.pkl --live -o live.rlog.zst
 """
 
@@ -34,7 +35,7 @@ from typing import Any
 from runtime.quantities import count_text
 from runtime.whole_file import whole_file
 from tools.drives.arguments import add_drive_arguments, drive_options
-from tools.drives.drive import DriveInfo
+from tools.drives.drive import Drive, DriveInfo
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
 from tools.lib.json_output import json_text, print_json
@@ -57,6 +58,7 @@ from tools.playback.progress import progress
 from tools.playback.result import DriveResult, read_result
 from tools.playback.run_drive import PlaybackOptions, run_drive
 from tools.playback.set_report import write_set_report
+from tools.views.pass_over import Written
 
 EXIT_BAD_INPUT = 4
 LOG_SUFFIXES = (".zst", ".bz2", ".rlog", ".qlog")
@@ -83,6 +85,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "models a directory",
     )
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
+    parser.add_argument(
+        "--video", type=Path, metavar="MP4", help="also write each frame with what the model says"
+    )
+    parser.add_argument("--rerun", type=Path, metavar="RRD", help="also write a rerun recording")
     add_drive_arguments(parser, may_split=True)
     add_live_arguments(parser)
     parser.add_argument("--limit", type=int, metavar="N", help="stop after N frames of a drive")
@@ -108,11 +114,22 @@ def run(args: argparse.Namespace) -> int:
         expanded = expand_drives(args.drives, options)
         if len(expanded) == 1:
             if args.live:
+                _check_no_views(args, "expected without --live, found both")
                 return run_live(args, expanded[0], options)
             return _run_single(args, expanded[0], options)
     if args.live:
         raise UsageError("--live: expected one drive, one model and a log, found several")
+    _check_no_views(args, "expected one drive and one model, found several")
     return _run_several(args, options)
+
+
+def _check_no_views(args: argparse.Namespace, reason: str) -> None:
+    for option in ("video", "rerun"):
+        if getattr(args, option):
+            raise UsageError(
+                f"--{option}: {reason}; replay first, then: modeld export LOG --drive DRIVE "
+                f"--{option} FILE"
+            )
 
 
 # --- one drive, one model, one log ----------------------------------------------------------------
@@ -121,7 +138,12 @@ def run(args: argparse.Namespace) -> int:
 def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> int:
     (model_path,) = args.model
     check_outputs(
-        {"--output": args.output, "--report": args.report},
+        {
+            "--output": args.output,
+            "--report": args.report,
+            "--video": args.video,
+            "--rerun": args.rerun,
+        },
         [Path(text), model_path, options.telemetry],
     )
     drive = open_drive(text, options)
@@ -146,9 +168,27 @@ def _run_single(args: argparse.Namespace, text: str, options: DriveOptions) -> i
             result = read_result(drive.info, model_path, args.output, pictures)
             if args.report:
                 write_report(args.report, _make_report(result, model))
+        _write_views(args, drive)
     finally:
         drive.close()
     return _print_single(args, result, outcome.wall_s)
+
+
+def _write_views(args: argparse.Namespace, drive: Drive) -> None:
+    """Go over the drive again, with the log that was made of it."""
+    writers = []
+    if args.video:
+        from tools.views.overlay_video import write_overlay_video
+
+        writers.append((args.video, write_overlay_video))
+    if args.rerun:
+        from tools.views.rerun_file import write_rerun
+
+        writers.append((args.rerun, write_rerun))
+    shows = bool(writers) and not (args.no_progress or args.quiet)
+    for path, write in writers:
+        with progress([drive.info], models=1, limit=args.limit, show=shows) as bar:
+            write(drive, args.output, Written(path, on_frame=bar.tick), args.limit)
 
 
 def _make_report(result: DriveResult, model: LoadedModel) -> Report:
@@ -180,6 +220,8 @@ def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) 
         "video": args.drives[0],
         "wall_s": round(wall_s, 3),
         "report": str(args.report) if args.report else None,
+        "overlay": str(args.video) if args.video else None,
+        "rerun": str(args.rerun) if args.rerun else None,
     }
     if args.json:
         print_json(figures)
@@ -193,6 +235,9 @@ def _print_single(args: argparse.Namespace, result: DriveResult, wall_s: float) 
         print(f"log: {args.output}")
         if args.report:
             print(f"report: {args.report}")
+        for option in ("video", "rerun"):
+            if getattr(args, option):
+                print(f"{option}: {getattr(args, option)}")
     return _report_problems([result.problem] if result.problem else [])
 
 

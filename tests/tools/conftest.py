@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ import av
 import numpy as np
 import pytest
 
+from tests.tools.planted import Planted, jobs_here, make_planted, remove
 from tests.tools.tiny_driving import write_tiny_driving
 
 SIZE = (192, 128)
@@ -51,3 +52,19 @@ def make_video(tmp_path: Path) -> MakeVideo:
         return rgb
 
     return make
+
+
+@pytest.fixture(scope="session")
+def planted_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
+    """A small program, a rendered drive and their reference, made by the clean code."""
+    with pytest.MonkeyPatch.context() as patch:
+        planted = make_planted(tmp_path_factory.mktemp("planted"), patch)
+    yield planted
+    remove(planted)
+
+
+@pytest.fixture
+def planted(planted_session: Planted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted]:
+    """The same, with jobs that run in this process."""
+    with jobs_here(monkeypatch, planted_session.holder):
+        yield planted_session

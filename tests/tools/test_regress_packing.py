@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import zlib
 from typing import Any
 
 import numpy as np
@@ -145,6 +146,17 @@ def test_a_message_comes_back_from_its_leaves() -> None:
     values = {path: iter(row) for path, row in leaves.values.items()}
     again = read_event(put_together(json.loads(leaves.skeleton), values))
     assert str(again) == str(event)
+
+
+def test_the_digest_of_a_message_is_what_references_have_stored() -> None:
+    event = new_event("cameraOdometry", mono_time_ns=7, valid=True)
+    event.cameraOdometry.frameId = 5
+    leaves = take_apart(read_event(event.to_bytes()), lambda *_: False)
+    assert json.loads(leaves.skeleton)["valid"] == "b"
+    text = json.dumps(json.loads(leaves.skeleton), separators=(",", ":")).encode()
+    values = b"".join(repr(row).encode() for row in leaves.values.values())
+    assert set(leaves.kinds.values()) == {"i", "b"}
+    assert leaves.digest() == zlib.crc32(text + values)
 
 
 def test_packed_messages_are_within_the_tolerance_and_their_table_is_exact() -> None:

@@ -25,7 +25,7 @@ COMPARE_STYLE = """
 .off-key { background: #b91c1c; }
 .pair { display: grid; grid-template-columns: repeat(2, minmax(0, 1fr)); gap: 0 18px;
   margin: 0 0 18px; break-inside: avoid; }
-.pair h3 { grid-column: 1 / -1; } .wide { overflow-x: auto; }
+.pair h3 { grid-column: 1 / -1; }
 td.number { font-variant-numeric: tabular-nums; text-align: right; }
 @media (max-width: 800px) { .pair { grid-template-columns: minmax(0, 1fr); } }
 """

@@ -23,7 +23,15 @@ def json_text(value: Any, indent: int | None = None) -> str:
         value: of plain types.
         indent: spaces of each level, for files that people look at; None: one line.
     """
-    return json.dumps(_strict(value), allow_nan=False, indent=indent, ensure_ascii=indent is None)
+    try:
+        # Nearly always: to look at every number beforehand takes longer than this.
+        return _dumps(value, indent)
+    except ValueError:
+        return _dumps(_strict(value), indent)
+
+
+def _dumps(value: Any, indent: int | None) -> str:
+    return json.dumps(value, allow_nan=False, indent=indent, ensure_ascii=indent is None)
 
 
 def _strict(value: Any) -> Any:

@@ -129,7 +129,7 @@ def flatten(reader: Any, selection: Selection | None = None) -> dict[str, Value]
     """
     values: dict[str, Value] = {}
     walk = _Flattening(values)
-    _guarded(lambda: walk.struct(reader, _fields(reader.schema), "", _tree_of(selection)))
+    _guarded(lambda: walk.struct(reader, fields_of(reader.schema), "", _tree_of(selection)))
     return selection.filter(values) if selection else values
 
 
@@ -161,7 +161,7 @@ def to_plain(reader: Any, data: DataAs = "length") -> dict[str, Any]:
         MessageError: as `flatten`.
     """
     walk = _Plain(data)
-    plain = _guarded(lambda: walk.struct(reader, _fields(reader.schema)))
+    plain = _guarded(lambda: walk.struct(reader, fields_of(reader.schema)))
     return cast("dict[str, Any]", plain)
 
 
@@ -182,13 +182,13 @@ def message_to_plain(event: Any, data: DataAs = "length") -> Any:
 
 def has_field(service: str, path: str) -> bool:
     """Return whether messages of a service may have values at a path, whatever its indices."""
-    kind: Type | None = next(f.type for f in _fields(log.Event.schema) if f.name == service)
+    kind: Type | None = next(f.type for f in fields_of(log.Event.schema) if f.name == service)
     for name in filter(None, _without_indices(path).split(".")):
         while kind is not None and kind.kind == "list":
             kind = kind.element
         if kind is None or kind.kind != "struct":
             return False
-        kind = next((f.type for f in _fields(kind.schema) if f.name == name), None)
+        kind = next((f.type for f in fields_of(kind.schema) if f.name == name), None)
     return kind is not None
 
 
@@ -231,7 +231,7 @@ class _Flattening(_Budget):
     def value(self, value: Any, kind: Type, path: str, tree: dict[str, Any] | None) -> None:
         self.spend(8)
         if kind.kind == "struct":
-            self.struct(value, _fields(kind.schema), path, tree)
+            self.struct(value, fields_of(kind.schema), path, tree)
         elif kind.kind == "list" and kind.element is not None:
             self._list(value, kind.element, path, tree)
         elif kind.kind in ("text", "data"):
@@ -280,7 +280,7 @@ class _Plain(_Budget):
     def value(self, value: Any, kind: Type) -> Any:
         self.spend(8)
         if kind.kind == "struct":
-            return self.struct(value, _fields(kind.schema))
+            return self.struct(value, fields_of(kind.schema))
         if kind.kind == "list" and kind.element is not None:
             self.spend(8 * len(value))
             if kind.element.dtype is not None:
@@ -321,7 +321,7 @@ def _tree_of(selection: Selection | None) -> dict[str, Any] | None:
 def _member(event: Any) -> Field:
     """Return the field of Event that is set."""
     name = _active(event)
-    for field in _fields(log.Event.schema):
+    for field in fields_of(log.Event.schema):
         if field.in_union and field.name == name:
             return field
     raise MessageError("event: expected a member of our schema, got a newer one; skip the message")
@@ -340,7 +340,8 @@ def _enumerant(value: Any, kind: Type) -> str:
     return kind.enumerants[number] if number < len(kind.enumerants) else f"#{number}"
 
 
-def _fields(schema: Any) -> tuple[Field, ...]:
+def fields_of(schema: Any) -> tuple[Field, ...]:
+    """Return the fields of a structure's schema, those of its union among them."""
     node = schema.node
     if node.isGeneric:  # its number does not say of what; only initData has such
         return _list_fields(schema)

@@ -26,9 +26,7 @@ def encode_jpeg(
 
     rows = np.concatenate([luma, chroma])
     frame: Any = av.VideoFrame.from_ndarray(rows, format="nv12")
-    scale = min(1.0, width / luma.shape[1])
-    # 4:2:0 needs even sizes.
-    size = [2 * round(scale * length / 2) for length in (luma.shape[1], luma.shape[0])]
+    size = jpeg_size(luma.shape[1], luma.shape[0], width=width)
     frame = frame.reformat(width=size[0], height=size[1], format="yuvj420p")
     codec: Any = av.CodecContext.create("mjpeg", "w")
     codec.width, codec.height = size
@@ -38,6 +36,13 @@ def encode_jpeg(
     codec.options = {"qmin": "4", "qmax": "4"}
     packets = [*codec.encode(frame), *codec.encode(None)]
     return b"".join(bytes(packet) for packet in packets)
+
+
+def jpeg_size(columns: int, rows: int, *, width: int = PICTURE_WIDTH) -> tuple[int, int]:
+    """Return width and height in pixels of what `encode_jpeg` makes of a picture."""
+    scale = min(1.0, width / columns)
+    # 4:2:0 needs even sizes.
+    return 2 * round(scale * columns / 2), 2 * round(scale * rows / 2)
 
 
 class PictureKeeper:

@@ -182,10 +182,10 @@ def _timing(report: Report) -> str:
     drops.line(ids, drive.drop_percent, "drop-line")
     return (
         "<section><h2>Execution time</h2><p>Image preparation, inference and parsing of one frame, "
-        f"{escape(report.times_from)}.{note}</p>{chart.render()}"
+        f'{escape(report.times_from)}.{note}</p><div class="wide">{chart.render()}</div>'
         f"<h2>Frame drops</h2><p><code>frameDropPerc</code>; "
         f"{count_text(drive.missing_frames, 'frame id')} between the first and the "
-        f"last message without one.</p>{drops.render()}</section>"
+        f'last message without one.</p><div class="wide">{drops.render()}</div></section>'
     )
 
 

@@ -26,8 +26,8 @@ figure { margin: 0; }
 .panel figcaption { grid-column: 1; color: var(--soft); font-size: 13px; padding-top: 4px;
   font-variant-numeric: tabular-nums; }
 .row { display: grid; grid-template-columns: repeat(3, minmax(0, 1fr)); gap: 16px; }
-@media (max-width: 800px) { .panel, .row { grid-template-columns: minmax(0, 1fr); }
-  .panel .top { max-width: 330px; } }
+.row.four { grid-template-columns: repeat(4, minmax(0, 1fr)); }
+.wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 14px; margin-top: 6px; }
 th, td { text-align: left; vertical-align: top; padding: 4px 24px 4px 0;
   border-bottom: 1px solid var(--rule); }
@@ -50,5 +50,15 @@ td { overflow-wrap: anywhere; }
 .chart .top-lane { stroke: #0284c7; } .chart .faint { stroke: #bae6fd; }
 .chart .top-edge { stroke: #ef4444; stroke-dasharray: 4 3; }
 .chart .plan-line { stroke: #16a34a; } .chart .car-line { stroke: #94a3b8; stroke-width: 2.4; }
+@media (max-width: 800px) {
+  main { padding: 20px 14px 36px; }
+  h1 { overflow-wrap: anywhere; }
+  .panel, .row, .row.four { grid-template-columns: minmax(0, 1fr); }
+  .panel .top { max-width: 330px; }
+  .wide > svg { min-width: 760px; }
+  /* A table that is too wide moves by itself, not the page; no column shrinks to single letters. */
+  table { display: block; overflow-x: auto; }
+  td { min-width: 6em; }
+  th, td { padding-right: 14px; } }
 @media print { .panel, .tiles { break-inside: avoid; } }
 """

@@ -20,6 +20,10 @@ class Progress:
 
     def count(self, moment: Moment, result: StepResult | None) -> None:  # noqa: ARG002 - `OnMoment`
         """Count a moment that was played; give it as `on_moment`."""
+        self.tick()
+
+    def tick(self) -> None:
+        """Count one."""
         if self._bar is not None:
             self._bar.update()
 

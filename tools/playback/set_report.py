@@ -116,7 +116,7 @@ def _charts(results: Sequence[DriveResult]) -> str:
     ):
         curves = [(result.drive, scale * getattr(result.drive, name)) for result in results]
         charts.append(_over_time(title, label, minimum_span, curves))
-    return f'<div class="row">{"".join(charts)}</div>'
+    return f'<div class="row four">{"".join(charts)}</div>'
 
 
 def _over_time(

@@ -1,0 +1,189 @@
+"""A headless Chromium of the system, told what to do over a pipe (Chrome DevTools Protocol).
+
+Nothing is put into the pages: their elements are measured and their pictures taken from outside.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import io
+import json
+import os
+import select
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+# Of one answer. A loaded machine starts a browser slowly.
+PATIENCE_S = 60.0
+
+
+def find_browser() -> str | None:
+    """Return the path of a Chromium; None where there is none."""
+    return next((path for path in map(shutil.which, NAMES) if path), None)
+
+
+class BrowserError(Exception):
+    """The browser ended, or does not answer."""
+
+
+@dataclass
+class Seen:
+    """What a page did while it was open.
+
+    Attributes:
+        errors: of its console, and exceptions.
+        requests: addresses of what it asked for, itself first.
+    """
+
+    errors: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+
+
+class Browser:
+    """A running browser with one page."""
+
+    def __init__(self, process: subprocess.Popen[bytes], reading: int, writing: int) -> None:
+        self._process = process
+        self._reading, self._writing = reading, writing
+        self._pending = b""
+        self._number = 0
+        self._session: str | None = None
+        self._events: list[dict[str, Any]] = []
+
+    def open(self, path: Path, width: int, height: int = 900) -> Seen:
+        """Open a file in a window of a width, and wait until it is loaded."""
+        if self._session is None:
+            target = self._call("Target.createTarget", url="about:blank")["targetId"]
+            attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
+            self._session = attached["sessionId"]
+            for domain in ("Page", "Runtime", "Log", "Network"):
+                self._call(f"{domain}.enable")
+        self._call(
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
+            mobile=width < 600,
+        )
+        # What the page before asked for is not this one's.
+        self._events.clear()
+        self._call("Page.navigate", url=path.resolve().as_uri())
+        while not any(event["method"] == "Page.loadEventFired" for event in self._events):
+            self._events.append(self._receive())
+        self.ask("1")  # what was said while loading has arrived by then
+        return self._seen()
+
+    def ask(self, expression: str) -> Any:
+        """Return the value of an expression; of a promise, what it comes to."""
+        answer = self._call(
+            "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
+        )
+        if "exceptionDetails" in answer:
+            raise BrowserError(f"{expression}: {answer['exceptionDetails']}")
+        return answer["result"].get("value")
+
+    def picture(self) -> NDArray[np.uint8]:
+        """Return the whole page as (h, w, 3) uint8."""
+        container: Any = av.open(io.BytesIO(self.png()))
+        with container:
+            picture: NDArray[np.uint8] = next(container.decode(video=0)).to_ndarray(format="rgb24")
+        return picture
+
+    def png(self) -> bytes:
+        """Return the whole page as PNG."""
+        answer = self._call("Page.captureScreenshot", format="png", captureBeyondViewport=True)
+        return base64.b64decode(answer["data"])
+
+    def _seen(self) -> Seen:
+        seen = Seen()
+        for event in self._events:
+            about = event.get("params", {})
+            if event["method"] == "Network.requestWillBeSent":
+                seen.requests.append(about["request"]["url"])
+            elif event["method"] == "Runtime.exceptionThrown":
+                seen.errors.append(str(about["exceptionDetails"]))
+            elif event["method"] == "Log.entryAdded" and about["entry"]["level"] == "error":
+                seen.errors.append(about["entry"]["text"])
+            elif event["method"] == "Runtime.consoleAPICalled" and about["type"] == "error":
+                seen.errors.append(str(about["args"]))
+        return seen
+
+    def _call(self, method: str, **params: Any) -> dict[str, Any]:
+        self._number += 1
+        message: dict[str, Any] = {"id": self._number, "method": method, "params": params}
+        if self._session is not None:
+            message["sessionId"] = self._session
+        data = json.dumps(message).encode() + b"\0"
+        while data:
+            data = data[os.write(self._writing, data) :]
+        while True:
+            answer = self._receive()
+            if answer.get("id") == self._number:
+                if "error" in answer:
+                    raise BrowserError(f"{method}: {answer['error']}")
+                return dict(answer["result"])
+            if "method" in answer:
+                self._events.append(answer)
+
+    def _receive(self) -> dict[str, Any]:
+        end = time.perf_counter() + PATIENCE_S
+        while b"\0" not in self._pending:
+            left_s = max(0.0, end - time.perf_counter())
+            ready, _, _ = select.select([self._reading], [], [], left_s)
+            piece = os.read(self._reading, 1 << 16) if ready else b""
+            if not piece:
+                found = "its end" if ready else f"nothing for {PATIENCE_S:g} s"
+                raise BrowserError(f"browser: expected an answer, found {found}")
+            self._pending += piece
+        message, _, self._pending = self._pending.partition(b"\0")
+        answer: dict[str, Any] = json.loads(message)
+        return answer
+
+
+@contextlib.contextmanager
+def browser(executable: str) -> Iterator[Browser]:
+    """Start a browser; it has ended when the block ends."""
+    from_us, ours = os.pipe()
+    theirs, from_them = os.pipe()
+    with tempfile.TemporaryDirectory(prefix="browser") as profile, contextlib.ExitStack() as stack:
+        for handle in (ours, theirs):
+            stack.callback(os.close, handle)
+        # The browser reads its orders from 3 and answers on 4.
+        script = f'exec "$@" 3<&{from_us} 4>&{from_them}'
+        options = ["--headless=new", "--remote-debugging-pipe", f"--user-data-dir={profile}"]
+        options += ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+        options += ["--disable-background-networking", "--disable-component-update"]
+        options += ["--hide-scrollbars", "--force-color-profile=srgb"]
+        process = subprocess.Popen(
+            ["/bin/bash", "-c", script, "browser", executable, *options, "about:blank"],
+            pass_fds=(from_us, from_them),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        for handle in (from_us, from_them):
+            os.close(handle)
+        found = Browser(process, theirs, ours)
+        try:
+            yield found
+        finally:
+            with contextlib.suppress(BrowserError, OSError):
+                found._session = None
+                found._call("Browser.close")
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()

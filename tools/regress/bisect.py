@@ -1,0 +1,463 @@
+"""Which of weights, graph, code generation or driver makes two artifacts differ.
+
+First what the manifests say: digests of models and weights, ONNX nodes, texts of kernels, row of
+device figures, device and driver of the binaries. Then experiments on a drive, all in one pass with
+the same inputs: A beside B; A's kernels with B's weights, where they fit; both built from source,
+without their binaries.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.config import Config
+from modeld.daemon import StepResult
+from runtime import load_program
+from runtime.artifact import Artifact
+from runtime.device import Device, choose_device
+from runtime.manifest import BufferSpec, Manifest
+from runtime.quantities import count_text
+from tools.drives.drive import Moment
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.errors import UsageError
+from tools.playback.model import check_fits, read_driving_artifact
+from tools.regress.launch_values import ROUNDING, Difference, compare_arrays
+
+Array = NDArray[Any]
+Cause = Literal["weights", "graph", "code generation", "driver"]
+CAUSES: Final[tuple[Cause, ...]] = ("weights", "graph", "code generation", "driver")
+
+# After the first frame in which A and B differ, as many are played to see how far they go.
+FRAMES_AFTER: Final = 20
+SHOWN: Final = 4
+# What the compiler puts before the models and between them is named so.
+FRAME_PROGRAM: Final = ("warp/", "queue/", "vision/")
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that the manifests say.
+
+    Attributes:
+        about: which cause it is about.
+        differs: whether it speaks for it.
+        text: one line.
+    """
+
+    about: Cause
+    differs: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """Two programs on the same inputs.
+
+    Attributes:
+        name: what was run beside what.
+        first_frame: in which outputs differ in their bits; -1: in none.
+        frames: how many differ.
+        played: how many there were.
+        worst: largest difference; None where there is none.
+    """
+
+    name: str
+    first_frame: int
+    frames: int
+    played: int
+    worst: Difference | None
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        if self.worst is None:
+            return f"{self.name}: the same bits in {count_text(self.played, 'frame')}"
+        return (
+            f"{self.name}: differ in {self.frames} of {count_text(self.played, 'frame')}, from "
+            f"frame {self.first_frame} on; at the worst {self.worst.text}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Bisection:
+    """What a bisection found.
+
+    Attributes:
+        causes: those that the facts speak for and no experiment excludes.
+        facts: of the manifests.
+        experiments: on the drive.
+        conclusion: one line.
+    """
+
+    causes: tuple[Cause, ...]
+    facts: tuple[Fact, ...]
+    experiments: tuple[Experiment, ...]
+    conclusion: str
+
+    @property
+    def is_same(self) -> bool:
+        """Whether A and B answer with the same bits."""
+        return self.experiments[0].worst is None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return asdict(self)
+
+
+def bisect(
+    artifacts: tuple[Path, Path], drive: str, options: DriveOptions, device: str | None
+) -> Bisection:
+    """Say what makes two artifacts differ.
+
+    Args:
+        artifacts: A, the older one, and B.
+        drive: one drive, as `open_drive` takes it.
+        options: how it is opened.
+        device: OpenCL device; None: the best.
+
+    Raises:
+        ToolError: an artifact or the drive cannot be used.
+        RuntimeFault: an artifact does not run here.
+    """
+    sides = read_driving_artifact(artifacts[0]), read_driving_artifact(artifacts[1])
+    opened = choose_device(device)
+    manifests = sides[0].manifest, sides[1].manifest
+    facts = [*model_facts(*manifests), *_weight_facts(*sides), *code_facts(*manifests)]
+    facts += _driver_facts(*manifests)
+    experiments = _experiment(sides, artifacts[0], drive, options, opened)
+    return _conclude(facts, experiments)
+
+
+def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
+    """Return what the models and their nodes say."""
+    facts = []
+    theirs = {model.role: model for model in b.models}
+    left, right = _nodes(a), _nodes(b)
+    changed = False
+    for model in a.models:
+        other = theirs.get(model.role)
+        if other is not None and other.sha256 != model.sha256:
+            changed = True
+            text = f"{model.role} model: {model.sha256[:12]} in A, {other.sha256[:12]} in B"
+            facts.append(Fact("graph" if left != right else "weights", True, text))
+    for gone, side in ((left - right, "A"), (right - left, "B")):
+        if gone:
+            shown = ", ".join(sorted(gone)[:SHOWN])
+            more = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
+            # Of the same files the same nodes come: one that no kernel names was folded.
+            ours = any(name.startswith(FRAME_PROGRAM) for name in gone)
+            folded = "" if changed or ours else "; the models are the same, so it was folded"
+            text = f"nodes that only kernels of {side} name: {shown}{more}{folded}"
+            facts.append(Fact("graph", changed or ours, text))
+    if left == right:
+        facts.append(Fact("graph", False, f"{count_text(len(left), 'node')}, of the same names"))
+    return [
+        *facts,
+        *(
+            Fact("graph", True, f"metadata: {key} differs")
+            for key in ("interface", "models", "cameras", "drop_policy", "image_mode")
+            if _plain(a.metadata.get(key)) != _plain(b.metadata.get(key))
+        ),
+    ]
+
+
+def _plain(value: Any) -> Any:
+    """Return metadata without the names of checkpoints, which compute nothing."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items() if key != "checkpoint"}
+    return value
+
+
+def _nodes(manifest: Manifest) -> frozenset[str]:
+    return frozenset(name for kernel in manifest.kernels for name in kernel.origin)
+
+
+def _weights(artifact: Artifact) -> list[tuple[BufferSpec, str]]:
+    found = []
+    for spec in artifact.manifest.buffers:
+        if spec.kind == "weight":
+            raw = artifact.data[spec.offset : spec.offset + spec.size]
+            found.append((spec, hashlib.sha256(raw).hexdigest()))
+    return found
+
+
+def _weight_facts(a: Artifact, b: Artifact) -> list[Fact]:
+    left, right = _weights(a), _weights(b)
+    if _fits(a, b):
+        differing = [
+            (spec, other)
+            for (spec, one), (other, two) in zip(left, right, strict=True)
+            if one != two
+        ]
+        if not differing:
+            return [Fact("weights", False, f"{count_text(len(left), 'weight')}, all the same")]
+        spec, other = differing[0]
+        apart = compare_arrays(_array(a, spec), _array(b, other))
+        nodes = ", ".join(_readers(a.manifest, spec)[:SHOWN])
+        return [
+            Fact(
+                "weights",
+                True,
+                f"{len(differing)} of {count_text(len(left), 'weight')} differ, first {spec.name} "
+                f"{spec.dtype}{list(spec.shape)} of {nodes}: {apart.text}",
+            )
+        ]
+    only = len(np.setdiff1d(_values(a), _values(b))), len(np.setdiff1d(_values(b), _values(a)))
+    text = (
+        f"{len(left)} weights in A, {len(right)} in B, packed otherwise; of their values {only[0]} "
+        f"are in A only, {only[1]} in B only"
+    )
+    return [Fact("weights", any(only), text)]
+
+
+def _values(artifact: Artifact) -> Array:
+    """Return the different values of all weights of floating point; tables of indices are code."""
+    specs = [spec for spec, _ in _weights(artifact) if spec.dtype.startswith("float")]
+    arrays = [_array(artifact, spec).astype(np.float32) for spec in specs]
+    return np.unique(np.concatenate(arrays)) if arrays else np.zeros(0, np.float32)
+
+
+def _array(artifact: Artifact, spec: BufferSpec) -> Array:
+    raw = artifact.data[spec.offset : spec.offset + spec.payload_bytes]
+    return np.frombuffer(raw, spec.dtype)
+
+
+def _readers(manifest: Manifest, spec: BufferSpec) -> list[str]:
+    index = manifest.buffers.index(spec)
+    return [name for kernel in manifest.kernels if index in kernel.args for name in kernel.origin]
+
+
+def _fits(a: Artifact, b: Artifact) -> bool:
+    """Whether the kernels of one find the weights of the other where they look for their own."""
+    return [(s.name, s.kind, s.dtype, s.shape, s.offset, s.size) for s in a.manifest.buffers] == [
+        (s.name, s.kind, s.dtype, s.shape, s.offset, s.size) for s in b.manifest.buffers
+    ]
+
+
+def code_facts(a: Manifest, b: Manifest) -> list[Fact]:
+    """Return what kernels and options say."""
+    facts = []
+    left, right = _texts(a), _texts(b)
+    gone, new = left.keys() - right.keys(), right.keys() - left.keys()
+    if gone or new:
+        shown = ", ".join(f"{name} ({', '.join(right[name][:2])})" for name in sorted(new)[:SHOWN])
+        text = f"{len(gone)} of {len(left)} kernels of A have another text in B"
+        facts.append(Fact("code generation", True, f"{text}: {shown}" if shown else text))
+    for entry in a.entries:
+        other = b.entry(entry.name)
+        count = 0 if other is None else len(other.launches)
+        if count != len(entry.launches):
+            text = f"{entry.name}: {len(entry.launches)} launches in A, {count} in B"
+            facts.append(Fact("code generation", True, text))
+    for what in ("name", "options"):
+        one, two = getattr(a.target, what), getattr(b.target, what)
+        if one != two:
+            text = f"compiled for {what} {one or 'none'} in A, {two or 'none'} in B"
+            facts.append(Fact("code generation", True, text))
+    if bool(a.metadata.get("precision")) != bool(b.metadata.get("precision")):
+        facts.append(Fact("code generation", True, "one stores halves, the other does not"))
+    if not facts:
+        text = f"{count_text(len(left), 'kernel')}, all of the same text"
+        facts.append(Fact("code generation", False, text))
+    return facts
+
+
+def _texts(manifest: Manifest) -> dict[str, tuple[str, ...]]:
+    """Return kernels by name, which is made of their text, with their nodes."""
+    return {kernel.name: kernel.origin for kernel in manifest.kernels}
+
+
+def _driver_facts(a: Manifest, b: Manifest) -> list[Fact]:
+    facts = []
+    for what in ("device", "driver"):
+        one, two = getattr(a.target, what), getattr(b.target, what)
+        if one != two:
+            text = f"binaries were made by {what} {one or 'none'} for A, {two or 'none'} for B"
+            facts.append(Fact("driver", True, text))
+    same = [
+        (one.binary, two.binary)
+        for one, two in zip(a.programs, b.programs, strict=False)
+        if one.source == two.source
+    ]
+    differing = sum(one != two for one, two in same)
+    if differing:
+        facts.append(
+            Fact("driver", True, f"{differing} of {len(same)} binaries of the same source differ")
+        )
+    if not facts:
+        facts.append(Fact("driver", False, "binaries were made by the same device and driver"))
+    return facts
+
+
+class _Several:
+    """Programs on the same inputs; the first one answers to the daemon.
+
+    Args:
+        pairs: name of an experiment -> the two programs that it compares, by their names.
+        programs: by name; the first one answers.
+    """
+
+    def __init__(self, programs: Mapping[str, Any], pairs: Mapping[str, tuple[str, str]]) -> None:
+        self._programs, self._pairs = programs, pairs
+        self._first = next(iter(programs.values()))
+        self.now: dict[str, Difference] = {}
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the entry points."""
+        return tuple(self._first.entries)
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The metadata of the first artifact."""
+        found: Mapping[str, Any] = self._first.metadata
+        return found
+
+    def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
+        """Run all, and compare what they say."""
+        said = {name: program.run(inputs, entry) for name, program in self._programs.items()}
+        self.now = {}
+        for experiment, (one, other) in self._pairs.items():
+            apart = [
+                compare_arrays(said[other][name].ravel(), array.ravel())
+                for name, array in said[one].items()
+            ]
+            differing = [found for found in apart if found.elements]
+            if differing:
+                self.now[experiment] = max(differing, key=lambda found: found.largest)
+        first: Mapping[str, Array] = next(iter(said.values()))
+        return first
+
+    def reset(self) -> None:
+        """Reset the state buffers of all."""
+        for program in self._programs.values():
+            program.reset()
+
+
+class _StopError(Exception):
+    """Enough was seen."""
+
+
+def _variants(a: Artifact, b: Artifact) -> tuple[dict[str, Artifact], dict[str, tuple[str, str]]]:
+    """Return the artifacts that are run, and which of them are compared."""
+    programs = {"A": a, "B": b}
+    pairs = {"A and B": ("A", "B")}
+    if _fits(a, b):
+        programs["A with B's weights"] = replace(a, data=b.data)
+        pairs["A and A with B's weights"] = ("A", "A with B's weights")
+        pairs["B and A with B's weights"] = ("B", "A with B's weights")
+    for name, one in (("A", a), ("B", b)):
+        if any(program.binary for program in one.manifest.programs):
+            programs[f"{name} from source"] = _from_source(one)
+            pairs[f"{name} and {name} from source"] = (name, f"{name} from source")
+    return programs, pairs
+
+
+def _from_source(artifact: Artifact) -> Artifact:
+    manifest = artifact.manifest
+    programs = tuple(replace(program, binary=b"") for program in manifest.programs)
+    return replace(artifact, manifest=replace(manifest, programs=programs))
+
+
+def _experiment(
+    sides: tuple[Artifact, Artifact], path: Path, text: str, options: DriveOptions, device: Device
+) -> list[Experiment]:
+    from tools.playback.run_drive import PlaybackOptions, play
+
+    artifacts, pairs = _variants(*sides)
+    first: dict[str, int] = {}
+    counts, worst = dict.fromkeys(pairs, 0), dict[str, Difference]()
+    played = 0
+    with ExitStack() as stack:
+        drive = open_drive(_single(text, options), options)
+        stack.callback(drive.close)
+        for artifact in sides:
+            check_fits(artifact.path or path, artifact, drive.info)
+        programs = {
+            name: stack.enter_context(load_program(artifact, device))
+            for name, artifact in artifacts.items()
+        }
+        several = _Several(programs, pairs)
+
+        def look(_moment: Moment, result: StepResult | None) -> None:
+            nonlocal played
+            if result is None:
+                return
+            played += 1
+            for name, apart in several.now.items():
+                first.setdefault(name, result.frame_id)
+                counts[name] += 1
+                if name not in worst or apart.largest > worst[name].largest:
+                    worst[name] = apart
+            if counts["A and B"] > FRAMES_AFTER:
+                raise _StopError
+
+        config = Config(demo=True, send_raw_predictions=False)
+        with suppress(_StopError):
+            play(drive, several, _forget, PlaybackOptions(config=config, on_moment=look))
+    return [
+        Experiment(name, first.get(name, -1), counts[name], played, worst.get(name))
+        for name in pairs
+    ]
+
+
+def _forget(_data: bytes) -> None:
+    """Take an event that nobody reads."""
+
+
+def _single(text: str, options: DriveOptions) -> str:
+    found = expand_drives([text], options)
+    if len(found) != 1:
+        raise UsageError(f"--drives: expected one drive with --bisect, found {len(found)}")
+    return found[0]
+
+
+def _conclude(facts: Sequence[Fact], experiments: Sequence[Experiment]) -> Bisection:
+    said = {experiment.name: experiment for experiment in experiments}
+    speaking = [fact.about for fact in facts if fact.differs]
+    causes: list[Cause] = [cause for cause in CAUSES if cause in speaking]
+    main = said["A and B"]
+    if main.worst is None:
+        text = "A and B answer with the same bits here: what differs between them changes nothing"
+        if causes:
+            text += f" ({', '.join(causes)})"
+        return Bisection((), tuple(facts), tuple(experiments), text)
+    excluded: list[str] = []
+    notes: list[str] = []
+    with_weights = said.get("B and A with B's weights")
+    own_weights = said.get("A and A with B's weights")
+    if with_weights is not None and with_weights.worst is None:
+        notes.append("A's kernels with B's weights answer like B, bit by bit")
+        causes = ["weights"]
+    elif own_weights is not None and own_weights.worst is None:
+        excluded.append("weights")
+        notes.append("B's weights change nothing in A")
+    rebuilt = [said[name] for name in said if name.endswith("from source")]
+    if rebuilt and all(experiment.worst is None for experiment in rebuilt):
+        excluded.append("driver")
+        notes.append("both built from source by this driver answer like their binaries")
+    elif rebuilt:
+        notes.append("built from source here, an artifact answers otherwise than its binaries")
+        causes = [*causes, "driver"] if "driver" not in causes else causes
+    if "code generation" in causes and "graph" not in causes:
+        kind = "roundings" if not main.worst.exceeds(ROUNDING) else "more than roundings"
+        notes.append(
+            f"kernels of the same nodes differ in text, and results by {kind}"
+            + ("" if kind == "roundings" else ": they do not compute the same")
+        )
+    left = [cause for cause in causes if cause not in excluded]
+    names = " and ".join(left) or "nothing that the artifacts show"
+    return Bisection(
+        tuple(left),
+        tuple(facts),
+        tuple(experiments),
+        f"{names} changed: {'; '.join(notes)}" if notes else f"{names} changed",
+    )

@@ -1,0 +1,132 @@
+"""The results of all kernels of a frame as the numpy interpreter computes them from ONNX models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.manifest import Manifest
+from tools.errors import ToolError
+from tools.regress.launch_values import Value
+
+if TYPE_CHECKING:
+    from scheduler.schedule import Schedule
+    from scheduler.schedule_cache import EntryGraph
+
+Array = NDArray[Any]
+RUN: Final = "run:"
+
+
+def interpret(
+    models: tuple[Path, Path],
+    manifest: Manifest,
+    entry: str,
+    inputs: Mapping[str, Array],
+    states: Mapping[str, Array],
+) -> list[Value]:
+    """Compute one frame with numpy.
+
+    The models are cut into kernels by this version of the compiler for the row of device figures of
+    the artifact: where it was compiled so, results are matched launch by launch.
+
+    Args:
+        models: vision and policy.
+        manifest: of the artifact that is judged.
+        entry: of it, ``run:...`` or ``prepare:...``.
+        inputs: of the frame.
+        states: before it.
+
+    Returns:
+        One value for each result of each launch, in the order of launches.
+
+    Raises:
+        ToolError: the models are not those that the artifact was made from.
+        SchedulerError: they cannot be compiled.
+    """
+    from scheduler.interp import evaluate
+    from scheduler.onnx_import import load_model
+    from scheduler.ops import Op
+
+    vision, policy = (load_model(path) for path in models)
+    known = {model.role: model for model in manifest.models}
+    for role, model in (("vision", vision), ("policy", policy)):
+        if role in known and model.sha256 != known[role].sha256:
+            raise ToolError(
+                f"--onnx: expected the {role} model that the artifact was made from "
+                f"({known[role].file}, {known[role].sha256[:12]}), found {model.name} "
+                f"({(model.sha256 or '')[:12]}); give the files that were compiled"
+            )
+    graph = _graph_of(vision, policy, manifest, entry)
+    plan = _scheduled(graph, manifest)
+    given = {
+        node.arg: (inputs if node.arg.kind == "input" else states)[node.arg.name]
+        for node in _buffers(graph)
+        if node.arg.kind in ("input", "state")
+    }
+    # A kernel that commits a state writes its BUFFER; what it writes is what the graph assigns.
+    assigned = {node.src[0].arg: node for node in graph.states}
+    stored = [
+        (number, position, assigned[node.arg] if node.op is Op.BUFFER else node, kernel)
+        for number, kernel in enumerate(plan.lowered)
+        for position, node in enumerate(kernel.storage)
+    ]
+    names = _kernel_names(plan)
+    arrays = evaluate([node for _, _, node, _ in stored], given)
+    return [
+        Value(
+            number,
+            position,
+            f"interpreter of {names[number]}",
+            tuple(kernel.kernel.origin),
+            node.shape,
+            np.ascontiguousarray(array).ravel(),
+            is_logical=True,
+        )
+        for (number, position, node, kernel), array in zip(stored, arrays, strict=True)
+    ]
+
+
+def _graph_of(vision: Any, policy: Any, manifest: Manifest, entry: str) -> EntryGraph:
+    from scheduler.driving import make_states, prepare_graph, run_graph
+    from scheduler.warp import Camera
+
+    size = entry.partition(":")[2]
+    (camera,) = (
+        Camera(*(one[key] for key in ("width", "height", "stride", "uv_offset", "payload_bytes")))
+        for one in manifest.metadata["cameras"]
+        if f"{one['width']}x{one['height']}" == size
+    )
+    if entry.startswith(RUN):
+        graph = run_graph(vision, policy, camera, make_states())
+    else:
+        graph = prepare_graph(camera, make_states())
+    if manifest.metadata.get("precision"):
+        graph = replace(graph, precision="fp16")
+    return graph
+
+
+def _scheduled(graph: EntryGraph, manifest: Manifest) -> Schedule:
+    from scheduler import device_spec
+    from scheduler.targets import target_for
+
+    with device_spec.using(target_for(manifest.target.name)):
+        plan = graph.schedule()
+        _ = plan.lowered  # the loops are chosen for the row in force
+        return plan
+
+
+def _kernel_names(plan: Schedule) -> list[str]:
+    return [", ".join(kernel.kernel.origin[:1]) for kernel in plan.lowered]
+
+
+def _buffers(graph: EntryGraph) -> list[Any]:
+    from scheduler.node import toposort
+    from scheduler.ops import Op
+
+    roots = [node for _, node in graph.roots()]
+    return [node for node in toposort(roots) if node.op is Op.BUFFER]

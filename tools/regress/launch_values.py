@@ -1,0 +1,265 @@
+"""What each launch of a program leaves in its buffers, and which of two programs belong together.
+
+Programs may be cut into kernels differently. Results are taken for the same where their kernels
+cover the same ONNX nodes and they have the same shape and type; of those that are left, where the
+nodes overlap most. What has no counterpart is said to have none.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.manifest import Manifest
+from runtime.program import Program
+from runtime.stepping import Stepper
+from scheduler.kernel_table import KernelTable, kernel_tables
+
+Array = NDArray[Any]
+
+# Roundings of sums in another order, relative to the largest value of a result: between two
+# programs on one device, and between a program and the interpreter, whose inputs to a kernel carry
+# the roundings of all before it.
+ROUNDING: Final = 2e-5
+INTERPRETER_ROUNDING: Final = 1e-4
+# Below this share of nodes in common two kernels are not the same step.
+LEAST_OVERLAP: Final = 0.5
+# Axes longer than 1 of which all orders are tried.
+MOST_AXES: Final = 4
+_POINTERS: Final = {
+    "char": "int8",
+    "uchar": "uint8",
+    "short": "int16",
+    "ushort": "uint16",
+    "int": "int32",
+    "uint": "uint32",
+    "long": "int64",
+    "ulong": "uint64",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "bool": "uint8",
+}
+_PARAMETERS: Final = re.compile(r"\bvoid\s+(\w+)\s*\(([^)]*)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """One result of one launch.
+
+    Attributes:
+        launch: number in the entry.
+        position: among the results of the launch.
+        kernel: name of the function, which is made from its text; "" without one.
+        nodes: of the ONNX models, or parts of the frame program ("queue/features").
+        shape: of the result.
+        data: flat, in the order of memory; None where it cannot be read.
+        is_logical: in the order of the axes instead.
+    """
+
+    launch: int
+    position: int
+    kernel: str
+    nodes: tuple[str, ...]
+    shape: tuple[int, ...]
+    data: Array | None
+    is_logical: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How far two results are apart.
+
+    Attributes:
+        elements: how many differ in their bits.
+        total: how many there are.
+        largest: largest absolute difference; infinite where one is finite and one is not.
+        scale: largest absolute value of the second.
+        at: flat index of the largest difference.
+        left, right: the values there.
+    """
+
+    elements: int
+    total: int
+    largest: float
+    scale: float
+    at: int
+    left: float
+    right: float
+
+    def exceeds(self, relative: float) -> bool:
+        """Whether it is more than a rounding."""
+        return self.elements > 0 and self.largest > relative * self.scale
+
+    @property
+    def text(self) -> str:
+        """One clause."""
+        return (
+            f"{self.elements} of {self.total} values differ, by at most {self.largest:.3g} "
+            f"(values up to {self.scale:.3g}; element {self.at}: {self.right:.9g} before, "
+            f"{self.left:.9g} now)"
+        )
+
+
+class LaunchReader:
+    """Reads the results of the launches of one entry.
+
+    Args:
+        program: loaded.
+        entry: of it.
+    """
+
+    def __init__(self, program: Program, entry: str) -> None:
+        self.stepper = Stepper(program)
+        self.entry = entry
+        self.table = table_of(program.manifest, entry)
+        self._manifest = program.manifest
+        self._types = _written_types(program.manifest)
+
+    def run(self, inputs: Mapping[str, Array]) -> Iterator[list[Value]]:
+        """Run the entry and yield the results of each launch."""
+        spec = self._manifest.entry(self.entry)
+        assert spec is not None
+        for number in self.stepper.launches(inputs, self.entry):
+            launch = self.table.launches[number]
+            types = self._types.get(launch.kernel, [])
+            yield [
+                Value(
+                    number,
+                    position,
+                    launch.kernel,
+                    launch.origin,
+                    self.table.values[index].shape,
+                    self._read(
+                        self.table.values[index].buffer,
+                        types[position] if position < len(types) else "",
+                    ),
+                )
+                for position, index in enumerate(launch.writes)
+            ]
+
+    def _read(self, buffer: int, dtype: str) -> Array | None:
+        raw = self.stepper.read(buffer)
+        if raw is None:
+            return None
+        found = np.dtype(dtype or self._manifest.buffers[buffer].dtype)
+        return raw.view(found) if raw.size % found.itemsize == 0 else raw
+
+
+def table_of(manifest: Manifest, entry: str) -> KernelTable:
+    """Return the kernel table of one entry."""
+    return next(table for table in kernel_tables(manifest.raw) if table.entry == entry)
+
+
+def _written_types(manifest: Manifest) -> dict[str, list[str]]:
+    """Return by kernel the numpy types of what its parameters let it write, "" if unknown."""
+    found = {}
+    for program in manifest.programs:
+        for name, parameters in _PARAMETERS.findall(program.source):
+            written = [
+                text.split("*")[0].split()[-1]
+                for text in parameters.split(",")
+                if "__global" in text and not re.search(r"\bconst\b", text)
+            ]
+            found[name] = [_POINTERS.get(re.sub(r"\d+$", "", word), "") for word in written]
+    return found
+
+
+def difference(left: Value, right: Value) -> Difference | None:
+    """Compare two results; None where they cannot be compared.
+
+    Axes may lie in memory in another order than those of a logical result; of texts that differ
+    the orders may, too. Values that are equal with the axes in another order do not differ.
+    """
+    if left.data is None or right.data is None or left.data.size != right.data.size:
+        return None
+    found = compare_arrays(left.data, right.data)
+    if not found.exceeds(ROUNDING) or left.kernel == right.kernel:
+        return found
+    for data in _orders(right):
+        found = min((found, compare_arrays(left.data, data)), key=lambda one: one.largest)
+        if not found.exceeds(ROUNDING):
+            break
+    return found
+
+
+def _orders(value: Value) -> Iterator[Array]:
+    """Yield a result as it would be with its axes in other orders."""
+    assert value.data is not None
+    shape = [size for size in value.shape if size > 1]
+    if len(shape) > MOST_AXES or value.data.size != prod(shape):
+        return
+    orders = list(itertools.permutations(range(len(shape))))
+    for stored in orders[:1] if value.is_logical else orders:
+        array = value.data.reshape([shape[axis] for axis in stored])
+        for order in orders:
+            yield np.ascontiguousarray(array.transpose(order)).ravel()
+
+
+def compare_arrays(left: Array, right: Array) -> Difference:
+    """Compare flat arrays of one size; NaN equals NaN."""
+    width = np.result_type(left, right, np.float32)
+    a, b = left.astype(width), right.astype(width)
+    with np.errstate(all="ignore"):
+        apart = np.abs(a - b)
+        apart[(a == b) | (np.isnan(a) & np.isnan(b))] = 0.0
+        apart[np.isnan(apart)] = np.inf
+        finite = np.abs(b[np.isfinite(b)])
+    at = int(np.argmax(apart)) if apart.size else 0
+    return Difference(
+        int(np.count_nonzero(apart)),
+        int(apart.size),
+        float(apart[at]) if apart.size else 0.0,
+        float(finite.max()) if finite.size else 0.0,
+        at,
+        float(a[at]) if apart.size else 0.0,
+        float(b[at]) if apart.size else 0.0,
+    )
+
+
+def align(ours: Sequence[Value], theirs: Sequence[Value]) -> dict[tuple[int, int], Value]:
+    """Return for (launch, position) of ours the result of theirs that is of the same step."""
+    waiting: dict[object, list[Value]] = {}
+    for value in theirs:
+        waiting.setdefault(_exact(value), []).append(value)
+    found: dict[tuple[int, int], Value] = {}
+    for value in ours:
+        candidates = waiting.get(_exact(value))
+        if candidates:
+            found[value.launch, value.position] = candidates.pop(0)
+    left = [value for values in waiting.values() for value in values]
+    for value in ours:
+        if (value.launch, value.position) in found:
+            continue
+        near = [
+            (overlap, -other.launch, other)
+            for other in left
+            if _form(other) == _form(value)
+            and (overlap := _overlap(value.nodes, other.nodes)) >= LEAST_OVERLAP
+        ]
+        if near:
+            best = max(near, key=lambda item: item[:2])[2]
+            left.remove(best)
+            found[value.launch, value.position] = best
+    return found
+
+
+def _exact(value: Value) -> object:
+    return frozenset(value.nodes), value.position, _form(value)
+
+
+def _form(value: Value) -> object:
+    kind = value.data.dtype if value.data is not None else None
+    return tuple(size for size in value.shape if size > 1), kind, prod(value.shape)
+
+
+def _overlap(one: Sequence[str], other: Sequence[str]) -> float:
+    union = {*one, *other}
+    return len({*one} & {*other}) / len(union) if union else 0.0

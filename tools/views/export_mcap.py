@@ -1,0 +1,204 @@
+"""A log as MCAP: every service a channel, and views of the model's answer that need no set-up.
+
+Streams: memory is one message and one chunk. Nothing of the drive's clock is changed: times are
+`logMonoTime`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from cereal.errors import MessageError
+from cereal.schema import DAMAGED, member_name
+from cereal.services import service_of_member
+from modeld.calibration import Camera
+from runtime.quantities import count_text
+from tools.drives.drive import Drive
+from tools.errors import UsageError
+from tools.lib.log_events import read_log_events
+from tools.lib.message_values import message_to_plain
+from tools.lib.picture import encode_jpeg, jpeg_size
+from tools.playback.pictures import main_camera
+from tools.views import foxglove
+from tools.views.answer import Answer, AnswerReader
+from tools.views.frames import FrameFollower, followed, planes
+from tools.views.mcap_file import McapFile, mcap_file
+from tools.views.message_schema import as_object, message_schema
+
+logger = logging.getLogger(__name__)
+
+SCENE_TOPIC = "/view/model"
+TRANSFORM_TOPIC = "/tf"
+PICTURE_TOPIC = "/view/camera"
+CALIBRATION_TOPIC = "/view/camera_calibration"
+VIEW_SCHEMAS = {
+    SCENE_TOPIC: "foxglove.SceneUpdate",
+    TRANSFORM_TOPIC: "foxglove.FrameTransform",
+    PICTURE_TOPIC: "foxglove.CompressedImage",
+    CALIBRATION_TOPIC: "foxglove.CameraCalibration",
+}
+NS_PER_S = 1_000_000_000
+
+
+@dataclass(slots=True)
+class Exported:
+    """What became of a log.
+
+    Attributes:
+        topics: messages by channel.
+        damaged: messages left out because their content is damaged.
+        newer: events left out because their message is newer than our schema.
+    """
+
+    topics: dict[str, int] = field(default_factory=dict)
+    damaged: int = 0
+    newer: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class McapOptions:
+    """What goes into the file.
+
+    Attributes:
+        members: Event members; empty: all.
+        with_views: also the channels of `VIEW_SCHEMAS`.
+        drive: whose pictures are added; None: none are.
+        picture_rate_hz: pictures per second of the drive, at most.
+        on_event: called after each event.
+    """
+
+    members: Sequence[str] = ()
+    with_views: bool = True
+    drive: Drive | None = None
+    picture_rate_hz: float = 5.0
+    on_event: Callable[[], None] = lambda: None
+
+
+def export_mcap(log: Path, output: Path, options: McapOptions) -> Exported:
+    """Write a log as MCAP; the file appears in full or not at all.
+
+    A log that is cut off is exported up to there, with a warning.
+
+    Raises:
+        LogError: it cannot be read or is no log.
+        ToolError: the drive cannot be read, or the file cannot be written.
+    """
+    found = Exported()
+    try:
+        with ExitStack() as stack:
+            file = stack.enter_context(mcap_file(output))
+            follower = stack.enter_context(followed(options.drive)) if options.drive else None
+            views = _Views(file, options, follower) if options.with_views else None
+            _write_all(log, file, views, options, found)
+            file.add_facts(
+                "modeld",
+                {
+                    "log": log.name,
+                    "clock": "logMonoTime: ns of the recording machine's monotonic clock",
+                    "damaged messages left out": str(found.damaged),
+                    "messages newer than the schema left out": str(found.newer),
+                },
+            )
+            found.topics = dict(sorted(file.counts.items()))
+    except OSError as error:
+        raise UsageError(
+            f"{output}: cannot be written ({error.strerror or error}); free some disk space or "
+            "name another file"
+        ) from error
+    for count, reason in (
+        (found.damaged, "whose content is damaged"),
+        (found.newer, "newer than this schema"),
+    ):
+        if count:
+            logger.warning("%s: left out %s %s", log, count_text(count, "message"), reason)
+    return found
+
+
+def _write_all(
+    log: Path, file: McapFile, views: _Views | None, options: McapOptions, found: Exported
+) -> None:
+    wanted = frozenset(options.members)
+    for event in read_log_events(log):
+        options.on_event()
+        member = member_name(event)
+        if member is None:
+            found.newer += 1
+            continue
+        try:
+            if not wanted or member in wanted:
+                _write_message(file, member, event)
+            if views is not None:
+                views.take(member, event)
+        except (MessageError, *DAMAGED) as error:
+            logger.info("%s: %s: %s", log, member, error)
+            found.damaged += 1
+
+
+def _write_message(file: McapFile, member: str, event: Any) -> None:
+    # First, so that a damaged message opens no channel.
+    message = as_object(message_to_plain(event, "base64"), is_valid=event.valid)
+    topic = f"/{member}"
+    if not file.has(topic):
+        file.open_channel(topic, f"cereal.{member}", message_schema(member), _facts_of(member))
+    file.write(topic, event.logMonoTime, message)
+
+
+def _facts_of(member: str) -> dict[str, str]:
+    service = service_of_member(member)
+    if service is None:
+        return {}
+    rate = f"{service.frequency_hz:g} Hz" if service.frequency_hz else "on demand"
+    return {"nominal rate": rate, "valid": "Event.valid is __valid of each message"}
+
+
+class _Views:
+    """Writes what viewers show without being told how."""
+
+    def __init__(self, file: McapFile, options: McapOptions, frames: FrameFollower | None) -> None:
+        self._file = file
+        self._frames = frames
+        self._reader = AnswerReader()
+        self._camera: Camera | None = None
+        if options.drive is not None:
+            mounting = options.drive.info.mounting
+            self._reader = AnswerReader(mounting.rpy_rad, mounting.height_m)
+            self._camera = main_camera(options.drive.info)
+        self._picture_interval_ns = int(NS_PER_S / options.picture_rate_hz)
+        self._next_picture_ns = 0
+
+    def take(self, member: str, event: Any) -> None:
+        answer = self._reader.take(member, event)
+        if answer is None:
+            return
+        stamp_ns = answer.mono_time_ns
+        self._write(SCENE_TOPIC, stamp_ns, foxglove.scene(answer))
+        for transform in foxglove.transforms(answer):
+            self._write(TRANSFORM_TOPIC, stamp_ns, transform)
+        if self._frames is not None:
+            self._take_picture(answer, self._frames)
+
+    def _take_picture(self, answer: Answer, frames: FrameFollower) -> None:
+        for frame in frames.until(answer.frame_id):
+            if frame.frame_id != answer.frame_id or answer.mono_time_ns < self._next_picture_ns:
+                continue
+            self._next_picture_ns = answer.mono_time_ns + self._picture_interval_ns
+            luma, chroma = planes(frame)
+            jpeg = encode_jpeg(luma, chroma)
+            self._write(
+                PICTURE_TOPIC, answer.mono_time_ns, foxglove.picture(jpeg, answer.mono_time_ns)
+            )
+            if self._camera is not None:
+                size = jpeg_size(luma.shape[1], luma.shape[0])
+                message = foxglove.camera_calibration(self._camera, size, answer.mono_time_ns)
+                self._write(CALIBRATION_TOPIC, answer.mono_time_ns, message)
+
+    def _write(self, topic: str, mono_time_ns: int, message: dict[str, Any]) -> None:
+        if not self._file.has(topic):
+            name = VIEW_SCHEMAS[topic]
+            self._file.open_channel(topic, name, foxglove.SCHEMAS[name], {"made by": "modeld"})
+        self._file.write(topic, mono_time_ns, message)

@@ -1,0 +1,89 @@
+"""The overlay as a video: H.264 in MP4, one frame for each of the drive's. Imports PyAV lazily."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from cereal.frames import FrameFormat
+from runtime.whole_file import whole_file
+from tools.drives.drive import Drive
+from tools.errors import UsageError
+from tools.playback.pictures import main_camera
+from tools.views.frames import main_stream, rgb_of
+from tools.views.overlay import draw_overlay
+from tools.views.pass_over import Written, pass_over
+
+# Constant quality: text and thin lines stay sharp, a minute of 1928x1208 takes some 30 MB.
+QUALITY = {"crf": "23", "preset": "veryfast"}
+
+
+def write_overlay_video(
+    drive: Drive, log: Path, written: Written, limit: int | None = None
+) -> None:
+    """Write the overlay video of a drive; the file appears in full or not at all.
+
+    A frame that is missing in the drive is shown as its predecessor for that long.
+
+    Args:
+        drive: an open drive.
+        log: what a daemon said of it.
+        written: names the MP4 file, and gets the counts.
+        limit: stop after this many frames.
+
+    Raises:
+        ToolError: the drive or the log cannot be read, or the file cannot be written.
+    """
+    output = written.file
+    camera = main_camera(drive.info)
+    layout = drive.info.formats[main_stream(drive)]
+    try:
+        with (
+            whole_file(output) as file,
+            _Encoder(file, layout, drive.info.rate_hz) as encoder,
+            closing(pass_over(drive, log, written, limit)) as frames,
+        ):
+            for frame, facts in frames:
+                rgb = rgb_of(frame)
+                draw_overlay(rgb, camera, facts)
+                encoder.add(rgb, 1 + facts.missing)
+    except OSError as error:
+        raise UsageError(
+            f"{output}: cannot be written ({error.strerror or error}); free some disk space or "
+            "name another file"
+        ) from error
+
+
+class _Encoder:
+    """An H.264 stream in an MP4 container."""
+
+    def __init__(self, file: BinaryIO, layout: FrameFormat, rate_hz: float) -> None:
+        import av
+
+        rate = Fraction(rate_hz).limit_denominator(1001)
+        self._av = av
+        self._container: Any = av.open(file, "w", format="mp4")
+        self._stream: Any = self._container.add_stream("libx264", rate=rate, options=QUALITY)
+        self._stream.width, self._stream.height = layout.width, layout.height
+        self._stream.pix_fmt = "yuv420p"
+        self._time_base = 1 / rate
+        self._next = 0
+
+    def __enter__(self) -> _Encoder:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None:
+                self._container.mux(self._stream.encode(None))
+        finally:
+            self._container.close()
+
+    def add(self, rgb: Any, steps: int) -> None:
+        """Append a picture, that many periods after the one before."""
+        picture: Any = self._av.VideoFrame.from_ndarray(rgb, format="rgb24")
+        self._next += steps if self._next else 1
+        picture.pts, picture.time_base = self._next - 1, self._time_base
+        self._container.mux(self._stream.encode(picture.reformat(format="yuv420p")))

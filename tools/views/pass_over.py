@@ -1,0 +1,136 @@
+"""One pass over a drive and the log that was made from it: each frame with the model's answer."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cereal.frames import Frame
+from cereal.schema import DAMAGED, member_name
+from tools.drives.drive import Drive
+from tools.errors import DriveError
+from tools.lib.log_events import read_log_events
+from tools.playback.frame_table import frames_path, load_frames
+from tools.views.answer import Answer, AnswerReader
+from tools.views.frames import followed
+from tools.views.overlay import FrameFacts
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Written:
+    """What came of a pass.
+
+    Attributes:
+        file: that was written.
+        frames: of the drive.
+        answered: those that have an answer.
+        on_frame: called after each frame.
+    """
+
+    file: Path
+    frames: int = 0
+    answered: int = 0
+    on_frame: Callable[[], None] = lambda: None
+
+    def count(self, *, answered: bool) -> None:
+        """Count a frame."""
+        self.frames += 1
+        self.answered += answered
+        self.on_frame()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for ``--json``."""
+        return {"file": str(self.file), "frames": self.frames, "answered": self.answered}
+
+
+def pass_over(
+    drive: Drive, log: Path, written: Written, limit: int | None = None
+) -> Generator[tuple[Frame, FrameFacts], None, None]:
+    """Yield each frame of the main camera with what is known of it; counts them in `written`.
+
+    A frame is valid until the next one is asked for; close the iterator before the drive. Frames
+    behind the log's last answer are left out: a replay may have been stopped there.
+
+    Args:
+        drive: an open drive.
+        log: what a daemon said of it.
+        written: gets the counts.
+        limit: stop after this many frames.
+
+    Raises:
+        DriveError: no frame of the drive has an answer in the log, or the drive is damaged.
+        LogError: the log cannot be read.
+    """
+    times = _measured_ms(log)
+    tally = _Facts(times)
+    mounting = drive.info.mounting
+    reader = AnswerReader(mounting.rpy_rad, mounting.height_m)
+    with followed(drive) as frames:
+        for answer in _answers(log, reader):
+            for frame in frames.until(answer.frame_id):
+                is_answered = frame.frame_id == answer.frame_id
+                yield frame, tally.of(frame, answer if is_answered else None)
+                written.count(answered=is_answered)
+                if written.frames == limit:
+                    return
+        if not written.answered:
+            raise DriveError(
+                f"{log}: expected modelV2 messages of the frames of {drive.info.name}, found none; "
+                "name the drive that the log was made from"
+            )
+
+
+class _Facts:
+    def __init__(self, measured_ms: dict[int, float]) -> None:
+        self._measured_ms = measured_ms
+        self._start_ns: int | None = None
+        self._last_id: int | None = None
+
+    def of(self, frame: Frame, answer: Answer | None) -> FrameFacts:
+        eof_ns = frame.timestamp_eof_ns
+        self._start_ns = eof_ns if self._start_ns is None else self._start_ns
+        last_id, self._last_id = self._last_id, frame.frame_id
+        execution_ms = self._measured_ms.get(frame.frame_id)
+        if execution_ms is None and answer is not None and answer.execution_ms > 0:
+            execution_ms = answer.execution_ms
+        return FrameFacts(
+            frame_id=frame.frame_id,
+            time_s=1e-9 * (eof_ns - self._start_ns),
+            missing=max(0, frame.frame_id - last_id - 1) if last_id is not None else 0,
+            execution_ms=execution_ms,
+            answer=answer,
+        )
+
+
+def _answers(log: Path, reader: AnswerReader) -> Iterator[Answer]:
+    for event in read_log_events(log):
+        member = member_name(event)
+        if member is None:
+            continue
+        try:
+            answer = reader.take(member, event)
+        except DAMAGED as error:
+            logger.warning("%s: left out a damaged %s: %s", log, member, error)
+            continue
+        if answer is not None:
+            yield answer
+
+
+def _measured_ms(log: Path) -> dict[int, float]:
+    """Return the times that a deterministic replay keeps beside its log; none where it is none."""
+    path = frames_path(log)
+    if not path.exists():
+        return {}
+    try:
+        table = load_frames(path)
+    except DriveError as error:
+        logger.warning("%s", error)
+        return {}
+    ran = table.execution_s > 0
+    times = 1e3 * table.execution_s[ran]
+    return dict(zip(table.frame_id[ran].tolist(), times.tolist(), strict=True))
