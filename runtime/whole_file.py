@@ -71,7 +71,7 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
 
     Raises:
         NotAFileError: see `target_of`.
-        OSError: the file cannot be written; nothing is left.
+        OSError: the file cannot be written; nothing is left. Its `filename` is always set.
     """
     target = target_of(path)
     # A name may be as long as the file system takes, so not all of it fits this one.
@@ -89,8 +89,11 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
             os.fsync(file.fileno())
         temporary.chmod(0o666 & ~_umask())
         temporary.replace(target)
-    except BaseException:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and error.filename is None:
+            # A write does not say to what, and this is the file that was asked for.
+            error.filename = str(path)
         raise
 
 

@@ -122,7 +122,7 @@ def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_pa
         )  # fmt: skip
         camera = stack.enter_context(
             process(
-                "-m", "tools.lib.demo_camera", "--server", server, "--bus", bus, "--frames", "8",
+                "-m", "tools.render.demo_camera", "--server", server, "--bus", bus, "--frames", "8",
                 "--rate-hz", "8", log=tmp_path / "camera.log", stdin=subprocess.PIPE,
             )
         )  # fmt: skip

@@ -32,8 +32,12 @@ from tools.lib.outputs import check_outputs
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument("left", type=Path, help="event log, the reference; raw, .zst or .bz2")
-    parser.add_argument("right", type=Path, help="event log that is compared with it")
+    parser.add_argument(
+        "left", metavar="LEFT", type=Path, help="event log, the reference; raw, .zst or .bz2"
+    )
+    parser.add_argument(
+        "right", metavar="RIGHT", type=Path, help="event log that is compared with it"
+    )
     chosen = parser.add_mutually_exclusive_group()
     chosen.add_argument(
         "--service",

@@ -43,7 +43,13 @@ from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools import example_models
 from tools.errors import ToolError, UsageError
-from tools.lib.demo_camera import (
+from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
+from tools.lib.drive_messages import DRIVE_SERVICES
+from tools.lib.json_output import print_json
+from tools.lib.picture import encode_jpeg
+from tools.lib.processes import Child, ProcessError
+from tools.lib.report import MAX_PICTURES, Picture, Report, describe_models, write_report
+from tools.render.demo_camera import (
     DRIVE_HZ,
     MOUNTING,
     TICKS_PER_FRAME,
@@ -51,12 +57,6 @@ from tools.lib.demo_camera import (
     demo_painter,
     demo_world,
 )
-from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
-from tools.lib.drive_messages import DRIVE_SERVICES
-from tools.lib.json_output import print_json
-from tools.lib.picture import encode_jpeg
-from tools.lib.processes import Child, ProcessError
-from tools.lib.report import MAX_PICTURES, Picture, Report, describe_models, write_report
 
 # Loading and building kernels for the first time; a cold machine needs about a quarter of it.
 FIRST_MESSAGE_TIMEOUT_S = 120.0
@@ -235,7 +235,7 @@ def _drive(plan: Plan, bus: str) -> tuple[int, int]:
     work += ["--bus", bus, "--camera-server", plan.server]
     with (
         Child("subscriber", "tools.subscribe", watch) as subscriber,
-        Child("camera", "tools.lib.demo_camera", serve) as camera,
+        Child("camera", "tools.render.demo_camera", serve) as camera,
         Child("daemon", "tools.cli", work) as daemon,
     ):
         _await_valid_model(subscriber, [camera, daemon], quiet=plan.quiet)

@@ -18,25 +18,17 @@ from __future__ import annotations
 import importlib
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from runtime.quantities import count_text
 from tools.errors import InspectError, UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
-from tools.lib.table import format_table, printable
+from tools.lib.table import Section, format_table, printable
 
 if TYPE_CHECKING:
     import argparse
-
-
-class Section(NamedTuple):
-    """One table of a description."""
-
-    title: str
-    header: tuple[str, ...]
-    rows: list[tuple[object, ...]]
 
 
 class Describer(Protocol):

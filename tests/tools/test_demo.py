@@ -20,9 +20,9 @@ from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
-from tools.lib.demo_camera import demo_cameras
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.processes import Child, ProcessError
+from tools.render.demo_camera import demo_cameras
 
 FRAMES = 20
 
@@ -197,7 +197,7 @@ def test_second_camera_of_the_same_name_ends_with_one_line(tmp_path: Path) -> No
     first = FrameRingWriter("test-demo-twice", "road", nv12_format(64, 32))
     try:
         second = subprocess.run(
-            [sys.executable, "-m", "tools.lib.demo_camera", *arguments],
+            [sys.executable, "-m", "tools.render.demo_camera", *arguments],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

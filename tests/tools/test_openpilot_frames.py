@@ -160,11 +160,14 @@ def test_wide_video_missing_while_its_states_are_there(tmp_path: Path) -> None:
     assert _play(drive) == [{"road": one} for one in range(12)]
 
 
-def test_road_video_missing_leaves_the_wide_camera_as_the_main_one(tmp_path: Path) -> None:
+def test_road_video_missing_leaves_the_wide_camera_as_the_main_one(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     tracks = {"road": Track(range(12), has_file=False), "wideRoad": Track(range(12))}
     drive = _open(tmp_path, Segment(0, tracks))
     assert list(drive.info.formats) == ["wideRoad"]
     assert _play(drive) == [{"wideRoad": one} for one in range(12)]
+    assert "no fcamera.hevc; the wide camera alone leads" in caplog.text
 
 
 def test_video_missing_in_the_middle_segment(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -51,6 +52,21 @@ def test_place_that_cannot_be_written_is_refused(tmp_path: Path, name: str, mess
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(UsageError, match=message):
         check_outputs({"-o": tmp_path / name})
+
+
+def test_full_disk_names_the_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, output = tmp_path / "a.rlog", tmp_path / "a.jsonl"
+    with LogWriter(source) as log:
+        for stamp in range(2000):
+            log.write(new_event("carState", mono_time_ns=stamp).to_bytes())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, hard))
+    try:
+        code = cli.main(["inspect", str(source), "--dump", "--output", str(output)])
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert (code, capsys.readouterr().err) == (1, f"modeld: error: {output}: File too large\n")
+    assert list(tmp_path.iterdir()) == [source]
 
 
 def test_empty_name_is_refused() -> None:

@@ -97,6 +97,13 @@ def test_what_differs_is_named(tmp_path: Path, changes: dict[str, str], said: st
     assert caught.value.exit_code == 4
 
 
+def test_a_file_that_was_renamed_says_its_name(tmp_path: Path) -> None:
+    path = ReferenceStore(tmp_path).write(REFERENCE)
+    path.rename(tmp_path / "mine.reference")
+    with pytest.raises(ToolError, match=f"in another file; rename that to {path.name}"):
+        ReferenceStore(tmp_path).find(REFERENCE.key, "a drive")
+
+
 def test_no_reference_at_all_and_none_of_this_drive(tmp_path: Path) -> None:
     store = ReferenceStore(tmp_path / "none")
     with pytest.raises(RegressionReferenceError, match="found none at all"):

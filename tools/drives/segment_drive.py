@@ -88,6 +88,10 @@ class SegmentDrive:
             # Until somebody asks for moments, nothing is held open.
             self.close()
         main = "road" if "road" in self._files else "wideRoad"
+        if main != "road":
+            logger.warning(
+                "%s: no %s; the wide camera alone leads", source.name, VIDEO_NAMES["road"]
+            )
         self._plan = plan_moments({name: one.frames for name, one in placed.items()}, main)
         if not len(self._plan):
             raise DriveError(

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.artifact import Artifact, read_artifact
 from runtime.quantities import flops_column
-from tools.inspect import Section
-from tools.lib.table import format_size
+from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from cereal.schema import member_name
 from runtime.quantities import count_text
-from tools.inspect import Section
 from tools.lib.log_events import read_log_events
+from tools.lib.table import Section
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,8 +14,7 @@ from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
 from scheduler.onnx_import.text import printable
-from tools.inspect import Section
-from tools.lib.table import format_size
+from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

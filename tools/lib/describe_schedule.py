@@ -15,8 +15,7 @@ from scheduler.kernel_table import KernelTable, kernel_tables
 from scheduler.kernel_text import facts, header, rows
 from scheduler.trace import Recorder, Trace, observing
 from tools.errors import UsageError
-from tools.inspect import Section
-from tools.lib.table import format_size
+from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from runtime.quantities import size_text as format_size
 
-__all__ = ["format_size", "format_table", "printable"]
+__all__ = ["Section", "format_size", "format_table", "printable"]
+
+
+class Section(NamedTuple):
+    """A table with a title."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: list[tuple[object, ...]]
 
 
 def format_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

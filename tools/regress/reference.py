@@ -355,6 +355,11 @@ def _explain(key: ReferenceKey, drive_name: str, found: list[Reference], directo
             f"{drive_name}: expected a reference of this drive in {directory}, found "
             f"{len(found)} of others ({names}); {advice}"
         )
+    if not differences(nearest):
+        return (
+            f"{drive_name}: expected its reference in {directory} under its own name, found it in "
+            f"another file; rename that to {file_name(key, nearest.drive.name)}"
+        )
     parts = []
     for name in differences(nearest):
         theirs, ours = (_short(getattr(one, name)) for one in (nearest.key, key))

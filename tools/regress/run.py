@@ -18,6 +18,7 @@ from typing import Any, Final
 
 from runtime.artifact import Artifact
 from runtime.device import DeviceInfo
+from runtime.quantities import count_text
 from tools.drives.open_drive import DriveOptions, expand_drives
 from tools.errors import ToolError
 from tools.regress.environment import (
@@ -195,7 +196,7 @@ def work_directory(path: Path | None) -> Iterator[WorkDirectory]:
         if kept:
             # For people; whatever stopped us may have been their own Ctrl-C.
             print(
-                f"modeld: {kept} finished drives are kept; go on with --work {place}",
+                f"modeld: {count_text(kept, 'finished drive')} kept; go on with --work {place}",
                 file=sys.stderr,
             )
         elif path is None:

@@ -1,7 +1,7 @@
 """The demo's camera process: rendered frames into the shared-memory rings, car state onto the bus.
 
 Like a parked car it offers one picture again and again until it is told to drive, and is parked
-again at the end. Started by ``tools.demo`` as ``python -m tools.lib.demo_camera``;
+again at the end. Started by ``tools.demo`` as ``python -m tools.render.demo_camera``;
 ``tools.lib.camera_process`` has the protocol.
 """
 
