@@ -26,12 +26,13 @@ from tools.regress import run as regress_run
 from tools.regress.job import Job, JobResult, Launches, ModelHolder, run_job
 from tools.regress.packing import FieldRule
 from tools.regress.pool import OnResult, WorkDirectory
+from tools.regress.program_facts import ProgramFacts
 from tools.regress.quantize import Scale
 from tools.regress.reference import ReferenceStore
 from tools.regress.rules import rule_of
 from tools.regress.timing import Interval, TimingResult
 from tools.regress.timing_process import timed_device
-from tools.regress.verdict import frame_changes, input_changes, launch_changes
+from tools.regress.verdict import frame_changes, input_changes, launch_changes, weight_changes
 
 pytestmark = pytest.mark.opencl
 
@@ -406,6 +407,16 @@ def test_a_dropped_frame_is_named() -> None:
     published = np.array([True, True, False, False, True, True])
     (change,) = frame_changes(before, _table(published=published))
     assert change.text == "frame 12: whether it was published: yes before, no now (2 frames)"
+
+
+def test_a_weight_of_the_same_kernels_is_a_change_however_little_it_moves() -> None:
+    before = ProgramFacts("a", {"w0 of /conv": "1", "w1 of /head": "2"})
+    assert weight_changes(before, before) == []
+    (change,) = weight_changes(before, ProgramFacts("a", {"w0 of /conv": "1", "w1 of /head": "3"}))
+    assert change.kind == "weights"
+    assert change.text == "weight w1 of /head is not the reference's"
+    # Other kernels may want other bytes of the same values.
+    assert weight_changes(before, ProgramFacts("b", {"w0 of /conv": "9"})) == []
 
 
 def test_more_launches_are_a_change() -> None:

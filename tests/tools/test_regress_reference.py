@@ -13,6 +13,7 @@ import pytest
 from tools.errors import ToolError
 from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches, Measured
+from tools.regress.program_facts import ProgramFacts
 from tools.regress.reference import (
     Reference,
     ReferenceStore,
@@ -34,6 +35,7 @@ RESULT = JobResult(
     interface="split-2025",
     device_class="cpu-x86_64",
     launches={"run:192x128": Launches(3, 3), "prepare:192x128": Launches(1, 1)},
+    program=ProgramFacts("f" * 64, {"w0 of /conv": "0123456789abcdef"}),
     measured=Measured(execution_s=(0.0, 0.010, 0.011, 0.030), environment={"device": "some CPU"}),
 )
 REFERENCE = make_reference(RESULT, {"reason": "it is better", "device": "some CPU"})

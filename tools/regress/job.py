@@ -31,6 +31,7 @@ from tools.regress.environment import (
     model_hash,
 )
 from tools.regress.packing import content_digest, pack
+from tools.regress.program_facts import ProgramFacts, program_facts
 from tools.regress.rules import rule_of
 
 if TYPE_CHECKING:
@@ -136,6 +137,7 @@ class JobResult:
         interface: of the program.
         device_class: see there.
         launches: entry -> its size; those that the drive uses.
+        program: digests of its kernels and weights.
         measured: differs from run to run.
         error: one line; "" when it ran well.
         exit_code: that belongs to the error.
@@ -149,6 +151,7 @@ class JobResult:
     interface: str = ""
     device_class: str = ""
     launches: Mapping[str, Launches] = field(default_factory=dict)
+    program: ProgramFacts = field(default_factory=ProgramFacts)
     measured: Measured = field(default_factory=Measured)
     error: str = ""
     exit_code: int = 0
@@ -245,6 +248,7 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
             interface=str(manifest.metadata["interface"]),
             device_class=device_class(info),
             launches=launches_of(manifest, drive.info),
+            program=program_facts(model.artifact),
             measured=Measured(
                 execution_s=tuple(frames.execution_s.tolist()),
                 wall_s=wall_s,

@@ -23,6 +23,7 @@ from tools.errors import ToolError
 from tools.lib.json_output import json_text
 from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches
+from tools.regress.program_facts import ProgramFacts
 
 FORMAT: Final = 1
 MAGIC: Final = b"modeld-regression-reference\n"
@@ -79,6 +80,7 @@ class Reference:
         drive: the drive, for people.
         digest: sha256 of what `outputs` holds.
         launches: entry -> its size.
+        program: digests of its kernels and weights.
         execution: execution times when it was made; for people, nothing is judged by them.
         provenance: date, commit, command, reason, who accepted it, environment.
         outputs: messages and frame table, see `packing.unpack`.
@@ -88,6 +90,7 @@ class Reference:
     drive: DriveName
     digest: str
     launches: Mapping[str, Launches]
+    program: ProgramFacts
     execution: Histogram
     provenance: Mapping[str, str]
     outputs: bytes
@@ -122,6 +125,7 @@ def make_reference(result: JobResult, provenance: Mapping[str, str]) -> Referenc
         drive=result.drive,
         digest=result.digest,
         launches=result.launches,
+        program=result.program,
         execution=histogram(result.measured.execution_s),
         provenance=dict(provenance),
         outputs=result.outputs,
@@ -149,6 +153,7 @@ def to_bytes(reference: Reference) -> bytes:
         "drive": asdict(reference.drive),
         "digest": reference.digest,
         "launches": {name: asdict(size) for name, size in reference.launches.items()},
+        "program": asdict(reference.program),
         "execution": asdict(reference.execution),
         "provenance": dict(reference.provenance),
     }
@@ -190,6 +195,7 @@ def from_bytes(data: bytes, path: Path) -> Reference:
             launches={
                 str(name): _made(Launches, size) for name, size in header["launches"].items()
             },
+            program=_made(ProgramFacts, header["program"]),
             execution=_made(Histogram, header["execution"]),
             provenance={str(name): str(text) for name, text in header["provenance"].items()},
             outputs=data[start + header_bytes : end],

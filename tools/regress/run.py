@@ -263,7 +263,11 @@ def _accept(
     """Write a reference where it says something new; return the verdict and a line about it."""
     assert result.drive is not None
     name, old = result.drive.name, verdict.reference
-    if old is not None and old.digest == result.digest and old.launches == result.launches:
+    if old is not None and (old.digest, old.launches, old.program) == (
+        result.digest,
+        result.launches,
+        result.program,
+    ):
         return verdict, []
     reference = make_reference(result, provenance)
     frames = unpack(result.outputs).frames

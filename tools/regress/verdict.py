@@ -18,10 +18,11 @@ from tools.errors import ToolError
 from tools.playback.outcome import INPUT_NAMES, FrameTable
 from tools.regress.job import JobResult, Launches
 from tools.regress.packing import Packed, unpack
+from tools.regress.program_facts import ProgramFacts
 from tools.regress.reference import Reference, ReferenceStore, key_of
 
 Status = Literal["passed", "changed", "failed"]
-ChangeKind = Literal["input", "frames", "launches", "outputs", "bits"]
+ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits"]
 
 # Changes in the text of one drive; all of them are in the report and in the JSON.
 SHOWN_CHANGES = 8
@@ -165,6 +166,7 @@ def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -
     changes = [
         *input_changes(before.frames, now.frames),
         *frame_changes(before.frames, now.frames),
+        *weight_changes(reference.program, result.program),
         *launch_changes(reference.launches, result.launches),
         *output_changes(comparison),
     ]
@@ -253,6 +255,20 @@ def frame_changes(before: FrameTable, now: FrameTable) -> list[Change]:
             more = f" ({count_text(count, 'frame')})" if count > 1 else ""
             changes.append(Change("frames", text + more, count, first))
     return changes
+
+
+def weight_changes(before: ProgramFacts, now: ProgramFacts) -> list[Change]:
+    """Return which weights of the same kernels have other bytes.
+
+    Other kernels may want their weights packed otherwise; then nothing is said.
+    """
+    if before.kernels != now.kernels:
+        return []
+    names = [name for name in now.weights if before.weights.get(name) != now.weights[name]]
+    if not names:
+        return []
+    more = f", and {len(names) - 1} more" if len(names) > 1 else ""
+    return [Change("weights", f"weight {names[0]} is not the reference's{more}")]
 
 
 def launch_changes(before: Mapping[str, Launches], now: Mapping[str, Launches]) -> list[Change]:

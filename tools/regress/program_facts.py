@@ -1,0 +1,51 @@
+"""What a program is made of, as digests: the texts of its kernels, and each of its weights.
+
+A weight that changed by a thousandth may move outputs by less than two compilations differ, so that
+no tolerance can see it. The compiler gives the same bytes for the same model, though: where the
+kernels are the same texts and a weight is not the same bytes, the weight has changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from runtime.artifact import Artifact
+
+# Characters of a digest that are kept: enough to tell two weights apart.
+SHORT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramFacts:
+    """Digests of a program.
+
+    Attributes:
+        kernels: sha256 over the sources of all kernels and over where they find their weights.
+        weights: name of a weight with the first of the ONNX nodes that read it -> digest.
+    """
+
+    kernels: str = ""
+    weights: Mapping[str, str] = field(default_factory=dict)
+
+
+def program_facts(artifact: Artifact) -> ProgramFacts:
+    """Return the digests of an artifact."""
+    manifest = artifact.manifest
+    kernels = hashlib.sha256()
+    for program in manifest.programs:
+        kernels.update(program.source.encode())
+    readers: dict[int, str] = {}
+    for kernel in manifest.kernels:
+        for index in kernel.args:
+            if kernel.origin:
+                readers.setdefault(index, kernel.origin[0])
+    weights = {}
+    for index, spec in enumerate(manifest.buffers):
+        kernels.update(f"{spec.name} {spec.kind} {spec.dtype} {spec.shape}".encode())
+        if spec.kind == "weight":
+            raw = artifact.data[spec.offset : spec.offset + spec.size]
+            name = f"{spec.name} of {readers.get(index, 'no node')}"
+            weights[name] = hashlib.sha256(raw).hexdigest()[:SHORT]
+    return ProgramFacts(kernels.hexdigest(), weights)
