@@ -61,7 +61,7 @@ def describe_environment(info: DeviceInfo, manifest: Manifest) -> dict[str, str]
         "driver": info.driver,
         "processor": _processor(),
         "processors": str(len(os.sched_getaffinity(0))),
-        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "system": f"{platform.system()} {platform.machine()}",
         "python": platform.python_version(),
         **{name: _version(name) for name in PACKAGES},
         "compiled for": f"{manifest.target.name} ({manifest.target.device})",
