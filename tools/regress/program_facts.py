@@ -23,7 +23,7 @@ class ProgramFacts:
 
     Attributes:
         kernels: sha256 over the sources of all kernels and over where they find their weights.
-        weights: name of a weight with the first of the ONNX nodes that read it -> digest.
+        weights: name of a weight, with the first ONNX node that reads it -> digest.
     """
 
     kernels: str = ""
@@ -46,6 +46,6 @@ def program_facts(artifact: Artifact) -> ProgramFacts:
         kernels.update(f"{spec.name} {spec.kind} {spec.dtype} {spec.shape}".encode())
         if spec.kind == "weight":
             raw = artifact.data[spec.offset : spec.offset + spec.size]
-            name = f"{spec.name} of {readers.get(index, 'no node')}"
+            name = f"{spec.name} of {readers[index]}" if index in readers else spec.name
             weights[name] = hashlib.sha256(raw).hexdigest()[:SHORT]
     return ProgramFacts(kernels.hexdigest(), weights)
