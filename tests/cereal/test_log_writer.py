@@ -354,8 +354,11 @@ def test_both_are_sinks(tmp_path: Path) -> None:
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 
 
+# A process that was started in the background by a shell ignores SIGINT, and so do its children.
 INTERRUPTED = """
+import signal
 import sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from cereal.log_writer import GrowingLogWriter, LogWriter
 from tools.bench_log import typical_events
 kind = {"growing": GrowingLogWriter, "atomic": LogWriter}[sys.argv[2]]
