@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -98,3 +99,9 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             )
 
     return compare
+
+
+def pytest_configure() -> None:
+    """Take back SIGINT, which shells let background jobs ignore, and with them our children."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
