@@ -19,10 +19,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from scheduler.lower.lowered import lower_kernels
-from scheduler.node import toposort
-from scheduler.schedule import kernelize
-from scheduler.tensor import Tensor
+from scheduler.ir.node import toposort
+from scheduler.lower import lower_kernels
+from scheduler.pipeline import kernelize
+from scheduler.tensor.tensor import Tensor
 
 CALIBRATION_STEPS = 20_000
 

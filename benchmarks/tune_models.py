@@ -16,11 +16,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from runtime.device import Device, choose_device
-from scheduler import device_spec, tuned_table
+from scheduler.cache.schedules import EntryGraph
 from scheduler.compile import compile_driving, compile_plain
-from scheduler.schedule_cache import EntryGraph
-from scheduler.targets import target_for
-from scheduler.tuned_table import Entry, TunedTable
+from scheduler.device import spec as device_spec
+from scheduler.device.targets import target_for
+from scheduler.loops import tuned_table
+from scheduler.loops.tuned_table import Entry, TunedTable
 from scheduler.tuning.jobs import jobs_of
 from scheduler.tuning.tune import tune
 from tools.compile import DEFAULT_CAMERAS, parse_camera

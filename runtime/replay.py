@@ -1,4 +1,4 @@
-"""Replay: all launches of an entry in one, on a CPU; scheduler/emit_replay.py writes the kernel.
+"""Replay: all launches of an entry in one, on a CPU; scheduler/emit/replay.py writes the kernel.
 
 The table, in words of 8 bytes:
 

@@ -11,19 +11,20 @@ from typing import Any, TypedDict
 from runtime.artifact import write_artifact
 from runtime.device import choose_device
 from runtime.executor import build_binaries
-from scheduler import device_spec, tuned_table
-from scheduler.device_checks import check_limits
-from scheduler.device_spec import DeviceSpec
-from scheduler.driving import driving_metadata, make_states, prepare_graph, run_graph
-from scheduler.emit import Emitted
+from scheduler.cache.schedules import EntryGraph, emitted_for
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
+from scheduler.device.targets import AUTO, target_for
+from scheduler.driving.program import driving_metadata, make_states, prepare_graph, run_graph
+from scheduler.driving.warp import Camera
+from scheduler.emit.artifact import Emitted
+from scheduler.emit.limit_checks import check_limits
+from scheduler.loops import tuned_table
+from scheduler.loops.tuned_table import TunedTable
 from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.interfaces import check_driving, recognise
 from scheduler.passes.precision import FP32
-from scheduler.schedule_cache import EntryGraph, emitted_for
-from scheduler.targets import AUTO, target_for
-from scheduler.tuned_table import TunedTable
-from scheduler.warp import Camera
 
 Progress = Callable[[str, int, int], None]
 # Returns the table of measured loops to use for entries; may measure them first.
@@ -107,9 +108,9 @@ def compile_plain(
     Args:
         source: ONNX file, or one that was read.
         precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
-        target: device to compile for, see `scheduler.targets`; None for the one of the context, or
-            of this machine's device.
-        tables: measured loops; None for the table in force, see `scheduler.tuned_table`.
+        target: device to compile for, see `scheduler.device.targets`; None for the one of the
+            context, or of this machine's device.
+        tables: measured loops; None for the table in force, see `scheduler.loops.tuned_table`.
         bind: sizes of symbolic dimensions by name, see `import_model`; those not named are 1.
 
     Raises:

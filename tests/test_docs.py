@@ -14,7 +14,7 @@ import pytest
 from onnx import helper
 
 from scheduler.kernelize import realize
-from tests.scheduler.tiny_models import model_of, value
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tools.cli import COMMANDS, EXIT_CODES, main
 
 ROOT = Path(__file__).parent.parent

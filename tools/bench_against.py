@@ -187,9 +187,9 @@ def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> P
     """Compile as ``modeld compile`` does with `--bind` and `--constant`."""
     from runtime.device import choose_device
     from scheduler.compile import compile_driving, compile_plain
+    from scheduler.device.targets import AUTO, target_for
+    from scheduler.loops.tuned_table import table_for
     from scheduler.onnx_import import load_model
-    from scheduler.targets import AUTO, target_for
-    from scheduler.tuned_table import table_for
     from tools.compile import parse_camera
 
     info, spec = choose_device(args.device).info, target_for(AUTO, args.device)
@@ -214,8 +214,8 @@ def _files_of_peers(
         return paths
     import onnx
 
+    from scheduler.check.reference_runner import whole_model
     from scheduler.onnx_import import load_model
-    from scheduler.reference_runner import whole_model
 
     proto = onnx.ModelProto()
     proto.CopyFrom(whole_model(with_constants(load_model(paths[0]), args.constant)))

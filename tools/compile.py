@@ -19,7 +19,10 @@ from typing import Any
 from cereal.frames import nv12_format
 from runtime.device import choose_device
 from runtime.quantities import count_text, flops_text, size_text
-from scheduler import device_spec, flags
+from scheduler import flags
+from scheduler.cache.schedules import EntryGraph
+from scheduler.check.driving import verify_driving
+from scheduler.check.self_check import Report, verify
 from scheduler.compile import (
     CompiledModel,
     CompileOptions,
@@ -27,20 +30,18 @@ from scheduler.compile import (
     compile_driving,
     compile_plain,
 )
-from scheduler.device_spec import spec_of
-from scheduler.driving_check import verify_driving
+from scheduler.debug.trace import Recorder, observing
+from scheduler.debug.viz import write_page
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import spec_of
+from scheduler.device.targets import AUTO, TARGETS, target_for
+from scheduler.driving.warp import Camera
 from scheduler.errors import SelfCheckError
+from scheduler.loops.tuned_table import TunedTable, table_for
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.onnx_import.interfaces import recognise
 from scheduler.passes.precision import FP32, PRECISIONS
-from scheduler.schedule_cache import EntryGraph
-from scheduler.self_check import Report, verify
-from scheduler.targets import AUTO, TARGETS, target_for
-from scheduler.trace import Recorder, observing
-from scheduler.tuned_table import TunedTable, table_for
 from scheduler.tuning.tune import Tuned, tune
-from scheduler.viz import write_page
-from scheduler.warp import Camera
 from tools.errors import UsageError
 from tools.lib.bindings import add_bind, parse_bindings
 from tools.lib.constants import add_constant, with_constants

@@ -209,7 +209,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     scheduled = load(args.file, kind, parse_bindings(args.bind))
     facts, sections = describe(scheduled, args.entry)
     if args.viz is not None:
-        from scheduler.viz import write_page
+        from scheduler.debug.viz import write_page
 
         write_page(args.viz, scheduled.manifest, scheduled.traces)
     if args.json:

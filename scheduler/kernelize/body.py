@@ -13,16 +13,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
-from scheduler import dtype as dt
-from scheduler import index as ixs
 from scheduler.errors import LoweringError
-from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.ranges import Index, cat_sources, source_index
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.node import Node, alu, const, is_weight, make
+from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.ir.ranges import Index, cat_sources, source_index
+from scheduler.ir.repeated import repeated
 from scheduler.kernelize.scalar import atoms_of, scalar_sources, tuple_of
 from scheduler.kernelize.uses import Realized, Region, reduce_index
-from scheduler.node import Node, alu, const, is_weight, make
-from scheduler.ops import ELEMENTWISE, Op
-from scheduler.repeated import repeated
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +186,7 @@ class _Builder:
         """Reduce a scalar value over ranges.
 
         sum(x[i]; j in 0..n)     ->  x[i] * n     what does not move is not looped over,
-        max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.repeated`
+        max(x[i]; j in 0..n)     ->  x[i]         see `scheduler.ir.repeated`
         sum(sum(x[i, j]; j); i)  ->  sum(x[i, j]; i, j)
         """
         present = self._ranges_of(value)

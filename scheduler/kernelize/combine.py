@@ -13,17 +13,17 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from scheduler import device_spec
-from scheduler.device_limits import Limits
-from scheduler.index import leaves
+from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
+from scheduler.ir.index import leaves
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import SMALL_WORK, Kernel, make_kernel
 from scheduler.kernelize.merge import Merged, loops_of, merge
 from scheduler.kernelize.realize import SMALL_KERNEL
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
-from scheduler.node import Node, is_weight
-from scheduler.ops import LOOPS, Op
 
 Pair = tuple[int, int]
 Score = tuple[bool, bool, int, int]

@@ -15,17 +15,17 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
 
-from scheduler import device_spec
-from scheduler import index as ixs
+from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
+from scheduler.ir import index as ixs
+from scheduler.ir.node import Node, make
+from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import depends_on, scalar_nodes
-from scheduler.node import Node, make
-from scheduler.ops import LOOPS, Op
 
 if TYPE_CHECKING:
-    from scheduler.custom_spec import CustomKernel
+    from scheduler.ir.custom_kernel import CustomKernel
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,11 +16,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from scheduler.ir.node import Node
 from scheduler.kernelize.combine import Pair, combine, score
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.order import Step
-from scheduler.node import Node
 
 MAX_ROUNDS = 10
 # Kernels further apart than this in creation order are no candidates.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
 from scheduler.kernelize.body import Body
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.order import Step, best_order, estimated_peak
-from scheduler.node import Node
-from scheduler.ops import Op
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING
 
-from scheduler.index import Atom, flatten, leaves
+from scheduler.ir.index import Atom, flatten, leaves
+from scheduler.ir.node import Node
+from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
-from scheduler.node import Node
-from scheduler.ops import COST, ELEMENTWISE, LAUNCH_COST, LOOPS, Op
 
 if TYPE_CHECKING:
     from scheduler.kernelize.custom import CustomLaunch

@@ -2,7 +2,7 @@
 
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
-Two limits (`scheduler.device_limits`): distinct buffers, each of which is a kernel argument,
+Two limits (`scheduler.device.limits`): distinct buffers, each of which is a kernel argument,
 results included; and fused operations, because compile time grows faster than they do. Where a
 kernel is cut that only its code generation refuses (`kernelize.fallback`) is decided here too.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Sequence
 from math import prod
 
-from scheduler import device_spec
-from scheduler.device_limits import Limits
-from scheduler.node import Node, consumers, is_weight
-from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
+from scheduler.ir.node import Node, consumers, is_weight
+from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 
 # A reduction is a loop of its own: it takes as long to compile as so many operations.
 REDUCTION_WEIGHT = 8

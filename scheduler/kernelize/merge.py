@@ -14,13 +14,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from scheduler import index as ixs
-from scheduler.index import Atom, Ix
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node
+from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
+from scheduler.ir.ranges import Index
 from scheduler.kernelize.body import Access, Body, Store
-from scheduler.kernelize.ranges import Index
 from scheduler.kernelize.scalar import rebuild, scalar_nodes
-from scheduler.node import Node
-from scheduler.ops import COST, ELEMENTWISE, LOOPS, Op
 
 Swap = Callable[[Node], Node | None]
 # What is computed again instead of stored and read costs at most this, in adds.

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from scheduler.errors import SchedulerError
-from scheduler.node import Node
+from scheduler.ir.node import Node
 
 _SHOWN = 8  # kernels named in a message
 

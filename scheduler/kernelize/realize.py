@@ -25,12 +25,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scheduler import device_spec
-from scheduler import index as ixs
-from scheduler.index import Atom
+from scheduler.device import spec as device_spec
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node, consumers, toposort
+from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
+from scheduler.ir.ranges import Index, cat_sources, source_index
+from scheduler.kernelize.concat import cut_at_joins, in_parts
 from scheduler.kernelize.custom import stored_for_custom
-from scheduler.kernelize.joins import cut_at_joins, in_parts
-from scheduler.kernelize.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.uses import (
     Realized,
     Region,
@@ -42,8 +44,6 @@ from scheduler.kernelize.uses import (
     open_write,
     reduce_index,
 )
-from scheduler.node import Node, consumers, toposort
-from scheduler.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
 
 # What storing an element and loading it costs, in vector adds. Repeated work below this and a
 # launch is recomputed.

@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from scheduler import index as ixs
-from scheduler.index import Atom, Ix
-from scheduler.node import Node, make
-from scheduler.ops import LOOPS, Op
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node, make
+from scheduler.ir.ops import LOOPS, Op
 
 # Per value what it is made of, without itself: a walk over a body is asked for many times.
 _orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()

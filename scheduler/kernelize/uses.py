@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from scheduler import index as ixs
-from scheduler.index import Atom, Ix
-from scheduler.kernelize.ranges import Index
-from scheduler.node import Node
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node
+from scheduler.ir.ranges import Index
 
 
 @dataclass(slots=True)

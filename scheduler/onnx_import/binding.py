@@ -6,12 +6,12 @@ from collections.abc import Collection
 
 import onnx
 
-from scheduler.dtype import DType
 from scheduler.errors import ModelError
+from scheduler.ir.dtype import DType
 from scheduler.onnx_import.element_types import storage_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.text import printable
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # (name, size) of each axis; the size is None where the file leaves it open.
 Declared = list[tuple[str, int | None]]

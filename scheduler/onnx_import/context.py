@@ -15,13 +15,13 @@ import onnx
 from numpy.typing import NDArray
 from onnx import helper
 
-from scheduler import dtype as dt
 from scheduler.errors import DynamicInputError, ModelError
-from scheduler.node import toposort
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import toposort
+from scheduler.ir.ops import Op
 from scheduler.onnx_import.element_types import CARRIED, carried, graph_array, weight_of
 from scheduler.onnx_import.files.initializers import tensor_array
-from scheduler.ops import Op
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 Value = Tensor | Array

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
-from scheduler import dtype as dt
-from scheduler.dtype import DType
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.ir.dtype import DType
 from scheduler.onnx_import.float_format import FloatFormat
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 

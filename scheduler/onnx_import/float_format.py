@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor
 
 _MANTISSA = 23  # of float32
 _BIAS = 127

@@ -16,14 +16,14 @@ import numpy as np
 import onnx
 from onnx import helper
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
-from scheduler.node import Node, toposort
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import Node, toposort
+from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.onnx_import.context import Array, Value
 from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
 from scheduler.onnx_import.text import one_line
-from scheduler.ops import MOVEMENT, Op
-from scheduler.tensor import Tensor, evaluate
+from scheduler.tensor.tensor import Tensor, evaluate
 
 # Elements computed or moved for one node, and for a whole model: about a quarter of a minute, and
 # two minutes, of numpy (1 to 2 ns for each, 2026-11). Weights of billions of parameters stay below.

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import AnyValue, NodeContext
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
 

@@ -21,7 +21,7 @@ from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata, sliced
 from scheduler.onnx_import.support import check_supported
 from scheduler.onnx_import.text import printable
 from scheduler.onnx_import.translate import Scope, Values, translation_of
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 logger = logging.getLogger(__name__)
 

@@ -22,7 +22,7 @@ from scheduler.onnx_import.inference import carried_types
 from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata, sliced_width
 from scheduler.onnx_import.support import nearest_form, node_label, qualified_op, unsupported_nodes
 from scheduler.onnx_import.translate import Scope, translation_of
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Larger initializers are no shapes: inference does not need their values.
 MAX_SHAPE_ELEMENTS = 1024

@@ -52,7 +52,7 @@ from scheduler.onnx_import.ops import (
 from scheduler.onnx_import.ops.contrib_table import CONTRIB
 from scheduler.onnx_import.ops.elementwise import binary, unary, variadic
 from scheduler.onnx_import.ops.reduce import reduction
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 _BY_NAME: Mapping[str, Translator] = {
     # arithmetic

@@ -17,7 +17,7 @@ from onnx import TypeProto
 
 from runtime.quantities import count_text
 from scheduler.errors import DynamicInputError, ModelError, SchedulerError
-from scheduler.node import origin
+from scheduler.ir.node import origin
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
 from scheduler.onnx_import.element_types import graph_array
 from scheduler.onnx_import.files.initializers import graph_constants
@@ -36,7 +36,7 @@ from scheduler.onnx_import.limits import check_shape
 from scheduler.onnx_import.support import node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Values = MutableMapping[str, AnyValue]
 

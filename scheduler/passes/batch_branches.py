@@ -17,10 +17,10 @@ from math import prod
 
 import numpy as np
 
-from scheduler.boxes import MOVES, like
-from scheduler.node import Buffer, Node, consumers, make, toposort
-from scheduler.ops import ELEMENTWISE, Op
-from scheduler.rewrite import with_sources
+from scheduler.ir.boxes import MOVES, like
+from scheduler.ir.node import Buffer, Node, consumers, make, toposort
+from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.ir.rewrite import with_sources
 
 MAX_MEMBERS = 64
 MAX_OUTPUTS = 16384  # elements of one member's result

@@ -9,11 +9,11 @@ x + 0, 0 + x     ->  x        floats: -0.0 + 0.0 is 0.0
 
 from __future__ import annotations
 
-from scheduler.boxes import spread
-from scheduler.node import Node, const
-from scheduler.ops import Op
-from scheduler.passes.uniform import value_of
-from scheduler.rewrite import Rule
+from scheduler.ir.boxes import spread
+from scheduler.ir.node import Node, const
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import Rule
+from scheduler.passes.splat import value_of
 
 
 def _constant(node: Node, value: int) -> Node:

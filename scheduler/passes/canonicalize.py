@@ -20,14 +20,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduler import dtype as dt
 from scheduler import flags
-from scheduler.boxes import like, source_box, spread, whole
-from scheduler.node import Node, alu, const, make
-from scheduler.ops import Op, identity
-from scheduler.passes import cancel, known_gather, uniform
-from scheduler.passes.uniform import value_of as _scalar
-from scheduler.rewrite import Rewriter, Rule
+from scheduler.ir import dtype as dt
+from scheduler.ir.boxes import like, source_box, spread, whole
+from scheduler.ir.node import Node, alu, const, make
+from scheduler.ir.ops import Op, identity
+from scheduler.ir.rewrite import Rewriter, Rule
+from scheduler.passes import cancel, known_gather
+from scheduler.passes import splat as uniform
+from scheduler.passes.splat import value_of as _scalar
 
 
 def _is_zero(value: float | int | bool | None, dtype: dt.DType, *, negative: bool) -> bool:

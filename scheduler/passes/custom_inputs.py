@@ -13,11 +13,11 @@ from math import prod
 
 import numpy as np
 
-from scheduler import interp
-from scheduler.boxes import like
-from scheduler.node import Buffer, Node
-from scheduler.ops import MOVEMENT, Op
-from scheduler.rewrite import Rewriter, Rule, remake
+from scheduler.ir import interp
+from scheduler.ir.boxes import like
+from scheduler.ir.node import Buffer, Node
+from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.rewrite import Rewriter, Rule, remake
 
 # Larger known values are computed by a kernel: an artifact holds weights as they are.
 MAX_ELEMENTS = 1 << 20

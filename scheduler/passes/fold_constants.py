@@ -14,11 +14,11 @@ from math import prod
 
 import numpy as np
 
-from scheduler import dtype as dt
-from scheduler import interp
-from scheduler.node import Buffer, Node, consumers, make, toposort
-from scheduler.ops import MOVEMENT, Op
-from scheduler.rewrite import unchanged, with_sources
+from scheduler.ir import dtype as dt
+from scheduler.ir import interp
+from scheduler.ir.node import Buffer, Node, consumers, make, toposort
+from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.rewrite import unchanged, with_sources
 
 # A folded value may be this much larger than what it is made of.
 MAX_GROWTH = 4

@@ -6,20 +6,20 @@ half(double)      ->  half(odd(double))                not rounded to the neares
 max(x, y), x[i]   ->  the same                         of halves these are halves
 
 After it a node of type float16 is a value that is stored as it is, so what a kernel has in a
-register and what another one reads from memory are the same number. See `scheduler.interp`, which
-computes the nodes on the left as those on the right.
+register and what another one reads from memory are the same number. See `scheduler.ir.interp`,
+which computes the nodes on the left as those on the right.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler import dtype as dt
-from scheduler.boxes import spread
-from scheduler.effects import rounds
-from scheduler.node import Node, alu, const, make, toposort
-from scheduler.ops import Op
-from scheduler.rewrite import unchanged, with_sources
+from scheduler.ir import dtype as dt
+from scheduler.ir.boxes import spread
+from scheduler.ir.node import Node, alu, const, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import unchanged, with_sources
+from scheduler.ir.sensitivity import rounds
 
 
 def halves(roots: Sequence[Node]) -> dict[Node, Node]:

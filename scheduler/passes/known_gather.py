@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import interp
-from scheduler.boxes import MOVES, like
-from scheduler.node import Node
-from scheduler.ops import Op
-from scheduler.rewrite import Rule
+from scheduler.ir import interp
+from scheduler.ir.boxes import MOVES, like
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import Rule
 
 # Longer lists of indices stay lists: they are weights, and a run of this length is seldom gathered.
 MAX_INDICES = 65536

@@ -15,11 +15,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from scheduler import dtype as dt
-from scheduler.node import Node, const, consumers, make, toposort
-from scheduler.ops import Op, Shape
-from scheduler.rewrite import remake
-from scheduler.tensor_math import TensorMath
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import Node, const, consumers, make, toposort
+from scheduler.ir.ops import Op, Shape
+from scheduler.ir.rewrite import remake
+from scheduler.tensor.arithmetic import TensorMath
 
 # Per axis (start, stop, step), or None for the axis that an index picks from.
 Region = tuple[tuple[int, int, int] | None, ...]

@@ -16,19 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler import flags
-from scheduler import index as ixs
-from scheduler.boxes import like, spread
-from scheduler.effects import COMMUTING
-from scheduler.index import Atom, Ix
-from scheduler.kernelize.ranges import Index, source_index
-from scheduler.node import Node, alu, const, consumers, toposort
-from scheduler.ops import Op
-from scheduler.passes.canonicalize import RULES
-from scheduler.passes.push_gather import Readers, pick, varying_axes
-from scheduler.passes.uniform import value_of
-from scheduler.ramps import (
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.affine import (
     as_type,
     depends,
     expanded,
@@ -39,7 +30,16 @@ from scheduler.ramps import (
     tensor_of,
     value_at,
 )
-from scheduler.rewrite import Rewriter, Rule, remake
+from scheduler.ir.boxes import like, spread
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node, alu, const, consumers, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.ranges import Index, source_index
+from scheduler.ir.rewrite import Rewriter, Rule, remake
+from scheduler.ir.sensitivity import COMMUTING
+from scheduler.passes.canonicalize import RULES
+from scheduler.passes.push_gather import Readers, pick, varying_axes
+from scheduler.passes.splat import value_of
 
 # Of fewer rows than this, a comparison with each costs no more than finding the one.
 MIN_ROWS = 3

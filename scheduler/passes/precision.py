@@ -6,7 +6,7 @@
 
 Only what is stored is rounded: what stays inside a kernel never was a half. The casts are part of
 the graph, so the interpreter says what is computed. Inputs, outputs and states keep their types,
-and so does what rounding would harm (`scheduler.keep_float`).
+and so does what rounding would harm (`scheduler.passes.keep_float`).
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import SchedulerError
-from scheduler.keep_float import BIAS, reasons
-from scheduler.node import Buffer, Node, consumers, is_weight, make, toposort
-from scheduler.ops import Op
-from scheduler.rewrite import remake
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import remake
+from scheduler.passes.keep_float import BIAS, reasons
 
 FP32: Final = "fp32"
 FP16: Final = "fp16"

@@ -12,13 +12,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scheduler import dtype as dt
-from scheduler.boxes import like
-from scheduler.effects import COMMUTING
-from scheduler.index import Ix, add, coefficient, mul, of
-from scheduler.node import Node, alu, consumers, make, toposort
-from scheduler.ops import COST, ELEMENTWISE, Op, Shape
-from scheduler.ramps import (
+from scheduler.ir import dtype as dt
+from scheduler.ir.affine import (
     as_type,
     depends,
     expanded,
@@ -30,7 +25,12 @@ from scheduler.ramps import (
     tensor_of,
     value_at,
 )
-from scheduler.rewrite import Rewriter, Rule, remake
+from scheduler.ir.boxes import like
+from scheduler.ir.index import Ix, add, coefficient, mul, of
+from scheduler.ir.node import Node, alu, consumers, make, toposort
+from scheduler.ir.ops import COST, ELEMENTWISE, Op, Shape
+from scheduler.ir.rewrite import Rewriter, Rule, remake
+from scheduler.ir.sensitivity import COMMUTING
 
 # Read where they are, at any index.
 _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})

@@ -14,9 +14,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 
-from scheduler.node import Node, make
-from scheduler.ops import ELEMENTWISE, Op
-from scheduler.rewrite import Rewriter, Rule
+from scheduler.ir.node import Node, make
+from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.ir.rewrite import Rewriter, Rule
 
 THRESHOLD = 32768  # elements per result; as the peers use it
 MAX_PARTS = 256

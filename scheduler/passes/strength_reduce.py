@@ -7,8 +7,8 @@ pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infi
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
 Results may differ in the last place, so what is rounded, compared or cast to an integer later, or
-to a half, is left alone (`scheduler.effects`): there the last place can become a whole step. Exact
-forms are in `canonicalize`.
+to a half, is left alone (`scheduler.ir.sensitivity`): there the last place can become a whole
+step. Exact forms are in `canonicalize`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from typing import Final
 
 import numpy as np
 
-from scheduler import dtype as dt
-from scheduler.boxes import spread
-from scheduler.effects import decided
-from scheduler.node import Node, alu, const, toposort
-from scheduler.ops import Op
-from scheduler.passes.uniform import value_of
-from scheduler.rewrite import unchanged, with_sources
-from scheduler.tensor_power import half_power
+from scheduler.ir import dtype as dt
+from scheduler.ir.boxes import spread
+from scheduler.ir.node import Node, alu, const, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import unchanged, with_sources
+from scheduler.ir.sensitivity import decided
+from scheduler.passes.splat import value_of
+from scheduler.tensor.power import half_power
 
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.

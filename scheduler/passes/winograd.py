@@ -5,7 +5,7 @@
 
 A sum of products is recognised by the indices at which it reads, not by the movement that gave it
 its form: stride and dilation 1, one group, zeros around, constant weights, float32. The kernel is a
-custom kernel (`scheduler/lower/winograd.py`); channels are innermost on both sides. What it reads,
+custom kernel (`winograd_kernel`); channels are innermost on both sides. What it reads,
 and the end of the arithmetic that follows it (bias, activation, residual), is pinned in that order,
 so that all of it is computed where it is stored, and others read the same storage. What a caller
 sees is row-major: convolutions of inputs as they are, and those that end in an output, would need a
@@ -22,15 +22,19 @@ from math import prod
 
 import numpy as np
 
-from scheduler import device_spec, interp
-from scheduler import dtype as dt
-from scheduler import index as ixs
-from scheduler.boxes import like
-from scheduler.custom_spec import CustomKernel
-from scheduler.device_spec import DeviceSpec
-from scheduler.index import Atom, Ix, Predicate
-from scheduler.kernelize.ranges import source_index
-from scheduler.lower.winograd import (
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir import interp
+from scheduler.ir.boxes import like
+from scheduler.ir.custom_kernel import CustomKernel
+from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.node import Buffer, Node, consumers, is_weight, toposort
+from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.ir.ranges import source_index
+from scheduler.ir.rewrite import unchanged, with_sources
+from scheduler.passes.winograd_kernel import (
     Array,
     Reference,
     Shape,
@@ -39,9 +43,6 @@ from scheduler.lower.winograd import (
     pays,
     transformed,
 )
-from scheduler.node import Buffer, Node, consumers, is_weight, toposort
-from scheduler.ops import ELEMENTWISE, MOVEMENT, Op
-from scheduler.rewrite import unchanged, with_sources
 
 Worth = Callable[[Shape, DeviceSpec], bool]
 

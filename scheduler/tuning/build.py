@@ -22,7 +22,7 @@ from runtime.device import Device, choose_device
 from runtime.errors import RuntimeFault
 from runtime.opencl import cl
 from runtime.program_cache import binary_of
-from scheduler.emit_replay import KERNEL_NAME
+from scheduler.emit.replay import KERNEL_NAME
 
 logger = logging.getLogger(__name__)
 

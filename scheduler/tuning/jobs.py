@@ -11,19 +11,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
-from scheduler import trace, tuned_table
+from scheduler.cache.schedules import EntryGraph
+from scheduler.debug import trace
+from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import Kernel, name_of
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.lower.body_key import body_key
-from scheduler.lower.choice import Choice, form_of, tile_choices, variations
-from scheduler.lower.in_place import is_exact
-from scheduler.lower.loops import choose_schedule
-from scheduler.lower.lowered import flops_of
-from scheduler.lower.render import Nest, Rendered, render
-from scheduler.lower.schedule import Schedule as Loops
-from scheduler.ops import Op
-from scheduler.schedule import Schedule
-from scheduler.schedule_cache import EntryGraph
+from scheduler.loops import tuned_table
+from scheduler.loops.body_key import body_key
+from scheduler.loops.choice import Choice, form_of, tile_choices, variations
+from scheduler.loops.choose import choose_schedule
+from scheduler.loops.in_place import is_exact
+from scheduler.loops.schedule import Schedule as Loops
+from scheduler.lower import flops_of
+from scheduler.pipeline import Schedule
+from scheduler.render.render import Nest, Rendered, render
 
 
 @dataclass(eq=False, slots=True)

@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from runtime.opencl import cl
 from runtime.replay_spec import RECORD_WORDS
-from scheduler import dtype as dt
-from scheduler.dtype import DType
-from scheduler.emit_replay import KERNEL_NAME, Function, replay_source
-from scheduler.lower.choice import Choice
-from scheduler.lower.pack import PackedWeight
-from scheduler.lower.render import Rendered
-from scheduler.node import Node, is_weight
+from scheduler.emit.replay import KERNEL_NAME, Function, replay_source
+from scheduler.ir import dtype as dt
+from scheduler.ir.dtype import DType
+from scheduler.ir.node import Node, is_weight
+from scheduler.loops.choice import Choice
+from scheduler.loops.pack import PackedWeight
+from scheduler.render.render import Rendered
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job
 

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from runtime.device import Device
-from scheduler import device_spec, tuned_table
+from scheduler.cache.schedules import EntryGraph
+from scheduler.device import spec as device_spec
 from scheduler.errors import SchedulerError
-from scheduler.lower.choice import HEURISTIC
-from scheduler.schedule_cache import EntryGraph
-from scheduler.tuned_table import Entry, TunedTable
+from scheduler.loops import tuned_table
+from scheduler.loops.choice import HEURISTIC
+from scheduler.loops.tuned_table import Entry, TunedTable
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.search import Outcome, Search

@@ -254,14 +254,14 @@ def _mount(source: str, target: str, flags: int, kind: str = "", options: str = 
 
 # --- the table ----------------------------------------------------------------------------------
 
-_KERNELS = ("tests/scheduler/test_networks.py", "tests/runtime/test_executor.py")
+_KERNELS = ("tests/scheduler/kernelize/test_networks.py", "tests/runtime/test_executor.py")
 _DEVICES = ("tests/runtime/test_device.py", "tests/tools/test_cli.py")
-_NARROW = (*_KERNELS, "tests/scheduler/test_precision.py")
+_NARROW = (*_KERNELS, "tests/scheduler/passes/test_precision.py")
 _COMMANDS = ("tests/runtime/test_commands.py", "tests/tools/test_cli.py")
 _FILES = (
     *_COMMANDS,
     *("tests/runtime/test_artifact.py", "tests/cereal/test_log_reader.py"),
-    *("tests/scheduler/test_onnx_load.py", "tests/tools/test_inspect_model.py"),
+    *("tests/scheduler/onnx_import/test_load.py", "tests/tools/test_inspect_model.py"),
     *("tests/tools/test_report.py", "tests/tools/test_outputs.py"),
 )
 _ALL = (

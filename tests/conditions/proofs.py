@@ -20,9 +20,9 @@ from onnx import helper
 
 from runtime.cache_dir import cache_dir
 from runtime.device import choose_device, list_devices
-from scheduler.targets import spec_of_device
+from scheduler.device.targets import spec_of_device
 from tests.conditions.forced import MEMORY_BYTES, ODD_NAME, SHM, SHM_BYTES
-from tests.scheduler.tiny_models import model_of, value
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 
 ROOT = Path(__file__).parent.parent.parent
 

@@ -13,9 +13,9 @@ import pytest
 from runtime import run_once
 from runtime.device import choose_device
 from scheduler.compile import compile_plain
-from scheduler.device_spec import SPECS
+from scheduler.device.spec import SPECS
+from scheduler.device.targets import spec_of_device
 from scheduler.onnx_import import from_proto
-from scheduler.targets import spec_of_device
 from tools.example_models.policy import build_policy
 from tools.example_models.vision import build_vision
 

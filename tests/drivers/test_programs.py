@@ -16,11 +16,11 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.device_spec import SPECS, DeviceSpec, using
-from scheduler.emit import emit
-from scheduler.schedule import schedule
-from scheduler.targets import spec_of_device
-from scheduler.tensor import Tensor, evaluate
+from scheduler.device.spec import SPECS, DeviceSpec, using
+from scheduler.device.targets import spec_of_device
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor, evaluate
 from tests.drivers.cases import CASES, Feed
 
 pytestmark = pytest.mark.opencl

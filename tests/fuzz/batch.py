@@ -18,9 +18,10 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import ProgramCache
-from scheduler import device_spec, emit
-from scheduler.device_spec import SPECS
-from scheduler.schedule import Schedule, schedule
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS
+from scheduler.emit import artifact as emit
+from scheduler.pipeline import Schedule, schedule
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.rounding import Known

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.pretty import pretty
-from scheduler.tensor import Tensor
+from scheduler.debug.pretty import pretty
+from scheduler.tensor.tensor import Tensor
 from tests.fuzz.judge import Judge
 from tests.fuzz.rounding import Known
 

@@ -6,16 +6,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from scheduler import device_spec, tuned_table
-from scheduler import schedule as pipeline
-from scheduler.device_spec import SPECS
-from scheduler.lower.choice import MAX_BODY, MAX_TILE, Choice
-from scheduler.lower.winograd import fits
-from scheduler.node import Node
+from scheduler import pipeline
+from scheduler.cache.schedules import EntryGraph
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS
+from scheduler.ir.node import Node
+from scheduler.loops import tuned_table
+from scheduler.loops.choice import MAX_BODY, MAX_TILE, Choice
+from scheduler.loops.tuned_table import Entry, TunedTable
 from scheduler.passes.winograd import Worth, convolutions
-from scheduler.schedule_cache import EntryGraph
-from scheduler.tensor import Tensor
-from scheduler.tuned_table import Entry, TunedTable
+from scheduler.passes.winograd_kernel import fits
+from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import jobs_of
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.graphs import typed_graph

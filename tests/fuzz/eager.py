@@ -16,10 +16,12 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import Tensor, interp, realize
-from scheduler.eager_plan import EagerPlan
-from scheduler.node import Node, toposort
-from scheduler.ops import Op
+from scheduler import Tensor
+from scheduler.ir import interp
+from scheduler.ir.node import Node, toposort
+from scheduler.ir.ops import Op
+from scheduler.tensor import realize
+from scheduler.tensor.eager_plan import EagerPlan
 from tests.fuzz.eager_functions import BINARY, UNARY
 
 Array = NDArray[Any]
@@ -314,7 +316,7 @@ STEPS = {
 def _evaluate(
     plan: EagerPlan, inputs: Any, _device: str | None
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Compute a plan with the interpreter: `scheduler.realize.execute` without a device."""
+    """Compute a plan with the interpreter: `scheduler.tensor.realize.execute` without a device."""
     given = {**plan.feeds(set(plan.buffers)), **plan.states(), **inputs}
     roots: list[Node] = [*plan.graph.outputs.values(), *plan.graph.states]
     buffers = {

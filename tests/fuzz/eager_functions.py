@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler import Tensor
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 
 Array = NDArray[Any]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from scheduler import interp
-from scheduler.node import Node
-from scheduler.ops import Op
+from scheduler.ir import interp
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
 from tests.fuzz.rounding import (
     EXACT_GRID,
     FUNCTION_ULPS,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduler.device_spec import SPECS
-from scheduler.tensor import Tensor
+from scheduler.device.spec import SPECS
+from scheduler.tensor.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.typed import LARGE, SMALL, Typed
 from tests.fuzz.typed_steps import grow

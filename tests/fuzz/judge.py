@@ -22,9 +22,9 @@ from functools import cached_property
 
 import numpy as np
 
-from scheduler import interp
-from scheduler.node import Buffer, Node, toposort
-from scheduler.ops import COMPARE, MOVEMENT, Op
+from scheduler.ir import interp
+from scheduler.ir.node import Buffer, Node, toposort
+from scheduler.ir.ops import COMPARE, MOVEMENT, Op
 from tests.fuzz.functions import of_custom, of_function
 from tests.fuzz.rounding import (
     EXACT_GRID,

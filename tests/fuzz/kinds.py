@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from scheduler.device_spec import SPECS
+from scheduler.device.spec import SPECS
 from tests.fuzz import choices, eager_kind, graphs, metamorphic, onnx_kind, passes, state
 from tests.fuzz.batch import Outcome, run_batch
 from tests.fuzz.case import Case, Name

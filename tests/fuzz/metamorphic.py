@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scheduler.node import Buffer, Node, toposort
-from scheduler.node import make as node_of
-from scheduler.ops import Op
-from scheduler.rewrite import remake
-from scheduler.tensor import Tensor
+from scheduler.ir.node import Buffer, Node, toposort
+from scheduler.ir.node import make as node_of
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import remake
+from scheduler.tensor.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.graphs import typed_graph
 from tests.fuzz.networks import PROFILES, layers

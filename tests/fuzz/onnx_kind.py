@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import device_spec
-from scheduler.device_spec import SPECS
-from scheduler.dtype import float64
-from scheduler.node import Node, toposort
+from scheduler.debug.trace import Observer
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS
+from scheduler.ir.dtype import float64
+from scheduler.ir.node import Node, toposort
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.context import run_time_inputs
 from scheduler.passes.precision import FP16
-from scheduler.schedule import schedule
-from scheduler.tensor import Tensor
-from scheduler.trace import Observer
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.judge import Judge
 from tests.fuzz.onnx_programs import Feeds, by_onnx, by_onnxruntime, model_of

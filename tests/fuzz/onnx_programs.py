@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 from tests.fuzz.values import array
-from tests.scheduler.onnx_cases import CASES
-from tests.scheduler.onnx_cases.case import Case as NodeCase
-from tests.scheduler.onnx_random import GENERATORS, case_of
-from tests.scheduler.onnx_random import Draw as OnnxDraw
-from tests.scheduler.onnx_random_networks import Network
+from tests.scheduler.onnx_import.onnx_cases import CASES
+from tests.scheduler.onnx_import.onnx_cases.case import Case as NodeCase
+from tests.scheduler.onnx_import.onnx_random import GENERATORS, case_of
+from tests.scheduler.onnx_import.onnx_random import Draw as OnnxDraw
+from tests.scheduler.onnx_import.onnx_random_networks import Network
+from tests.scheduler.onnx_import.test_ops import build
 from tests.scheduler.strategies import Draw
-from tests.scheduler.test_onnx_ops import build
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler import device_spec
-from scheduler.device_spec import SPECS
-from scheduler.schedule import run_passes
-from scheduler.tensor import Tensor, evaluate
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS
+from scheduler.pipeline import run_passes
+from scheduler.tensor.tensor import Tensor, evaluate
 from tests.fuzz import graphs, onnx_kind
 from tests.fuzz.batch import Outcome
 from tests.fuzz.case import Case, Name

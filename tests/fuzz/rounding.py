@@ -8,8 +8,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.dtype import DType
-from scheduler.ops import Op
+from scheduler.ir.dtype import DType
+from scheduler.ir.ops import Op
 
 Array = NDArray[Any]
 INFINITE: Final = float("inf")
@@ -21,7 +21,7 @@ EXACT_GRID: Final = {
 }
 # Halves are added up as floats, and the sum is rounded.
 SUM_GRID: Final = {**EXACT_GRID, "float16": EXACT_GRID["float32"]}
-# In units of the last place of float32: those of `scheduler.lower.prelude.BOUNDS`, and one more for
+# In units of the last place of float32: those of `prelude.BOUNDS`, and one more for
 # the reference's own. float64 functions are the device's: OpenCL C 3.0, 7.4.
 FUNCTION_ULPS: Final = {
     Op.SQRT: 1.0,

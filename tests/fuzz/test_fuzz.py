@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor
 from tests.fuzz import choices, graphs, metamorphic, onnx_kind, state
 from tests.fuzz.__main__ import main, parse_name
 from tests.fuzz.batch import run_batch

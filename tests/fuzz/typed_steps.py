@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor
 from tests.fuzz.typed import Typed
 from tests.fuzz.values import array
 from tests.scheduler.strategies import Draw

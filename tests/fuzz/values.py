@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.dtype import DType
+from scheduler.ir.dtype import DType
 from tests.scheduler.strategies import Draw
 
 Array = NDArray[Any]

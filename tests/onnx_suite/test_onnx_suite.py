@@ -15,7 +15,7 @@ import pytest
 from onnx.backend.test.runner import Runner
 
 from scheduler.errors import ModelError
-from scheduler.onnx_backend import OnnxBackend
+from scheduler.onnx_backend.backend import OnnxBackend
 from tests.onnx_suite.cases import SuiteCase, all_cases
 from tests.onnx_suite.figures import PROPERTY, Result
 from tests.onnx_suite.known_failures import KNOWN_FAILURES

@@ -7,13 +7,13 @@ import pytest
 from numpy.typing import NDArray
 
 from runtime import run_once
-from scheduler.emit import emit
+from scheduler.emit.artifact import emit
 from scheduler.onnx_import import import_model
-from scheduler.schedule import schedule
-from scheduler.tensor import evaluate
-from tests.scheduler.onnx_cases import CASES
-from tests.scheduler.onnx_cases.case import Case
-from tests.scheduler.test_onnx_ops import build
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import evaluate
+from tests.scheduler.onnx_import.onnx_cases import CASES
+from tests.scheduler.onnx_import.onnx_cases.case import Case
+from tests.scheduler.onnx_import.test_ops import build
 
 pytestmark = pytest.mark.opencl
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from runtime.artifact import write_artifact
 from runtime.executor import Program, load_program
-from scheduler.emit_replay import Function, replay_source
+from scheduler.emit.replay import Function, replay_source
 
 # PoCL compiles a kernel again for each work-group size it meets, unless the source fixes it.
 ONE = "#define ONE __attribute__((reqd_work_group_size(1, 1, 1)))\n"

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler import schedule as pipeline
+from scheduler import pipeline
 from tests.scheduler.verified import Verified
 
 

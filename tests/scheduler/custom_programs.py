@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler import CustomKernel, custom_kernel
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.requirement import Array, Made, same, values_of
 
 F32 = dt.float32

@@ -11,9 +11,9 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.emit import Emitted, emit
-from scheduler.schedule import schedule
-from scheduler.tensor import Tensor
+from scheduler.emit.artifact import Emitted, emit
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 

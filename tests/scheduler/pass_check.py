@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from scheduler import dtype as dt
-from scheduler import interp
-from scheduler.node import Buffer, Node, make, toposort
-from scheduler.ops import Op
-from scheduler.pretty import pretty
-from scheduler.tensor import Tensor
-from scheduler.verify import verify
+from scheduler.debug.pretty import pretty
+from scheduler.ir import dtype as dt
+from scheduler.ir import interp
+from scheduler.ir.node import Buffer, Node, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.verify import verify
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.on_device import Array
 from tests.scheduler.strategies import Draw, Program, same
 

@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import dtype as dt
-from scheduler.node import Node, make, toposort
-from scheduler.ops import MOVEMENT, Op
-from scheduler.rewrite import remake
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import Node, make, toposort
+from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.rewrite import remake
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.strategies import SIZES, Draw, array
 
 Array = NDArray[Any]

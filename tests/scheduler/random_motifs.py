@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from hypothesis import strategies as st
 
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.random_graphs import (
     KINDS,
     MAX_BOUND,

@@ -17,10 +17,10 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.emit import emit
-from scheduler.kernel_table import KernelTable, kernel_tables
-from scheduler.schedule import Schedule, schedule
-from scheduler.tensor import Tensor
+from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import Schedule, schedule
+from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
 

@@ -18,8 +18,8 @@ import numpy as np
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor, evaluate
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor, evaluate
 
 Array = NDArray[Any]
 T = TypeVar("T")

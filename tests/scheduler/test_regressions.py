@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from scheduler import dtype as dt
 from scheduler.errors import VerifyError
-from scheduler.ops import Op
-from scheduler.tensor import Tensor, evaluate
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import Op
+from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.on_device import compute
 
 pytestmark = pytest.mark.opencl

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler import dtype as dt
-from scheduler.device_limits import TABLE
-from scheduler.device_spec import using_limits
+from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for, schedule_for
+from scheduler.device.limits import TABLE
+from scheduler.device.spec import using_limits
 from scheduler.errors import ModelError, SchedulerError
-from scheduler.node import toposort
-from scheduler.ops import Op
-from scheduler.schedule_cache import EntryGraph, clear_memory, emitted_for, schedule_for
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import toposort
+from scheduler.ir.ops import Op
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.requirement import Array, floats, program_of, same, values_of, x
 
 ROOT = Path(__file__).parents[2]
@@ -288,7 +288,7 @@ def test_r45_the_same_nodes_are_scheduled_once() -> None:
 def test_r45_an_equal_graph_is_compiled_once_and_another_one_again(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    caplog.set_level(logging.DEBUG, "scheduler.schedule_cache")
+    caplog.set_level(logging.DEBUG, "scheduler.cache.schedules")
     said = []
     for scale in (2.0, 2.0, 3.0):
         emitted_for({"run": _entry(floats(8, 8), scale)}, name="m", kind="plain")
@@ -301,8 +301,8 @@ def test_r45_another_process_takes_the_artifact_from_disk(cache: Path) -> None:
     script = (
         "import logging, numpy as np\n"
         "logging.basicConfig(level=logging.DEBUG)\n"
-        "from scheduler.tensor import Tensor\n"
-        "from scheduler.schedule_cache import EntryGraph, emitted_for\n"
+        "from scheduler.tensor.tensor import Tensor\n"
+        "from scheduler.cache.schedules import EntryGraph, emitted_for\n"
         "y = Tensor.input('x', (4, 8)) @ Tensor.weight(np.ones((8, 8), np.float32))\n"
         "made = emitted_for({'run': EntryGraph({'y': y.node})}, name='m', kind='plain')\n"
         "print(repr(made.manifest), made.data.hex())\n"

@@ -8,9 +8,9 @@ from math import erf, sin
 import numpy as np
 import pytest
 
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 from scheduler.passes.split_reduce import THRESHOLD
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.requirement import Array, Made, floats, program_of, same, values_of, x
 
 pytestmark = pytest.mark.opencl

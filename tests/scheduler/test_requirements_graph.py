@@ -10,15 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import pytest
 
-from scheduler import dtype as dt
-from scheduler import node as nodes
-from scheduler import schedule as pipeline
+from scheduler import pipeline
 from scheduler.errors import SchedulerError, VerifyError
-from scheduler.node import Node, const, make, toposort
-from scheduler.ops import Op
+from scheduler.ir import dtype as dt
+from scheduler.ir import node as nodes
+from scheduler.ir.node import Node, const, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes.canonicalize import RULES
-from scheduler.rewrite import Rewriter, Rule
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.requirement import Array, floats, program_of, same, values_of, x
 from tests.scheduler.verified import Verified
 

@@ -15,9 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import SchedulerError
+from scheduler.ir.node import origin
 from scheduler.kernelize.order import Step, best_order
-from scheduler.node import origin
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.memory_check import memory_faults
 from tests.scheduler.random_graphs import Graph, told_of
 from tests.scheduler.random_motifs import graphs

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from scheduler.compile import compile_plain
-from scheduler.device_spec import SPECS
-from scheduler.emit import emit
-from scheduler.kernel_table import KernelTable, kernel_tables
-from scheduler.schedule import PASSES, schedule
-from scheduler.tensor import Tensor
-from scheduler.trace import Recorder, observing
-from scheduler.viz import page, write_page
+from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from scheduler.debug.trace import Recorder, observing
+from scheduler.debug.viz import page, write_page
+from scheduler.device.spec import SPECS
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import PASSES, schedule
+from scheduler.tensor.tensor import Tensor
 from tests.scheduler.requirement import floats, program_of, same, values_of, x
 from tools.make_model import write_models
 

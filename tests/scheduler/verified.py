@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from scheduler.node import Node
-from scheduler.schedule import Pass
-from scheduler.verify import verify
+from scheduler.ir.node import Node
+from scheduler.ir.verify import verify
+from scheduler.pipeline import Pass
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,12 @@ import pytest
 import tools.regress_drives
 import tools.render.world
 from cereal.frames import nv12_format
-from scheduler import tuned_table
 from scheduler.compile import CompiledModel, compile_driving
+from scheduler.device.targets import target_for
+from scheduler.driving.warp import Camera
+from scheduler.loops import tuned_table
+from scheduler.loops.tuned_table import TunedTable
 from scheduler.onnx_import import OnnxModel, load_model
-from scheduler.targets import target_for
-from scheduler.tuned_table import TunedTable
-from scheduler.warp import Camera
 from tools.cli import main
 from tools.example_models.policy import PolicyConfig, build_policy
 from tools.example_models.vision import VisionConfig, build_vision

@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from runtime import choose_device
 from tests.runtime import tiny
-from tests.scheduler.tiny_models import model_of, value
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.conftest import SIZE
 from tools import bench_against, bench_bus, bench_daemon, bench_log, bench_roofline
 from tools.cli import main

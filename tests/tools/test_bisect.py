@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
-from scheduler.targets import target_for
+from scheduler.device.targets import target_for
 from tests.tools import planted as planting
 from tests.tools.planted import FRAMES, Planted, add_to_weight
 from tools.cli import main

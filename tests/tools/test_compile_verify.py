@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper
 
 from runtime import load_program
-from tests.scheduler.tiny_models import mixer, model_of, value
+from tests.scheduler.onnx_import.tiny_models import mixer, model_of, value
 from tools import cli
 
 FLOAT = np.float32

@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from tests.scheduler.tiny_models import mixer, model_of, slices_text, value
+from tests.scheduler.onnx_import.tiny_models import mixer, model_of, slices_text, value
 from tools import cli
 
 FLOAT = np.float32

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from scheduler.targets import target_for
+from scheduler.device.targets import target_for
 from tools.cli import main
 
 # y = relu(x w1) w2 with x (4, 8), w1 (8, 16), w2 (16, 4): two kernels.

@@ -12,7 +12,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from tests.scheduler.tiny_models import model_of, value
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tools import cli
 from tools.lib.json_output import json_text
 

@@ -18,11 +18,11 @@ from cereal.schema import new_event
 from runtime.artifact import write_artifact
 from runtime.trace import write_trace
 from runtime.whole_file import target_of, whole_file
-from scheduler import dtype as dt
-from scheduler.emit import emit
-from scheduler.schedule import schedule
-from scheduler.tensor import Tensor
-from scheduler.viz import write_page
+from scheduler.debug.viz import write_page
+from scheduler.emit.artifact import emit
+from scheduler.ir import dtype as dt
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 from tests.runtime import tiny
 from tools import cli
 from tools import exec as exec_command

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-import scheduler.driving
-import scheduler.warp
 from modeld.fill_message import fill_camera_odometry
+from scheduler.driving import program, warp
+from scheduler.driving.warp import model_image
 from scheduler.onnx_import import OnnxModel
-from scheduler.tensor import Tensor
-from scheduler.warp import model_image
+from scheduler.tensor.tensor import Tensor
 from tests.tools.planted import Planted, add_to_weight
 
 pytestmark = pytest.mark.opencl
@@ -52,16 +51,19 @@ def test_a_weight_changed_by_a_thousandth(
 def test_off_by_one_in_the_feature_queue(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    push = scheduler.driving._push
+    push = program._push
 
     def one_too_far(queue: Tensor, newest: Tensor) -> Tensor:
-        if queue.shape != (scheduler.driving.HISTORY, scheduler.driving.FEATURE_WIDTH):
+        if queue.shape != (
+            program.HISTORY,
+            program.FEATURE_WIDTH,
+        ):
             return push(queue, newest)
         row = newest.unsqueeze(0)
         return queue.assign(Tensor.cat([queue[1:-1], row, queue[-1:]], 0))
 
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler.driving, "_push", one_too_far)
+        patch.setattr(program, "_push", one_too_far)
         model = planted.artifact("queue.pkl")
     text = explained(planted, capsys, model)
     assert re.search(r"modelV2\.position\.x: value in \d+ frames from \d+ on", text)
@@ -73,7 +75,7 @@ def test_off_by_one_in_the_feature_queue(
 def test_features_one_frame_late(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make, run_policy = scheduler.driving.make_states, scheduler.driving._run_policy
+    make, run_policy = program.make_states, program._run_policy
     made: list[Any] = []
 
     def noted() -> Any:
@@ -85,7 +87,7 @@ def test_features_one_frame_late(
 
     with monkeypatch.context() as patch:
         patch.setattr("scheduler.compile.make_states", noted)
-        patch.setattr(scheduler.driving, "_run_policy", late)
+        patch.setattr(program, "_run_policy", late)
         model = planted.artifact("late.pkl")
     text = explained(planted, capsys, model)
     assert re.search(r"modelV2\.position\.x: value in \d+ frames from \d+ on", text)
@@ -102,7 +104,7 @@ def test_swapped_chroma_planes(
         return Tensor.cat([made[0:4], made[5:6], made[4:5]], 0)
 
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler.driving, "model_image", swapped)
+        patch.setattr(program, "model_image", swapped)
         model = planted.artifact("swapped.pkl")
     text = explained(planted, capsys, model)
     assert re.search(r"modelV2\.\S+: \w+ in 4\d frames from 0 on", text)
@@ -124,7 +126,7 @@ def test_chroma_half_a_pixel_off(
         return Tensor.cat([r0 * 0.5, r1 * 0.5, r2], 0).contiguous()
 
     with monkeypatch.context() as patch:
-        patch.setattr(scheduler.warp, "half_resolution", corners)
+        patch.setattr(warp, "half_resolution", corners)
         model = planted.artifact("half.pkl")
     text = explained(planted, capsys, model)
     assert re.search(r"modelV2\.\S+: \w+ in 4\d frames from 0 on", text)

@@ -9,7 +9,7 @@ import pytest
 from onnx import helper
 
 from cereal.schema import new_event, read_event
-from tests.scheduler.tiny_models import model_of, value
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tools import cli
 from tools.subscribe import describe
 

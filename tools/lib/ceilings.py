@@ -124,7 +124,7 @@ class CeilingProbe:
         target_ns: int = TARGET_NS,
     ) -> None:
         from runtime.opencl import cl
-        from scheduler.targets import spec_of_device
+        from scheduler.device.targets import spec_of_device
 
         info = device.info
         self._cl = cl

@@ -9,8 +9,8 @@ from runtime.quantities import count_text
 from tools.lib.table import format_table, printable
 
 if TYPE_CHECKING:
-    from scheduler.output_check import OutputCheck
-    from scheduler.self_check import Report
+    from scheduler.check.outputs import OutputCheck
+    from scheduler.check.self_check import Report
 
 MAX_OUTPUTS = 12
 MAX_PARTS = 8

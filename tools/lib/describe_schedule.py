@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from runtime.artifact import read_artifact
 from runtime.quantities import flops_column
-from scheduler.kernel_table import KernelTable, kernel_tables
-from scheduler.kernel_text import facts, header, rows
-from scheduler.trace import Recorder, Trace, observing
+from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from scheduler.debug.kernel_text import facts, header, rows
+from scheduler.debug.trace import Recorder, Trace, observing
 from tools.errors import UsageError
 from tools.lib.table import Section, format_size
 
@@ -45,7 +45,7 @@ def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Schedu
         return Scheduled(read_artifact(path).manifest.raw, [])
     if kind == "onnx":
         from scheduler.compile import compile_plain  # imports onnx, which artifacts do without
-        from scheduler.targets import AUTO, target_for
+        from scheduler.device.targets import AUTO, target_for
 
         recorder = Recorder()
         with observing(recorder):

@@ -13,8 +13,8 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from runtime.quantities import count_text, flops_text
-from scheduler.device_spec import DeviceSpec
-from scheduler.kernel_source import kernel_texts
+from scheduler.device.spec import DeviceSpec
+from scheduler.emit.kernel_source import kernel_texts
 
 _READ: Final = re.compile(r"\bread_image[fh]\(")
 _GATED: Final = re.compile(r"\? read_image[fh]\(")

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal
 
 from runtime.manifest import BufferSpec
 from runtime.quantities import count_text
-from scheduler.kernel_table import KernelTable
+from scheduler.debug.kernel_table import KernelTable
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.playback.model import LoadedModel, load_model

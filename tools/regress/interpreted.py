@@ -15,8 +15,8 @@ from tools.errors import ToolError
 from tools.regress.launch_values import Value
 
 if TYPE_CHECKING:
-    from scheduler.schedule import Schedule
-    from scheduler.schedule_cache import EntryGraph
+    from scheduler.cache.schedules import EntryGraph
+    from scheduler.pipeline import Schedule
 
 Array = NDArray[Any]
 RUN: Final = "run:"
@@ -48,9 +48,9 @@ def interpret(
         ToolError: the models are not those that the artifact was made from.
         SchedulerError: they cannot be compiled.
     """
-    from scheduler.interp import evaluate
+    from scheduler.ir.interp import evaluate
+    from scheduler.ir.ops import Op
     from scheduler.onnx_import import load_model
-    from scheduler.ops import Op
 
     vision, policy = (load_model(path) for path in models)
     known = {model.role: model for model in manifest.models}
@@ -92,8 +92,8 @@ def interpret(
 
 
 def _graph_of(vision: Any, policy: Any, manifest: Manifest, entry: str) -> EntryGraph:
-    from scheduler.driving import make_states, prepare_graph, run_graph
-    from scheduler.warp import Camera
+    from scheduler.driving.program import make_states, prepare_graph, run_graph
+    from scheduler.driving.warp import Camera
 
     size = entry.partition(":")[2]
     (camera,) = (
@@ -111,8 +111,8 @@ def _graph_of(vision: Any, policy: Any, manifest: Manifest, entry: str) -> Entry
 
 
 def _scheduled(graph: EntryGraph, manifest: Manifest) -> Schedule:
-    from scheduler import device_spec
-    from scheduler.targets import target_for
+    from scheduler.device import spec as device_spec
+    from scheduler.device.targets import target_for
 
     with device_spec.using(target_for(manifest.target.name)):
         plan = graph.schedule()
@@ -125,8 +125,8 @@ def _kernel_names(plan: Schedule) -> list[str]:
 
 
 def _buffers(graph: EntryGraph) -> list[Any]:
-    from scheduler.node import toposort
-    from scheduler.ops import Op
+    from scheduler.ir.node import toposort
+    from scheduler.ir.ops import Op
 
     roots = [node for _, node in graph.roots()]
     return [node for node in toposort(roots) if node.op is Op.BUFFER]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from runtime.manifest import Manifest
 from runtime.program import Program
 from runtime.stepping import Stepper
-from scheduler.kernel_table import KernelTable, kernel_tables
+from scheduler.debug.kernel_table import KernelTable, kernel_tables
 
 Array = NDArray[Any]
 

@@ -7,7 +7,7 @@ import math
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.trigonometry import log1p_unit
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def softplus(x: Tensor) -> Tensor:

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.scaled_dot import (
     Mask,
@@ -17,7 +17,7 @@ from scheduler.onnx_import.ops.scaled_dot import (
     scaled_dot,
     split_heads,
 )
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def attention(ctx: NodeContext) -> Sequence[Value]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from scheduler.errors import ModelError
+from scheduler.ir.ops import Op
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.ops import Op
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def bit_shift(ctx: NodeContext) -> Value:

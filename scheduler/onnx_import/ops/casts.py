@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.element_types import carried, graph_dtype, type_name
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def cast(ctx: NodeContext) -> Value:

@@ -8,7 +8,7 @@ from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.normalize import wide
 from scheduler.onnx_import.ops.recurrent import Layer, read_layer
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 States = tuple[Tensor, ...]
 # Of the gates, of the candidate, and of what the cell gives.

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.conv import conv
 from scheduler.onnx_import.ops.normalize import layer_norm, rms_norm, wide
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 _FUSED: dict[str, Callable[[Tensor, list[float]], Tensor]] = {
     "": lambda x, _: x,

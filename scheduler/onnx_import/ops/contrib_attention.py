@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.quantize import Scheme
 from scheduler.onnx_import.ops.scaled_dot import Mask, join_heads, scaled_dot, split_heads
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # What is added to the scores of masked keys, unless the node says otherwise.
 _MASKED = -10000.0

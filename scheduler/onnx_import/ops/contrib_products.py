@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value
 from scheduler.onnx_import.ops.quantize import Scheme, dynamic_scheme
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def dynamic_quantize_matmul(ctx: NodeContext) -> Value:

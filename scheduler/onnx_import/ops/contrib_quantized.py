@@ -9,11 +9,11 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.pool import average_pool, max_pool
 from scheduler.onnx_import.ops.quantize import Scheme, qlinear_conv
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Translator = Callable[[NodeContext], Value]
 

@@ -16,7 +16,7 @@ from scheduler.onnx_import.ops import (
     quantized_lstm,
     rotary,
 )
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 _OPERATORS: Mapping[str, Callable[[NodeContext], Value | Sequence[Value]]] = {
     "Attention": contrib_attention.packed_attention,

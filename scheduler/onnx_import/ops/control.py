@@ -25,7 +25,7 @@ from scheduler.onnx_import.context import (
     normal_axis,
     run_time_inputs,
 )
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # A loop is written out once for each iteration: the graph grows with them.
 MAX_ITERATIONS = 4096

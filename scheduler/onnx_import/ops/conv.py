@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.windows import Pairs, auto_pad, explicit_pads, per_axis, read_window
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def conv(ctx: NodeContext) -> Value:

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scheduler import device_spec
+from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.running import Running, run_along
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Up to LONG elements are one block.
 _BLOCK, _LONG = 32, 64

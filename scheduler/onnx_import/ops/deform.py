@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.sample import linear_taps, sampled
 from scheduler.onnx_import.ops.windows import Window, read_window
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def deform_conv(ctx: NodeContext) -> Value:

@@ -11,7 +11,7 @@ import numpy as np
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.picks import ramp
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Every step of an elimination is a few kernels.
 MAX_SIZE = 16

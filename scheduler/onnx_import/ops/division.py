@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Per type: the integer of the same width, a mask that keeps the upper half of the fraction's bits,
 # and 2 to the number of bits that a quotient may have so that its product with that half is exact.

@@ -15,7 +15,7 @@ from math import prod
 from runtime.quantities import count_text
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # A label is a letter; the axes of an ellipsis are "0", "1", ..., the last axis first.
 _ELLIPSIS = "..."

@@ -12,7 +12,7 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Translator = Callable[[NodeContext], Value]
 

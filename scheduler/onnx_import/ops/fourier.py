@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 from onnx import helper
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Elements of a matrix that is made on the host.
 MAX_MATRIX = 1 << 24

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext
 from scheduler.onnx_import.ops.activation import softplus, softsign
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Activation = Callable[[Tensor], Tensor]
 

@@ -10,8 +10,8 @@ from math import prod
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, as_tensor, normal_axis
 from scheduler.onnx_import.ops.picks import (
     element_positions,
@@ -22,7 +22,7 @@ from scheduler.onnx_import.ops.picks import (
     rows_within,
     tuple_positions,
 )
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def gather(ctx: NodeContext) -> Value:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
 from scheduler.onnx_import.element_types import graph_dtype
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def eye_like(ctx: NodeContext) -> Value:

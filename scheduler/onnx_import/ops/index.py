@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
 
 

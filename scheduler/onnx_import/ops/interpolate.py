@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import Array
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # More than these are summed by a reduction instead of one product after the other.
 FEW_TAPS = 8

@@ -10,7 +10,7 @@ from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.normalize import wide
 from scheduler.onnx_import.ops.recurrent import MAX_STEPS
 from scheduler.onnx_import.ops.scaled_dot import join_heads, split_heads
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Update rule -> whether it takes a decay, and an update rate.
 _RULES = {

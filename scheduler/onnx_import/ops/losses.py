@@ -6,7 +6,7 @@ import math
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def negative_log_likelihood(ctx: NodeContext) -> Value:

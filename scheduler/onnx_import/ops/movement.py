@@ -11,7 +11,7 @@ from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
 from scheduler.onnx_import.limits import MAX_KNOWN_BYTES, check_shape
 from scheduler.onnx_import.ops.picks import pick_rows
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # From this many copies on an edge is repeated.
 WIDE_EDGE = 2**16

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes, normal_axis
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # ONNX's code of an element type -> the type that statistics are returned in.
 _STASH_TYPES = {1: dt.float32, 10: dt.float16, 11: dt.float64}

@@ -11,10 +11,10 @@ from math import prod
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, Value, as_tensor
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def ramp(count: int, axis: int, ndim: int) -> Tensor:

@@ -11,13 +11,13 @@ from math import prod
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import LAUNCH_COST
 from scheduler.onnx_import.context import Array, NodeContext, Value
 from scheduler.onnx_import.ops.normalize import wide
 from scheduler.onnx_import.ops.windows import Window, read_window
-from scheduler.ops import LAUNCH_COST
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 _INT32_END = 2**31
 # Windows are reduced axis by axis where that takes so many times fewer visits of elements.

@@ -6,10 +6,10 @@ import math
 
 import numpy as np
 
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.tensor import Tensor
-from scheduler.tensor_power import integer_power
+from scheduler.tensor.power import integer_power
+from scheduler.tensor.tensor import Tensor
 
 # What is so little below an integer is one: the root of a square number stays whole.
 _ROUNDED = 1.0 + 2.0**-21

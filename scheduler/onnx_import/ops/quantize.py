@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.element_types import carried, graph_dtype
 from scheduler.onnx_import.ops.casts import cast_to
 from scheduler.onnx_import.ops.conv import conv_of
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

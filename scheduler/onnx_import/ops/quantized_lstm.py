@@ -13,13 +13,13 @@ from dataclasses import dataclass
 
 from onnx import TensorProto
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.cells import LSTM_ACTIVATIONS, lstm_of
 from scheduler.onnx_import.ops.quantize import Scheme, dynamic_scheme
 from scheduler.onnx_import.ops.recurrent import Weights, directions, read_layer
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

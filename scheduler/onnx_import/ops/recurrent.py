@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.gate_activation import (
     Activation,
@@ -22,7 +22,7 @@ from scheduler.onnx_import.ops.gate_activation import (
     same_in_all_directions,
 )
 from scheduler.onnx_import.ops.normalize import wide
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Every step is code of its own: longer sequences would compile for hours and run out of memory.
 MAX_STEPS = 1024

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable
 from typing import Protocol
 
-from scheduler import dtype as dt
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 Axes = tuple[int, ...]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.dtype import DType
 from scheduler.errors import ModelError
-from scheduler.ops import Op, identity
-from scheduler.tensor import Tensor
+from scheduler.ir.dtype import DType
+from scheduler.ir.ops import Op, identity
+from scheduler.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

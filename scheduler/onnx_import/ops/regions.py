@@ -7,12 +7,12 @@ import math
 import numpy as np
 
 from runtime.quantities import count_text
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axes
 from scheduler.onnx_import.ops.sample import AxisTaps, joined_taps
 from scheduler.onnx_import.ops.suppression import Limits, select
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def center_crop_pad(ctx: NodeContext) -> Value:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from runtime.quantities import count_text
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axes
 from scheduler.onnx_import.limits import check_shape
 from scheduler.onnx_import.ops.interpolate import Filter, combine, read_along, taps_of
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 CROP = "tf_crop_and_resize"
 _ROUNDINGS: dict[str, Callable[[Array], Array]] = {

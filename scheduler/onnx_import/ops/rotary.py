@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.normalize import wide
 from scheduler.onnx_import.ops.scaled_dot import join_heads, split_heads
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def rotary_embedding(ctx: NodeContext) -> Value:

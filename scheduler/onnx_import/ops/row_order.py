@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import dtype as dt
-from scheduler.custom import CustomKernel, custom_kernel
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
+from scheduler.tensor.tensor import Tensor
 
 MAX_LIST = 16
 # Leading bits that are counted: 2048 counters are 8 KiB, a quarter of a first cache.

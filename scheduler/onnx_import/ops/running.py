@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.custom import CustomKernel, custom_kernel
-from scheduler.tensor import Tensor
+from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
+from scheduler.tensor.tensor import Tensor
 
 _BLOCK, _COLUMNS = 32, 16
 

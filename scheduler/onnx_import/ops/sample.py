@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # The `a` of cubic convolution; the operator has no attribute for it.
 _CUBIC = -0.75

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Value, as_tensor
 from scheduler.onnx_import.ops.normalize import wide
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from math import prod
 
 import numpy as np
 
-from scheduler import device_spec
-from scheduler import dtype as dt
+from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, as_tensor, normal_axis
 from scheduler.onnx_import.ops.picks import (
     element_positions,
@@ -34,7 +34,7 @@ from scheduler.onnx_import.ops.picks import (
 from scheduler.onnx_import.ops.reducers import Reduction, reduction_named
 from scheduler.onnx_import.ops.scatter_known import scatter_known
 from scheduler.onnx_import.ops.scatter_store import combined, last_writers
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Comparisons of one search: some 30 us of one core; what it takes otherwise is two launches more.
 # Where neighbouring work-items run together a search has thousands of them.

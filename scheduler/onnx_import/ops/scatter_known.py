@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduler.onnx_import.context import Array, as_tensor
 from scheduler.onnx_import.ops.reducers import Reduction
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Larger constants are not made: the search at run time takes over.
 MAX_TABLE = 2**24

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import dtype as dt
-from scheduler.custom import CustomKernel, custom_kernel
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import Op
 from scheduler.onnx_import.ops.reducers import Reduction
-from scheduler.ops import Op
-from scheduler.tensor import Tensor
+from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
+from scheduler.tensor.tensor import Tensor
 
 # Parts of all batches together: as many as the cores of most devices this is for.
 _PARTS = 8

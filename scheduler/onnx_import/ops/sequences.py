@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import AnyValue, NodeContext, ValueList, normal_axis
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def construct(ctx: NodeContext) -> list[AnyValue]:

@@ -18,14 +18,14 @@ from math import prod
 
 import numpy as np
 
-from scheduler import device_spec
-from scheduler import dtype as dt
+from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import LAUNCH_COST
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.picks import ramp
 from scheduler.onnx_import.ops.row_order import sorted_places
-from scheduler.ops import LAUNCH_COST
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 # Counting costs its launches and this many more before a row is sorted instead; on a device that
 # runs neighbouring work-items together, this many comparisons.

@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from scheduler import dtype as dt
-from scheduler.tensor import Tensor
+from scheduler.ir import dtype as dt
+from scheduler.tensor.tensor import Tensor
 
 Function = Callable[[Tensor], Tensor]
 

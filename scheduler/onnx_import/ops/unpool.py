@@ -8,12 +8,12 @@ from itertools import product
 
 import numpy as np
 
-from scheduler import dtype as dt
 from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.interpolate import read_along
 from scheduler.onnx_import.ops.windows import explicit_pads, per_axis
-from scheduler.tensor import Tensor
+from scheduler.tensor.tensor import Tensor
 
 
 def max_unpool(ctx: NodeContext) -> Value:

@@ -1,0 +1,1 @@
+"""Does a compiled model compute what its ONNX file says?"""

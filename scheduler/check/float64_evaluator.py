@@ -1,0 +1,205 @@
+"""An ONNX model in double precision: which of two float32 results is nearer to what it means.
+
+The model file is widened (every float32, float16 and bfloat16 becomes a double) and evaluated by
+onnx's own evaluator. Nothing of our importer or interpreter takes part: an error in either must not
+confirm itself. The evaluator narrows in places; where it does, there is no answer.
+
+Called by `arbitration`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+
+from scheduler.check.reference_runner import whole_model
+from scheduler.errors import ModelError
+from scheduler.onnx_import import OnnxModel, load_model
+from scheduler.onnx_import.text import one_line
+
+Array = NDArray[Any]
+
+_WIDENED = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16})
+# Attributes that hold an element type: of a result, or of what is computed inside.
+_TYPE_ATTRIBUTES = frozenset(
+    {"dtype", "output_datatype", "output_dtype", "softmax_precision", "stash_type", "to"}
+)
+# onnx's evaluator computes these in float32 inside, or otherwise than their text (onnx 1.23).
+_NOT_TRUSTED = frozenset(
+    {"AffineGrid", "CausalConvWithState", "DeformConv", "DynamicQuantizeLinear", "GridSample"}
+    | {"Hardmax", "LRN", "LinearAttention", "LpNormalization", "LpPool"}
+    | {"NegativeLogLikelihoodLoss", "RoiAlign", "SoftmaxCrossEntropyLoss"}
+)
+# Of these it has the plain form only: other attributes or inputs are not looked at, or wrong.
+_PLAIN_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+_MAX_RECURRENT_INPUTS = 4
+_RESIZE_COORDINATES = frozenset({"asymmetric", "half_pixel", "pytorch_half_pixel"})
+# Their results do not follow from their inputs, or are bits of a float32.
+_NO_VALUE_IN_DOUBLE = frozenset(
+    {"Bernoulli", "BitCast", "Multinomial", "RandomNormal", "RandomNormalLike"}
+    | {"RandomUniform", "RandomUniformLike"}
+)
+
+
+class DoubleEvaluator:
+    """Evaluates a model in double precision, independently of everything of ours."""
+
+    def __init__(self, source: str | Path | OnnxModel) -> None:
+        """Widen a model.
+
+        Args:
+            source: a file, or a model that was read.
+
+        Raises:
+            ModelError: it cannot be evaluated in double precision; one clause that says why.
+        """
+        # Load slowly and are rarely needed.
+        from onnx.reference import ReferenceEvaluator
+
+        from scheduler.check.float64_operators import OPERATORS
+
+        model = source if isinstance(source, OnnxModel) else load_model(source)
+        proto = onnx.ModelProto()
+        proto.CopyFrom(whole_model(model))
+        widen(proto)
+        try:
+            self._evaluator = ReferenceEvaluator(proto, new_ops=OPERATORS)
+        except Exception as error:
+            raise ModelError(f"onnx's evaluator does not take it: {one_line(error)}") from error
+        self._types = {
+            output.name: helper.tensor_dtype_to_np_dtype(output.type.tensor_type.elem_type)
+            for output in model.proto.graph.output
+        }
+
+    def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        """Return the outputs by name: float64 where the model has floats of 16 bits or more.
+
+        Args:
+            feeds: for each input, an array in the element type of the model.
+
+        Raises:
+            ModelError: an operator cannot be evaluated in double precision.
+        """
+        wide = {name: _widened(array) for name, array in feeds.items()}
+        try:
+            with warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                found = dict(self._evaluator.run(None, wide, intermediate=True))
+        except Exception as error:
+            raise ModelError(f"onnx's evaluator cannot run it: {one_line(error)}") from error
+        given = {name for name in wide if name}
+        for node in self._evaluator.proto_.graph.node:
+            for name in node.output:
+                if name and name not in given and _is_narrow(found.get(name)):
+                    raise ModelError(f"onnx's evaluator narrows the result of {node.op_type}")
+        return {name: np.asarray(found[name]) for name in self._types}
+
+
+def widen(model: onnx.ModelProto) -> None:
+    """Make every float of 16 or 32 bits a double, in place: constants, declarations, attributes.
+
+    Raises:
+        ModelError: the model holds what has no value in double precision.
+    """
+    _widen_graph(model.graph)
+    for function in model.functions:
+        _widen_nodes(function.node)
+        del function.value_info[:]
+
+
+def _widen_graph(graph: onnx.GraphProto) -> None:
+    if graph.sparse_initializer:
+        raise ModelError("it has sparse constants")
+    for tensor in graph.initializer:
+        _widen_tensor(tensor)
+    for value in (*graph.input, *graph.output):
+        _widen_type(value.type)
+    # Types of what lies between would have to be found anew; nothing needs them.
+    del graph.value_info[:]
+    _widen_nodes(graph.node)
+
+
+def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
+    for node in nodes:
+        if not _is_trusted(node):
+            raise ModelError(f"onnx's evaluator has no {node.op_type} in double precision")
+        if node.op_type == "Constant":
+            _widen_constant(node)
+        elif node.op_type == "ConstantOfShape" and not node.attribute:
+            node.attribute.append(helper.make_attribute("value", _tensor(np.zeros(1))))
+        for attribute in node.attribute:
+            if attribute.type == onnx.AttributeProto.TENSOR:
+                _widen_tensor(attribute.t)
+            elif _is_float_type(attribute) and node.op_type != "LayerNormalization":
+                # There the evaluator takes float32 only, by name, and computes as it is given.
+                attribute.i = TensorProto.DOUBLE
+            for graph in _graphs(attribute):
+                _widen_graph(graph)
+
+
+def _is_trusted(node: onnx.NodeProto) -> bool:
+    if node.op_type in _NOT_TRUSTED or node.op_type in _NO_VALUE_IN_DOUBLE:
+        return False
+    texts = {a.name: a.s.decode(errors="replace") for a in node.attribute}
+    if node.op_type in _PLAIN_RECURRENT:
+        more = any(node.input[_MAX_RECURRENT_INPUTS:])
+        return not more and texts.keys() <= {"hidden_size"}
+    if node.op_type == "Resize":
+        coordinates = texts.get("coordinate_transformation_mode", "half_pixel")
+        rounding = texts.get("nearest_mode", "round_prefer_floor")
+        return coordinates in _RESIZE_COORDINATES and rounding == "round_prefer_floor"
+    return True
+
+
+def _widen_constant(node: onnx.NodeProto) -> None:
+    """Numbers written as attributes become a tensor, which has a type."""
+    for attribute in node.attribute:
+        if attribute.name in ("value_float", "value_floats"):
+            numbers = attribute.f if attribute.name == "value_float" else list(attribute.floats)
+            attribute.CopyFrom(helper.make_attribute("value", _tensor(np.array(numbers, float))))
+
+
+def _is_float_type(attribute: onnx.AttributeProto) -> bool:
+    return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _WIDENED
+
+
+def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
+    if attribute.HasField("g"):
+        yield attribute.g
+    yield from attribute.graphs
+
+
+def _widen_tensor(tensor: TensorProto) -> None:
+    if tensor.data_type in _WIDENED:
+        tensor.CopyFrom(_tensor(_widened(numpy_helper.to_array(tensor)), tensor.name))
+
+
+def _widen_type(declared: onnx.TypeProto) -> None:
+    kind = declared.WhichOneof("value")
+    if kind == "tensor_type" and declared.tensor_type.elem_type in _WIDENED:
+        declared.tensor_type.elem_type = TensorProto.DOUBLE
+    elif kind in ("sequence_type", "optional_type"):
+        _widen_type(getattr(declared, kind).elem_type)
+
+
+def _tensor(array: Array, name: str = "") -> TensorProto:
+    return numpy_helper.from_array(np.asarray(array, np.float64), name)
+
+
+def _widened(array: Array) -> Array:
+    code = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return array.astype(np.float64) if code in _WIDENED else array
+
+
+def _is_narrow(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_is_narrow, value))
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and dtype.name in ("float16", "bfloat16", "float32")

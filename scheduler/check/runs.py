@@ -1,0 +1,226 @@
+"""A compiled model and its reference on the same sets of inputs; what differs goes to the arbiter.
+
+Called by `self_check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.artifact import from_memory
+from runtime.device import Device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.check.adversarial_inputs import Kind, sets_of, unsuited
+from scheduler.check.arbitration import Arbiter, Dispute
+from scheduler.check.outputs import OutputCheck, Rounding, check_output, check_parts
+from scheduler.check.reference_runner import Reference
+from scheduler.check.sample_inputs import is_float, sample_inputs
+from scheduler.compile import CompiledModel
+from scheduler.ir.node import toposort
+from scheduler.ir.ops import Op
+from scheduler.onnx_backend.arrays import from_storage, to_storage
+from scheduler.onnx_import import ImportedModel, OnnxModel
+
+Array = NDArray[Any]
+Arrays = Mapping[str, Array]
+
+SEEDS = 2
+# An output that did not change gets this many seeds in all before anybody hears of it.
+MOST_SEEDS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """What is checked.
+
+    Attributes:
+        compiled: by `compile_plain`.
+        model: what it was compiled from.
+        imported: the same, with the sizes it was compiled for.
+        rounding: the coarsest inside.
+    """
+
+    compiled: CompiledModel
+    model: OnnxModel
+    imported: ImportedModel
+    rounding: Rounding
+
+    @property
+    def operators(self) -> frozenset[str]:
+        """ONNX types of the nodes of the main graph."""
+        return frozenset(node.op_type for node in self.model.proto.graph.node)
+
+    @property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        """Shapes of the inputs that the program takes."""
+        return input_shapes(self.compiled)
+
+    def unsuited(self, kind: Kind) -> str:
+        """Return why it is not given a kind of inputs; "" if it is."""
+        roots = [output.node for output in self.imported.outputs.values()]
+        manifest = self.compiled.manifest
+        launches = manifest["entries"]["run"]["launches"]
+        flops = sum(manifest["kernels"][index]["flops"] for index in launches)
+        half = self.rounding is not Rounding.FLOAT
+        return unsuited(kind, self.operators, roots, half=half, flops=flops)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Inputs and outputs as the device has them; feeds and outputs of both as the model types them.
+
+    Attributes:
+        kind: of the inputs.
+        feeds: inputs of the reference.
+        given, raw: inputs and outputs of the program.
+        found, expected: outputs of both.
+    """
+
+    kind: Kind
+    feeds: dict[str, Array]
+    given: dict[str, Array]
+    raw: dict[str, Array]
+    found: dict[str, Array]
+    expected: dict[str, Array]
+
+
+def input_shapes(compiled: CompiledModel) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the inputs of a plain program by name."""
+    buffers = compiled.manifest["buffers"]
+    used = (buffers[index] for index in compiled.manifest["entries"]["run"]["inputs"])
+    return {buffer["name"]: tuple(buffer["shape"]) for buffer in used}
+
+
+def run_both(
+    subject: Subject, reference: Reference, device: Device, constant: Sequence[str]
+) -> tuple[list[Run], dict[str, str]]:
+    """Run both on seeded inputs of each kind.
+
+    Standard normals go on until every output that can change has changed, or seeds end.
+
+    Args:
+        subject: what is checked.
+        reference: of the same model.
+        device: to run on.
+        constant: outputs that depend on no input.
+
+    Returns:
+        The runs, standard normals first; kinds that were left out, with the reason.
+    """
+    model, compiled = subject.model, subject.compiled
+    codes = {
+        v.name: v.type.tensor_type.elem_type for v in (*model.inputs, *model.proto.graph.output)
+    }
+    artifact = from_memory(compiled.manifest, compiled.data)
+    with Program(artifact, device, shared_cache(device)) as program:
+
+        def run(kind: Kind, seed: int) -> Run:
+            rng = np.random.default_rng(seed)
+            feeds = sample_inputs(model, subject.shapes, rng, kind)
+            given = {name: to_storage(array, codes[name]) for name, array in feeds.items()}
+            raw = copied(program.run(given))
+            found = {name: from_storage(array, codes[name]) for name, array in raw.items()}
+            return Run(kind, feeds, given, raw, found, reference.run(feeds))
+
+        runs: list[Run] = []
+        while len(runs) < SEEDS or (len(runs) < MOST_SEEDS and unchanged(runs, constant)):
+            runs.append(run(Kind.NORMAL, len(runs)))
+        left_out: dict[str, str] = {}
+        values = sum(prod(s) for name, s in subject.shapes.items() if is_float(codes[name]))
+        for kind in (Kind.GRID, Kind.EXTREME, Kind.INFINITE) if values else ():
+            why = subject.unsuited(kind)
+            if why:
+                left_out[kind.value] = why
+            runs += [run(kind, seed) for seed in range(0 if why else sets_of(kind, values))]
+    return runs, left_out
+
+
+def unchanged(runs: Sequence[Run], constant: Sequence[str]) -> list[str]:
+    """Return the outputs that depend on an input, but are the same for all seeds."""
+    return [
+        name
+        for name, first in runs[0].raw.items()
+        if name not in constant
+        and first.size
+        and all(run.raw[name].tobytes() == first.tobytes() for run in runs[1:])
+    ]
+
+
+def judged(
+    runs: Sequence[Run], subject: Subject, arbiter: Arbiter
+) -> tuple[list[OutputCheck], list[OutputCheck]]:
+    """Return the worst comparison of each output, and of each output slice, worst first.
+
+    Args:
+        runs: of the program and its reference.
+        subject: what ran.
+        arbiter: asked where they differ.
+    """
+    slices = subject.imported.metadata.output_slices
+    outputs: dict[str, OutputCheck] = {}
+    parts: dict[str, OutputCheck] = {}
+    width = max((stop for _, stop in slices.values()), default=0)
+    for run in runs:
+        for name, expected in run.expected.items():
+            found = run.found[name]
+            inside = slices if expected.ndim and expected.shape[-1] >= width else {}
+            check = check_output(name, found, expected, rounding=subject.rounding, slices=inside)
+            comparable = (found.shape, found.dtype) == (expected.shape, expected.dtype)
+            if comparable:
+                check = _settled(check, run, subject, arbiter)
+            _keep(outputs, check)
+            if comparable and run.kind is Kind.NORMAL:
+                for part in check_parts(name, found, expected, inside):
+                    _keep(parts, part)
+    order: list[list[OutputCheck]] = [
+        sorted(checks.values(), key=lambda check: -check.excess) for checks in (outputs, parts)
+    ]
+    return order[0], order[1]
+
+
+def _settled(check: OutputCheck, run: Run, subject: Subject, arbiter: Arbiter) -> OutputCheck:
+    """Return a comparison as float64 decides it."""
+    dispute = Dispute(check.name, run.feeds, run.found[check.name], run.expected[check.name])
+    if run.kind in (Kind.EXTREME, Kind.INFINITE):
+        return arbiter.settle_special(check, dispute, _excused(dispute, subject))
+    return arbiter.settle(check, dispute) if check.problem else check
+
+
+def _excused(dispute: Dispute, subject: Subject) -> Array:
+    """Return which elements may be anything where inputs are infinite (docs/numerics.md)."""
+    nodes = toposort([output.node for output in subject.imported.outputs.values()])
+    found, expected = dispute.found, dispute.expected
+    excused = np.zeros(found.shape, np.bool_)
+    if found.dtype.kind in "iub":
+        return excused
+    with np.errstate(all="ignore"):
+        ours, theirs = found.astype(np.float64), expected.astype(np.float64)
+    if any(node.op in (Op.MAX, Op.MIN) or _picks(node) for node in nodes):
+        # Which of two zeros a maximum gives is not said, so neither is the sign of 1 / 0.
+        excused |= np.isinf(ours) & np.isinf(theirs)
+    return excused
+
+
+def _picks(node: Any) -> bool:
+    return node.op is Op.REDUCE and node.arg[0] in (Op.MAX, Op.MIN)
+
+
+def _keep(worst: dict[str, OutputCheck], check: OutputCheck) -> None:
+    kept = worst.get(check.name)
+    # What float64 decided is said, even where another set of inputs is as far off.
+    if kept is None or (bool(check.problem), bool(check.note), check.excess) > (
+        *(bool(kept.problem), bool(kept.note), kept.excess),
+    ):
+        worst[check.name] = check
+
+
+def copied(outputs: Arrays) -> dict[str, Array]:
+    """Return outputs that the next run does not overwrite."""
+    return {name: array.copy() for name, array in outputs.items()}

@@ -1,0 +1,1 @@
+"""What the compiler shows of its work."""

@@ -1,0 +1,302 @@
+"""The kernel table: what runs, on what, for how much work, where its result lives and how long.
+
+Made from the manifest of an artifact, so that it shows what will run. What a manifest does not hold
+(lanes, loop ranges) comes from the schedule where there is one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from scheduler.emit.memory_plan import aligned
+from scheduler.ir.ops import Op
+from scheduler.kernelize.scalar import scalar_nodes
+
+if TYPE_CHECKING:
+    from scheduler.lower import LoweredKernel
+    from scheduler.pipeline import Schedule
+
+_HASH = re.compile(r"_[0-9a-f]{12}$")  # what `emit` appends to the kind
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """What a buffer holds from one write to the next; a kernel may write its result in place.
+
+    Attributes:
+        buffer: index in the manifest.
+        name, kind, dtype, shape, size: from there; bytes.
+        offset: in the arena, bytes; None for what is not there.
+        first, last: launches that touch it first and last.
+        producer: launch that writes it; None for what an earlier run or the caller left.
+    """
+
+    buffer: int
+    name: str
+    kind: str
+    dtype: str
+    shape: tuple[int, ...]
+    size: int
+    offset: int | None
+    first: int
+    last: int
+    producer: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """Sizes of the outer loops of a nest, before merging, and for each reduction of its own."""
+
+    ranges: tuple[int, ...]
+    reduced: tuple[tuple[int, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One row.
+
+    Attributes:
+        number: position in the entry, from 0.
+        kernel, kind, origin, flops, bytes_moved, items: as emitted; items are work-items.
+        writes, reads: positions in `KernelTable.values`.
+        lanes: largest vector width; None where only an artifact is known.
+        nests: its loop nests; empty where only an artifact is known.
+    """
+
+    number: int
+    kernel: str
+    kind: str
+    origin: tuple[str, ...]
+    items: int
+    flops: int
+    bytes_moved: int
+    writes: tuple[int, ...]
+    reads: tuple[int, ...]
+    lanes: int | None = None
+    nests: tuple[Nest, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums over an entry; bytes where not said otherwise.
+
+    Attributes:
+        kernels: distinct functions.
+        launches, flops, bytes_moved: of one run.
+        arena_peak: the highest byte in use; arena_unplanned: if nothing were reused;
+        arena_live: the most that is alive at once, which no plan can go below.
+    """
+
+    kernels: int
+    launches: int
+    flops: int
+    bytes_moved: int
+    arena_peak: int
+    arena_unplanned: int
+    arena_live: int
+
+
+@dataclass(frozen=True, slots=True)
+class KernelTable:
+    """The launches of an entry, and the values they read and write."""
+
+    entry: str
+    launches: tuple[Launch, ...]
+    values: tuple[Value, ...]
+
+    @property
+    def arena(self) -> list[Value]:
+        """Intermediates, by first launch."""
+        return [v for v in self.values if v.offset is not None]
+
+    @property
+    def totals(self) -> Totals:
+        """The sums over all launches."""
+        return Totals(
+            len({launch.kernel for launch in self.launches}),
+            len(self.launches),
+            sum(launch.flops for launch in self.launches),
+            sum(launch.bytes_moved for launch in self.launches),
+            max(((v.offset or 0) + aligned(v.size) for v in self.arena), default=0),
+            sum(aligned(v.size) for v in self.arena),
+            max(self.live_bytes(), default=0),
+        )
+
+    def live_bytes(self) -> list[int]:
+        """Return for each launch the bytes of the intermediates that are alive."""
+        spans: dict[int, tuple[int, int, int]] = {}  # a buffer holds one value after the other
+        for v in self.arena:
+            first = spans[v.buffer][0] if v.buffer in spans else v.first
+            spans[v.buffer] = (first, v.last, aligned(v.size))
+        live = [0] * len(self.launches)
+        for first, last, size in spans.values():
+            for i in range(first, last + 1):
+                live[i] += size
+        return live
+
+    def dependencies(self) -> list[tuple[int, int, int | None]]:
+        """Return (earlier launch, later launch, value) where the later one waits for the earlier.
+
+        The value is what the later one reads; None if it only overwrites what the earlier one
+        wrote, or had to read before. Such an order is left out where values imply it.
+        """
+        found: dict[tuple[int, int], int | None] = {}
+        before = [0] * len(self.launches)  # per launch, a bit for each that values make it wait for
+        users: dict[int, list[int]] = {}  # of the value that a buffer holds now
+        for launch in self.launches:
+            for i in launch.reads:
+                value = self.values[i]
+                if value.producer is not None:
+                    found[value.producer, launch.number] = i
+                    before[launch.number] |= before[value.producer] | 1 << value.producer
+                users.setdefault(value.buffer, []).append(launch.number)
+            for i in launch.writes:
+                buffer = self.values[i].buffer
+                for other in users.get(buffer, ()):
+                    if other != launch.number and not before[launch.number] >> other & 1:
+                        found.setdefault((other, launch.number), None)
+                users[buffer] = [launch.number]
+        return [(a, b, i) for (a, b), i in sorted(found.items(), key=lambda e: e[0])]
+
+
+def kernel_tables(
+    manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None
+) -> list[KernelTable]:
+    """Return the table of each entry.
+
+    Args:
+        manifest: of an artifact, as `emit` makes it.
+        plans: schedules it was made of, by entry name, where known.
+    """
+    sources = _signatures(manifest)
+    tables = []
+    for name, entry in manifest["entries"].items():
+        plan = (plans or {}).get(name)
+        kernels = [manifest["kernels"][i] for i in entry["launches"]]
+        known: Sequence[LoweredKernel | None] = [None] * len(kernels)
+        if plan is not None and len(plan.launches) == len(kernels):
+            known = plan.lowered
+        made = _Values(manifest["buffers"])
+        launches = []
+        for i, (kernel, lowered) in enumerate(zip(kernels, known, strict=True)):
+            launch = _launch(i, kernel, made, _written(kernel, sources))
+            if lowered is not None:
+                made.describe(launch.writes, lowered)
+                launch = _with_loops(launch, lowered)
+            launches.append(launch)
+        tables.append(KernelTable(name, tuple(launches), tuple(made.values)))
+    return tables
+
+
+def _signatures(manifest: Mapping[str, Any]) -> dict[tuple[int, str], list[bool]]:
+    """Return by program and kernel name which parameters a kernel may write."""
+    pattern = re.compile(r"\bvoid\s+(\w+)\s*\(([^)]*)\)")
+    found = {}
+    for number, program in enumerate(manifest["programs"]):
+        for name, parameters in pattern.findall(program["source"]):
+            found[number, name] = [
+                "__global" in p and not re.search(r"\bconst\b", p) for p in parameters.split(",")
+            ]
+    return found
+
+
+def _written(
+    kernel: Mapping[str, Any], signatures: Mapping[tuple[int, str], list[bool]]
+) -> list[bool]:
+    """Return which arguments a launch may write."""
+    count = len(kernel["args"])
+    found = signatures.get((kernel["program"], kernel["name"]), [])
+    # A text that is not like ours: the convention is that the result comes first.
+    return found if len(found) == count else [i == 0 for i in range(count)]
+
+
+class _Values:
+    """Follows what each buffer holds from launch to launch."""
+
+    def __init__(self, buffers: Sequence[Mapping[str, Any]]) -> None:
+        self._buffers = buffers
+        self._now: dict[int, int] = {}
+        self.values: list[Value] = []
+
+    def read(self, buffer: int, launch: int) -> int:
+        """Return the value that a launch finds in a buffer."""
+        if buffer not in self._now:
+            return self._add(buffer, launch, None)
+        at = self._now[buffer]
+        self.values[at] = replace(self.values[at], last=launch)
+        return at
+
+    def write(self, buffer: int, launch: int) -> int:
+        """Return the value that a launch leaves in a buffer."""
+        return self._add(buffer, launch, launch)
+
+    def describe(self, values: Sequence[int], lowered: LoweredKernel) -> None:
+        """Give values the type of what is computed: in place of another, it is not the buffer's."""
+        for i, node in zip(values, lowered.kernel.targets, strict=False):
+            self.values[i] = replace(self.values[i], shape=node.shape, dtype=node.dtype.name)
+
+    def _add(self, buffer: int, launch: int, producer: int | None) -> int:
+        entry = self._buffers[buffer]
+        in_arena = entry["kind"] == "arena"
+        self._now[buffer] = len(self.values)
+        named = in_arena and producer is not None
+        self.values.append(
+            Value(
+                buffer,
+                f"t{producer}" if named else entry["name"],
+                entry["kind"],
+                entry["dtype"],
+                tuple(entry["shape"]),
+                entry["size"],
+                entry["offset"] if in_arena else None,
+                launch,
+                launch,
+                producer,
+            )
+        )
+        return self._now[buffer]
+
+
+def _launch(
+    number: int, kernel: Mapping[str, Any], values: _Values, written: Sequence[bool]
+) -> Launch:
+    args: list[int] = list(kernel["args"])
+    read = dict.fromkeys(a for a, w in zip(args, written, strict=True) if not w)
+    reads = tuple(values.read(a, number) for a in read)
+    writes = tuple(values.write(a, number) for a, w in zip(args, written, strict=True) if w)
+    return Launch(
+        number,
+        kernel["name"],
+        _HASH.sub("", kernel["name"]),
+        tuple(kernel["origin"]),
+        prod(kernel["global"]),
+        kernel["flops"],
+        kernel["bytes"],
+        writes,
+        reads,
+    )
+
+
+def _with_loops(launch: Launch, lowered: LoweredKernel) -> Launch:
+    nests = []
+    for body in lowered.kernel.bodies:
+        reductions = [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]
+        ranges = tuple(r.size for r in body.ranges if r is not None)
+        nests.append(Nest(ranges, tuple(tuple(r.size for r in n.arg[1]) for n in reductions)))
+    return replace(launch, kind=lowered.kind, lanes=max(lowered.lanes), nests=tuple(nests))
+
+
+def source_of(manifest: Mapping[str, Any], kernel: str) -> str:
+    """Return the OpenCL C of one kernel, without the functions it calls; "" if it is not found."""
+    for program in manifest["programs"]:
+        source: str = program["source"]
+        at = re.search(rf"\bvoid\s+{re.escape(kernel)}\s*\(", source)
+        if at is not None:
+            start = max(0, source.rfind("__kernel", 0, at.start()))
+            end = source.find("\n}", at.end())
+            return source[start : end + 2 if end >= 0 else len(source)]
+    return ""

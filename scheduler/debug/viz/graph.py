@@ -1,0 +1,169 @@
+"""The kernel graph as SVG: boxes in rows by depth, edges between them.
+
+A kernel's row lies below those of all it waits for. An edge to the next row is a curve; edges that
+pass rows by run down a lane at the left, one lane for each kernel they come from, so that no edge
+crosses a box.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runtime.origin import short_origin
+from scheduler.debug.kernel_table import KernelTable, Launch
+from scheduler.debug.kernel_text import shape_text
+from scheduler.debug.viz.markup import count_text, escape, flops_text, size_text
+
+BOX_WIDTH, BOX_HEIGHT = 296, 56
+GAP_X, GAP_Y = 14, 24
+LANE = 8
+PER_ROW = 3
+MARGIN = 10
+KINDS = ("contract", "reduce", "map")
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Rows of launch numbers, and where each launch is: (row, column)."""
+
+    rows: list[list[int]]
+    at: dict[int, tuple[int, int]]
+
+
+def place_kernels(count: int, edges: Sequence[tuple[int, int]], per_row: int = PER_ROW) -> Placed:
+    """Give each kernel a row below all that it waits for.
+
+    Args:
+        count: launches 0..count-1 in running order.
+        edges: (earlier, later).
+        per_row: a level that is wider takes several rows.
+    """
+    depth = [0] * count
+    for a, b in sorted(edges, key=lambda e: e[1]):
+        depth[b] = max(depth[b], depth[a] + 1)
+    levels: dict[int, list[int]] = {}
+    for i, d in enumerate(depth):
+        levels.setdefault(d, []).append(i)
+    rows = [
+        level[start : start + per_row]
+        for _, level in sorted(levels.items())
+        for start in range(0, len(level), per_row)
+    ]
+    at = {k: (r, c) for r, row in enumerate(rows) for c, k in enumerate(row)}
+    return Placed(rows, at)
+
+
+def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return for each span of rows (first, last) the lowest lane that is free all along it."""
+    lanes: list[int] = [-1] * len(spans)
+    end: list[int] = []  # per lane, the last row taken
+    for i in sorted(range(len(spans)), key=lambda i: (spans[i][0], -spans[i][1], i)):
+        first, last = spans[i]
+        lane = next((n for n, e in enumerate(end) if e < first), len(end))
+        if lane == len(end):
+            end.append(last)
+        end[lane] = last
+        lanes[i] = lane
+    return lanes
+
+
+def kernel_graph(table: KernelTable, prefix: str) -> str:
+    """Return the SVG of an entry's kernels.
+
+    Args:
+        table: of the entry.
+        prefix: of element ids; kernel n is "<prefix>-n".
+    """
+    edges = table.dependencies()
+    placed = place_kernels(len(table.launches), [(a, b) for a, b, _ in edges])
+    far: dict[int, int] = {}  # kernel -> last row that an edge from it reaches down a lane
+    for a, b, _ in edges:
+        row = placed.at[b][0]
+        if row > placed.at[a][0] + 1:
+            far[a] = max(far.get(a, 0), row)
+    sources = sorted(far)
+    lanes = assign_lanes([(placed.at[a][0], far[a]) for a in sources])
+    lane_of = dict(zip(sources, lanes, strict=True))
+    left = MARGIN + LANE * (max(lanes, default=-1) + 1) + (MARGIN if lanes else 0)
+    drawing = _Drawing(table, placed, left, lane_of, prefix, max(1, table.totals.flops))
+    width = left + max(map(len, placed.rows), default=0) * (BOX_WIDTH + GAP_X) + MARGIN
+    height = MARGIN * 2 + len(placed.rows) * (BOX_HEIGHT + GAP_Y)
+    parts = [drawing.edge(a, b, buffer) for a, b, buffer in edges]
+    parts += [drawing.box(launch) for launch in table.launches]
+    label = f"graph of {count_text(len(table.launches), 'kernel')}"
+    return (
+        f'<svg class="graph" width="{width}" height="{height}" viewBox="0 0 {width} {height}" '
+        f'role="img" aria-label="{label}">{"".join(parts)}</svg>'
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawing:
+    table: KernelTable
+    placed: Placed
+    left: int
+    lane_of: dict[int, int]
+    prefix: str
+    flops: int  # of all kernels
+
+    def _corner(self, kernel: int) -> tuple[int, int]:
+        row, column = self.placed.at[kernel]
+        return self.left + column * (BOX_WIDTH + GAP_X), MARGIN + row * (BOX_HEIGHT + GAP_Y)
+
+    def box(self, launch: Launch) -> str:
+        """Return the box of one kernel."""
+        x, y = self._corner(launch.number)
+        stored = [self.table.values[i] for i in launch.writes]
+        shape = f"{stored[0].dtype} {shape_text(stored[0].shape)}" if stored else ""
+        kind = launch.kind if launch.kind in KINDS else "other"
+        title = f"{launch.number}: {launch.kernel}\n" + "\n".join(launch.origin)
+        share = launch.flops / self.flops
+        # A tenth of all work fills the bar: few kernels have more.
+        bar = max(1.0, min(1.0, share * 10) * BOX_WIDTH)
+        work = f"{flops_text(launch.flops)} · {size_text(launch.bytes_moved)} · {shape}"
+        lines = (
+            f'<text class="name" x="10" y="16">{launch.number} · {escape(launch.kernel)}</text>',
+            f'<text x="10" y="31">{escape(short_origin(launch.origin, 46))}</text>',
+            f'<text class="soft" x="10" y="46">{escape(work)}</text>',
+        )
+        return (
+            f'<g class="k {kind}" data-k="{launch.number}" data-d="{self.prefix}-{launch.number}" '
+            f'transform="translate({x} {y})" tabindex="0"><title>{escape(title)}</title>'
+            f'<rect class="box" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="3"/>'
+            f'<rect class="stripe" width="4" height="{BOX_HEIGHT}"/>'
+            f'<rect class="bar" y="{BOX_HEIGHT - 3}" width="{bar:.1f}" height="3"/>'
+            f"{''.join(lines)}</g>"
+        )
+
+    def edge(self, a: int, b: int, buffer: int | None) -> str:
+        """Return the edge from one kernel to a later one; dashed where it only orders them."""
+        ax, ay = self._corner(a)
+        bx, by = self._corner(b)
+        x0, y0, x1, y1 = ax + BOX_WIDTH // 2, ay + BOX_HEIGHT, bx + BOX_WIDTH // 2, by
+        if self.placed.at[b][0] == self.placed.at[a][0] + 1:
+            middle = (y0 + y1) // 2
+            path = f"M{x0} {y0}C{x0} {middle} {x1} {middle} {x1} {y1}"
+        else:
+            lane = MARGIN + self.lane_of[a] * LANE
+            path = _around(x0, y0, x1, y1, lane)
+        kind = "e order" if buffer is None else "e"
+        what = "runs before" if buffer is None else self._buffer_text(buffer)
+        title = f"{a} -> {b}: {what}"
+        return (
+            f'<path class="{kind}" data-a="{a}" data-b="{b}" d="{path}">'
+            f"<title>{escape(title)}</title></path>"
+        )
+
+    def _buffer_text(self, index: int) -> str:
+        stored = self.table.values[index]
+        return f"{stored.name}, {stored.dtype} {shape_text(stored.shape)}, {size_text(stored.size)}"
+
+
+def _around(x0: int, y0: int, x1: int, y1: int, lane: int) -> str:
+    """Return a path out of a box, down a lane at the left, and into another box from above."""
+    down, up, r = y0 + 8, y1 - 8, 4
+    return (
+        f"M{x0} {y0}V{down - r}Q{x0} {down} {x0 - r} {down}H{lane + r}Q{lane} {down} {lane} "
+        f"{down + r}V{up - r}Q{lane} {up} {lane + r} {up}H{x1 - r}Q{x1} {up} {x1} {up + r}V{y1}"
+    )

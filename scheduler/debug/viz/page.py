@@ -1,0 +1,245 @@
+"""The page: for each entry its totals, passes, kernel graph, memory timeline, table and sources.
+
+Nothing in it depends on the time or the machine: compiling the same twice gives the same page.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from runtime.origin import short_origin
+from runtime.whole_file import whole_file
+from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
+from scheduler.debug.kernel_text import ranges_text, shape_text
+from scheduler.debug.pretty import pretty_body, pretty_loops
+from scheduler.debug.trace import Trace
+from scheduler.debug.viz.graph import KINDS, kernel_graph
+from scheduler.debug.viz.markup import ROW_LIMIT, count_text, escape, flops_text, size_text
+from scheduler.debug.viz.memory import memory_timeline
+from scheduler.debug.viz.passes import passes_section
+from scheduler.debug.viz.style import SCRIPT, STYLE
+from scheduler.flags import VIZ_DIRECTORY
+from scheduler.lower import LoweredKernel
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
+_GAUGE = 40  # pixels of the longest bar in the table
+
+
+def write_page(
+    path: str | os.PathLike[str], manifest: Mapping[str, Any], traces: Sequence[Trace] = ()
+) -> None:
+    """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
+
+    Args:
+        path: of the HTML file.
+        manifest: of the artifact.
+        traces: as for `page`.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    text = page(manifest, traces)
+    if Path(path).parent == VIZ_DIRECTORY:
+        VIZ_DIRECTORY.mkdir(exist_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
+
+
+def page(manifest: Mapping[str, Any], traces: Sequence[Trace] = ()) -> str:
+    """Return the page as HTML.
+
+    Args:
+        manifest: of the artifact.
+        traces: how its entries were made, in their order; none for an artifact from a file.
+    """
+    names = list(manifest["entries"])
+    known = dict(zip(names, traces, strict=False))
+    plans = {name: trace.plan for name, trace in known.items() if trace.plan is not None}
+    tables = kernel_tables(manifest, plans)
+    sections = [_section(table, known.get(table.entry), f"e{i}") for i, table in enumerate(tables)]
+    buttons = [
+        f'<button data-entry="e{i}" class="{"" if i else "on"}">{escape(name)}</button>'
+        for i, name in enumerate(names)
+    ]
+    tabs = f"<nav>{''.join(buttons)}</nav>" if len(names) > 1 else ""
+    title = escape(str(manifest["name"]))
+    return (
+        f'<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+        f'<meta name="viewport" content="width=device-width"><title>{title}</title>'
+        f"<style>{STYLE}</style></head>\n<body><main><h1>{title}</h1>"
+        f"<p>How the graph became kernels, what they wait for, and where their results lie.</p>"
+        f"{tabs}\n{chr(10).join(sections)}\n{_sources(manifest)}\n</main>"
+        f"<script>{SCRIPT}</script></body></html>\n"
+    )
+
+
+def _section(table: KernelTable, trace: Trace | None, key: str) -> str:
+    hidden = "" if key == "e0" else " hidden"
+    passes = ""
+    if trace is not None and trace.stages:
+        passes = f"<h2>Passes</h2>{passes_section(trace.stages)}"
+    timeline = memory_timeline(table)
+    memory = f"<h2>Memory</h2>{_memory_caption(table)}{timeline}" if timeline else ""
+    return (
+        f'<section id="{key}"{hidden}>{_tiles(table)}{passes}'
+        f"<h2>Kernels</h2>{_legend(table)}{_split(table, key)}{memory}"
+        f'<h2>Table</h2><div class="wide">{_table(table)}</div>{_details(table, trace, key)}'
+        f"</section>"
+    )
+
+
+def _tiles(table: KernelTable) -> str:
+    t = table.totals
+    values = (
+        ("entry", table.entry),
+        ("kernels", f"{t.kernels:,}"),
+        ("launches", f"{t.launches:,}"),
+        ("work", flops_text(t.flops)),
+        ("moved", size_text(t.bytes_moved)),
+        ("arena", size_text(t.arena_peak)),
+        ("without reuse", size_text(t.arena_unplanned)),
+    )
+    tiles = "".join(
+        f'<div class="tile"><span>{name}</span><b>{escape(value)}</b></div>'
+        for name, value in values
+    )
+    return f'<div class="tiles">{tiles}</div>'
+
+
+def _legend(table: KernelTable) -> str:
+    kinds = [k for k in KINDS if any(launch.kind == k for launch in table.launches)]
+    if any(launch.kind not in KINDS for launch in table.launches):
+        kinds.append("other")
+    keys = "".join(f'<i class="key {kind}"></i>{kind}' for kind in kinds)
+    return (
+        "<p>A line is a result on its way to who reads it; a dashed one only orders. A full bar is "
+        f"a tenth of all work. Click for the source.{keys}</p>"
+    )
+
+
+def _split(table: KernelTable, key: str) -> str:
+    count = len(table.launches)
+    panes = (
+        f'<div class="split"><div class="pane">{kernel_graph(table, key)}</div>'
+        f'<div class="pane detail"></div></div>'
+    )
+    if count <= ROW_LIMIT:
+        return panes
+    return f"<details><summary>graph of {count_text(count, 'kernel')}</summary>{panes}</details>"
+
+
+def _memory_caption(table: KernelTable) -> str:
+    t = table.totals
+    return (
+        f"<p>{count_text(len(table.arena), 'intermediate')} in {size_text(t.arena_peak)}. The "
+        f"dashed stair is what is alive, at most {size_text(t.arena_live)}: no plan takes less. "
+        f"Without reuse {size_text(t.arena_unplanned)}.</p>"
+    )
+
+
+def _table(table: KernelTable) -> str:
+    work = max((launch.flops for launch in table.launches), default=0)
+    moved = max((launch.bytes_moved for launch in table.launches), default=0)
+    head = "<th>#</th><th>kernel</th><th>origin</th><th>result</th><th>ranges</th>"
+    head += '<th class="n">items</th><th class="n">lanes</th><th class="n">work</th>'
+    head += '<th class="n">moved</th><th class="n">arena offset</th><th>alive</th>'
+    body = "".join(_row(table, launch, work, moved) for launch in table.launches)
+    return f'<table class="table"><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>'
+
+
+def _row(table: KernelTable, launch: Launch, work: int, moved: int) -> str:
+    stored = table.values[launch.writes[0]] if launch.writes else None
+    result = f"{stored.dtype} {shape_text(stored.shape)}" if stored else ""
+    alive = offset = ""
+    if stored is not None:
+        inside = stored.offset is not None
+        alive = f"{stored.first} to {stored.last}" if inside else stored.kind
+        offset = f"{stored.offset:,}" if inside else ""
+    return (
+        f'<tr data-k="{launch.number}"><td class="n">{launch.number}</td>'
+        f"<td>{escape(launch.kernel)}</td>"
+        f"<td>{escape(short_origin(launch.origin))}</td><td>{escape(result)}</td>"
+        f'<td>{escape(ranges_text(launch) or "")}</td><td class="n">{launch.items}</td>'
+        f'<td class="n">{launch.lanes or ""}</td>'
+        f'<td class="n">{flops_text(launch.flops)}{_gauge(launch.flops, work)}</td>'
+        f'<td class="n">{size_text(launch.bytes_moved)}{_gauge(launch.bytes_moved, moved)}</td>'
+        f'<td class="n">{offset}</td><td>{alive}</td></tr>'
+    )
+
+
+def _gauge(value: int, largest: int) -> str:
+    width = _GAUGE * value / largest if largest else 0.0
+    return f'<span class="gauge"><span class="cell" style="width:{width:.1f}px"></span></span>'
+
+
+def _details(table: KernelTable, trace: Trace | None, key: str) -> str:
+    """Return what the pane beside the graph shows of each kernel; inert until it is asked for."""
+    lowered: list[LoweredKernel | None] = [None] * len(table.launches)
+    if trace is not None and trace.plan is not None and len(trace.plan.launches) == len(lowered):
+        lowered = list(trace.plan.lowered)
+    return "".join(
+        _detail(table, launch, kernel, trace, key)
+        for launch, kernel in zip(table.launches, lowered, strict=True)
+    )
+
+
+def _detail(
+    table: KernelTable,
+    launch: Launch,
+    kernel: LoweredKernel | None,
+    trace: Trace | None,
+    key: str,
+) -> str:
+    facts = [
+        ("origin", ", ".join(launch.origin) or "-"),
+        ("writes", ", ".join(_buffer(table, i) for i in launch.writes)),
+        ("reads", ", ".join(_buffer(table, i) for i in launch.reads) or "-"),
+        ("work", f"{flops_text(launch.flops)}, {size_text(launch.bytes_moved)} moved"),
+    ]
+    body = ""
+    if kernel is not None:
+        chosen = trace.loops_of(kernel.kernel) if trace is not None else ()
+        facts.extend(("loops", pretty_loops(loops)) for loops in chosen)
+        label = _Labels(kernel)
+        text = "\n".join(pretty_body(body, label) for body in kernel.kernel.bodies)
+        body = f"<h3>body</h3><pre>{escape(text)}</pre>" if text else ""
+    rows = "".join(f"<dt>{name}</dt><dd>{escape(value)}</dd>" for name, value in facts)
+    return (
+        f'<template id="{key}-{launch.number}" data-kernel="{escape(launch.kernel)}">'
+        f"<h3>{launch.number} · {escape(launch.kernel)}</h3><dl>{rows}</dl>{body}</template>"
+    )
+
+
+class _Labels:
+    """Names of what a body reads: the buffer's own, or in0, in1 in the order of use."""
+
+    def __init__(self, kernel: LoweredKernel) -> None:
+        self._names = {node: f"in{i}" for i, node in enumerate(kernel.kernel.reads)}
+        targets = kernel.kernel.targets
+        several = len(targets) > 1
+        self._names |= {t: f"out{i if several else ''}" for i, t in enumerate(targets)}
+
+    def __call__(self, node: Any) -> str:
+        name = self._names.get(node, "in")
+        kind = getattr(node.arg, "kind", "")
+        return f"{name}:{kind}:{node.arg.name}".rstrip(":") if kind else name
+
+
+def _buffer(table: KernelTable, index: int) -> str:
+    stored = table.values[index]
+    return f"{stored.kind} {stored.name} {stored.dtype} {shape_text(stored.shape)}"
+
+
+def _sources(manifest: Mapping[str, Any]) -> str:
+    """Return the source of each distinct kernel; entries share them."""
+    parts = []
+    for name in sorted({kernel["name"] for kernel in manifest["kernels"]}):
+        text = escape(source_of(manifest, name))
+        parts.append(
+            f'<template id="source-{escape(name)}"><h3>source</h3><pre>{text}</pre></template>'
+        )
+    return "".join(parts)

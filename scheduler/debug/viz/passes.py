@@ -1,0 +1,138 @@
+"""The passes section: how many nodes of each op a graph has after each pass, and its text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from scheduler.debug.pretty import Line, Names, listing
+from scheduler.debug.viz.alike import pair_nodes, rewired
+from scheduler.debug.viz.markup import count_text, escape
+from scheduler.ir.node import Node, toposort
+
+# Lines of a listing that the browser lays out at once, when they come into view.
+CHUNK = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A graph after a pass, compared with the one before (`alike`).
+
+    Attributes:
+        name: of the pass.
+        lines: the graph's nodes; one that stood before has its number.
+        new: nodes that stood for nothing before.
+        rewired: nodes that stood before and read something else now.
+        gone: lines before of which no node is left.
+    """
+
+    name: str
+    lines: list[Line]
+    new: set[Node]
+    rewired: set[Node]
+    gone: list[Line]
+
+    @property
+    def is_changed(self) -> bool:
+        """Whether the pass did anything."""
+        return bool(self.new or self.rewired or self.gone)
+
+    @property
+    def counts(self) -> Counter[str]:
+        """Nodes by op."""
+        return Counter(line.node.op.name for line in self.lines)
+
+
+def make_stages(stages: Sequence[tuple[str, Sequence[Node]]]) -> list[Stage]:
+    """List each stage of a trace with what its pass made and dropped."""
+    names = Names()
+    result: list[Stage] = []
+    before: list[Line] = []
+    last: Sequence[Node] = ()
+    for name, roots in stages:
+        if not result:
+            before = listing(roots, names)
+            result.append(Stage(name, before, set(), set(), []))
+        else:
+            now = toposort(roots)
+            pairs = pair_nodes(
+                [ln.node for ln in before], now, list(zip(roots, last, strict=False))
+            )
+            names = names.renamed(pairs)
+            lines = listing(roots, names)
+            left = set(pairs.values())
+            changed = {node for node in now if rewired(node, pairs)}
+            gone = [ln for ln in before if ln.node not in left]
+            result.append(Stage(name, lines, set(now) - pairs.keys(), changed, gone))
+            before = lines
+        last = roots
+    return result
+
+
+def passes_section(stages: Sequence[tuple[str, Sequence[Node]]]) -> str:
+    """Return the table of counts, of the passes that changed something, and the folded listings."""
+    made = make_stages(stages)
+    shown = [stage for i, stage in enumerate(made) if i == 0 or stage.is_changed]
+    return (
+        f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '
+        f'<b class="re">~ rewired</b> nodes: those that read another one than before.</p>'
+        f'<div class="passes"><div class="wide">{_counts_table(shown)}</div>'
+        f"<div>{''.join(map(_listing, made))}</div></div>"
+    )
+
+
+def _counts_table(stages: Sequence[Stage]) -> str:
+    counts = [stage.counts for stage in stages]
+    ops = sorted({op for c in counts for op in c}, key=lambda op: (-counts[0][op], op))
+    head = "".join(f"<th>{escape(stage.name)}</th>" for stage in stages)
+    total = _counts_row("all nodes", [len(stage.lines) for stage in stages], "total")
+    body = "".join(_counts_row(op.lower(), [c[op] for c in counts]) for op in ops)
+    return (
+        f'<table class="counts"><thead><tr><th>nodes</th>{head}</tr></thead>'
+        f"<tbody>{total}{body}</tbody></table>"
+    )
+
+
+def _counts_row(name: str, values: Sequence[int], kind: str = "") -> str:
+    cells = ""
+    for i, value in enumerate(values):
+        delta = value - values[i - 1] if i else 0
+        change = f'<i class="{"up" if delta > 0 else "down"}">{delta:+,}</i>' if delta else ""
+        cells += f'<td class="n">{change}{value or "·"}</td>'
+    return f'<tr class="{kind}"><td>{escape(name)}</td>{cells}</tr>'
+
+
+def _listing(stage: Stage) -> str:
+    parts = (("up", "+", stage.new), ("down", "-", stage.gone), ("re", "~", stage.rewired))
+    change = " ".join(
+        f'<b class="{kind}">{sign}{len(nodes):,}</b>' for kind, sign, nodes in parts if nodes
+    )
+    if not change:
+        change = "as read" if stage.name == "input" else "nothing changed"
+    head = f"{escape(stage.name)} <span>{count_text(len(stage.lines), 'node')}, {change}</span>"
+    if stage.name != "input" and not change.startswith("<"):
+        return f'<div class="same">{head}</div>'
+    gone = ""
+    if stage.gone:
+        dropped = _chunks([escape(ln.text) for ln in stage.gone])
+        summary = f"{count_text(len(stage.gone), 'node')} dropped"
+        gone = f"<details><summary>{summary}</summary>{dropped}</details>"
+    texts = [_marked(ln, stage) for ln in stage.lines]
+    return f"<details><summary>{head}</summary>{gone}{_chunks(texts)}</details>"
+
+
+def _marked(line: Line, stage: Stage) -> str:
+    text = escape(line.text)
+    if line.node in stage.new:
+        return f"<ins>{text}</ins>"
+    return f'<ins class="re">{text}</ins>' if line.node in stage.rewired else text
+
+
+def _chunks(lines: Sequence[str]) -> str:
+    parts = []
+    for start in range(0, len(lines), CHUNK):
+        part = lines[start : start + CHUNK]
+        style = f"contain-intrinsic-height:{len(part) * 16}px"
+        parts.append(f'<pre class="ir" style="{style}">' + "\n".join(part) + "</pre>")
+    return "".join(parts)

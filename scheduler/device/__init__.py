@@ -1,0 +1,1 @@
+"""What kinds of devices are like, and which one is at hand."""

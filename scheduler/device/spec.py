@@ -1,0 +1,350 @@
+"""What a kind of device is like: a table of data, and which row is in force.
+
+    with using(SPECS["adreno"]):
+        schedule(...)                  # images, 4 lanes, work-groups of 64
+
+The compiler has no code for a device, only for what a row says. A row is in force for a context,
+so nothing between the caller and the passes has to hand it on. `MAX_KERNEL_BUFFERS` in the
+environment wins over the row's number of buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+from scheduler import flags
+from scheduler.device.limits import TABLE, Limits
+from scheduler.errors import SchedulerError
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """What images a device takes, and which the compiler may use.
+
+    Attributes:
+        max_width, max_height: texels of a two-dimensional image.
+        max_reads, max_writes: images that are arguments of one kernel.
+        pitch_texels: a row's texels are rounded up to a multiple of this where an image is a view
+            of a buffer; 1 where images have memory of their own.
+    """
+
+    max_width: int
+    max_height: int
+    max_reads: int
+    max_writes: int
+    pitch_texels: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """Half precision: whether to store it, and whether the device computes with it."""
+
+    storage: bool
+    arithmetic: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """Ceilings for estimates, not promises; 0 where none is known.
+
+    Attributes:
+        gflops: 10**9 float32 operations a second, all cores; a multiply-add counts two.
+        half_gflops: the same with float16 arithmetic.
+        gbytes: 10**9 bytes a second to and from memory.
+        launch_us: microseconds that a launch costs beside its work.
+    """
+
+    gflops: float = 0.0
+    half_gflops: float = 0.0
+    gbytes: float = 0.0
+    launch_us: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceSpec:
+    """One kind of device.
+
+    Attributes:
+        target: name of the row; an artifact's manifest carries it.
+        limits: what one kernel may need.
+        lanes: float32 elements of a vector.
+        vector_registers: vectors a work-item can keep, accumulators and operands together.
+        cores: compute units.
+        l1_bytes, l2_bytes: data caches of one core; for GPUs l2 is shared by all.
+        local_bytes: local memory of a work-group, 0 where it is no faster than the cache.
+        group: work-items of a work-group that the compiler asks for; 1 is loops inside an item.
+        max_group: the most the device takes.
+        subgroup: work-items that run in lock step.
+        half, peak: see there.
+        sources: where the figures come from, one sentence each.
+        images: None where buffers serve better.
+        private_elements: of a work-item's array that stays in a fast memory; GPUs spill arrays.
+        hoist_rows: rows that a kernel must have before its work-items are rows, see `realize`.
+        max_alloc_bytes: the largest buffer.
+        float64: it computes in that.
+        broadcasts: a multiply-add takes a scalar from memory and repeats it over its lanes; else a
+            scalar takes a register and an operation of its own.
+        host_clang: its driver compiles with clang for the host's own processor and runs work-groups
+            as threads of the host, as PoCL does: kernels may use clang's built-ins, vector types of
+            any alignment and prefetches, and an entry may be one launch. Else they are plain
+            OpenCL C, launched one by one.
+    """
+
+    target: str
+    limits: Limits
+    lanes: int
+    vector_registers: int
+    cores: int
+    l1_bytes: int
+    l2_bytes: int
+    local_bytes: int
+    group: int
+    max_group: int
+    subgroup: int
+    half: Half
+    peak: Peak
+    sources: tuple[str, ...]
+    images: Images | None = None
+    private_elements: int = 1024
+    hoist_rows: int = 16
+    max_alloc_bytes: int = 4 << 30
+    float64: bool = True
+    broadcasts: bool = False
+    host_clang: bool = False
+
+    def __post_init__(self) -> None:
+        if self.lanes not in (1, 2, 4, 8, 16):
+            raise SchedulerError(
+                f"device {self.target}: expected 1, 2, 4, 8 or 16 lanes, found {self.lanes}"
+            )
+        if not 1 <= self.group <= self.max_group:
+            raise SchedulerError(
+                f"device {self.target}: expected a work-group of 1 to {self.max_group} items, "
+                f"found {self.group}"
+            )
+
+    @property
+    def is_simt(self) -> bool:
+        """Whether neighbouring work-items run together, as on GPUs; else each has its own core."""
+        return self.group > 1
+
+    def key(self) -> str:
+        """Return what caches tell specs apart by; figures for estimates count, sources do not."""
+        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in fields(self)]
+        return "; ".join(s for s in shown if not s.startswith("sources="))
+
+
+# OpenCL 1.2, CL_DEVICE_MAX_MEM_ALLOC_SIZE: a quarter of the memory, at least this much.
+_LEAST_ALLOCATION: Final = 128 << 20
+
+_CPU_SOURCES: Final = (
+    "lanes, registers, broadcasts: Intel SDM, AVX-512: 32 registers of 512 bits, operands {1to16}",
+    "caches: Emerald Rapids, 48 KiB L1d and 2 MiB L2 per core, as lscpu reports",
+    "cores: the machine that speed is judged on has 2",
+    "peak: ceilings of modeld bench --roofline on 2 cores, 2026-11-21: independent multiply-adds,",
+    "reads beyond the caches; launch: PoCL 3.0, one with work less the same work in one launch",
+)
+_GPU_SOURCES: Final = (
+    "work-group, local memory: what current devices of NVIDIA, AMD and Intel all take",
+    "lanes: 16 bytes, the widest load of one work-item; registers: NVIDIA's 255, in vectors of 4",
+    "peak: none, the row stands for no device",
+)
+_ADRENO_SOURCES: Final = (
+    "images, arguments, local memory, work-group: clinfo listings of Qualcomm's 6xx drivers",
+    "half, float64: those drivers report cl_khr_fp16 and no cl_khr_fp64",
+    "cores, caches: Snapdragon 845: 2 shader processors, 128 KiB of L2, 1 KiB of L1 for textures",
+    "peak: published figures: 512 multiply-adds a clock at 710 MHz, twice as many in half,",
+    "four channels of LPDDR4X-3733; launch: 0.65 ms were seen to enqueue the 123 of a vision model",
+    "not one of these was read from a device here",
+)
+
+_ROWS: Final = (
+    DeviceSpec(
+        target="cpu",
+        limits=TABLE["cpu"],
+        lanes=16,
+        vector_registers=32,
+        cores=2,
+        l1_bytes=48 << 10,
+        l2_bytes=2 << 20,
+        local_bytes=0,
+        group=1,
+        max_group=4096,
+        subgroup=1,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(gflops=390.0, gbytes=30.0, launch_us=20.0),
+        sources=_CPU_SOURCES,
+        broadcasts=True,
+        host_clang=True,
+    ),
+    DeviceSpec(
+        target="cpu-avx2",
+        limits=replace(TABLE["cpu"], target="cpu-avx2"),
+        lanes=8,
+        vector_registers=16,
+        cores=2,
+        l1_bytes=32 << 10,
+        l2_bytes=512 << 10,
+        local_bytes=0,
+        group=1,
+        max_group=4096,
+        subgroup=1,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(gflops=195.0, gbytes=30.0, launch_us=20.0),
+        sources=(
+            "lanes, registers: Intel SDM, AVX2: 16 registers of 256 bits",
+            "caches: those of AMD Zen; Haswell to Comet Lake have half of that L2, later ones more",
+            "peak: half of row cpu; 188 to 203 were measured on 2 cores of AMD EPYC, 2026-11-22",
+        ),
+        host_clang=True,
+    ),
+    DeviceSpec(
+        target="cpu-sse",
+        limits=replace(TABLE["cpu"], target="cpu-sse"),
+        lanes=4,
+        vector_registers=16,
+        cores=2,
+        l1_bytes=32 << 10,
+        l2_bytes=256 << 10,
+        local_bytes=0,
+        group=1,
+        max_group=4096,
+        subgroup=1,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(gflops=90.0, gbytes=30.0, launch_us=20.0),
+        host_clang=True,
+        sources=(
+            "lanes, registers: Intel SDM, SSE2 in 64-bit mode: 16 registers of 128 bits, no",
+            "multiply-add; caches: Intel Nehalem and Westmere, the last large ones without AVX",
+            "peak: measured with kernels compiled for x86-64-v2 on 2 cores of AMD EPYC, 2026-11-22",
+        ),
+    ),
+    DeviceSpec(
+        target="cpu-neon",
+        limits=replace(TABLE["cpu"], target="cpu-neon"),
+        lanes=4,
+        vector_registers=32,
+        cores=4,
+        l1_bytes=32 << 10,
+        l2_bytes=256 << 10,
+        local_bytes=0,
+        group=1,
+        max_group=4096,
+        subgroup=1,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(),
+        host_clang=True,
+        sources=(
+            "lanes, registers: Arm ARM, Advanced SIMD of AArch64: 32 registers of 128 bits; a",
+            "scalar of a multiply-add is a lane of a register, not memory: nothing is broadcast",
+            "cores, caches: the least of Cortex-A72, A76, A78, Neoverse N1 as their manuals offer",
+            "peak: none, no such CPU was at hand",
+        ),
+    ),
+    DeviceSpec(
+        target="gpu",
+        limits=TABLE["gpu"],
+        lanes=4,
+        vector_registers=48,
+        cores=16,
+        l1_bytes=32 << 10,
+        l2_bytes=1 << 20,
+        local_bytes=32 << 10,
+        group=64,
+        max_group=256,
+        subgroup=32,
+        half=Half(storage=True, arithmetic=False),
+        peak=Peak(),
+        sources=_GPU_SOURCES,
+        private_elements=0,
+        hoist_rows=64,
+        max_alloc_bytes=_LEAST_ALLOCATION,
+    ),
+    DeviceSpec(
+        target="adreno",
+        limits=TABLE["adreno"],
+        lanes=4,
+        vector_registers=32,
+        cores=2,
+        l1_bytes=1 << 10,
+        l2_bytes=128 << 10,
+        local_bytes=32 << 10,
+        group=64,
+        max_group=1024,
+        subgroup=64,
+        half=Half(storage=True, arithmetic=True),
+        peak=Peak(gflops=727.0, half_gflops=1454.0, gbytes=29.8, launch_us=5.0),
+        sources=_ADRENO_SOURCES,
+        images=Images(16384, 16384, 128, 64, 64),
+        private_elements=0,
+        hoist_rows=64,
+        max_alloc_bytes=_LEAST_ALLOCATION,
+        float64=False,
+    ),
+)
+SPECS: Final[dict[str, DeviceSpec]] = {row.target: row for row in _ROWS}
+DEFAULT: Final = SPECS["cpu"]
+
+_active: ContextVar[DeviceSpec | None] = ContextVar("device_spec", default=None)
+
+
+def spec_of(target: str) -> DeviceSpec:
+    """Return the row of a target.
+
+    Raises:
+        SchedulerError: there is none.
+    """
+    if target not in SPECS:
+        raise SchedulerError(f"target {target!r}: expected one of {', '.join(SPECS)}")
+    return SPECS[target]
+
+
+def chosen() -> DeviceSpec | None:
+    """Return the spec of the context, None outside of `using`."""
+    return _active.get()
+
+
+def current() -> DeviceSpec:
+    """Return the spec in force: that of the context, with the environment's number of buffers.
+
+    Raises:
+        SchedulerError: `MAX_KERNEL_BUFFERS` is no number, or too small.
+    """
+    spec = chosen() or DEFAULT
+    asked = flags.max_kernel_buffers()
+    if asked is None:
+        return spec
+    limits = spec.limits
+    # Who asks for more than the row guarantees knows the device; the bytes must not say no.
+    space = max(limits.parameter_bytes, asked * limits.pointer_bytes)
+    return replace(spec, limits=replace(limits, buffers=asked, parameter_bytes=space))
+
+
+def limits() -> Limits:
+    """Return the limits in force.
+
+    Raises:
+        SchedulerError: as `current`.
+    """
+    return current().limits
+
+
+@contextmanager
+def using(spec: DeviceSpec) -> Iterator[None]:
+    """Schedule for this kind of device inside the block."""
+    token = _active.set(spec)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+@contextmanager
+def using_limits(limits: Limits) -> Iterator[None]:
+    """Schedule within these limits inside the block, else as for the device in force."""
+    with using(replace(chosen() or DEFAULT, limits=limits)):
+        yield

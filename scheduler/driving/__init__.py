@@ -1,0 +1,1 @@
+"""The driving program: warp, queues, vision and policy as one graph."""

@@ -1,0 +1,1 @@
+"""Schedules as the plain data of an artifact."""

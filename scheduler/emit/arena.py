@@ -1,0 +1,108 @@
+"""The arena of one entry point: how long every intermediate lives, and at which bytes.
+
+What the artifact says, what `inspect` prints and what the memory timeline draws comes from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from scheduler.emit.image_pool import image_nodes
+from scheduler.emit.memory_plan import Lifetime, aligned, live_bytes, plan_memory
+from scheduler.errors import SchedulerError
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.kernelize.kernel import Kernel, states_in_place
+from scheduler.lower import LoweredKernel
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """Where intermediates lie.
+
+    Attributes:
+        lives: of each intermediate, in the order in which they are written.
+        storage: the intermediate whose bytes each takes; itself, unless it is computed in place.
+        offsets: bytes from the start of the arena, multiples of 256.
+        size: bytes of the arena.
+        live: most bytes alive during one launch; what `size` exceeds it by is lost in gaps.
+        unplanned: bytes if every intermediate had its own.
+        images: lives of the intermediates that are images: those are not in the arena.
+    """
+
+    lives: dict[Node, Lifetime]
+    storage: dict[Node, Node]
+    offsets: dict[Node, int]
+    size: int
+    live: int
+    unplanned: int
+    images: dict[Node, Lifetime] = field(default_factory=dict)
+
+
+def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
+    """Return the life of every stored node that is neither an output nor a BUFFER.
+
+    Args:
+        kernels: in running order.
+        outputs: stored nodes that a caller reads.
+
+    Raises:
+        SchedulerError: an intermediate is never read, or is read before it is written (both are
+            internal errors).
+    """
+    first: dict[Node, int] = {}
+    last: dict[Node, int] = {}
+    elsewhere = {*outputs, *states_in_place(kernels)}
+    for i, kernel in enumerate(kernels):
+        for node in kernel.reads:
+            if node.op is not Op.BUFFER and node not in elsewhere:
+                if node not in first:
+                    raise SchedulerError(f"{node!r}: is read before it is computed")
+                last[node] = i
+        for target in kernel.targets:
+            if target.op is not Op.BUFFER and target not in elsewhere:
+                first[target] = i
+    for node in first:
+        if node.op is Op.RESULT:  # a custom kernel writes all of its outputs
+            last.setdefault(node, first[node])
+    unread = next((n for n in first if n not in last), None)
+    if unread is not None:
+        raise SchedulerError(f"{unread!r}: is computed and never read")
+    return {n: Lifetime(n.dtype.itemsize * prod(n.shape), first[n], last[n]) for n in first}
+
+
+def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> Arena:
+    """Lay out the intermediates of an entry point.
+
+    Args:
+        kernels: in running order.
+        outputs: stored nodes that a caller reads.
+
+    Raises:
+        SchedulerError: as `lifetimes`.
+    """
+    every = lifetimes([k.kernel for k in kernels], outputs)
+    pictures = image_nodes(kernels)
+    lives = {node: life for node, life in every.items() if node not in pictures}
+    storage: dict[Node, Node] = {}
+    ends: dict[Node, int] = {}
+    for kernel in kernels:
+        for target in kernel.kernel.targets:
+            if target in lives:
+                taken = kernel.in_place_of
+                storage[target] = target if taken is None else storage[taken]
+                ends[storage[target]] = lives[target].last
+    owners = [Lifetime(lives[n].size, lives[n].first, end) for n, end in ends.items()]
+    plan = plan_memory(owners)
+    offset_of = dict(zip(ends, plan.offsets, strict=True))
+    return Arena(
+        lives,
+        storage,
+        {node: offset_of[storage[node]] for node in lives},
+        plan.arena_size,
+        live_bytes(owners),
+        sum(aligned(life.size) for life in lives.values()),
+        {node: every[node] for node in pictures},
+    )

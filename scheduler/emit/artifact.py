@@ -1,0 +1,299 @@
+"""Write schedules down as the plain data of an artifact: programs, kernels, buffers, entry points.
+
+Deterministic: names come from content hashes and from counters in launch order, never from object
+identity.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.manifest import ABI, FORMAT
+from scheduler.device import spec as device_spec
+from scheduler.emit.arena import Arena
+from scheduler.emit.image_pool import image_nodes, share_images
+from scheduler.emit.memory_plan import ALIGNMENT, aligned
+from scheduler.emit.replay import LEAST_LAUNCHES, Function, can_replay, replay_source
+from scheduler.ir.dtype import DType
+from scheduler.ir.node import Buffer, Node
+from scheduler.ir.ops import Op
+from scheduler.kernelize.kernel import states_in_place
+from scheduler.loops.pack import PackedWeight
+from scheduler.lower import LoweredKernel
+from scheduler.pipeline import Schedule
+from scheduler.render.images import Image, image_prelude, texel_bytes
+from scheduler.render.prelude.prelude import prelude
+
+# Kernels per OpenCL program: one compiler start-up serves several, and several programs can be
+# built at once.
+KERNELS_PER_PROGRAM = 16
+
+
+@dataclass(slots=True)
+class Emitted:
+    """The manifest fields the compiler knows, and the weight blob they refer to."""
+
+    manifest: dict[str, Any]
+    data: bytes
+    arena_unplanned: int
+
+
+@dataclass(slots=True)
+class _Text:
+    """A kernel function: from its parameters on, what it needs, and the nodes it computes."""
+
+    text: str
+    lanes: tuple[int, ...]
+    group: int
+    origins: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Writer:
+    buffers: list[dict[str, Any]] = field(default_factory=list)
+    kernels: list[dict[str, Any]] = field(default_factory=list)
+    data: bytearray = field(default_factory=bytearray)
+    arena_size: int = 0
+    arena_unplanned: int = 0
+    host_clang: bool = True
+    texts: dict[str, _Text] = field(default_factory=dict)
+    functions: dict[str, int] = field(default_factory=dict)
+    _by_buffer: dict[Buffer, int] = field(default_factory=dict)
+    _by_digest: dict[bytes, int] = field(default_factory=dict)
+
+    def buffer_of(self, buffer: Buffer) -> int:
+        """Return the index of an input, state or unpacked weight."""
+        if buffer not in self._by_buffer:
+            if buffer.kind == "weight" and buffer.data is not None:
+                self._by_buffer[buffer] = self.weight(buffer.data, buffer.name)
+            else:
+                size = _stored_bytes(buffer.shape, buffer.dtype)
+                entry = _entry(buffer.name, buffer.kind, buffer.dtype.name, buffer.shape, 0, size)
+                if buffer.kind == "state":
+                    entry["reset"] = -1
+                self._by_buffer[buffer] = self.add(entry)
+        return self._by_buffer[buffer]
+
+    def weight(self, data: NDArray[Any], name: str, image: Image | None = None) -> int:
+        """Return the index of a weight, appending its bytes once per content."""
+        raw = np.ascontiguousarray(data).tobytes()
+        form = f"{data.dtype}{data.shape}" + (f"{image}" if image is not None else "")
+        digest = hashlib.sha256(form.encode() + raw).digest()
+        if digest not in self._by_digest:
+            self.data.extend(b"\0" * (-len(self.data) % ALIGNMENT))
+            entry = _entry(name, "weight", data.dtype.name, data.shape, len(self.data), len(raw))
+            self.data.extend(raw)
+            entry["name"] = name or f"w{len(self._by_digest)}"
+            if image is not None:
+                entry["image"] = [image.width, image.height]
+            self._by_digest[digest] = self.add(entry)
+        return self._by_digest[digest]
+
+    def add(self, entry: dict[str, Any]) -> int:
+        """Append a buffer and return its index."""
+        self.buffers.append(entry)
+        return len(self.buffers) - 1
+
+    def kernel_name(self, kernel: LoweredKernel) -> str:
+        """Return the name of a kernel's text; equal texts are one function."""
+        digest = hashlib.sha256(kernel.text.encode()).hexdigest()[:12]
+        name = f"{kernel.kind}_{digest}" + (f"_{kernel.group}" if kernel.group > 1 else "")
+        known = self.texts.setdefault(name, _Text(kernel.text, kernel.lanes, kernel.group))
+        known.origins.extend(o for o in kernel.kernel.origin if o not in known.origins)
+        return name
+
+    def _function_of(self, name: str, kernel: LoweredKernel) -> int:
+        """Return the number of a kernel's function in the replay program, -1 if it has none."""
+        if not can_replay(kernel):
+            return -1
+        return self.functions.setdefault(name, len(self.functions))
+
+    def entry(self, schedule: Schedule) -> dict[str, Any]:
+        """Add one entry point and return its manifest form."""
+        place = self._place(schedule)
+        launches = []
+        for kernel in schedule.lowered:
+            arguments = [place[node] for node in kernel.storage]
+            for argument in kernel.arguments:
+                if isinstance(argument, PackedWeight):
+                    image = kernel.images.get(argument)
+                    arguments.append(self.weight(argument.data, "", image))
+                else:
+                    arguments.append(place[argument])
+            launches.append(len(self.kernels))
+            name = self.kernel_name(kernel)
+            self.kernels.append(
+                {
+                    "name": name,
+                    "program": 0,
+                    "function": self._function_of(name, kernel),
+                    "args": arguments,
+                    "global": [-(-kernel.items // kernel.group) * kernel.group, 1, 1],
+                    "local": [kernel.group, 1, 1],
+                    "origin": list(kernel.kernel.origin),
+                    "flops": kernel.flops,
+                    "bytes": kernel.kernel.bytes_moved,
+                }
+            )
+        inputs = [self.buffer_of(buffer) for buffer in schedule.inputs]
+        outputs = [place[node] for node in schedule.outputs.values()]
+        return {"inputs": inputs, "outputs": outputs, "launches": launches}
+
+    def _place(self, schedule: Schedule) -> dict[Node, int]:
+        """Give every node of an entry a buffer; intermediates are in the arena."""
+        place: dict[Node, int] = {}
+        for name, node in schedule.outputs.items():
+            size = _stored_bytes(node.shape, node.dtype)
+            entry = _entry(name, "output", node.dtype.name, node.shape, 0, size)
+            place[node] = self.add(entry)
+        for kernel in schedule.lowered:
+            touched = [*kernel.storage, *(a for a in kernel.arguments if isinstance(a, Node))]
+            for node in touched:
+                if node.op is Op.BUFFER:
+                    place[node] = self.buffer_of(node.arg)
+        for node, state in states_in_place(schedule.launches).items():
+            place[node] = place[state]
+        arena = schedule.arena()
+        self.arena_size = max(self.arena_size, arena.size)
+        self.arena_unplanned = max(self.arena_unplanned, arena.unplanned)
+        for node, life in arena.lives.items():
+            owner = arena.storage[node]
+            if owner is node:
+                kind, offset = node.dtype.name, arena.offsets[node]
+                entry = _entry(f"t{life.first}", "arena", kind, node.shape, offset, life.size)
+                place[node] = self.add(entry)
+            else:  # the same buffer, not another one at its place: OpenCL leaves that undefined
+                place[node] = place[owner]
+        self._place_images(schedule, arena, place)
+        return place
+
+    def _place_images(self, schedule: Schedule, arena: Arena, place: dict[Node, int]) -> None:
+        """Give intermediates that are images one each, or that of another one of their size."""
+        images = image_nodes(schedule.lowered)
+        for node, owner in share_images(images, arena.images).items():
+            if owner is node:
+                life, image = arena.images[node], images[node]
+                size = image.width * image.height * texel_bytes(node.dtype)
+                entry = _entry(f"t{life.first}", "image", node.dtype.name, node.shape, 0, size)
+                place[node] = self.add({**entry, "image": [image.width, image.height]})
+            else:
+                place[node] = place[owner]
+
+    def programs(self, options: str) -> list[dict[str, Any]]:
+        """Group kernels into programs, fill in their program numbers, return the programs."""
+        names = list(self.texts)
+        number = {name: i // KERNELS_PER_PROGRAM for i, name in enumerate(names)}
+        for kernel in self.kernels:
+            kernel["program"] = number[kernel["name"]]
+        result = []
+        for start in range(0, len(names), KERNELS_PER_PROGRAM):
+            group = names[start : start + KERNELS_PER_PROGRAM]
+            known = {name: self.texts[name] for name in group}
+            bodies = "".join(_function(name, text) for name, text in known.items())
+            lanes = [1, *(n for text in known.values() for n in text.lanes)]
+            head = prelude(bodies, lanes, host_clang=self.host_clang) + image_prelude(bodies)
+            source = head + bodies
+            result.append({"source": source, "options": options, "binary": b""})
+        return result
+
+    def replay(
+        self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Append the replay program, where the row takes it and it saves launches.
+
+        Returns:
+            What the manifest says of it.
+        """
+        most = max(
+            (
+                sum(self.kernels[i]["function"] >= 0 for i in e["launches"])
+                for e in entries.values()
+            ),
+            default=0,
+        )
+        if most < LEAST_LAUNCHES or not self.host_clang:
+            for kernel in self.kernels:
+                kernel["function"] = -1
+            return {}
+        functions = []
+        for name in self.functions:
+            known = self.texts[name]
+            functions.append(Function(name, known.text, known.lanes, tuple(known.origins)))
+        options = programs[0]["options"]
+        programs.append({"source": replay_source(functions), "options": options, "binary": b""})
+        listed = [{"name": f.name, "args": len(f.types)} for f in functions]
+        return {"program": len(programs) - 1, "functions": listed}
+
+
+def _function(name: str, kernel: _Text) -> str:
+    shown = ", ".join(o.replace("*/", "* /") for o in kernel.origins) or "-"
+    attribute = f"__attribute__((reqd_work_group_size({kernel.group}, 1, 1)))"
+    return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{kernel.text}"
+
+
+def _stored_bytes(shape: tuple[int, ...], dtype: DType) -> int:
+    """Return the size of a buffer; no device makes one of no bytes, so that is one element."""
+    return dtype.itemsize * max(prod(shape), 1)
+
+
+def _entry(
+    name: str, kind: str, dtype: str, shape: tuple[int, ...], offset: int, size: int
+) -> dict[str, Any]:
+    return {
+        "name": name,
+        "kind": kind,
+        "dtype": dtype,
+        "shape": [int(s) for s in shape],
+        "offset": offset,
+        "size": size,
+    }
+
+
+def _precision_of(entries: Mapping[str, Schedule]) -> dict[str, Any]:
+    """Return what half storage did, by entry; nothing where none was asked for."""
+    reports = {e: s.precision.plain() for e, s in entries.items() if s.precision is not None}
+    return {"precision": reports} if reports else {}
+
+
+def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str = "") -> Emitted:
+    """Return the manifest and data of an artifact; the caller adds target, metadata and models.
+
+    Args:
+        entries: schedules by entry name; states and weights they share are stored once.
+        name: model name.
+        kind: "plain" or "driving".
+        options: OpenCL build options.
+
+    Raises:
+        SchedulerError: an intermediate is never read (an internal error).
+    """
+    spec = next((s.spec for s in entries.values()), device_spec.DEFAULT)
+    writer = _Writer(host_clang=spec.host_clang)
+    table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
+    programs = writer.programs(options)
+    replay = writer.replay(table, programs)
+    manifest: dict[str, Any] = {
+        "magic": "modeld-artifact",
+        "format": FORMAT,
+        "abi": ABI,
+        "name": name,
+        "kind": kind,
+        "models": [],
+        "metadata": _precision_of(entries),
+        "target": {"name": spec.target, "device": "", "driver": "", "options": options},
+        "buffers": writer.buffers,
+        "arena_size": aligned(writer.arena_size) if writer.arena_size else 0,
+        "programs": programs,
+        "kernels": writer.kernels,
+        "entries": table,
+        "replay": replay,
+        "self_test": {},
+    }
+    return Emitted(manifest, bytes(writer.data), writer.arena_unplanned)

@@ -1,0 +1,234 @@
+"""Integer tensors that are ramps: values as index expressions, and expressions as tensors.
+
+    IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
+    2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
+
+Also which axes of a tensor its values depend on, found through movement and arithmetic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+
+import numpy as np
+
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.boxes import MOVES, spread
+from scheduler.ir.dtype import DType
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Buffer, Node, alu, const, make
+from scheduler.ir.ops import ELEMENTWISE, Op, Shape
+from scheduler.ir.ranges import Index, source_index
+
+# Lists longer than this are not looked at: nobody writes such a ramp out.
+MAX_LIST = 65536
+# An expression of more nodes than this is no ramp; beyond it, a value depends on all its axes.
+MAX_RAMP_NODES = 64
+MAX_NODES = 1024
+
+_Key = tuple[Node, Index]
+# Integers up to this are values of the type.
+_EXACT = {"float16": 1 << 11, "float32": 1 << 24, "float64": 1 << 53}
+
+
+def ranges_of(shape: Shape) -> tuple[Atom, ...]:
+    """Return a loop range for each axis."""
+    return tuple(ixs.new_range(size, f"r{axis}") for axis, size in enumerate(shape))
+
+
+def index_of(ranges: Sequence[Atom]) -> Index:
+    """Return the index that the ranges run through."""
+    return tuple(ixs.of(r) for r in ranges)
+
+
+# --- values as expressions --------------------------------------------------------------------
+
+
+def value_at(node: Node, index: Index) -> Ix | None:
+    """Return the value of a tensor at an index if it is an integer expression of it.
+
+    Args:
+        node: of integers, or of floats that are integers; every step must keep them exact.
+        index: one expression for each axis.
+    """
+    done: dict[_Key, Ix | None] = {}
+    stack: list[_Key] = [(node, index)]
+    while stack:
+        key = stack[-1]
+        if key in done:
+            stack.pop()
+            continue
+        if len(done) + len(stack) > MAX_RAMP_NODES:
+            return None
+        needed = _sources(*key)
+        missing = [k for k in needed or () if k not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        found = None if needed is None else _combine(*key, [done[k] for k in needed])
+        if found is None:
+            return None  # no part of a ramp may be something else
+        done[key] = found
+    return done[node, index]
+
+
+def _sources(node: Node, index: Index) -> list[_Key] | None:
+    """Return what an expression is made of, None if the node does not give one."""
+    if node.op in (Op.IOTA, Op.CONST, Op.BUFFER):
+        return []
+    if node.op in (Op.ADD, Op.SUB, Op.MUL, Op.NEG, Op.CAST):
+        return [(s, index) for s in node.src]
+    if node.op in MOVES:
+        inner, inside = source_index(node, index)
+        return [(node.src[0], inner)] if inside == () else None
+    return None
+
+
+def _combine(node: Node, index: Index, parts: Sequence[Ix | None]) -> Ix | None:
+    known = [p for p in parts if p is not None]
+    found: Ix | None = None
+    if node.op is Op.IOTA:
+        found = index[0]
+    elif node.op is Op.CONST:
+        found = ixs.constant(int(node.arg)) if _is_whole(node.arg) else None
+    elif node.op is Op.BUFFER:
+        found = _listed(node.arg, index)
+    elif node.op in (Op.ADD, Op.SUB):
+        found = ixs.add(known[0], ixs.mul(known[1], 1 if node.op is Op.ADD else -1))
+    elif node.op is Op.MUL:
+        a, b = known
+        found = ixs.mul(a, b.const) if b.is_const else ixs.mul(b, a.const) if a.is_const else None
+    elif node.op is Op.NEG:
+        found = ixs.mul(known[0], -1)
+    else:
+        found = known[0]
+    return found if found is not None and _holds(node.dtype, found) else None
+
+
+def _is_whole(value: float | int | bool) -> bool:
+    return not isinstance(value, bool) and float(value).is_integer()
+
+
+def _holds(dtype: DType, ix: Ix) -> bool:
+    """Whether all values of an expression are exact in a type, and fit into an index."""
+    if not (dt.holds(dt.int32, ix.lo) and dt.holds(dt.int32, ix.hi)):
+        return False
+    if dtype.is_float:
+        return max(-ix.lo, ix.hi) <= _EXACT[dtype.name]
+    return dtype.is_int and dt.holds(dtype, ix.lo) and dt.holds(dtype, ix.hi)
+
+
+def _listed(buffer: Buffer, index: Index) -> Ix | None:
+    """Return evenly spaced weights along one axis as an expression."""
+    axes = [a for a, s in enumerate(buffer.shape) if s > 1]
+    small = len(axes) < 2 and 0 < prod(buffer.shape) <= MAX_LIST
+    if buffer.kind != "weight" or buffer.data is None or not small:
+        return None
+    data = buffer.data.reshape(-1)
+    if not np.isfinite(data).all() or np.abs(data.astype(np.float64)).max() > dt.max_value(
+        dt.int32
+    ):
+        return None
+    whole = data.astype(np.int64)
+    steps = np.unique(np.diff(whole))
+    if not np.array_equal(whole, data) or steps.size > 1:
+        return None
+    start = ixs.constant(int(whole[0]))
+    return ixs.add(start, ixs.mul(index[axes[0]], int(steps[0]))) if axes else start
+
+
+# --- expressions as values --------------------------------------------------------------------
+
+
+def is_plain(ix: Ix, ranges: Sequence[Atom]) -> bool:
+    """Whether an expression is a sum of multiples of these ranges: no division, no remainder."""
+    return all(any(atom is r for r in ranges) for atom, _ in ix.terms)
+
+
+def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
+    """Return the tensor (int32) of the values of a plain expression.
+
+    Args:
+        ix: a sum of multiples of ranges and a constant, all values in int32.
+        ranges: one for each axis.
+        shape: of the result; axes whose range is not in ix may have any size.
+    """
+    if not ix.terms:
+        return spread(const(ix.const, dt.int32), shape)
+    total: Node | None = None
+    single = len(ix.terms) == 1 and ix.lo >= 0
+    for atom, factor in ix.terms:
+        axis = next(a for a, r in enumerate(ranges) if r is atom)
+        start = ix.lo if single else 0
+        part = _progression(start, abs(factor), shape[axis], down=factor < 0 and single)
+        line = (1,) * axis + (shape[axis],) + (1,) * (len(shape) - axis - 1)
+        part = expanded(make(Op.RESHAPE, dt.int32, (part,), line), shape)
+        if factor < 0 and not single:
+            part = alu(Op.NEG, part)
+        total = part if total is None else alu(Op.ADD, total, part)
+    assert total is not None  # there are terms
+    return total if single or not ix.const else alu(Op.ADD, total, number(ix.const, total))
+
+
+def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
+    """Return start, start + step, ... as a slice of a ramp, or that backwards: no arithmetic."""
+    stop = start + (count - 1) * step + 1
+    bounds = ((start, stop, step),)
+    line = iota(stop)
+    if bounds != ((0, stop, 1),):
+        line = make(Op.SHRINK, dt.int32, (line,), bounds)
+    return make(Op.FLIP, dt.int32, (line,), (0,)) if down else line
+
+
+def iota(size: int) -> Node:
+    """Return 0, 1, 2, ..."""
+    return make(Op.IOTA, dt.int32, (), size)
+
+
+def number(value: float | int, like: Node) -> Node:
+    """Return a constant of the type and shape of a tensor."""
+    return spread(const(value, like.dtype), like.shape)
+
+
+def as_type(node: Node, dtype: DType) -> Node:
+    """Return a tensor converted to a type."""
+    return node if node.dtype is dtype else make(Op.CAST, dtype, (node,))
+
+
+def expanded(node: Node, shape: Shape) -> Node:
+    """Return a tensor with axes of size 1 repeated to a shape of the same rank."""
+    return node if node.shape == shape else make(Op.EXPAND, node.dtype, (node,), shape)
+
+
+# --- dependence -------------------------------------------------------------------------------
+
+
+def depends(node: Node, index: Index) -> frozenset[Atom]:
+    """Return which ranges of an index the value there depends on.
+
+    Arithmetic and movement are looked through; anything else depends on all of its own index.
+    """
+    found: set[Atom] = set()
+    done: set[_Key] = set()
+    stack: list[_Key] = [(node, index)]
+    while stack:
+        key = stack.pop()
+        if key in done:
+            continue
+        done.add(key)
+        if len(done) > MAX_NODES:
+            return frozenset(a for ix in index for a in ixs.leaves(ix))
+        current, at = key
+        if current.op in ELEMENTWISE:
+            stack.extend((s, at) for s in current.src)
+        elif current.op in MOVES:
+            inner, inside = source_index(current, at)
+            found.update(a for ix, _, _ in inside for a in ixs.leaves(ix))
+            if inside != ixs.NEVER:
+                stack.append((current.src[0], inner))
+        else:
+            found.update(a for ix in at for a in ixs.leaves(ix))
+    return frozenset(found)

@@ -1,0 +1,128 @@
+"""The digest of a graph: the same for the same structure, in every process, on every machine.
+
+    digest(conv(x, w) + b)  ==  digest of the same graph built again, w and b with equal values
+
+A node is written down as its operation, type, argument and the positions of its sources in the
+topological order; then all is hashed. Identity of objects, addresses and hash seeds do not enter.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from dataclasses import fields, is_dataclass
+from enum import Enum
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import SchedulerError
+from scheduler.ir.dtype import DType
+from scheduler.ir.node import Buffer, Node, toposort
+from scheduler.ir.ops import Op
+
+# Content of weights by their BUFFER node, which is unique to the buffer and can be held weakly.
+_contents: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
+
+
+def graph_digest(roots: Mapping[str, Node] | Iterable[Node], *, origins: bool = True) -> str:
+    """Return the sha256 of a graph's structure and of the values of its weights, in hexadecimal.
+
+    Args:
+        roots: outputs, state writes, inputs of several entries, in order; names count where they
+            have some.
+        origins: whether the ONNX names count; the source of kernels has them in its comments.
+
+    Raises:
+        SchedulerError: an argument of a node has no canonical text (an internal error).
+    """
+    named = list(roots.items()) if isinstance(roots, Mapping) else [("", r) for r in roots]
+    order = toposort([node for _, node in named])
+    position = {node: i for i, node in enumerate(order)}
+    digest = hashlib.sha256()
+    for node in order:
+        sources = ",".join(str(position[s]) for s in node.src)
+        line = f"{node.op.name} {node.dtype.name} ({sources}) {_argument(node)}"
+        if origins:
+            line += f" {canonical(node.origin)}"
+        digest.update(line.encode())
+        digest.update(b"\n")
+    for name, node in named:
+        digest.update(f"root {name!r} {position[node]}\n".encode())
+    return digest.hexdigest()
+
+
+def _argument(node: Node) -> str:
+    if node.op is not Op.BUFFER:
+        return canonical(node.arg)
+    buffer: Buffer = node.arg
+    # Other values are given to each run; the compiler does not see them.
+    content = ""
+    if buffer.kind == "weight" and buffer.data is not None:
+        content = _content(node, buffer.data)
+    return canonical((buffer.kind, buffer.name, buffer.shape, buffer.dtype, content))
+
+
+def canonical(value: object) -> str:
+    """Return a text that equal values share and different ones do not: 1, 1.0 and True differ.
+
+    Args:
+        value: None, bool, int, float, str, bytes, DType, member of an Enum; tuples, mappings and
+            dataclasses of these.
+
+    Raises:
+        SchedulerError: another type.
+    """
+    if isinstance(value, tuple):
+        # Arguments are nested as deep as their ops define, three levels; graphs are not in here.
+        return "(" + " ".join(canonical(v) for v in value) + ")"
+    if isinstance(value, Mapping):
+        return "{" + " ".join(f"{canonical(k)}:{canonical(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, Enum):
+        return f"{type(value).__name__}.{value.name}"
+    if isinstance(value, float):
+        return value.hex()  # also of numpy's float64, which is a float
+    if value is None or isinstance(value, bool | int | str | bytes):
+        return repr(value)
+    if isinstance(value, np.generic):
+        return f"{value.dtype.str}{value.tobytes().hex()}"
+    if is_dataclass(value) and not isinstance(value, type):
+        shown = [f for f in fields(value) if f.repr]  # a custom kernel's reference has no text
+        parts = " ".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in shown)
+        return f"{type(value).__name__}({parts})"
+    raise SchedulerError(
+        f"digest of a graph: an argument of type {type(value).__name__} has no canonical text; "
+        "write one in scheduler/ir/digest.py"
+    )
+
+
+def content_digest(data: NDArray[Any]) -> str:
+    """Return the sha256 of an array's type, shape and values."""
+    values = np.ascontiguousarray(data)
+    digest = hashlib.sha256(f"{data.dtype}{data.shape}".encode())
+    digest.update(values.reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _content(node: Node, data: NDArray[Any]) -> str:
+    """Return the digest of a weight, remembered if nobody can write to its values."""
+    known = _contents.get(node)
+    if known is None:
+        known = content_digest(data)
+        if _is_frozen(data):
+            _contents[node] = known
+    return known
+
+
+def _is_frozen(data: NDArray[Any]) -> bool:
+    """Whether values cannot change: neither through this array nor through what it is a view of."""
+    array: object = data
+    while isinstance(array, np.ndarray):
+        if array.flags.writeable:
+            return False
+        array = array.base
+    return array is None or isinstance(array, bytes)

@@ -1,0 +1,222 @@
+"""Node: the one immutable, interned vertex of every graph in the compiler.
+
+Equal structure is the same object, so equality is identity, a dict keyed by nodes is a
+common-subexpression table, and a graph is compared by comparing its roots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from itertools import count
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import VerifyError
+from scheduler.ir import dtype as dt
+from scheduler.ir.dtype import DType
+from scheduler.ir.interned import Interned
+from scheduler.ir.ops import COMPARE, Op, Shape, infer_shape
+
+_serials = count()
+# Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
+UNNAMED = "%"
+# Most passes change nothing, and all want the order of the same roots: that of a long graph is
+# kept, without its root, for the last few of them.
+LONG_ORDER = 256
+RECENT_ORDERS = 4
+
+
+class Buffer:
+    """Storage that a graph reads or writes; compared by identity.
+
+    Attributes:
+        kind: "input" (given each run; with `data` it is a realized buffer and is given by itself),
+            "weight" (constant for the compiler, has `data`), "state" (lives on the device between
+            runs, starts as zeros), "pending" (a kernel boundary was put here, nothing ran yet).
+        name: unique among inputs and among states of a program; made up for unnamed inputs.
+        shape, dtype: logical, row-major.
+        data: values of a weight or of a realized buffer, never changed in place; None otherwise.
+        device: the device it was moved to; "" for the one a program runs on by default.
+        serial: names these values: no two buffers share it unless they hold the same ones.
+    """
+
+    __slots__ = ("__weakref__", "data", "device", "dtype", "kind", "name", "serial", "shape")
+
+    def __init__(
+        self, kind: str, name: str, shape: Shape, dtype: DType, data: NDArray[Any] | None = None
+    ) -> None:
+        self.serial = next(_serials)
+        self.kind = kind
+        self.name = name or (f"{UNNAMED}{self.serial}" if kind == "input" else "")
+        self.shape = shape
+        self.dtype = dtype
+        self.data = data
+        self.device = ""
+
+    def __repr__(self) -> str:
+        return f"{self.kind}:{self.name}{list(self.shape)}"
+
+    @property
+    def is_realized(self) -> bool:
+        """Whether this is a realized buffer: values of a tensor, not known to the compiler."""
+        return self.kind == "input" and self.data is not None
+
+    def update(self, data: NDArray[Any]) -> None:
+        """Give the buffer new values: what an assignment or a run leaves in it."""
+        self.kind, self.data, self.serial = "input", data, next(_serials)
+
+
+_interned: Interned[Node] = Interned()
+_orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
+_origin: ContextVar[tuple[str, ...]] = ContextVar("origin", default=())
+
+
+@contextmanager
+def origin(name: str) -> Iterator[None]:
+    """Give every node created inside the block this origin (an ONNX node name)."""
+    token = _origin.set((name,))
+    try:
+        yield
+    finally:
+        _origin.reset(token)
+
+
+class Node:
+    """An operation over other nodes; make one with `make`, never directly.
+
+    Attributes:
+        op, dtype, src, arg: what it is; together its identity.
+        shape: derived from the sources when the node is made.
+        origin: ONNX node names that gave rise to it; not part of the identity (first maker wins).
+        settled: the rules of which none applies to it: what `rewrite` need not try again.
+        verified: whether `verify` found that it keeps the rules.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "arg",
+        "dtype",
+        "op",
+        "origin",
+        "settled",
+        "shape",
+        "src",
+        "verified",
+    )
+
+    op: Op
+    dtype: DType
+    src: tuple[Node, ...]
+    arg: Any
+    shape: Shape
+    origin: tuple[str, ...]
+    settled: object
+    verified: bool
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
+
+
+def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> Node:
+    """Return the node of this structure, making it on first use.
+
+    Raises:
+        VerifyError: shapes or types of the sources do not fit the op.
+    """
+    # -0.0 == 0.0 == 0 == False and nan != nan: constants and fills are told apart by their text.
+    told: Any = arg
+    if op is Op.CONST:
+        told = repr(arg)
+    elif op is Op.PAD:
+        told = (arg[0], repr(arg[1]))
+    elif op is Op.LOAD:
+        told = (arg, repr(arg.fill))
+    key = (op, dtype, src, told)
+    found = _interned.get(key)
+    if found is not None:
+        return found
+    node = Node()
+    node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
+    node.shape = infer_shape(op, src, arg)
+    node.origin, node.settled, node.verified = _origin.get(), None, False
+    _interned[key] = node
+    return node
+
+
+def const(value: float | int | bool, dtype: DType) -> Node:
+    """Return a scalar constant, rounded to its type; integers wrap around."""
+    if dtype is dt.bool_:
+        return make(Op.CONST, dtype, (), bool(value))
+    if dtype.is_int:
+        low, high = int(dt.min_value(dtype)), int(dt.max_value(dtype))
+        return make(Op.CONST, dtype, (), (int(value) - low) % (high - low + 1) + low)
+    with np.errstate(over="ignore"):
+        return make(Op.CONST, dtype, (), float(dtype.np.type(value)))
+
+
+def alu(op: Op, *src: Node) -> Node:
+    """Return an elementwise node; comparisons give bool, WHERE the type of its branches.
+
+    Raises:
+        VerifyError: operand types differ.
+    """
+    values = src[1:] if op is Op.WHERE else src
+    if len({s.dtype for s in values}) != 1:
+        raise VerifyError(f"{op.name}: operands must have one type, found {[s.dtype for s in src]}")
+    return make(op, dt.bool_ if op in COMPARE else values[0].dtype, src)
+
+
+def is_weight(node: Node) -> bool:
+    """Whether a node is a constant buffer."""
+    return node.op is Op.BUFFER and node.arg.kind == "weight"
+
+
+def toposort(roots: Iterable[Node]) -> list[Node]:
+    """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
+    stack = list(roots)[::-1]
+    order: list[Node] = []
+    first = stack[-1] if stack else None
+    if first is not None and first in _orders:
+        order = [*_orders[first], first]
+    done = set(order)
+    while stack:
+        node = stack.pop()
+        if node in done:
+            continue
+        missing = [s for s in node.src if s not in done]
+        if missing:
+            stack.append(node)
+            stack += missing[::-1]
+        else:
+            done.add(node)
+            order.append(node)
+            if node is first and len(order) >= LONG_ORDER:
+                _remember(order)
+    return order
+
+
+def _remember(order: Sequence[Node]) -> None:
+    """Keep the order of what is below the last node for as long as that node exists."""
+    if len(_orders) >= RECENT_ORDERS:
+        _orders.clear()
+    _orders[order[-1]] = tuple(order[:-1])
+
+
+def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
+    """Return for each node the nodes that read it, in the given order, each once."""
+    users: dict[Node, list[Node]] = {}
+    for node in order:
+        if node not in users:
+            users[node] = []
+        for s in node.src:
+            readers = users.get(s)
+            if readers is None:
+                users[s] = [node]
+            elif not readers or readers[-1] is not node:
+                readers.append(node)
+    return users

@@ -1,0 +1,99 @@
+"""The rewrite driver: named rules indexed by root op, applied bottom-up with an explicit stack."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from scheduler.errors import SchedulerError
+from scheduler.ir.node import Node, make, toposort
+from scheduler.ir.ops import Op
+
+# A node may be rewritten this often before we call it a cycle of rules.
+MAX_STEPS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A named rewrite: `apply` returns the replacement of a node of one of `ops`, or None."""
+
+    name: str
+    ops: tuple[Op, ...]
+    apply: Callable[[Node], Node | None]
+
+
+@dataclass(slots=True)
+class Rewriter:
+    """A list of rules; counts how often each fired (`hits`).
+
+    Attributes:
+        rules: the first that applies to a node is applied, until none does.
+        pure: the rules look at nothing but the graph below a node, so that a node to which none
+            applied need not be tried again: in the next pass, or in the next graph.
+        hits: how often each rule fired.
+    """
+
+    rules: Sequence[Rule]
+    pure: bool = False
+    hits: Counter[str] = field(default_factory=Counter)
+
+    def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
+        """Return old node -> new node for everything reachable from `roots`.
+
+        Raises:
+            SchedulerError: rules undo each other.
+        """
+        table: dict[Op, list[Rule]] = {}
+        for rule in self.rules:
+            for op in rule.ops:
+                table.setdefault(op, []).append(rule)
+        order = toposort(roots)
+        new = unchanged(order)
+        known = self.rules if self.pure else _NOT_KNOWN
+        changed = False
+        for node in order:
+            current = with_sources(node, new) if changed else node
+            if current.op in table and current.settled is not known:
+                current = self._fixpoint(current, table)
+            if current is not node:
+                new[node], changed = current, True
+        return new
+
+    def _fixpoint(self, node: Node, table: Mapping[Op, list[Rule]]) -> Node:
+        for _ in range(MAX_STEPS):
+            for rule in table.get(node.op, ()):
+                result = rule.apply(node)
+                if result is not None and result is not node:
+                    self.hits[rule.name] += 1
+                    if not result.origin:
+                        result.origin = node.origin
+                    node = result
+                    break
+            else:
+                if self.pure:
+                    node.settled = self.rules
+                return node
+        raise SchedulerError(f"{node!r}: rewrite rules do not come to an end ({self.hits})")
+
+
+_NOT_KNOWN = object()
+
+
+def unchanged(order: Sequence[Node]) -> dict[Node, Node]:
+    """Return what a pass returns that leaves each node as it is."""
+    return dict(zip(order, order, strict=True))
+
+
+def with_sources(node: Node, new: Mapping[Node, Node]) -> Node:
+    """Return the node over the new form of its sources."""
+    src = tuple(map(new.__getitem__, node.src))
+    return node if src == node.src else remake(node, src)
+
+
+def remake(node: Node, src: tuple[Node, ...]) -> Node:
+    """Return the node with other sources; it keeps its origin."""
+    result = make(node.op, node.dtype, src, node.arg)
+    if not result.origin:
+        result.origin = node.origin
+    return result

@@ -1,0 +1,113 @@
+"""What becomes of a small change of a value: one table, for every pass that has to know.
+
+    PASSES    max(x, y), x[i], -x, x moved     the change comes out as it went in
+    SMOOTH    x + y, x * y, exp(x)             it comes out as a change of about its size
+    SUMS      sum(x), product(x)               it is one among many, added up in no promised order
+    DECIDES   floor(x), x < y, int(x), half(x) it may come out as a whole step
+
+A pass that changes the last place of a value asks whether something decides by it (`decided`), and
+one that knows about halves, which operations round at all (`rounds`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from enum import Enum, auto
+from typing import Final
+
+from scheduler.ir.node import Node
+from scheduler.ir.ops import COMPARE, MOVEMENT, Op
+
+
+class Effect(Enum):
+    """What an operation does to a small change of one of its operands."""
+
+    PASSES = auto()
+    SMOOTH = auto()
+    SUMS = auto()
+    DECIDES = auto()
+
+
+# Results of these are not always numbers of the type: they are rounded. What is not among them
+# gives halves of halves: a whole number near a half is a half too.
+_ROUNDS: Final = frozenset(
+    {Op.ADD, Op.SUB, Op.MUL, Op.DIV, Op.POW, Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS}
+    | {Op.TANH, Op.ERF, Op.GELU}
+)
+# Movement that leaves every element what it was and adds none: it can be exchanged with arithmetic.
+COMMUTING: Final = MOVEMENT - {Op.PAD, Op.CAT}
+# Operands whose elements are elements of the result, up to their sign.
+_PASSES: Final = (
+    MOVEMENT | {Op.CONTIGUOUS, Op.GATHER, Op.ASSIGN, Op.MAX, Op.MIN, Op.WHERE} | {Op.NEG, Op.ABS}
+)
+# A hand-written kernel may do anything with what it reads: sort it, for one.
+_DECIDES: Final = (
+    COMPARE | {Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC, Op.MOD, Op.IDIV} | {Op.BITCAST, Op.CUSTOM}
+)
+
+
+def effect(node: Node) -> Effect:
+    """Return what a node does to a small change of its floating-point operands.
+
+    Conditions, indices and other integers are no such operands: they do not change a little.
+    """
+    if node.op is Op.REDUCE:
+        return Effect.SUMS if node.arg[0] in (Op.ADD, Op.MUL) else Effect.PASSES
+    if node.op is Op.CAST:
+        narrows = any(s.dtype.itemsize > node.dtype.itemsize for s in node.src)
+        return Effect.DECIDES if narrows or not node.dtype.is_float else Effect.PASSES
+    if node.op in _DECIDES:
+        return Effect.DECIDES
+    return Effect.PASSES if node.op in _PASSES else Effect.SMOOTH
+
+
+def rounds(node: Node) -> bool:
+    """Return whether a floating-point result may have to be rounded to its type.
+
+    Conversions are not meant: rounding is all that they do.
+    """
+    return node.op in _ROUNDS or effect(node) is Effect.SUMS
+
+
+def floats(node: Node) -> list[Node]:
+    """Return the operands that may change a little."""
+    return [s for s in node.src if s.dtype.is_float]
+
+
+def decided(order: Sequence[Node]) -> set[Node]:
+    """Return the values whose last place can decide about a whole step, whatever lies between.
+
+    That ends at sums: their order is not promised, so neither is their last place.
+
+    Args:
+        order: nodes of a graph, sources first.
+    """
+    seeds = [s for node in order if effect(node) is Effect.DECIDES for s in floats(node)]
+    return upstream(order, seeds, lambda node: effect(node) in (Effect.PASSES, Effect.SMOOTH))
+
+
+def upstream(
+    order: Sequence[Node], seeds: Iterable[Node], through: Callable[[Node], bool]
+) -> set[Node]:
+    """Return the seeds and the values that they are computed from.
+
+    Args:
+        order: nodes of a graph, sources first.
+        seeds: some of them.
+        through: the nodes that are looked through. A state is looked through always, to what is
+            written to it: the next run reads that.
+    """
+    written: dict[Node, list[Node]] = {}
+    for node in order:
+        if node.op is Op.ASSIGN:
+            written.setdefault(node.src[0], []).append(node.src[1])
+    stack = list(seeds)
+    found = set(stack)
+    while stack:
+        node = stack.pop()
+        sources = written.get(node, []) if node.op is Op.BUFFER else floats(node)
+        if node.op is Op.BUFFER or through(node):
+            new = [s for s in sources if s not in found]
+            found.update(new)
+            stack += new
+    return found

@@ -1,0 +1,91 @@
+"""Which stored values are computed slice by slice, because joins (CAT) are below them.
+
+    stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
+    stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])
+
+In one loop nest every source would be evaluated for every element, and one of them selected: no
+vector loads, as neighbours may belong to different sources.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from math import prod
+
+from scheduler.ir.node import Node
+from scheduler.ir.ops import ELEMENTWISE, LAUNCH_COST, Op
+
+# What selecting one of two values costs for an element, in vector adds: an address that is chosen,
+# a load of its own, the choice.
+SELECT_COST = 4
+# Slices of one value; each is a loop nest of its own in the kernel's text.
+MAX_SLICES = 48
+
+
+def in_parts(join: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float]) -> bool:
+    """Whether the sources of a stored join are computed in loops of their own, not selected from.
+
+    Args:
+        join: the CAT.
+        carries: per node, whether it holds a reduction.
+        cost: per node, of computing an element again.
+    """
+    if any(carries[s] for s in join.src):
+        return True
+    size = prod(join.shape)
+    repeated = sum(cost[s] * (size - prod(s.shape)) for s in join.src)
+    return repeated > LAUNCH_COST or _selected(join, len(join.src))
+
+
+def _selected(node: Node, sources: int) -> bool:
+    """Whether choosing among sources for each element costs more than loops of their own."""
+    return (
+        1 < sources <= MAX_SLICES and prod(node.shape) * (sources - 1) * SELECT_COST > LAUNCH_COST
+    )
+
+
+def cut_at_joins(
+    node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
+) -> tuple[int, list[int]] | None:
+    """Return the axis and the ends of the slices to compute a value in; None for all at once.
+
+    Args:
+        node: what is stored; it holds no reduction.
+        users: per node, who reads it.
+        forced: what is stored in any case.
+    """
+    cuts: dict[int, set[int]] = {}
+    for join, axes in _joins_below(node, users, forced):
+        ends, at = cuts.setdefault(axes.index(join.arg), set()), 0
+        for source in join.src:
+            at += source.shape[join.arg]
+            ends.add(at)
+    if not cuts:
+        return None
+    axis = max(cuts, key=lambda a: len(cuts[a]))
+    return (axis, sorted(cuts[axis])) if _selected(node, len(cuts[axis])) else None
+
+
+def _joins_below(
+    node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
+) -> list[tuple[Node, tuple[int, ...]]]:
+    """Return the joins that a value is computed from, element by element, and nothing else is.
+
+    With each join which of its axes each axis of the value is.
+    """
+    start = (node, tuple(range(len(node.shape))))
+    stack, seen, found = [start], {node}, []
+    while stack:
+        below, axes = stack.pop()
+        if below.op is Op.CAT:
+            found.append((below, axes))
+            continue
+        if below.op is Op.PERMUTE:
+            axes = tuple(below.arg[a] for a in axes)
+        elif below.op not in ELEMENTWISE and below.op is not Op.CONTIGUOUS:
+            continue
+        for source in below.src:
+            if source not in seen and source not in forced and len(users[source]) == 1:
+                seen.add(source)
+                stack.append((source, axes))
+    return found

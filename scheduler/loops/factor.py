@@ -1,0 +1,62 @@
+"""Group the factors of a sum of products so that those all rows share are multiplied once.
+
+    sum((x[p, k] * gate[k]) * w[k, c]; k)     ->     sum(x[p, k] * (gate[k] * w[k, c]); k)
+
+A register tile computes many rows p at once: on the left each of them multiplies by the gate, on
+the right a vector of weights does so once for all rows. Products may be regrouped as sums may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node, make
+from scheduler.ir.ops import Op
+from scheduler.kernelize.scalar import rebuild
+from scheduler.loops.place import PlacedBody, accumulates, dependencies, place_again
+
+
+def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
+    """Return the body with the factors of its sums grouped.
+
+    Args:
+        body: placed and merged.
+        vector: output range of the lanes.
+    """
+    depends = dependencies(body.value)
+    rows = {r for r in body.ranges if r is not vector}
+    swapped: dict[Node, Node] = {}
+    for node in accumulates(body):
+        term = node.src[0]
+        if node.arg[0] is not Op.ADD or not node.dtype.is_float:
+            continue
+        factors = _factors(term)
+        shared = [f for f in factors if rows.isdisjoint(depends[f])]
+        own = [f for f in factors if not rows.isdisjoint(depends[f])]
+        if len(factors) > 2 and len(shared) > 1 and own:
+            swapped[term] = _product([_product(own), _product(shared)])
+    if not swapped:
+        return body
+    return replace(body, value=rebuild(body.value, {}, place_again, swapped.get))
+
+
+def _factors(term: Node) -> list[Node]:
+    """Return what a product is a product of, in order; another node is its own only factor."""
+    found: list[Node] = []
+    stack = [term]
+    while stack:
+        node = stack.pop()
+        if node.op is Op.MUL and node.dtype is term.dtype:
+            stack.extend(reversed(node.src))
+        else:
+            found.append(node)
+    return found
+
+
+def _product(factors: Sequence[Node]) -> Node:
+    result = factors[0]
+    for factor in factors[1:]:
+        result = make(Op.MUL, result.dtype, (result, factor))
+    return result

@@ -1,0 +1,71 @@
+"""May a kernel write over something it reads? Only if it reads each element where it stores it.
+
+    t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i] overwrites
+                                 it, after the read
+    t[i] = f(s[n-1-i])           no: another work-item may still need the element
+    t[i] = sum(s[i] * w[k]; k)   no: the loop may read it again, and who hoists that is the renderer
+    last block overlaps          no: it computes elements again, from sources already overwritten
+
+Offsets are compared after layouts are chosen; they are interned, so equal ones are one object. An
+equal offset that is written in another form counts as different: safe, and not seen in practice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.choose import choose_schedule
+from scheduler.loops.place import PlacedBody, looped
+from scheduler.loops.schedule import Schedule
+
+
+def is_exact(schedule: Schedule) -> bool:
+    """Whether every element is computed once: no block overlaps the one before."""
+    return all(t.atom.size % t.block == 0 for t in schedule.tiles)
+
+
+def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedule:
+    """Return loops that compute every element once, as wide as sizes allow.
+
+    Args:
+        body: placed and merged.
+        vector: from `choose_vector`, after merging.
+        lanes: same.
+    """
+    for width in (n for n in (lanes, 8, 4) if n <= lanes):
+        schedule = choose_schedule(body, vector, width)
+        if is_exact(schedule):
+            return schedule
+    return choose_schedule(body, None, lanes if looped(body) else 1, exact=True)
+
+
+def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
+    """Whether each load of a source is outside loops, and at the offset that a store overwrites.
+
+    Args:
+        body: placed and merged.
+        source: what is read.
+        target: of the store that takes its bytes.
+    """
+    (offset,) = [s.offset for s in body.stores if s.target is target]
+    loads = {n for n in scalar_nodes(body.value) if n.op is Op.LOAD and n.src[0] is source}
+    repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
+    return loads.isdisjoint(repeated) and all(n.arg.offset is offset for n in loads)
+
+
+def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]) -> Node | None:
+    """Return the first candidate whose storage the result may take, None if there is none.
+
+    Args:
+        body: placed and merged.
+        schedule: its loops.
+        candidates: intermediates with as many elements of as many bytes that nobody reads later.
+    """
+    if not is_exact(schedule) or len(body.stores) > 1:
+        return None
+    target = body.stores[0].target
+    return next((c for c in candidates if overwrites(body, c, target)), None)

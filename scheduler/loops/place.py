@@ -1,0 +1,272 @@
+"""Place a body in memory: logical indices become offsets, ranges that move together merge.
+
+LOAD x[h, w, c] with x stored as (h, w, c)     ->  LOAD x[h*W*C + w*C + c]
+ranges h, w used only as h*W + w               ->  one range hw
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from math import prod
+
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.node import Node, is_weight, make
+from scheduler.ir.ops import LOOPS, Op
+from scheduler.kernelize.body import Access, Body
+from scheduler.kernelize.scalar import depends_on, rebuild, scalar_nodes
+
+# Splitting stops here: more loops than this cost more than the divisions they replace.
+MAX_RANGES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Order in which the axes of a stored tensor lie in memory, outermost first."""
+
+    order: tuple[int, ...]
+
+    def offset(self, index: tuple[Ix, ...], shape: tuple[int, ...]) -> Ix:
+        """Return the element offset of a logical index."""
+        return ixs.flatten([index[a] for a in self.order], [shape[a] for a in self.order])
+
+
+def row_major(rank: int) -> Layout:
+    """Return the layout of inputs, outputs and states."""
+    return Layout(tuple(range(rank)))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Argument of a placed LOAD.
+
+    Attributes:
+        index, valid, fill: as in `Access`.
+        offset: element offset in storage; of a weight the row-major one, until it is packed.
+    """
+
+    index: tuple[Ix, ...]
+    valid: Predicate
+    fill: float | int | bool
+    offset: Ix
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedStore:
+    """One result of a placed body.
+
+    Attributes:
+        target: whose storage is written.
+        index: logical index of the element stored.
+        offset: where it is stored, without the row.
+        row: number of its row's value among those of the body, rows of the axis, and elements from
+            one row to the next; None where the index says all.
+    """
+
+    target: Node
+    index: tuple[Ix, ...]
+    offset: Ix
+    row: tuple[int, int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedBody:
+    """A body with offsets.
+
+    Attributes:
+        ranges: output loops, outermost first.
+        value: scalar node, a TUPLE if there are several stores; LOADs carry a Place.
+        stores: where the values go.
+    """
+
+    ranges: tuple[Atom, ...]
+    value: Node
+    stores: tuple[PlacedStore, ...]
+
+    @property
+    def values(self) -> tuple[Node, ...]:
+        """What each store writes, then the rows."""
+        return self.value.src if self.value.op is Op.TUPLE else (self.value,)
+
+    def loops_around(self, store: PlacedStore) -> frozenset[Atom]:
+        """Return the loops that a store runs in; loops below them do not repeat it."""
+        atoms = frozenset(ixs.leaves(store.offset))
+        if store.row is None:
+            return atoms
+        return atoms | frozenset(dependencies(self.value)[self.values[store.row[0]]])
+
+
+def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
+    """Return the body with offsets into storage.
+
+    Args:
+        body: from `build_body`.
+        layouts: of stored nodes it reads or writes; those without one are row-major.
+    """
+    ranges = tuple(r for r in body.ranges if r is not None)
+
+    def put(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
+        access: Access = load.arg
+        index = tuple(ixs.substitute(i, mapping) for i in access.index)
+        valid = ixs.substitute_predicate(access.valid, mapping)
+        shape = load.src[0].shape
+        layout = layouts.get(load.src[0]) or row_major(len(shape))
+        return Place(index, valid, access.fill, layout.offset(index, shape))
+
+    value = rebuild(body.value, {}, put)
+    stores, rows = [], len(body.stores)
+    for s in body.stores:
+        row = None
+        if s.row is not None:
+            shape = s.target.shape
+            row = (rows, shape[s.row.axis], prod(shape[s.row.axis + 1 :]))
+            rows += 1
+        stores.append(PlacedStore(s.target, s.index, ixs.ZERO, row))
+    return store_as(PlacedBody(ranges, value, tuple(stores)), layouts)
+
+
+def store_as(body: PlacedBody, layouts: Mapping[Node, Layout]) -> PlacedBody:
+    """Return the body storing its results in given layouts, row-major where there is none."""
+    stores = []
+    for store in body.stores:
+        shape = store.target.shape
+        layout = layouts.get(store.target) or row_major(len(shape))
+        stores.append(replace(store, offset=layout.offset(store.index, shape)))
+    return replace(body, stores=tuple(stores))
+
+
+def expressions(body: PlacedBody) -> tuple[list[Ix], list[Ix]]:
+    """Return (offsets and predicates, row-major offsets of weights) of a body."""
+    found: list[Ix] = [s.offset for s in body.stores]
+    weights: list[Ix] = []
+    for node in scalar_nodes(body.value):
+        if node.op is Op.LOAD:
+            (weights if is_weight(node.src[0]) else found).append(node.arg.offset)
+            found.extend(ix for ix, _, _ in node.arg.valid)
+        elif node.op in (Op.INDEX, Op.PICK):
+            found.append(node.arg)
+        elif node.op is Op.SELECT:
+            found.extend(ix for ix, _, _ in node.arg)
+    return found, weights
+
+
+def dependencies(value: Node) -> dict[Node, tuple[Atom, ...]]:
+    """Return per scalar node the ranges its value depends on, oldest first."""
+    found = depends_on(value)
+    return {n: tuple(sorted(atoms, key=lambda a: a.serial)) for n, atoms in found.items()}
+
+
+def accumulates(body: PlacedBody) -> list[Node]:
+    """Return the reductions of a body, inner ones first."""
+    return [n for n in scalar_nodes(body.value) if n.op is Op.ACCUMULATE]
+
+
+def looped(body: PlacedBody) -> list[Node]:
+    """Return the reductions and private arrays of a body, inner ones first."""
+    return [n for n in scalar_nodes(body.value) if n.op in LOOPS]
+
+
+def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Atom | None]:
+    """Merge neighbouring loops that move together; return the body and what `vector` became."""
+    again = True
+    while again:
+        again = False
+        exprs, weights = expressions(body)
+        groups = [(body.ranges, True)] + [(n.arg[1], False) for n in accumulates(body)]
+        for group, _ in groups:
+            pair = next((p for p in pairwise(group) if _move_together(*p, exprs, weights)), None)
+            if pair is not None:
+                body, fused = _fuse(body, *pair)
+                vector = fused if vector in pair else vector
+                again = True
+                break
+    return body, vector
+
+
+def split_ranges(body: PlacedBody) -> PlacedBody:
+    """Split output ranges that are used as quotient and remainder of a constant.
+
+    x[c/2] * w[c]  over c = 0..127     ->     x[g] * w[g*2 + j]  over g = 0..63, j = 0..1
+    """
+    again = True
+    while again and len(body.ranges) < MAX_RANGES:
+        again = False
+        exprs, _ = expressions(body)
+        for r in body.ranges:
+            by = min(_divisors_of(r, exprs), default=0)
+            if by and r.size % by == 0 and by < r.size:
+                quotient = ixs.new_range(r.size // by, f"{r.name}q")
+                rest = ixs.new_range(by, f"{r.name}m")
+                whole = ixs.add(ixs.mul(ixs.of(quotient), by), ixs.of(rest))
+                ranges = tuple(
+                    n for o in body.ranges for n in ((quotient, rest) if o is r else (o,))
+                )
+                body = _replace_ranges(body, {r: whole}, ranges)
+                again = True
+                break
+    return body
+
+
+def _divisors_of(r: Atom, exprs: list[Ix]) -> set[int]:
+    """Return the constants that a range itself is divided by."""
+    found: set[int] = set()
+    stack = list(exprs)
+    while stack:
+        for atom, _ in stack.pop().terms:
+            if atom.inner is not None:
+                if atom.inner is ixs.of(r):
+                    found.add(atom.by)
+                stack.append(atom.inner)
+    return found
+
+
+def _replace_ranges(
+    body: PlacedBody, mapping: Mapping[Atom, Ix], ranges: tuple[Atom, ...]
+) -> PlacedBody:
+    value = rebuild(body.value, mapping, place_again)
+    return PlacedBody(ranges, value, tuple(_moved(s, mapping) for s in body.stores))
+
+
+def _moved(store: PlacedStore, mapping: Mapping[Atom, Ix]) -> PlacedStore:
+    index = tuple(ixs.substitute(i, mapping) for i in store.index)
+    return replace(store, index=index, offset=ixs.substitute(store.offset, mapping))
+
+
+def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:
+    for ix in exprs:
+        a, b = ixs.coefficient(ix, outer), ixs.coefficient(ix, inner)
+        if a is None or b is None or a != b * inner.size:
+            return False
+    for ix in weights:  # packed in loop order: any function of both is fine, of one alone is not
+        present = set(ixs.leaves(ix))
+        if (outer in present) != (inner in present):
+            return False
+    return True
+
+
+def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]:
+    fused = ixs.new_range(outer.size * inner.size, f"{outer.name}{inner.name}")
+    whole = ixs.of(fused)
+    mapping = {outer: ixs.floordiv(whole, inner.size), inner: ixs.mod(whole, inner.size)}
+
+    def renamed(group: tuple[Atom, ...]) -> tuple[Atom, ...]:
+        return tuple(fused if r is outer else r for r in group if r is not inner)
+
+    def swap(node: Node) -> Node | None:
+        if node.op is not Op.ACCUMULATE:
+            return None
+        return make(node.op, node.dtype, node.src, (node.arg[0], renamed(node.arg[1])))
+
+    value = rebuild(body.value, mapping, place_again, swap)
+    stores = tuple(_moved(s, mapping) for s in body.stores)
+    return PlacedBody(renamed(body.ranges), value, stores), fused
+
+
+def place_again(load: Node, mapping: Mapping[Atom, Ix]) -> Place:
+    """Return the argument of a placed LOAD in other ranges."""
+    place: Place = load.arg
+    index = tuple(ixs.substitute(i, mapping) for i in place.index)
+    valid = ixs.substitute_predicate(place.valid, mapping)
+    return Place(index, valid, place.fill, ixs.substitute(place.offset, mapping))

@@ -1,0 +1,387 @@
+"""Choose the loops of a kernel: the register tile, the order of loops, what a work-item does.
+
+Heuristics for CPUs. A contraction keeps a register tile of `vectors x rows`, so that each loaded
+weight vector meets several rows and each loaded activation several vectors. Work-items are blocks
+of rows where activations are larger than weights, so that a core reads what it wrote before;
+elsewhere they are blocks of results, so that each core reads its own part of the weights.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import prod
+from typing import TYPE_CHECKING
+
+from scheduler.device import spec as device_spec
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.choice import HEURISTIC, Choice
+from scheduler.loops.operands import hoisted_rows, operands_of
+from scheduler.loops.place import PlacedBody, dependencies, looped
+from scheduler.loops.scalar_tile import laneless_tile
+from scheduler.loops.split_work import inner_parts
+from scheduler.loops.tile import contraction_tile, window_rows
+from scheduler.loops.vector import LoadInfo, choose_across, is_outer_product, load_score, loads_of
+
+if TYPE_CHECKING:
+    from scheduler.render.local_tiles import LocalTile
+
+# Vectors of results where there are no rows: several streams of weights at once.
+STREAM_VECTORS = 4
+# Register tile of a sliding window: half of the registers are accumulators, so many of each vector;
+# rows of one without weights.
+WINDOW_ROWS = 8
+POOL_ROWS = 4
+# Bytes a step of a streaming kernel stores: its index arithmetic is paid once for two lines.
+STREAM_BYTES = 128
+# Ranges that only weights follow are unrolled up to this size: the other loads are shared.
+SMALL_RANGE = 4
+# Reduce loops up to this size are unrolled whole, so that overlapping windows share their loads.
+FULL_UNROLL = 7
+# Multiply-adds that the innermost loop holds at most when it is unrolled further.
+MAX_UNROLLED = 128
+# Smallest useful share of a launch per work-item, in elementary operations.
+MIN_ITEM_WORK = 20_000
+MAX_ITEMS = 32
+# Blocks of rows that become work-items: enough for several cores to share evenly.
+MAX_BLOCKS = 16
+# Weights may be so many times larger than what else is read when rows become work-items.
+BLOCKED_WEIGHTS = 4
+# Row tiles that share a block of weights, up to which the next block is fetched meanwhile.
+MAX_AHEAD_REPEATS = 32
+# Rows of the tile that share the cost of asking early.
+MIN_AHEAD_ROWS = 8
+
+
+@dataclass(slots=True)
+class Tile:
+    """How one output range is cut: `size = outer * unroll * lanes`; the last block may overlap."""
+
+    atom: Atom
+    unroll: int = 1
+    lanes: int = 1
+
+    @property
+    def block(self) -> int:
+        """Elements per step of the outer loop."""
+        return self.unroll * self.lanes
+
+    @property
+    def outer(self) -> int:
+        """Steps of the outer loop."""
+        return -(-self.atom.size // self.block)
+
+
+@dataclass(slots=True)
+class Schedule:
+    """The loops of a kernel.
+
+    Attributes:
+        tiles: output ranges, outermost loop first.
+        inner: how many of the last tiles are loops inside a step, below hoisted reductions; the
+            others make up `steps`, of which each work-item does `chunk` consecutive ones.
+        vector: the output range that lanes run over, None for scalar results.
+        lanes: vector width.
+        parts: into how many the outermost loop inside a step is cut, each for a work-item of its
+            own; the items of a step repeat what is above that loop.
+        blocked: an output range whose steps are counted in blocks outside all other loops, and the
+            steps of a block; the block divides them.
+        ahead: the output range whose next step's weights are fetched during a step, None if weights
+            stay in the innermost cache.
+        row: the output range that the register tile's rows are of, None if it has none.
+        contracts: whether each vector of weights meets several rows; else rows share a window.
+        across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
+            has none.
+        reduce_unroll: per reduce range, how many steps the loop body holds.
+        reduce_order: per ACCUMULATE or STAGE its ranges, outermost loop first.
+        local: the tile of a work-group in local memory; None where work-items work alone.
+    """
+
+    tiles: list[Tile]
+    vector: Atom | None
+    lanes: int
+    inner: int = 0
+    steps: int = 1
+    chunk: int = 1
+    parts: int = 1
+    blocked: tuple[Atom, int] | None = None
+    ahead: Atom | None = None
+    row: Atom | None = None
+    contracts: bool = False
+    reduce_unroll: dict[Atom, int] = field(default_factory=dict)
+    reduce_order: dict[Node, tuple[Atom, ...]] = field(default_factory=dict)
+    across: dict[Node, Atom] = field(default_factory=dict)
+    local: LocalTile | None = None
+
+    @property
+    def items(self) -> int:
+        """Work-items to launch."""
+        return -(-self.steps // self.chunk) * self.parts
+
+
+def choose_schedule(
+    body: PlacedBody,
+    vector: Atom | None,
+    lanes: int,
+    choice: Choice = HEURISTIC,
+    *,
+    exact: bool = False,
+) -> Schedule:
+    """Return the loops for a body whose ranges are merged.
+
+    Args:
+        body: placed and merged.
+        vector: from `choose_vector`, after merging.
+        lanes: same.
+        choice: what is taken instead of the heuristics below, as far as it fits.
+        exact: without lanes over results none of them is computed twice.
+    """
+    if choice.lanes and vector is not None and vector.size >= choice.lanes:
+        lanes = min(lanes, choice.lanes)
+    tiles = {r: Tile(r) for r in body.ranges}
+    schedule = Schedule([], vector, lanes)
+    if vector in tiles:
+        tiles[vector].lanes = lanes
+    loads = loads_of(body)
+    _choose_reductions(schedule, body, loads)
+    hoisted = hoisted_ranges(body)
+    streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
+    if not schedule.reduce_order and vector in tiles and streams:
+        _stream_tile(tiles[vector], body)
+    if schedule.reduce_order and vector in tiles:
+        heavy = [ld for ld in loads if ld.times > 1]
+        _register_tile(schedule, body, tiles, heavy, hoisted)
+    if vector is None and hoisted is None:
+        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes).items():
+            tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
+    _resize(schedule, tiles, choice)
+    _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
+    schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
+    schedule.inner = (
+        sum(t.atom not in hoisted for t in schedule.tiles) if hoisted is not None else 0
+    )
+    outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
+    schedule.steps = prod(t.outer for t in outer)
+    schedule.blocked = _blocked_rows(outer, loads, choice.blocks)
+    schedule.chunk = _chunk(schedule, outer, body, choice.items)
+    schedule.ahead = _fetched_ahead(schedule, outer, choice.ahead)
+    if schedule.inner and schedule.chunk == 1:
+        below = schedule.tiles[len(outer)].outer
+        above = frozenset(t.atom for t in outer)
+        schedule.parts = inner_parts(body, above, schedule.steps, below)
+    return schedule
+
+
+def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
+    """Return the output ranges that reductions shared by several results depend on, None if none.
+
+    A row's maximum in a softmax depends on the row alone: rows become the outer loops. So does a
+    row's sum that is stored beside the row.
+    """
+    depends = dependencies(body.value)
+    mine = frozenset(body.ranges)
+    outside = [frozenset(depends[node]) for node in looped(body)]
+    outside += [body.loops_around(store) for store in body.stores]
+    hoisted = [on for on in outside if on < mine]
+    return frozenset().union(*hoisted) if hoisted else None
+
+
+def _choose_reductions(schedule: Schedule, body: PlacedBody, loads: list[LoadInfo]) -> None:
+    """Choose the order of the loops of each reduction, and the range its lanes run over."""
+    depends = dependencies(body.value)
+    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
+        taken = {schedule.vector, *schedule.across.values()}
+        if schedule.lanes > 1 and taken.isdisjoint(depends[node]):
+            across = choose_across(node, schedule.lanes)
+            if across is not None:
+                schedule.across[node] = across
+        order = _reduce_order(node, loads, schedule.across.get(node))
+        schedule.reduce_order[node] = order
+        for r in order:
+            schedule.reduce_unroll[r] = 1
+        if order and node.op is Op.ACCUMULATE:
+            lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
+            schedule.reduce_unroll[order[-1]] = _whole(order[-1].size // lanes)
+
+
+def _whole(size: int) -> int:
+    """Return how many steps a reduce loop's body holds before its tile is known."""
+    return size if size <= FULL_UNROLL else 1
+
+
+def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
+    """Unroll innermost reduce loops further while their bodies stay small.
+
+    Args:
+        schedule: its `reduce_unroll` is completed.
+        tile: accumulators of the register tile.
+        asked: steps of a body by choice, 0 for none.
+    """
+    for node, order in schedule.reduce_order.items():
+        if not order or node.op is not Op.ACCUMULATE:
+            continue
+        r = order[-1]
+        if r is schedule.across.get(node):
+            if schedule.reduce_unroll[r] * tile > MAX_UNROLLED:
+                schedule.reduce_unroll[r] = 1
+            continue
+        if asked or r.size > FULL_UNROLL:
+            most = asked or max(1, min(4, MAX_UNROLLED // tile))
+            schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
+
+
+def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
+    """Order reduce loops by the stride of the first non-weight load, largest first; lanes last."""
+    offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
+    offsets = offsets or [ld.node.arg.offset for ld in loads if ld.times > 1]
+
+    def stride(r: Atom) -> int:
+        steps = [abs(c) for o in offsets if (c := ixs.coefficient(o, r))]
+        return steps[0] if steps else 0
+
+    return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
+
+
+def _stream_tile(tile: Tile, body: PlacedBody) -> None:
+    """Let a step of a kernel that only streams move whole cache lines, not narrow vectors."""
+    vector_bytes = tile.lanes * body.value.dtype.itemsize
+    for unroll in (8, 4, 2):
+        exact = tile.atom.size % (tile.lanes * unroll) == 0
+        if exact and vector_bytes * unroll <= STREAM_BYTES:
+            tile.unroll = unroll
+            return
+
+
+def _resize(schedule: Schedule, tiles: dict[Atom, Tile], choice: Choice) -> None:
+    """Give the register tile the size of a choice, no larger than its ranges."""
+    vector, row = schedule.vector, schedule.row
+    if choice.vectors and vector in tiles:
+        tile = tiles[vector]
+        tile.unroll = min(choice.vectors, -(-vector.size // tile.lanes))
+    if choice.rows and row is not None:
+        tiles[row].unroll = min(choice.rows, row.size)
+
+
+def _register_tile(
+    schedule: Schedule,
+    body: PlacedBody,
+    tiles: dict[Atom, Tile],
+    inner: list[LoadInfo],
+    hoisted: frozenset[Atom] | None,
+) -> None:
+    vector = schedule.vector
+    assert vector is not None  # the caller asked
+    outer_product = any(is_outer_product(ld, vector, inner) for ld in inner)
+    shared = any(  # the vector meets other operands as scalars
+        ixs.coefficient(ld.node.arg.offset, vector) == 0 for ld in inner if not ld.weight
+    )
+    rows = [
+        r
+        for r in tiles
+        if r is not vector
+        and any(ixs.coefficient(ld.node.arg.offset, r) not in (0,) for ld in inner if not ld.weight)
+    ]
+    schedule.contracts = outer_product or (hoisted is not None and shared)
+    if hoisted is not None:
+        below = [r for r in rows if r not in hoisted]
+        rows = below or (hoisted_rows(body, vector, rows) if schedule.contracts else [])
+    row = schedule.row = rows[-1] if rows else None
+    if schedule.contracts:
+        lanes = tiles[vector].lanes
+        vectors = -(-vector.size // lanes)
+        if row is None:
+            tiles[vector].unroll = min(vectors, STREAM_VECTORS)
+            return
+        steps = max(ld.times for ld in inner)
+        ends = [order[-1] for order in schedule.reduce_order.values() if order]
+        whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
+        operands = operands_of(body, (vector, row), inner, whole)
+        shape = contraction_tile(vectors, row.size, steps, lanes, operands)
+        tiles[vector].unroll, tiles[row].unroll = shape
+        return
+    if row is not None:
+        accumulators = device_spec.current().vector_registers // 2
+        vectors = max(1, accumulators // WINDOW_ROWS)
+        vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
+        weighted = any(ld.weight for ld in inner)
+        most = accumulators // vectors if weighted else POOL_ROWS
+        tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
+    for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
+        if r.size <= SMALL_RANGE and r is not vector and r not in rows:
+            tile.unroll = r.size
+
+
+def _loop_order(
+    tiles: list[Tile],
+    body: PlacedBody,
+    loads: list[LoadInfo],
+    hoisted: frozenset[Atom] | None,
+    asked: int,
+) -> list[Tile]:
+    """Put hoisted ranges outermost, then the vector of a contraction, so that weights stay put.
+
+    By choice (`asked` is 1) the ranges that weights do not follow are outside of those.
+    """
+    heavy = [ld for ld in loads if ld.weight and ld.times > 1]
+
+    def rank(tile: Tile) -> tuple[bool, bool, int]:
+        walks_weights = any(tile.atom in set(ixs.leaves(ld.node.arg.offset)) for ld in heavy)
+        below = hoisted is not None and tile.atom not in hoisted
+        return (below, walks_weights == (asked == 1), body.ranges.index(tile.atom))
+
+    return sorted(tiles, key=rank)
+
+
+def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple[Atom, int] | None:
+    """Return the range to cut into work-items outside the loop over weights, and steps of a block.
+
+    None where weights are larger than what else is read, or are outermost in any case; unless a
+    number of blocks is asked for.
+    """
+    heavy = [ld for ld in loads if ld.weight and ld.times > 1]
+    walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}
+    rows = [t for t in outer if t.atom not in walked and t.outer > 1]
+    if not rows or not any(t.atom in walked and t.outer > 1 for t in outer):
+        return None
+    weights = max(prod(ld.node.src[0].shape) for ld in heavy)
+    others = [prod(ld.node.src[0].shape) for ld in loads if not ld.weight]
+    if not asked and weights >= BLOCKED_WEIGHTS * max(others, default=0):
+        return None
+    row = rows[0]
+    blocks = max(d for d in range(1, (asked or MAX_BLOCKS) + 1) if row.outer % d == 0)
+    return (row.atom, row.outer // blocks) if blocks > 1 else None
+
+
+def _fetched_ahead(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
+    """Return the vector's range if its weights are read few times before the next ones."""
+    repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
+    alone = schedule.blocked is None and schedule.inner == 0
+    rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
+    pays = repeats <= MAX_AHEAD_REPEATS and rows >= MIN_AHEAD_ROWS
+    wanted = asked == 2 or (not asked and pays)
+    return schedule.vector if alone and wanted else None
+
+
+def _chunk(schedule: Schedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
+    """Return outer steps per work-item: enough items to share, none too small to pay its launch.
+
+    Or as many as make the number of work-items that is asked for.
+    """
+    reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
+    ops = max(1, len(scalar_nodes(body.value)))
+    work = prod(t.atom.size for t in schedule.tiles) * reduce * ops
+    items = max(1, min(asked or min(MAX_ITEMS, work // MIN_ITEM_WORK), schedule.steps))
+    chunk = -(-schedule.steps // items)
+    if schedule.blocked is None:
+        return chunk
+    atom, per_block = schedule.blocked
+    count = next(t.outer for t in outer if t.atom is atom)
+    block = schedule.steps // (count // per_block)
+    # Whole blocks where they are small, whole parts of one where they are large.
+    if chunk >= block:
+        return chunk // block * block
+    part = max(d for d in range(1, chunk + 1) if block % d == 0)
+    return part if 2 * part > chunk else chunk

@@ -1,0 +1,194 @@
+"""Loops of a kernel on devices where neighbouring work-items run together: GPUs.
+
+    out[m, n] = sum(a[m, k] * w[k, n]; k)   over work-items   (m/4, n/4), n fastest
+                                            in each           4 rows x 4 lanes of accumulators
+
+A work-item does one step, and neighbours store neighbouring elements, so that their accesses
+coalesce. Weights are packed with the reduced ranges outside: what neighbours read at one moment is
+contiguous. Tiles are small, because many work-items hide the latency that a large tile hides on a
+CPU. No block overlaps the one before: a store that is repeated is traffic.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from scheduler.device import spec as device_spec
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import LOOPS, Op
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.place import PlacedBody, dependencies, looped
+from scheduler.loops.schedule import Schedule, Tile, hoisted_ranges
+from scheduler.loops.vector import LoadInfo, loads_of
+from scheduler.render.local_tiles import LANES, LocalTile, choose_tile
+
+# Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
+# registers to neighbours on the same core.
+TILE_ROWS = 4
+# Rows of a sliding window: neighbours share most of it.
+WINDOW_ROWS = 2
+# Reduce loops up to this size are unrolled whole, others by as much as this divides them.
+FULL_UNROLL = 7
+UNROLL = 4
+# A launch should have so many work-groups per core before a work-item takes several rows.
+GROUPS_PER_CORE = 4
+
+
+def group_of(items: int) -> int:
+    """Return the work-items of a work-group for a launch: no larger than the launch needs."""
+    spec = device_spec.current()
+    group = spec.group
+    while group > 1 and group // 2 >= items:
+        group //= 2
+    return group
+
+
+def guard_of(items: int) -> str:
+    """Return the statement that ends work-items beyond the last, empty if there are none."""
+    group = group_of(items)
+    return f"  if (get_global_id(0) >= {items}) return;\n" if items % group else ""
+
+
+def choose_schedule(
+    body: PlacedBody, vector: Atom | None, lanes: int, *, apart: bool = False
+) -> Schedule:
+    """Return the loops for a body whose ranges are merged: one step for each work-item.
+
+    Args:
+        body: placed and merged.
+        vector: range that lanes run over; None if there is none, or lanes run across reductions.
+        lanes: vector width.
+        apart: work-items do not meet: only some of a launch run this body.
+    """
+    local = choose_tile(body, vector) if not apart else None
+    if local is not None:
+        return _in_local_memory(body, local)
+    tiles = {r: Tile(r) for r in body.ranges}
+    if vector is not None:
+        lanes = next(n for n in (lanes, 2, 1) if vector.size % n == 0)
+        vector = vector if lanes > 1 else None
+    if vector is not None:
+        tiles[vector].lanes = lanes
+    schedule = Schedule([], vector, lanes)
+    loads = loads_of(body)
+    depends = dependencies(body.value)
+    for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
+        taken = {vector, *schedule.across.values()}
+        across = None
+        if lanes > 1 and taken.isdisjoint(depends[node]):
+            across = _across(node, lanes)
+        if across is not None:
+            schedule.across[node] = across
+        order = _reduce_order(node, loads, across)
+        schedule.reduce_order[node] = order
+        schedule.reduce_unroll.update(dict.fromkeys(order, 1))
+        if order and node.op is Op.ACCUMULATE and order[-1] is not across:
+            schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
+    hoisted = _worth_hoisting(body, hoisted_ranges(body))
+    if schedule.reduce_order:
+        _share_rows(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted)
+    schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
+    if hoisted is not None:
+        schedule.inner = sum(t.atom not in hoisted for t in schedule.tiles)
+    outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
+    schedule.steps = prod(t.outer for t in outer)
+    return schedule
+
+
+def _in_local_memory(body: PlacedBody, local: LocalTile) -> Schedule:
+    """Return the loops of a matrix product that work-groups compute together."""
+    tiles = [Tile(r, lanes=LANES if r is local.column else 1) for r in body.ranges]
+    schedule = Schedule(tiles, local.column, LANES, local=local)
+    schedule.steps = local.groups * device_spec.current().group
+    schedule.reduce_order[local.node] = (local.depth,)
+    schedule.reduce_unroll[local.depth] = 1
+    return schedule
+
+
+def _worth_hoisting(body: PlacedBody, hoisted: frozenset[Atom] | None) -> frozenset[Atom] | None:
+    """Return the hoisted ranges, None if they are too few to be the work-items.
+
+    A LayerNorm of one row before a matrix product: every work-item computes the row's mean again,
+    instead of one computing the whole product. Not where the row's values are stored too.
+    """
+    if hoisted is None:
+        return None
+    spec = device_spec.current()
+    ranges = frozenset(body.ranges)
+    stored = any(body.loops_around(store) < ranges for store in body.stores)
+    staged = any(n.op is Op.STAGE for n in looped(body))
+    rows = prod(r.size for r in hoisted)
+    return hoisted if stored or staged or rows >= spec.subgroup * spec.cores else None
+
+
+def _across(node: Node, lanes: int) -> Atom | None:
+    """Return the reduced range that every load walks with stride 1 or not at all."""
+    ranges: tuple[Atom, ...] = node.arg[1]
+    below = scalar_nodes(node.src[0], into_reductions=False)
+    if node.op is Op.STAGE and any(n.op in LOOPS for n in below):
+        return None  # the lanes serve the reduction that each element is
+    loads = [n for n in below if n.op is Op.LOAD and not is_weight(n.src[0])]
+    for atom in reversed(ranges):
+        steps = [ixs.coefficient(n.arg.offset, atom) for n in loads]
+        masked = any(atom in set(ixs.leaves(ix)) for n in loads for ix, _, _ in n.arg.valid)
+        fits = atom.size >= lanes and all(s in (0, 1) for s in steps) and 1 in steps
+        if fits and not masked:
+            return atom
+    return None
+
+
+def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
+    """Order reduce loops by the stride of the first activation, largest first; lanes last."""
+    offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
+
+    def stride(r: Atom) -> int:
+        steps = [abs(c) for o in offsets if (c := ixs.coefficient(o, r))]
+        return steps[0] if steps else 0
+
+    return tuple(sorted(node.arg[1], key=lambda r: (r is across, -stride(r), r.serial)))
+
+
+def _unroll(size: int) -> int:
+    if size % UNROLL == 0:
+        return UNROLL
+    return size if size <= FULL_UNROLL else next(u for u in (3, 2, 1) if size % u == 0)
+
+
+def _share_rows(
+    tiles: dict[Atom, Tile],
+    vector: Atom | None,
+    inner: list[LoadInfo],
+    hoisted: frozenset[Atom] | None,
+) -> None:
+    """Give a work-item several rows of the range that activations move with, if enough remain."""
+    activations = [ld.node.arg.offset for ld in inner if not ld.weight]
+    rows = [
+        r
+        for r in tiles
+        if r is not vector
+        and (hoisted is None or r not in hoisted)
+        and any(ixs.coefficient(o, r) != 0 for o in activations)
+    ]
+    if not rows:
+        return
+    row = rows[-1]
+    shared = vector is None or any(ixs.coefficient(o, vector) == 0 for o in activations)
+    most = TILE_ROWS if shared else WINDOW_ROWS
+    spec = device_spec.current()
+    items = prod(t.outer for t in tiles.values())
+    enough = spec.group * spec.cores * GROUPS_PER_CORE
+    choices = [u for u in (4, 3, 2) if u <= most and row.size % u == 0 and items // u >= enough]
+    tiles[row].unroll = max(choices, default=1)
+
+
+def _coalesced(tiles: list[Tile], body: PlacedBody, hoisted: frozenset[Atom] | None) -> list[Tile]:
+    """Put ranges in the order of the first result's memory, innermost last: neighbours run it."""
+    offset = body.stores[0].offset
+
+    def rank(tile: Tile) -> tuple[bool, int, int]:
+        below = hoisted is not None and tile.atom not in hoisted
+        return (below, -abs(ixs.coefficient(offset, tile.atom) or 0), body.ranges.index(tile.atom))
+
+    return sorted(tiles, key=rank)

@@ -1,0 +1,64 @@
+"""Share a long loop below hoisted work between work-items, each of which repeats the hoisted work.
+
+    one item:   row = norm(x);  for c in 0..1023: y[c] = row . w[c]
+    8 items:    row = norm(x);  for c in 128*part .. 128*part + 127: y[c] = row . w[c]
+
+Where there are fewer rows than cores, the others would wait. Repeating pays if it is little beside
+what is shared.
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+from scheduler.ir.index import Atom
+from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.place import PlacedBody, dependencies
+
+# Work-items wanted where rows are few, and the share of a part that may be repeated work.
+WANTED_PARTS = 16
+MAX_REPEATED = 0.5
+# A part does at least so many elementary operations.
+MIN_PART_WORK = 20_000
+
+
+def inner_parts(body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int) -> int:
+    """Return into how many parts the outermost loop below hoisted work is cut; 1 for none.
+
+    Args:
+        body: placed and merged.
+        outer: output ranges of the loops above.
+        steps: of these loops, all together.
+        inner: steps of the outermost loop below.
+    """
+    if any(body.loops_around(store) <= outer for store in body.stores):
+        return 1  # a result of the loops above would be stored by every part
+    above, below = _work(body, outer)
+    best = 1
+    for parts in range(2, inner + 1):
+        share = below / steps / parts
+        if inner % parts or steps * parts > WANTED_PARTS or share < MIN_PART_WORK:
+            continue
+        if above / steps <= MAX_REPEATED * share or parts <= 2:
+            best = parts
+    return best
+
+
+def _work(body: PlacedBody, outer: frozenset[Atom]) -> tuple[int, int]:
+    """Return the elementary operations (in the outer loops alone, below them)."""
+    depends = dependencies(body.value)
+    above = below = 0
+    for node in scalar_nodes(body.value):
+        if node.op in LOOPS:
+            ranges, own = set(depends[node]), prod(r.size for r in node.arg[1])
+        elif node.op in ELEMENTWISE:
+            ranges, own = set(depends[node]), int(COST.get(node.op, 1))
+        else:
+            continue
+        times = prod(r.size for r in ranges) * own
+        if ranges & set(body.ranges) <= outer:
+            above += times
+        else:
+            below += times
+    return above, below

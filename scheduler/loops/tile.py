@@ -1,0 +1,178 @@
+"""Choose the register tile of a contraction: how many vectors of results, for how many rows.
+
+    V vectors x R rows of accumulators; a step of the reduction loads V vectors of weights and R
+    scalars, each used R and V times.
+
+A simple model of a core decides: two multiply-adds and two loads a cycle, four cycles of latency,
+so many registers, and a price for weights that are read again for other rows.
+"""
+
+from __future__ import annotations
+
+from math import gcd
+
+from scheduler.device import spec as device_spec
+from scheduler.loops.operands import Operands
+
+# Per cycle of a core: vector multiply-adds, and loads.
+ISSUE = 2
+# Cycles until the result of a multiply-add can be added to.
+LATENCY = 4
+# Compilers load all rows of a step first where several vectors use them: these many registers more
+# than there are still serve (seen: 2x10 and 4x5 of 32 do, 2x12 and 2x13 spill).
+REGISTER_SLACK = 2
+# Registers that accumulators of one vector leave free: its rows are operands in memory.
+SPARE_REGISTERS = 6
+# Operations a cycle, half of what a core can issue: its other hardware thread may be busy. A scalar
+# that several vectors use is loaded once; one that a single vector uses is an operand in memory
+# where the device has such operands.
+ISSUED = 3.4
+# Cycles per byte of weights that are read again for the next rows.
+STREAM_COST = 0.002
+# Cycles around a tile's reduction, and per vector of results.
+TILE_OVERHEAD = 12
+RESULT_OVERHEAD = 3
+# Cycles per row of results: it starts on a cache line of its own.
+ROW_OVERHEAD = 3
+MAX_VECTORS = 4
+# Rows and columns of a tile of dot products.
+MAX_DOTS = 8
+# Bytes after which the sets of the innermost cache repeat.
+PAGE = 4096
+# Cycles to widen a vector of halves.
+CONVERSION = 1.0
+# Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways run
+# at full speed, 25 in one set at half of it).
+MAX_SHARED_ROWS = 2
+UNKNOWN = Operands()
+
+
+def contraction_tile(
+    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
+) -> tuple[int, int]:
+    """Return (vectors, rows) of the register tile.
+
+    Args:
+        vectors: of results, in all.
+        rows: in all.
+        steps: of the reduction.
+        lanes: float32 elements of a vector.
+        operands: what rows read.
+    """
+    most = _cached_rows(operands.stride)
+    ranked = ranked_tiles(vectors, rows, steps, lanes, operands)
+    ranked = [t for t in ranked if t[2] <= most]
+    if operands.narrow:
+        columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
+        ranked.sort(key=lambda t: t[0] + CONVERSION * steps * columns[t[1]] * -(-rows // t[2]))
+    return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
+
+
+def _cached_rows(stride: int) -> int:
+    """Return how many rows the innermost cache holds a line of.
+
+    Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
+    """
+    ways = max(4, device_spec.current().l1_bytes // PAGE)
+    sets = PAGE // gcd(stride, PAGE) if stride else PAGE
+    return ways * sets + MAX_SHARED_ROWS
+
+
+def ranked_tiles(
+    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
+) -> list[tuple[float, int, int]]:
+    """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
+
+    Args:
+        vectors: of results, in all.
+        rows: in all.
+        steps: of the reduction.
+        lanes: float32 elements of a vector.
+        operands: what rows read.
+    """
+    found: list[tuple[float, int, int]] = []
+    for v in range(1, min(MAX_VECTORS, vectors) + 1):
+        for r in range(1, rows + 1):
+            if not _fits(v, r, shared=operands.shared):
+                break
+            tiles = -(-vectors // v) * -(-rows // r)
+            found.append(
+                (tiles * _tile_cycles(v, r, steps, lanes, operands.work, again=rows > r), v, r)
+            )
+    return sorted(found)
+
+
+def _fits(v: int, r: int, *, shared: bool) -> bool:
+    spec = device_spec.current()
+    # Of scalars that serve later steps, one for each further row was seen to wait; what waits
+    # longer is loaded again, as it is where it can be an operand.
+    waiting = r - 1 if shared and not spec.broadcasts else 0
+    if v == 1:
+        return r + max(SPARE_REGISTERS, 2 + waiting) <= spec.vector_registers + 1
+    return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
+
+
+def _tile_cycles(v: int, r: int, steps: int, lanes: int, work: int, *, again: bool) -> float:
+    """Return the cycles of one tile.
+
+    Args:
+        v: vectors of results.
+        r: rows.
+        steps: of the reduction.
+        lanes: float32 elements of a vector.
+        work: operations that compute a row's scalar.
+        again: its weights are read once more for other rows.
+    """
+    step = _step_cycles(v, r, work)
+    if again:
+        step += v * lanes * 4 * STREAM_COST
+    return steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
+
+
+def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> tuple[int, int]:
+    """Return (rows, columns) of the register tile of dot products with lanes across the reduction.
+
+        rows x columns accumulators; a step loads one vector for each row and each column.
+
+    Args:
+        rows: of results, in all.
+        columns: the same.
+        steps: of the reduction, in vectors.
+        lanes: float32 elements of a vector.
+        sums: reductions that run side by side.
+    """
+    registers = device_spec.current().vector_registers
+    horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
+    best = (float("inf"), 2, 1, 1)
+    for r in range(1, min(rows, MAX_DOTS) + 1):
+        for c in range(1, min(columns, MAX_DOTS) + 1):
+            count = sums * r * c
+            if count + sums * (c + 1) > registers and r * c > 1:  # columns stay, rows pass
+                break
+            step = max(count / ISSUE, (count + sums * (r + c)) / ISSUED, LATENCY)
+            cycles = steps * step + TILE_OVERHEAD + (horizontal + RESULT_OVERHEAD) * count
+            tiles = -(-rows // r) * -(-columns // c)
+            best = min(best, (tiles * cycles, r + c, r, c))
+    return best[2:]
+
+
+def _step_cycles(v: int, r: int, work: int) -> float:
+    """Return the cycles of one step of the reduction, operands in the innermost cache."""
+    alone = v > 1 or work > 0 or not device_spec.current().broadcasts
+    operations = v * r + v + (r if alone else 0) + r * work
+    return max((v + work) * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
+
+
+def window_rows(rows: int, most: int) -> int:
+    """Return the rows of a sliding window's tile: a divisor where there is a good one.
+
+    Neighbours share loads, and with few tiles few of them need a test at the border.
+
+    Args:
+        rows: in all.
+        most: rows that the registers have room for.
+    """
+    if rows <= most:
+        return rows
+    good = [d for d in range(-(-most // 2), most + 1) if rows % d == 0]
+    return max(good, default=-(-most // 2))

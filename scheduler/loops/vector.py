@@ -1,0 +1,169 @@
+"""Choose the range that vector lanes run over.
+
+Lanes go over the range that most loads walk with stride 1 (weights always can: they are packed to
+fit); stores and arithmetic have a say as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from math import prod
+
+from scheduler.device import spec as device_spec
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.kernelize.scalar import atoms_of, scalar_nodes
+from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependencies, looped
+
+# What lanes gain on an operation, in units of what they gain on a load.
+ARITHMETIC_SCORE = 0.2
+# What lanes across a reduction gain in place of lanes over results, and the steps of a reduction
+# that the horizontal sum at its end takes as long as.
+ACROSS_SCORE = 0.8
+HORIZONTAL_STEPS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LoadInfo:
+    """A load and how often one output element performs it."""
+
+    node: Node
+    weight: bool
+    times: int
+    masked_by: frozenset[Atom]  # ranges its predicate depends on
+    gathered_by: frozenset[Atom] = frozenset()  # ranges a run-time index of it depends on
+
+
+def loads_of(body: PlacedBody) -> list[LoadInfo]:
+    """Return the loads of a body with their multiplicity per output element.
+
+    A load is repeated by the inner loops that it depends on; out of the others it is hoisted.
+    """
+    depends = dependencies(body.value)
+    mine = set(body.ranges)
+    result = []
+    for node in reversed(scalar_nodes(body.value)):
+        if node.op is Op.LOAD:
+            times = prod(r.size for r in depends[node] if r not in mine)
+            behind = {a.node for ix in node.arg.index for a in ixs.leaves(ix)} - {None}
+            gathered = frozenset(r for n, on in depends.items() if n in behind for r in on)
+            result.append(LoadInfo(node, is_weight(node.src[0]), times, _masks(node), gathered))
+    return result
+
+
+def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None, int]:
+    """Return the output range to run lanes over and the number of lanes.
+
+    (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
+
+    Args:
+        body: placed, ranges not merged.
+        free: results that may be stored in any order of axes.
+    """
+    loads = loads_of(body)
+    depends = dependencies(body.value)
+    arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
+    reduces_of = {r: [o.size for o in n.arg[1]] for n in accumulates(body) for r in n.arg[1]}
+    rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
+    rows |= {r for s in body.stores if s.row is not None for r in depends[body.values[s.row[0]]]}
+    best: tuple[float, Atom | None, int] = (0.0, None, 1)
+    for atom in [*reversed(body.ranges), *reversed(reduces_of)]:
+        is_output = atom in body.ranges
+        lanes = _lanes(atom.size)
+        if is_output and _is_narrow(atom, body, loads):
+            lanes = _wide_lanes(atom.size)
+        if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
+            continue
+        score = sum(load_score(load, atom) for load in loads)
+        score += ARITHMETIC_SCORE * sum(atom in depends[n] for n in arithmetic)
+        if is_output:
+            score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
+        if is_output and any(is_outer_product(load, atom, loads) for load in loads):
+            score *= 1.25
+        score *= _efficiency(atom.size, lanes)
+        if not is_output:  # a horizontal sum at the end, and nothing to share between lanes
+            steps = prod(reduces_of[atom]) / lanes
+            score *= ACROSS_SCORE * steps / (steps + HORIZONTAL_STEPS)
+        if score > best[0]:
+            best = (score, atom if is_output else None, lanes)
+    return best[1], best[2]
+
+
+def _store_score(store: PlacedStore, atom: Atom) -> float:
+    if atom not in set(ixs.leaves(store.offset)):
+        return 0.0
+    return 1.0 if ixs.coefficient(store.offset, atom) == 1 else -2.0
+
+
+def _lanes(size: int) -> int:
+    return next((n for n in (16, 8, 4) if n <= min(device_spec.current().lanes, size)), 1)
+
+
+def _wide_lanes(size: int) -> int:
+    most = device_spec.current().lanes
+    return next((n for n in (4, 8, 16) if n >= size), most)
+
+
+def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo]) -> bool:
+    """Whether a range shorter than a vector may fill part of one: only packed weights follow it.
+
+    Packing repeats the last element in the lanes beyond the range; they are not stored.
+    """
+    known = {*body.ranges, *(r for n in looped(body) for r in n.arg[1])}
+    if not 1 < atom.size < device_spec.current().lanes or device_spec.current().is_simt:
+        return False
+    for load in loads:
+        leaves = {a for ix in load.node.arg.index for a in ixs.leaves(ix)} | load.masked_by
+        if atom in leaves and not (load.weight and leaves <= known and load.times > 1):
+            return False
+    others = [n for n in scalar_nodes(body.value) if n.op in (Op.SELECT, Op.INDEX, Op.PICK)]
+    return all(atom not in atoms_of(n) for n in others) and any(
+        load.weight and load.times > 1 and atom in set(ixs.leaves(load.node.arg.offset))
+        for load in loads
+    )
+
+
+def _efficiency(size: int, lanes: int) -> float:
+    useful = size / (-(-size // lanes) * lanes)
+    return useful * float((lanes / device_spec.current().lanes) ** 0.25)
+
+
+def load_score(load: LoadInfo, atom: Atom) -> float:
+    """Return what a load gains from lanes over a range; below 0 where each lane loads alone."""
+    if atom in load.gathered_by:
+        return -2.0 * load.times
+    if load.weight:
+        return float(load.times)
+    step = ixs.coefficient(load.node.arg.offset, atom)
+    if step not in (0, 1):
+        return -2.0 * load.times
+    return -1.5 * load.times if atom in load.masked_by else 1.0 * load.times
+
+
+def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
+    """Whether lanes over `atom` make a weight a vector and another operand a scalar."""
+    if not load.weight or load.times == 1 or atom not in set(ixs.leaves(load.node.arg.offset)):
+        return False
+    others = [o for o in loads if not o.weight and o.times == load.times]
+    return bool(others) and all(ixs.coefficient(o.node.arg.offset, atom) == 0 for o in others)
+
+
+def choose_across(node: Node, lanes: int) -> Atom | None:
+    """Return the reduced range whose loads lanes serve best, None if lanes would gather."""
+    best: tuple[float, Atom | None] = (0.0, None)
+    loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
+    for atom in reversed(node.arg[1]):
+        if atom.size < lanes:
+            continue
+        infos = [LoadInfo(n, is_weight(n.src[0]), 1, _masks(n)) for n in loads]
+        score = sum(load_score(info, atom) for info in infos)
+        if score > best[0]:
+            best = (score, atom)
+    return best[1]
+
+
+def _masks(load: Node) -> frozenset[Atom]:
+    return frozenset(a for ix, _, _ in load.arg.valid for a in ixs.leaves(ix))

@@ -1,0 +1,289 @@
+"""Lower a list of kernels: choose vector and layout of results, merge ranges, schedule, render."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from scheduler.debug import trace
+from scheduler.device import spec as device_spec
+from scheduler.errors import LoweringError
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import COST, ELEMENTWISE, Op
+from scheduler.kernelize.body import Body
+from scheduler.kernelize.custom import CustomLaunch
+from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.kernelize.splits import KernelRefusedError, Refused
+from scheduler.loops import simt
+from scheduler.loops.factor import group_factors
+from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
+from scheduler.loops.place import (
+    Layout,
+    PlacedBody,
+    PlacedStore,
+    accumulates,
+    dependencies,
+    merge_ranges,
+    place,
+    row_major,
+    split_ranges,
+    store_as,
+)
+from scheduler.loops.tuned_table import tuned_schedule
+from scheduler.loops.vector import choose_vector
+from scheduler.render.custom_kernel import render_custom
+from scheduler.render.images import Image, ImagePlan, image_arguments
+from scheduler.render.pointers import Argument
+from scheduler.render.render import Nest, render
+
+# Kernels index with int.
+MAX_OFFSET = ixs.LARGEST
+
+
+@dataclass(frozen=True, slots=True)
+class LoweredKernel:
+    """A kernel as OpenCL text and what its launch needs.
+
+    Attributes:
+        kernel: what was lowered.
+        storage: nodes whose storage it writes, in parameter order: the kernel's targets, but the
+            state's BUFFER where an ASSIGN is done in place.
+        text: "(parameters) { body }" without a name.
+        arguments: bound after the storage, in parameter order.
+        items: work-items that have something to do.
+        lanes: vector widths used.
+        flops: static estimate.
+        kind: "contract", "reduce", "map" or "custom"; only a name for people.
+        in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
+        group: work-items of a work-group; the launch is rounded up to whole ones.
+        images: those of storage and arguments that are images.
+    """
+
+    kernel: Kernel
+    storage: tuple[Node, ...]
+    text: str
+    arguments: tuple[Argument, ...]
+    items: int
+    lanes: tuple[int, ...]
+    flops: int
+    kind: str
+    in_place_of: Node | None = None
+    group: int = 1
+    images: Mapping[Argument, Image] = field(default_factory=dict)
+
+
+class _Program:
+    """What lowering one kernel needs to know of the others.
+
+    Attributes:
+        kernels, outputs: as for `lower_kernels`.
+        layouts: of intermediates lowered so far.
+        direct: state BUFFER of each ASSIGN node that is written in place.
+        arena: stored nodes that are neither outputs nor written to a state.
+        free: those of them whose layout is up to the kernel that writes them.
+        plain: those that cannot be images.
+        last_read: position of the last kernel that reads a node.
+        images: which of them are images; None where the device reads buffers only.
+    """
+
+    def __init__(
+        self, kernels: Sequence[Kernel], outputs: Sequence[Node], images: ImagePlan | None
+    ) -> None:
+        self.kernels, self.outputs, self.images = kernels, frozenset(outputs), images
+        self.layouts: dict[Node, Layout] = {}
+        self.direct = states_in_place(kernels)
+        self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
+        targets = [t for k in kernels for t in k.targets if t not in self.direct]
+        self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
+        # What a custom kernel reads or writes is row-major: its source says where elements are.
+        custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
+        self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom
+        # What an epilogue of a custom kernel reads is a buffer, in any order.
+        self.plain = {n for k in kernels if k.custom for n in k.reads}
+
+    def free_after(self, position: int) -> list[Node]:
+        """Return intermediates a kernel reads last whose bytes its result would fill exactly."""
+        kernel = self.kernels[position]
+        target = kernel.targets[0]
+        if target not in self.arena or len(kernel.targets) > 1 or len(kernel.bodies) > 1:
+            return []
+        images = frozenset(self.images.tensors) if self.images is not None else frozenset[Node]()
+        if target in images:
+            return []
+        shape, width = target.shape, target.dtype.itemsize
+        return [
+            r
+            for r in kernel.reads
+            if r in self.arena - images and self.last_read[r] == position
+            if prod(r.shape) == prod(shape) and r.dtype.itemsize == width
+        ]
+
+
+def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[LoweredKernel]:
+    """Lower kernels in running order.
+
+    Args:
+        kernels: from `make_kernels`.
+        outputs: stored nodes that are program outputs: they stay row-major.
+
+    Raises:
+        KernelRefusedError: a kernel has no rendering; the message names its origin.
+    """
+    images = ImagePlan() if device_spec.current().images is not None else None
+    while True:
+        program = _Program(kernels, outputs, images)
+        lowered = [_lower_or_refuse(program, position) for position in range(len(kernels))]
+        images = None if images is None else images.again()
+        if images is None:
+            return lowered
+
+
+def _lower_or_refuse(program: _Program, position: int) -> LoweredKernel:
+    try:
+        return _lower(program, position)
+    except LoweringError as error:
+        kernel = program.kernels[position]
+        stored = frozenset(t for k in program.kernels for t in k.targets)
+        refused = Refused(kernel.targets, stored, name_of(kernel), str(error))
+        raise KernelRefusedError(refused) from error
+
+
+def _lower(program: _Program, position: int) -> LoweredKernel:
+    kernel = program.kernels[position]
+    if kernel.custom is not None:
+        return _lower_custom(program, kernel, kernel.custom)
+    if len(kernel.bodies) > 1:
+        _lay_out_parts(program, kernel)
+    nests = [_nest(program, kernel, body) for body in kernel.bodies]
+    trace.loops(kernel, [nest.schedule for nest in nests])
+    trace.nests(kernel, nests)
+    reused = None
+    if len(nests) == 1:
+        free = program.free_after(position)
+        reused = in_place_of(nests[0].body, nests[0].schedule, free)
+    rendered = render(nests)
+    storage = tuple(dict.fromkeys(node for nest in nests for node in nest.outputs))
+    images = program.images
+    return LoweredKernel(
+        kernel,
+        storage,
+        rendered.text,
+        rendered.arguments,
+        rendered.items,
+        rendered.lanes,
+        sum(flops_of(nest.body) for nest in nests),
+        _kind([nest.body for nest in nests]),
+        reused,
+        simt.group_of(rendered.items),
+        {} if images is None else image_arguments(images, (*storage, *rendered.arguments)),
+    )
+
+
+def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> LoweredKernel:
+    trace.loops(kernel, [])
+    body = None if launch.epilogue is None else place(launch.epilogue, program.layouts)
+    if body is not None:
+        _check_offsets(body)
+    made = render_custom(launch, kernel.targets, body)
+    flops = launch.spec.flops + (0 if body is None else flops_of(body))
+    return LoweredKernel(
+        kernel,
+        kernel.targets,
+        made.text,
+        made.arguments,
+        made.items,
+        made.lanes,
+        flops,
+        "custom",
+    )
+
+
+def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
+    """Choose layouts and loops of one loop nest."""
+    placed = split_ranges(place(body, program.layouts))
+    # What several loop nests write has a layout already.
+    whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
+    free = program.free & whole
+    vector, lanes = choose_vector(placed, free)
+    for store in placed.stores:
+        if store.target in free:
+            program.layouts[store.target] = _layout(store, vector)
+            if program.images is not None and store.target not in program.plain:
+                program.images.offer(store, program.layouts[store.target])
+    placed = store_as(placed, program.layouts)
+    _check_offsets(placed)
+    placed, vector = merge_ranges(placed, vector)
+    placed = group_factors(placed, vector)
+    outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
+    reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
+    updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
+    schedule = (exact_schedule if updated else tuned_schedule)(placed, vector, lanes)
+    if schedule.local is not None and len(kernel.bodies) > 1:
+        schedule = simt.choose_schedule(placed, vector, lanes, apart=True)
+    for target, node in updated:
+        if not overwrites(placed, node, target):
+            raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
+    return Nest(placed, schedule, outputs, program.images, _spare_buffers(kernel))
+
+
+def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
+    """Choose the layout of what several loop nests write in parts: as the largest would like it."""
+    bodies = sorted(kernel.bodies, key=lambda b: prod(r.size for r in b.ranges if r is not None))
+    for body in bodies:  # the largest has the last word
+        for store in body.stores:
+            if store.target in program.free:
+                placed = split_ranges(place(body, program.layouts))
+                vector, _ = choose_vector(placed, {store.target})
+                mine = next(s for s in placed.stores if s.target is store.target)
+                program.layouts[store.target] = _layout(mine, vector)
+
+
+def _spare_buffers(kernel: Kernel) -> int:
+    """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
+    loads = [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
+    # Each view of a weight may be packed in an order of its own: another argument.
+    read = {n if is_weight(n.src[0]) else n.src[0] for n in loads}
+    free = device_spec.limits().max_buffers - len(read) - len(kernel.targets)
+    return max(0, free // len(kernel.bodies))
+
+
+def _check_offsets(body: PlacedBody) -> None:
+    offsets = [s.offset for s in body.stores]
+    offsets += [n.arg.offset for n in scalar_nodes(body.value) if n.op is Op.LOAD]
+    largest = max(offset.hi for offset in offsets)
+    if largest > MAX_OFFSET:
+        raise LoweringError(f"a buffer of {largest + 1} elements; at most {MAX_OFFSET + 1} fit")
+
+
+def _layout(store: PlacedStore, vector: Atom | None) -> Layout:
+    """Return the order of axes with the vector's axis innermost."""
+    rank = len(store.index)
+    if vector is None:
+        return row_major(rank)
+    inner = [a for a in range(rank) if ixs.coefficient(store.index[a], vector) != 0]
+    return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
+
+
+def flops_of(body: PlacedBody) -> int:
+    """Return arithmetic operations of one run, everything hoisted; a multiply-add counts two."""
+    total = 0
+    depends = dependencies(body.value)
+    for node in scalar_nodes(body.value):
+        times = prod(r.size for r in depends[node])
+        if node.op is Op.ACCUMULATE:
+            total += times * prod(r.size for r in node.arg[1])
+        elif node.op in ELEMENTWISE:
+            total += times * int(COST.get(node.op, 1))
+    return total
+
+
+def _kind(bodies: Sequence[PlacedBody]) -> str:
+    reductions = [n for body in bodies for n in accumulates(body)]
+    if not reductions:
+        return "map"
+    products = [n for n in reductions if n.arg[0] is Op.ADD and n.src[0].op is Op.MUL]
+    return "contract" if products else "reduce"

@@ -1,0 +1,173 @@
+"""One ONNX model compiled for given input shapes; part of `onnx_backend`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import onnx
+from numpy.typing import NDArray
+
+from runtime.artifact import from_memory
+from runtime.device import Device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.cache.schedules import EntryGraph, emitted_for
+from scheduler.device import spec as device_spec
+from scheduler.device.targets import spec_of_device
+from scheduler.errors import DynamicInputError, ModelError
+from scheduler.ir.node import toposort
+from scheduler.ir.ops import Op
+from scheduler.onnx_backend.arrays import from_storage, to_storage
+from scheduler.onnx_import.files.load import OnnxModel
+from scheduler.onnx_import.importer import ImportedModel, import_model
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProgram:
+    """A model compiled for the shapes of its inputs, loaded on a device.
+
+    Attributes:
+        bound: inputs whose values had to be known while compiling, in the order of the model.
+        live: inputs that are given at every run, with ONNX's element type.
+        outputs: name, ONNX's element type and shape of each output.
+        program: None where no output has an element: nothing is there to compute.
+        folded: no output depends on a live input: the answer was found while compiling.
+    """
+
+    bound: tuple[str, ...]
+    live: Mapping[str, int]
+    outputs: tuple[tuple[str, int, tuple[int, ...]], ...]
+    program: Program | None
+    folded: bool
+
+    def run(self, arrays: Mapping[str, Array]) -> tuple[Array, ...]:
+        """Return the outputs for arrays by input name, checked by `named_arrays`.
+
+        Raises:
+            RuntimeFault: the device failed.
+        """
+        if self.program is None:
+            found: Mapping[str, Array] = {}
+        else:
+            found = self.program.run({n: to_storage(arrays[n], c) for n, c in self.live.items()})
+        empty = {n: np.empty(shape, _storage(c)) for n, c, shape in self.outputs if 0 in shape}
+        return tuple(
+            from_storage(empty[name] if name in empty else found[name], code)
+            for name, code, _ in self.outputs
+        )
+
+    def close(self) -> None:
+        """Free the device memory."""
+        if self.program is not None:
+            self.program.close()
+
+
+def compile_for(
+    model: OnnxModel, arrays: Mapping[str, Array], bound: Iterable[str], device: Device
+) -> ModelProgram:
+    """Compile a model for the shapes of arrays and, where a node needs them, for their values.
+
+    Args:
+        model: a checked model.
+        arrays: by input name; those of inputs with an initializer replace it.
+        bound: inputs that are known to be needed while compiling.
+        device: to load the program on.
+
+    Raises:
+        ModelError: the model cannot be compiled for these shapes.
+        BuildError, RuntimeFault: the device refuses the program.
+    """
+    shaped = _with_shapes(model, arrays)
+    imported, needed = _import(shaped, arrays, set(bound))
+    codes = {v.name: int(v.type.tensor_type.elem_type) for v in model.proto.graph.input}
+    live = {name: codes[name] for name in imported.inputs}
+    outputs = tuple(
+        (v.name, int(v.type.tensor_type.elem_type), imported.outputs[v.name].shape)
+        for v in model.proto.graph.output
+    )
+    nodes = {n: t.node for n, t in imported.outputs.items() if t.size}
+    reads = (n.arg.kind for n in toposort(nodes.values()) if n.op is Op.BUFFER)
+    folded = "input" not in reads
+    program = None
+    if nodes:
+        graph = EntryGraph(nodes, inputs=[t.node for t in imported.inputs.values()])
+        # Shapes and values of one run: of no use to another process.
+        with device_spec.using(spec_of_device(device)):
+            emitted = emitted_for({"run": graph}, name=model.name, kind="plain", disk=False)
+        artifact = from_memory(emitted.manifest, emitted.data)
+        program = Program(artifact, device, shared_cache(device))
+    order = tuple(name for name in codes if name in needed)
+    return ModelProgram(order, live, outputs, program, folded)
+
+
+def _import(
+    model: OnnxModel, arrays: Mapping[str, Array], bound: set[str]
+) -> tuple[ImportedModel, set[str]]:
+    """Translate a model, binding one input after another to its values, as nodes ask for them."""
+    while True:
+        try:
+            constants = {name: arrays[name] for name in bound}
+            return import_model(model, constants=constants), bound
+        except ModelError as error:
+            wanted = _dynamic_inputs(model, error) - bound
+            if not wanted:
+                raise
+            bound = bound | wanted
+
+
+def _dynamic_inputs(model: OnnxModel, error: BaseException | None) -> set[str]:
+    """Return the inputs that an error, or what caused it, asks to know; none for other errors."""
+    asked = ""
+    while error is not None:
+        if isinstance(error, DynamicInputError):
+            if error.inputs:
+                return set(error.inputs)
+            asked = asked or error.value
+        error = error.__cause__
+    return _sources(model.proto.graph, asked) if asked else set()
+
+
+def _sources(graph: onnx.GraphProto, value: str) -> set[str]:
+    """Return the inputs of a graph that a value is computed from."""
+    producers = {name: node for node in graph.node for name in node.output}
+    inputs = {given.name for given in graph.input}
+    found: set[str] = set()
+    todo, seen = [value], {value}
+    while todo:
+        name = todo.pop()
+        if name in producers:
+            new = set(producers[name].input) - seen
+            todo += new
+            seen |= new
+        elif name in inputs:
+            found.add(name)
+    return found
+
+
+def _with_shapes(model: OnnxModel, arrays: Mapping[str, Array]) -> OnnxModel:
+    """Return the model with the shapes of arrays declared, and none of their initializers."""
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for value in proto.graph.input:
+        if value.name in arrays:
+            shape = value.type.tensor_type.shape
+            shape.ClearField("dim")
+            shape.SetInParent()
+            for size in arrays[value.name].shape:
+                shape.dim.add().dim_value = size
+    kept = [tensor for tensor in proto.graph.initializer if tensor.name not in arrays]
+    if len(kept) < len(proto.graph.initializer):
+        kept = [onnx.TensorProto.FromString(tensor.SerializeToString()) for tensor in kept]
+        del proto.graph.initializer[:]
+        proto.graph.initializer.extend(kept)
+    constants = {n: array for n, array in model.constants.items() if n not in arrays}
+    return replace(model, proto=proto, constants=constants)
+
+
+def _storage(code: int) -> np.dtype[Any]:
+    return to_storage(np.empty(0, onnx.helper.tensor_dtype_to_np_dtype(code)), code).dtype

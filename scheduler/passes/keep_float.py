@@ -1,0 +1,294 @@
+"""What half storage leaves in float32, and why.
+
+Rounding to half keeps 11 bits and loses what is above 65504 or far below 6e-8. Mostly that is an
+error of 0.05 % in a value. It is more where something downstream amplifies it or decides by it, so
+this looks at what becomes of a value:
+
+    x -> floor(x), x == y, gather index      whatever decides: a tiny change gives another answer
+    x -> sum(d * d), d = x - mean(x)         the mean may be large, and the difference small
+    x -> sum(exp(x))                         exp(x) has the relative error of x, times x
+    x -> partial sum -> sum                  the partial sums cancel
+
+and at the value itself: its known range, its size, what else reads it. A CPU without half
+arithmetic converts what it reads, each time. So there a sum of products that reads something often
+reads it as float32: intermediates, and the small weights of large images. What is left are large
+weights, and those are what takes time to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from math import inf, prod, sqrt
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.device import spec as device_spec
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import Node, consumers, is_weight, toposort
+from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.ir.sensitivity import Effect, effect, floats, upstream
+from scheduler.ir.value_range import HALF_MAX, largest_values
+from scheduler.kernelize.custom import stored_for_custom
+
+# The smallest half with all 11 bits.
+SMALLEST_NORMAL: Final = 2.0**-14
+# Rounding normal halves changes a row of a weight by 2^-11 at most; with many values below the
+# normal ones it is more, and from this on the weight stays as it is.
+ROW_ERROR: Final = 2.0**-10
+# What has fewer elements takes no time to read: scales, squeezed channels, outputs of heads.
+SMALL: Final = 1024
+# A sum of this many values is a statistic, and is much smaller than what it was made of.
+MANY: Final = 64
+# A power up to this multiplies the relative error by no more.
+SMALL_POWER: Final = 4.0
+
+# On a CPU without half arithmetic: how often a sum of products may use an element that it has
+# to convert. Weights come as vectors and serve several rows, intermediates often one by one
+# (AVX-512, 2026-11: with all of them as halves the example models take 2.2 times as long).
+WEIGHT_USES: Final = 256
+VALUE_USES: Final = 8
+# The reason of weights along one axis.
+BIAS: Final = "a bias or a scale"
+
+_ONE_TO_ONE: Final = ELEMENTWISE | {Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.CONTIGUOUS}
+_MOVES: Final = MOVEMENT | {Op.CONTIGUOUS}
+
+
+def reasons(roots: Sequence[Node], candidates: Iterable[Node]) -> dict[Node, str]:
+    """Return for those of the candidates that stay float32 the reason, a short phrase.
+
+    Args:
+        roots: outputs and ASSIGN nodes, after the graph passes.
+        candidates: float32 nodes that will be stored, and float32 weights.
+    """
+    order = toposort(roots)
+    users = consumers(order)
+    custom = stored_for_custom(order)
+
+    def cone(seeds: Iterable[Node], through: Callable[[Node], bool] = _carries) -> set[Node]:
+        return upstream(order, seeds, through)
+
+    custom |= cone([s for n in order if n.op is Op.CUSTOM for s in n.src], _is_move)
+    cones = (
+        ("a custom kernel reads or writes it", custom),
+        ("an output or a state is a copy of it", cone(_copied(roots), _is_move)),
+        ("an index, an integer or a test comes of it", cone(_decided_by(order))),
+        ("a variance comes of it", cone(_squared(order))),
+        ("a sum of exponentials comes of it", cone(_exponents(order, users))),
+        ("a power comes of it", cone(_powers(order))),
+        ("a partial sum", _partial_sums(order)),
+    )
+    largest = largest_values(order)
+    converted = uses_in_products(order) if _pays_for_conversions() else {}
+    found: dict[Node, str] = {}
+    for node in candidates:
+        reason = BIAS if is_weight(node) and sum(s > 1 for s in node.shape) <= 1 else None
+        reason = reason or next((text for text, nodes in cones if node in nodes), None)
+        reason = reason or (_of_weight(node) if is_weight(node) else _of_value(node))
+        if reason is None and converted.get(node, 0) > _most_uses(node):
+            reason = f"a sum of products would convert it {converted[node]} times"
+        if reason is None and largest.get(node, 0.0) > HALF_MAX:
+            reason = f"it reaches {largest[node]:.3g}, beyond {HALF_MAX:.0f}"
+        if reason is not None:
+            found[node] = reason
+    return found
+
+
+def _of_weight(node: Node) -> str | None:
+    """Return why a weight stays float32 for what it holds."""
+    size = np.abs(node.arg.data)
+    if not np.isfinite(size).all():
+        return None  # infinities and NaN are halves too
+    if size.max() > HALF_MAX:
+        return f"it holds {size.max():.3g}, beyond {HALF_MAX:.0f}"
+    error = _row_error(node.arg.data, size)
+    if error > ROW_ERROR:
+        return f"rounding changes a row of small values by {error:.1%}"
+    return None
+
+
+def _row_error(data: NDArray[Any], size: NDArray[Any]) -> float:
+    """Return the largest relative error (2-norm) of a slice of a weight, along any axis, as half.
+
+    Args:
+        data: of the weight, float32.
+        size: its magnitudes.
+    """
+    if not np.any((size > 0) & (size < SMALLEST_NORMAL)):
+        return 0.0
+    error = (data.astype(np.float16).astype(np.float64) - data) ** 2
+    energy = data.astype(np.float64) ** 2
+    worst = 0.0
+    for axis in range(data.ndim):
+        others = tuple(a for a in range(data.ndim) if a != axis)
+        row = energy.sum(others)
+        ratio = error.sum(others)[row > 0] / row[row > 0]
+        worst = max(worst, float(ratio.max(initial=0.0)))
+    return sqrt(worst)
+
+
+def _of_value(node: Node) -> str | None:
+    """Return why an intermediate stays float32 for what it is."""
+    if prod(node.shape) < SMALL:
+        return f"fewer than {SMALL} elements"
+    stack, seen = [node], {node}
+    while stack:
+        at = stack.pop()
+        if at.op is Op.REDUCE and at.arg[0] in (Op.ADD, Op.MUL) and not is_contraction(at):
+            terms = prod(at.src[0].shape) // max(1, prod(at.shape))
+            if at is node or terms >= MANY:
+                return "a sum over many values"
+        if at.op in _ONE_TO_ONE:
+            new = [s for s in at.src if s not in seen]
+            seen.update(new)
+            stack += new
+    return None
+
+
+# --- how often it is read -----------------------------------------------------------------------
+
+
+def _pays_for_conversions() -> bool:
+    """Whether the device converts with the instructions that it multiplies with, in one thread."""
+    spec = device_spec.current()
+    return not (spec.is_simt or spec.half.arithmetic)
+
+
+def _most_uses(node: Node) -> int:
+    return WEIGHT_USES if is_weight(node) else VALUE_USES
+
+
+def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
+    """Return how often an element of what sums of products read is used by the largest of them.
+
+    Args:
+        order: nodes of a graph, sources first.
+    """
+    uses: dict[Node, int] = {}
+    for node in reversed(order):
+        if node.op is Op.REDUCE and node.src[0].op is Op.MUL and is_contraction(node):
+            terms = prod(node.src[0].shape)
+            for factor in node.src[0].src:
+                uses[factor] = max(uses.get(factor, 0), terms // max(1, prod(factor.shape)))
+        elif node in uses and (node.op in ELEMENTWISE or node.op in _MOVES):
+            for source in node.src:
+                ratio = prod(node.shape) / max(1, prod(source.shape))
+                passed = max(1, round(uses[node] * ratio))
+                uses[source] = max(uses.get(source, 0), passed)
+    return uses
+
+
+# --- what becomes of a value --------------------------------------------------------------------
+
+
+def is_contraction(node: Node) -> bool:
+    """Whether a REDUCE is a sum of products of two different things, in one stage or several.
+
+    An error in one of very many terms is one in very many: what a contraction reads is rounded.
+    """
+    while node.op in (*_MOVES, Op.REDUCE) and node.op is not Op.CAT:
+        if node.op is Op.REDUCE and node.arg[0] is not Op.ADD:
+            return False
+        node = node.src[0]
+    return node.op is Op.MUL and node.src[0] is not node.src[1]
+
+
+def _is_move(node: Node) -> bool:
+    return node.op in _MOVES
+
+
+def _carries(node: Node) -> bool:
+    """Whether a change of an operand is to be seen in the result, and not one among very many."""
+    return not (node.op is Op.REDUCE and is_contraction(node)) and not _is_launch(node)
+
+
+def _is_launch(node: Node) -> bool:
+    return node.op in (Op.CUSTOM, Op.RESULT)
+
+
+def _copied(roots: Sequence[Node]) -> list[Node]:
+    return [r.src[1] if r.op is Op.ASSIGN else r for r in roots]
+
+
+def _decided_by(order: Sequence[Node]) -> list[Node]:
+    """Return the floats by which something is decided.
+
+    The sign of a value survives rounding to half, and rounding it to half twice changes nothing.
+    """
+    found: list[Node] = []
+    for node in order:
+        signs = node.op is Op.LT and any(_scalar(s) == 0 for s in node.src)
+        to_half = node.op is Op.CAST and node.dtype is dt.float16
+        if effect(node) is Effect.DECIDES and not (signs or to_half or _is_launch(node)):
+            found += floats(node)
+    return found
+
+
+def _squared(order: Sequence[Node]) -> list[Node]:
+    """Return what is squared and then summed."""
+    found: list[Node] = []
+    for node in order:
+        if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD:
+            continue
+        below = node.src[0]
+        while below.op in _MOVES and below.op is not Op.CAT:
+            below = below.src[0]
+        squares = below.op is Op.MUL and below.src[0] is below.src[1]
+        if squares or (below.op is Op.POW and _scalar(below.src[1]) == 2):
+            found.append(below.src[0])
+    return found
+
+
+def _exponents(order: Sequence[Node], users: dict[Node, list[Node]]) -> list[Node]:
+    """Return arguments of exp, but not where a constant is added to it.
+
+    Sigmoid, softplus and ELU are flat where exp is steep.
+    """
+    found: list[Node] = []
+    for node in order:
+        if node.op is Op.EXP:
+            adds = [u.op in (Op.ADD, Op.SUB) and any(map(_is_scalar, u.src)) for u in users[node]]
+            if not adds or not all(adds):
+                found.append(node.src[0])
+    return found
+
+
+def _powers(order: Sequence[Node]) -> list[Node]:
+    found: list[Node] = []
+    for node in order:
+        exponent = _scalar(node.src[1]) if node.op is Op.POW else 0.0
+        if exponent is None or abs(exponent) > SMALL_POWER:
+            found += node.src
+    return found
+
+
+def _partial_sums(order: Sequence[Node]) -> set[Node]:
+    """Return sums that are only moved before they are summed again."""
+    found: set[Node] = set()
+    for node in order:
+        if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD:
+            continue
+        chain = [node.src[0]]
+        while chain[-1].op in _MOVES and chain[-1].op is not Op.CAT:
+            chain.append(chain[-1].src[0])
+        if chain[-1].op is Op.REDUCE and chain[-1].arg[0] is Op.ADD:
+            found.update(chain)
+    return found
+
+
+def _scalar(node: Node) -> float | None:
+    """Return the number that all elements of a node are, None if they differ or are unknown."""
+    while node.op in (Op.EXPAND, Op.RESHAPE, Op.PERMUTE):
+        node = node.src[0]
+    if node.op is Op.CONST:
+        return float(node.arg)
+    if is_weight(node) and node.arg.data.size == 1 and node.dtype is not dt.bool_:
+        return float(node.arg.data.reshape(-1)[0])
+    return None
+
+
+def _is_scalar(node: Node) -> bool:
+    value = _scalar(node)
+    return value is not None and abs(value) < inf

@@ -1,0 +1,159 @@
+"""Compute only what is read: slices move towards the leaves.
+
+    shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
+
+For each node that computes something, the smallest box that holds all elements its readers read;
+where that leaves out a quarter or more, the node is made anew for the box alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import prod
+
+from scheduler.ir.boxes import MOVES, Box, cut, hull, rebuild, sizes, source_box, spread, whole
+from scheduler.ir.node import Node, const, toposort
+from scheduler.ir.ops import ELEMENTWISE, Op
+from scheduler.ir.rewrite import remake
+
+# A node keeps its shape if more than this share of it is read: sizes that divide well are worth
+# more than a row less (an image of 128 rows of which 127 are read stays one of 128).
+KEEP_SHARE = 0.75
+
+# Never narrowed: storage, and what is nothing to compute.
+FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
+
+
+def narrow(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return root -> new root, with what nobody reads left out; the roots keep their shapes."""
+    order = toposort(roots)
+    if any(0 in n.shape for n in order):
+        return {r: r for r in roots}  # a part of nothing is no box; such graphs are trivial
+    reads = _needed(order, roots)
+    if not reads.parts:
+        return {r: r for r in roots}
+    need = reads.boxes
+    new: dict[Node, Node] = {}
+    for node in order:
+        if node in need:
+            new[node] = _part(node, need, new)
+    return {r: _view(r, whole(r.shape), need, new) for r in roots}
+
+
+@dataclass(slots=True)
+class _Reads:
+    """What is read of a graph.
+
+    Attributes:
+        boxes: of each node that computes something.
+        moved: movements of which everything is read: what else is read of them adds nothing.
+        parts: whether anything is not read.
+    """
+
+    boxes: dict[Node, Box] = field(default_factory=dict)
+    moved: set[Node] = field(default_factory=set)
+    parts: bool = False
+
+
+def _needed(order: Sequence[Node], roots: Sequence[Node]) -> _Reads:
+    """Return for each node that computes something which box of it is read."""
+    reads = _Reads()
+    for root in roots:
+        _ask(root, whole(root.shape), reads)
+    for node in reversed(order):
+        box = reads.boxes.get(node)
+        if box is None:
+            continue  # movement, or what nobody reads
+        full = whole(node.shape)
+        if box != full:
+            kept = prod(sizes(box)) > KEEP_SHARE * prod(node.shape)
+            box = reads.boxes[node] = full if kept or node.op in FIXED else box
+            reads.parts = reads.parts or box != full
+        for source, part in zip(node.src, _source_boxes(node, box), strict=True):
+            if part is not None:
+                _ask(source, part, reads)
+    return reads
+
+
+def _ask(node: Node, box: Box, reads: _Reads) -> None:
+    """Note that a box is read of what lies below the movement on top of it."""
+    while node.op in MOVES:
+        if node in reads.moved:
+            return
+        if box == whole(node.shape):
+            reads.moved.add(node)
+        below = source_box(node, box)
+        if below is None:
+            reads.parts = True
+            return
+        node, box = node.src[0], below
+    reads.boxes[node] = hull(reads.boxes.get(node), box)
+
+
+def _source_boxes(node: Node, box: Box) -> list[Box | None]:
+    """Return the box of each source that a box of a node reads."""
+    if node.op in ELEMENTWISE or node.op is Op.CONTIGUOUS:
+        return [box] * len(node.src)
+    if node.op is Op.REDUCE:
+        shape = node.src[0].shape
+        return [tuple((0, s) if a in node.arg[1] else box[a] for a, s in enumerate(shape))]
+    if node.op is Op.GATHER:
+        data, index = node.src
+        axis, end = node.arg, node.arg + len(index.shape)
+        return [(*box[:axis], (0, data.shape[axis]), *box[end:]), box[axis:end]]
+    if node.op is Op.CAT:
+        return _cat_boxes(node, box)
+    return [whole(s.shape) for s in node.src]
+
+
+def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
+    axis, at, found = node.arg, 0, list[Box | None]()
+    for source in node.src:
+        size = source.shape[axis]
+        low, high = max(box[axis][0] - at, 0), min(box[axis][1] - at, size)
+        found.append((*box[:axis], (low, high), *box[axis + 1 :]) if low < high else None)
+        at += size
+    return found
+
+
+def _part(node: Node, need: dict[Node, Box], new: dict[Node, Node]) -> Node:
+    """Return the box of a node that is needed."""
+    box = need[node]
+    if box == whole(node.shape) and all(new.get(s) is s for s in node.src):
+        return node  # all of it, of sources that stay as they were and are no movement
+    src = tuple(
+        _view(source, part, need, new)
+        for source, part in zip(node.src, _source_boxes(node, box), strict=True)
+        if part is not None
+    )
+    if src == node.src:
+        return node
+    if node.op is Op.CAT and len(src) == 1:
+        return src[0]
+    return remake(node, src)
+
+
+def _view(node: Node, box: Box, need: dict[Node, Box], new: dict[Node, Node]) -> Node:
+    """Return a box of any node, made of the new form of what lies below its movement."""
+    chain: list[tuple[Node, Box]] = []
+    below: Box | None = box
+    while node.op in MOVES and below is not None:
+        chain.append((node, below))
+        below = source_box(node, below)
+        node = node.src[0]
+    if below is None:
+        top, part = chain.pop()
+        value = spread(const(top.arg[1], top.dtype), sizes(part))
+    else:
+        # Movement that stays whole, over something that stays as it was, is kept as it is.
+        if new[node] is node:
+            for i, (move, part) in enumerate(chain):
+                if part == whole(move.shape):
+                    node, below, chain = move, part, chain[:i]
+                    break
+        have = need.get(node, below)
+        value = cut(new.get(node, node), have, below)
+    for move, part in reversed(chain):
+        value = rebuild(move, part, value)
+    return value

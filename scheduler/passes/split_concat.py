@@ -1,0 +1,47 @@
+"""Join many tensors in stages, so that no kernel needs more arguments than devices take.
+
+cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.device import spec as device_spec
+from scheduler.ir.node import Node, make
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import Rewriter, Rule
+
+FEW_BUFFERS = 32
+
+
+def max_sources() -> int:
+    """Return how many sources a join has at most.
+
+    Half of a kernel's buffers: the others are for sources that read more than one. Where buffers
+    are few, joins in stages would cost more than storing such sources does.
+    """
+    buffers = device_spec.limits().max_buffers
+    return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
+
+
+def _split(node: Node) -> Node | None:
+    most = max_sources()
+    if len(node.src) <= most:
+        return None
+    groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]
+    joined = [
+        g[0]
+        if len(g) == 1
+        else make(Op.CONTIGUOUS, node.dtype, (make(Op.CAT, node.dtype, g, node.arg),))
+        for g in groups
+    ]
+    return make(Op.CAT, node.dtype, tuple(joined), node.arg)
+
+
+RULES = (Rule("split cat", (Op.CAT,), _split),)
+
+
+def split_cat(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with wide joins split in stages."""
+    return Rewriter(RULES)(roots)

@@ -1,0 +1,166 @@
+"""Sum over joined tensors part by part, so that the join is never stored.
+
+sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
+sum(cat(a, b))         ->     sum(a) + sum(b)
+
+where the sum runs over the axis of the join. Applies to sums of products, hence to
+`cat(features, desire) @ w` and to convolutions of joined channels, where nothing else reads the
+join.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.ir import dtype as dt
+from scheduler.ir.boxes import like
+from scheduler.ir.node import Node, alu, consumers, toposort
+from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.ir.rewrite import unchanged, with_sources
+
+# A join of more sources stays: each sum is a loop, and one long loop is faster than many short.
+MAX_SOURCES = 4
+
+# What stands between a join and a sum without mixing its sources: the padding and the windows of a
+# convolution too, if they are along other axes; and halves are widened.
+_MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
+
+
+class _Joined:
+    """A join below an operand of a sum.
+
+    Attributes:
+        operand: which factor it is.
+        chain: movement from the operand down to the join.
+        axes: the joined axis in the result of each of them.
+        join: the CAT.
+    """
+
+    def __init__(self, operand: int, chain: list[Node], axes: list[int], join: Node) -> None:
+        self.operand = operand
+        self.chain = chain
+        self.axes = axes
+        self.join = join
+
+    @property
+    def axis(self) -> int:
+        """The joined axis in the operand."""
+        return self.axes[0] if self.axes else int(self.join.arg)
+
+
+def split_joined_sums(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with sums over joins split into sums of parts."""
+    order = toposort(roots)
+    if not any(n.op is Op.CAT for n in order):
+        return unchanged(order)
+    users = consumers(order)
+    outputs = set(roots)
+    new: dict[Node, Node] = {}
+    for node in order:
+        found = _find(node, users, outputs)
+        new[node] = with_sources(node, new) if found is None else _split(node, found, new)
+    return new
+
+
+def _factors(node: Node) -> tuple[Node, ...]:
+    """Return what a sum is a sum of products of."""
+    inner = node.src[0]
+    return inner.src if inner.op is Op.MUL else (inner,)
+
+
+def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Joined | None:
+    if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.dtype is dt.bool_:
+        return None
+    factors = _factors(node)
+    product = node.src[0]
+    if len(factors) == 2 and (factors[0] is factors[1] or not _private(product, users, outputs)):
+        return None
+    for operand, factor in enumerate(factors):
+        chain: list[Node] = []
+        join = factor
+        while join.op in _MOVES:
+            chain.append(join)
+            join = join.src[0]
+        if join.op is not Op.CAT or len(join.src) > MAX_SOURCES:
+            continue
+        axes = _track(chain, join.arg)
+        found = None if axes is None else _Joined(operand, chain, axes, join)
+        alone = all(_private(n, users, outputs) for n in (*chain, join))
+        if found is None or not alone or found.axis not in node.arg[1]:
+            continue
+        if all(n.op is not Op.WINDOW for n in chain) or all(_is_stored(s) for s in join.src):
+            return found
+    return None
+
+
+def _is_stored(source: Node) -> bool:
+    """Whether a source is in memory anyway: a buffer, or computed from sums.
+
+    Windows read each element several times. What only converts an input would be computed as often
+    if the join did not store it.
+    """
+    stack, seen = [source], {source}
+    while stack:
+        node = stack.pop()
+        if node.op is Op.REDUCE:
+            return True
+        if node.op in ELEMENTWISE or node.op in MOVEMENT:
+            below = [n for n in node.src if n not in seen]
+            seen.update(below)
+            stack += below
+    return source.op is Op.BUFFER
+
+
+def _private(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> bool:
+    return len(users[node]) == 1 and node not in outputs
+
+
+def _track(chain: list[Node], axis: int) -> list[int] | None:
+    """Return where an axis of the join is in each movement above it, None if it does not stay."""
+    axes: list[int] = []
+    for node in reversed(chain):
+        if node.op is Op.PERMUTE:
+            axis = node.arg.index(axis)
+        elif node.op is Op.PAD:
+            if node.arg[0][axis] != (0, 0):
+                return None
+        elif node.op is Op.WINDOW:
+            if node.arg[0] == axis:
+                return None
+            axis += node.arg[0] < axis
+        elif node.op is Op.RESHAPE:
+            old, shape = node.src[0].shape, node.shape
+            kept = [a for a, s in enumerate(old) if s != 1]
+            moved = [a for a, s in enumerate(shape) if s != 1]
+            if [old[a] for a in kept] != [shape[a] for a in moved] or axis not in kept:
+                return None
+            axis = moved[kept.index(axis)]
+        axes.append(axis)
+    return axes[::-1]
+
+
+def _split(node: Node, found: _Joined, new: dict[Node, Node]) -> Node:
+    total: Node | None = None
+    at = 0
+    for source in found.join.src:
+        size = source.shape[found.join.arg]
+        part = new[source]
+        for move, axis in zip(reversed(found.chain), reversed(found.axes), strict=True):
+            arg = move.arg
+            if move.op in (Op.EXPAND, Op.RESHAPE):
+                arg = (*arg[:axis], size, *arg[axis + 1 :])
+            part = like(move, move.op, (part,), arg)
+        factors = list(_factors(node))
+        if len(factors) == 2:
+            other = new[factors[1 - found.operand]]
+            bounds = [(0, s, 1) for s in other.shape]
+            bounds[found.axis] = (at, at + size, 1)
+            factors[1 - found.operand] = like(other, Op.SHRINK, (other,), tuple(bounds))
+            factors[found.operand] = part
+            part = like(node.src[0], Op.MUL, tuple(factors))
+        one = like(node, Op.REDUCE, (part,), node.arg)
+        total = one if total is None else alu(Op.ADD, total, one)
+        total.origin = total.origin or node.origin
+        at += size
+    assert total is not None  # a join has sources
+    return total

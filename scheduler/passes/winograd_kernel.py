@@ -1,0 +1,398 @@
+"""Winograd's convolution F(2x2, 3x3) as one kernel: its text, its tiles, its weights, its cost.
+
+    a tile of 2 x 2 results:  Y = A^T (sum over input channels of U * V) A,   16 products, not 36
+    U = G g G^T, from the weights g, on the host         V = B^T d B, from 4 x 4 inputs d
+
+Formulas and matrices: Lavin, Gray, "Fast Algorithms for Convolutional Neural Networks", 2015,
+section 4.1. All factors are 0, 1 and 1/2, so little precision is lost.
+
+A work-item does a block of tiles for some output channels: V of the block into a private array, 16
+matrix products, and the way back. Neither V nor the products ever leave the core's own cache; as
+three kernels they would be four times the inputs and four times the results, through memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.device.spec import DeviceSpec
+
+Array = NDArray[Any]
+
+G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
+B_T: Final = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
+A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
+
+# Steps of the sum over input channels in one loop body.
+UNROLL: Final = 4
+# Accumulators of a register tile, by registers: the rest is for operands.
+ACCUMULATORS: Final = {32: 24, 16: 12}
+MAX_VECTORS: Final = 4
+LEAST_ROWS: Final = 2
+MAX_TILES: Final = 48
+# Bytes of V of a tile and channel: 16 float32.
+TILE_BYTES: Final = 64
+# Bytes of V: at most this part of the core's cache, more only for a single register tile. It is on
+# the stack of a work-item: threads have 8 MiB on Linux, 2 with `ulimit -s unlimited` (glibc).
+CACHE_PART: Final = 4
+STACK_BYTES: Final = 3 << 19
+
+# Cycles, fitted to measurements on 2 cores (PoCL 3.0, November 2026). Multiply-adds and loads are
+# two a cycle. Of a tile, for a vector of channels: B^T d B with its 16 loads and stores, the way
+# back with its 4 stores. Around a sum: starting it and storing it.
+INPUT_CYCLES: Final = 40
+OUTPUT_CYCLES: Final = 35
+SUM_CYCLES: Final = 12
+ITEM_CYCLES: Final = 1000
+# What a load costs beside the multiply-adds; what it costs that a lone vector's other operand comes
+# from memory in the multiply-add itself.
+LOAD_CYCLES: Final = 0.1
+LONE_VECTOR: Final = 1.12
+# Bytes of weights that a core gets in a cycle from its second cache, and from beyond it; part
+# of the wait for the latter is hidden behind arithmetic.
+NEAR_BYTES: Final = 22
+FAR_BYTES: Final = 12
+# The direct kernels reach this part of two multiply-adds a cycle; weights come meanwhile.
+DIRECT_PART: Final = 0.88
+# It must be clearly faster, and save this many cycles: its results are stored in any case.
+LEAST_GAIN: Final = 1.15
+LEAST_SAVED: Final = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A convolution with 3 x 3 weights, stride and dilation 1, channels innermost.
+
+    Attributes:
+        batch, height, width: of the inputs.
+        channels: of each input; their sum is what is summed over.
+        outputs: channels of the results.
+        top, left: rows and columns of zeros before the inputs.
+        rows, columns: of the results.
+    """
+
+    batch: int
+    height: int
+    width: int
+    channels: tuple[int, ...]
+    outputs: int
+    top: int
+    left: int
+    rows: int
+    columns: int
+
+    @property
+    def tiles_down(self) -> int:
+        """Tiles one below the other; the last may hold one row only."""
+        return -(-self.rows // 2)
+
+    @property
+    def tiles_across(self) -> int:
+        """Tiles beside each other."""
+        return -(-self.columns // 2)
+
+    @property
+    def tiles(self) -> int:
+        """Tiles in all."""
+        return self.batch * self.tiles_down * self.tiles_across
+
+    @property
+    def flops(self) -> int:
+        """Operations done: products, and additions of the transforms; a multiply-add is two."""
+        depth = sum(self.channels)
+        return self.tiles * (32 * depth * self.outputs + 32 * depth + 24 * self.outputs)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """How the work is cut.
+
+    Attributes:
+        lanes: of a vector of channels.
+        vectors, rows: of a register tile: output channels and tiles.
+        tiles: that a work-item does, a multiple of `rows`.
+        groups: parts of the output channels; a work-item does one.
+    """
+
+    lanes: int
+    vectors: int
+    rows: int
+    tiles: int
+    groups: int
+
+    def items(self, shape: Shape) -> int:
+        """Return the number of work-items."""
+        return -(-shape.tiles // self.tiles) * self.groups
+
+
+def fits(shape: Shape, spec: DeviceSpec) -> bool:
+    """Whether there are whole vectors of channels, registers for a tile, and stack for its V."""
+    if _most_rows(shape, spec) < LEAST_ROWS:
+        return False
+    whole = all(c % spec.lanes == 0 for c in (*shape.channels, shape.outputs))
+    sizes = [shape.batch * shape.height * shape.width * c for c in shape.channels]
+    sizes.append(shape.batch * shape.rows * shape.columns * shape.outputs)
+    small = max(sizes) < 2**31
+    return whole and small and spec.lanes >= UNROLL
+
+
+@lru_cache(maxsize=1024)
+def choose_blocks(shape: Shape, spec: DeviceSpec) -> Blocks:
+    """Return the cut that takes the fewest cycles by the model.
+
+    Args:
+        shape: for which `fits` holds.
+        spec: the device.
+    """
+    return min(_cuts(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows))
+
+
+def gain(shape: Shape, spec: DeviceSpec) -> float:
+    """Return cycles of the direct kernel over those of this one, by the model; 0 if few are saved.
+
+    Args:
+        shape: for which `fits` holds.
+        spec: the device.
+    """
+    depth = sum(shape.channels)
+    products = 9 * depth * shape.outputs
+    pixels = shape.batch * shape.rows * shape.columns
+    part = DIRECT_PART if shape.outputs > spec.lanes else DIRECT_PART / LONE_VECTOR
+    direct = products * pixels / (2 * spec.lanes * part * spec.cores)
+    here = _cycles(shape, choose_blocks(shape, spec), spec)
+    return direct / here if (direct - here) * spec.cores >= LEAST_SAVED else 0.0
+
+
+def pays(shape: Shape, spec: DeviceSpec) -> bool:
+    """Whether this is clearly faster than the direct kernel."""
+    return fits(shape, spec) and gain(shape, spec) >= LEAST_GAIN
+
+
+def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
+    """Return the most rows of a register tile; 0 on devices whose registers are not known."""
+    room = STACK_BYTES // (TILE_BYTES * sum(shape.channels))
+    return min(room, ACCUMULATORS.get(spec.vector_registers, 0))
+
+
+def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
+    depth, lanes = sum(shape.channels), spec.lanes
+    most = spec.l2_bytes // CACHE_PART // (TILE_BYTES * depth)
+    for groups in (1, 2, 4, 8):
+        if shape.outputs % (lanes * groups):
+            continue
+        vectors = shape.outputs // lanes // groups
+        for v in range(1, min(MAX_VECTORS, vectors) + 1):
+            if vectors % v:
+                continue
+            rows = min(_most_rows(shape, spec), ACCUMULATORS[spec.vector_registers] // v)
+            for r in range(LEAST_ROWS, rows + 1):
+                for tiles in range(r, max(r, min(MAX_TILES, most, shape.tiles + r - 1)) + 1, r):
+                    yield Blocks(lanes, v, r, tiles, groups)
+
+
+def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
+    """Return how long all cores are busy; what is left when others are done counts too."""
+    depth, lanes = sum(shape.channels), blocks.lanes
+    v, r = blocks.vectors, blocks.rows
+    outputs = shape.outputs // blocks.groups
+    count = min(blocks.tiles, shape.tiles)
+    sums = 16 * (outputs // lanes // v) * -(-count // r)
+    work = v * r / 2 * (LONE_VECTOR if v == 1 else 1.0) + LOAD_CYCLES * (v + r)
+    step = max(work, 4, 4 * v * lanes / NEAR_BYTES)
+    one = sums * (depth * step + SUM_CYCLES + 2 * v * r)
+    one += count * (depth // lanes * INPUT_CYCLES + outputs // lanes * OUTPUT_CYCLES) + ITEM_CYCLES
+    items = blocks.items(shape)
+    weights = 64 * depth * outputs  # of an item; those of a group follow each other
+    again = 1 if 2 * weights <= spec.l2_bytes else items // blocks.groups
+    waiting = weights * blocks.groups * again / FAR_BYTES / spec.cores
+    return one * (items / spec.cores + 0.5) + waiting
+
+
+def transformed(weight: Array, blocks: Blocks) -> Array:
+    """Return U as the kernel reads it: float32 (panels, 16, depth, channels of a panel).
+
+    Args:
+        weight: (outputs, depth, 3, 3).
+        blocks: how the work is cut.
+    """
+    outputs, depth = weight.shape[:2]
+    wide = np.einsum("ai,ocij,bj->aboc", G, weight.astype(np.float64), G)
+    panel = blocks.vectors * blocks.lanes
+    cut = wide.reshape(16, outputs // panel, panel, depth)
+    return np.ascontiguousarray(cut.transpose(1, 0, 3, 2).astype(np.float32))
+
+
+@dataclass(frozen=True)
+class Reference:
+    """The kernel in numpy, in float64: (inputs..., U) -> (batch, rows, columns, outputs)."""
+
+    shape: Shape
+
+    def __call__(self, *arrays: Array) -> Array:
+        """Return what the kernel computes."""
+        s = self.shape
+        *inputs, packed = arrays
+        depth = sum(s.channels)
+        u = packed.astype(np.float64).transpose(1, 2, 0, 3).reshape(4, 4, depth, s.outputs)
+        down, across = s.tiles_down, s.tiles_across
+        x = np.zeros((s.batch, 2 * down + 2 + s.height, 2 * across + 2 + s.width, depth))
+        x[:, s.top : s.top + s.height, s.left : s.left + s.width] = np.concatenate(inputs, 3)
+        d = np.empty((4, 4, s.batch, down, across, depth))
+        for i in range(4):
+            for j in range(4):
+                d[i, j] = x[:, i : i + 2 * down : 2, j : j + 2 * across : 2]
+        v = np.einsum("ai,bj,ijnhwc->abnhwc", B_T, B_T, d)
+        m = np.einsum("abnhwc,abco->abnhwo", v, u)
+        y = np.einsum("ya,xb,abnhwo->nhywxo", A_T, A_T, m)
+        whole = y.reshape(s.batch, 2 * down, 2 * across, s.outputs)
+        cut: Array = whole[:, : s.rows, : s.columns].astype(np.float32)
+        return cut
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+def kernel_source(shape: Shape, blocks: Blocks) -> str:
+    """Return the source of the custom kernel: in0, in1, ... the inputs, then U.
+
+    Args:
+        shape: what it computes.
+        blocks: how the work is cut.
+    """
+    depth = sum(shape.channels) // blocks.lanes
+    lines = [*_head(shape, blocks, depth), *_forward(shape, blocks, depth)]
+    lines += [*_products(shape, blocks, depth), *_back(shape, blocks), "  }", "}"]
+    return "\n".join(lines)
+
+
+def _head(shape: Shape, blocks: Blocks, depth: int) -> list[str]:
+    n, vector = blocks.lanes, f"float{blocks.lanes}"
+    count = -(-shape.tiles // blocks.tiles)
+    return [
+        # One vector more in a row: rows whose distance is a power of two share few cache lines.
+        f"{vector} v[{16 * (blocks.tiles * depth + 1)}], m[{16 * blocks.rows * blocks.vectors}];",
+        f"const int group = get_global_id(0) / {count};",
+        f"const int first = get_global_id(0) % {count} * {blocks.tiles};",
+        f"const int tiles = min({blocks.tiles}, {shape.tiles} - first);",
+        f"/* V: the last tile once more, up to whole register tiles; {n} channels at once */",
+    ]
+
+
+def _place(shape: Shape) -> str:
+    """Return statements that tell the column, row and image of `tile`."""
+    across, down = shape.tiles_across, shape.tiles_down
+    image = f"tile / {across * down}" if shape.batch > 1 else "0"
+    row = f"tile / {across} % {down}" if shape.batch > 1 else f"tile / {across}"
+    return f"const int tx = tile % {across}, ty = {row}, image = {image};"
+
+
+def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
+    vector, h, w = f"float{blocks.lanes}", shape.height, shape.width
+    whole = f"(tiles + {blocks.rows - 1}) / {blocks.rows} * {blocks.rows}"
+    yield f"for (int i = 0; i < {whole}; i++) {{"
+    yield "  const int tile = first + min(i, tiles - 1);"
+    yield f"  {_place(shape)}"
+    yield f"  const int y = ty * 2 - {shape.top}, x = tx * 2 - {shape.left};"
+    yield f"  const int inside = y >= 0 & x >= 0 & y <= {h - 4} & x <= {w - 4};"
+    at = 0
+    for number, channels in enumerate(shape.channels):
+        start = f"((image * {h} + y) * {w} + x) * {channels}"
+        yield f"  for (int c = 0; c < {channels // blocks.lanes}; c++) {{"
+        yield f"    const int at = {start} + c * {blocks.lanes};"
+        yield f"    {vector} {', '.join(f'd{i}{j}' for i in range(4) for j in range(4))};"
+        for safe in (True, False):
+            yield "    if (inside) {" if safe else "    } else {"
+            for i in range(4):
+                for j in range(4):
+                    offset = (i * w + j) * channels
+                    load = f"M_LOAD(float, {blocks.lanes}, in{number} + (at + {offset}))"
+                    test = f"y >= {-i} & y < {h - i} & x >= {-j} & x < {w - j}"
+                    zero = f"({vector})(0.0f)"
+                    # Not ?: on the value: what is outside must not be read.
+                    other = f"d{i}{j} = {zero}; if ({test}) d{i}{j} = {load};"
+                    yield f"      d{i}{j} = {load};" if safe else f"      {other}"
+        yield "    }"
+        for j in range(4):
+            terms = _combined([f"d{i}{j}" for i in range(4)])
+            yield f"    const {vector} {', '.join(f'e{i}{j} = {t}' for i, t in enumerate(terms))};"
+        for i in range(4):
+            for j, term in enumerate(_combined([f"e{i}{k}" for k in range(4)])):
+                row = (4 * i + j) * (blocks.tiles * depth + 1) + at
+                yield f"    v[i * {depth} + c + {row}] = {term};"
+        yield "  }"
+        at += channels // blocks.lanes
+    yield "}"
+
+
+def _combined(d: list[str]) -> list[str]:
+    """Return B^T d."""
+    return [f"{d[0]} - {d[2]}", f"{d[1]} + {d[2]}", f"{d[2]} - {d[1]}", f"{d[1]} - {d[3]}"]
+
+
+def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
+    n, vs, rs = blocks.lanes, range(blocks.vectors), range(blocks.rows)
+    vector, channels = f"float{n}", depth * n
+    panel = blocks.vectors * n
+    panels = shape.outputs // panel // blocks.groups
+    row = blocks.tiles * depth + 1
+    yield f"for (int panel = group * {panels}; panel < (group + 1) * {panels}; panel++) {{"
+    yield f"  for (int i = 0; i < tiles; i += {blocks.rows}) {{"
+    yield "    for (int t = 0; t < 16; t++) {"
+    yield f"      const float* q = (const float*)(v + (t * {row} + i * {depth}));"
+    weights = f"in{len(shape.channels)} + (panel * 16 + t) * {channels * panel}"
+    yield f"      const __global float* u = {weights};"
+    for r in rs:
+        yield f"      {vector} {', '.join(f'a{r}_{j} = ({vector})(0.0f)' for j in vs)};"
+    yield f"      for (int k = 0; k < {channels}; k += {UNROLL}) {{"
+    for k in range(UNROLL):
+        for j in vs:
+            at = f"u + (k * {panel} + {k * panel + j * n})"
+            yield f"        const {vector} u{k}_{j} = M_LOAD(float, {n}, {at});"
+        for r in rs:
+            yield f"        const {vector} s{k}_{r} = ({vector})(q[k + {r * channels + k}]);"
+            for j in vs:
+                yield f"        a{r}_{j} = m_fma(s{k}_{r}, u{k}_{j}, a{r}_{j});"
+    yield "      }"
+    for r in rs:
+        for j in vs:
+            at = f"t * {blocks.rows * blocks.vectors} + {r * blocks.vectors + j}"
+            yield f"      m[{at}] = a{r}_{j};"
+    yield "    }"
+
+
+def _back(shape: Shape, blocks: Blocks) -> Iterator[str]:
+    n, vector = blocks.lanes, f"float{blocks.lanes}"
+    columns, outputs = shape.columns, shape.outputs
+    yield f"    for (int r = 0; r < min({blocks.rows}, tiles - i); r++) {{"
+    yield "      const int tile = first + i + r;"
+    yield f"      {_place(shape)}"
+    yield f"      const int at = ((image * {shape.rows} + ty * 2) * {columns} + tx * 2) * {outputs}"
+    yield f"        + panel * {blocks.vectors * n};"
+    yield f"      for (int j = 0; j < {blocks.vectors}; j++) {{"
+    step = blocks.rows * blocks.vectors
+    for t in range(16):
+        yield f"        const {vector} m{t} = m[r * {blocks.vectors} + j + {t * step}];"
+    for j in range(4):
+        a, b, c, d = (f"m{4 * i + j}" for i in range(4))
+        yield f"        const {vector} z0{j} = {a} + {b} + {c}, z1{j} = {b} - {c} - {d};"
+    yield f"        {vector} result[4];"
+    for y in range(2):
+        yield f"        result[{2 * y}] = z{y}0 + z{y}1 + z{y}2;"
+        yield f"        result[{2 * y + 1}] = z{y}1 - z{y}2 - z{y}3;"
+    yield "        #pragma unroll"
+    yield "        for (int p = 0; p < 4; p++) {"
+    if shape.rows % 2:
+        yield f"          if (ty * 2 + p / 2 >= {shape.rows}) continue;"
+    if columns % 2:
+        yield f"          if (tx * 2 + p % 2 >= {columns}) continue;"
+    offset = f"p / 2 * {columns * outputs} + p % 2 * {outputs} + j * {n}"
+    yield f"          EPILOGUE(result[p], at + {offset});"
+    yield "        }"
+    yield "      }"
+    yield "    }"

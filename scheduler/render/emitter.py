@@ -1,0 +1,184 @@
+"""Text of one kernel: nested scopes, and every statement in the outermost scope it can be in.
+
+A statement goes to the scope of the deepest loop variable it depends on, in front of the loop that
+is open there. Loop-invariant code motion and common subexpressions fall out of that and of one memo
+per scope.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from scheduler.errors import LoweringError
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix, Predicate
+
+
+@dataclass(frozen=True, slots=True)
+class Val:
+    """A computed value: C expression (a variable or a literal), whether it has lanes, depth."""
+
+    code: str
+    vector: bool
+    depth: int
+
+
+@dataclass(slots=True)
+class Scope:
+    """A block of statements; `opener` is the loop header, empty for the kernel itself."""
+
+    opener: str
+    lines: list[str | Scope] = field(default_factory=list)
+    memo: dict[Hashable, Val] = field(default_factory=dict)
+
+
+class Emitter:
+    """Collects statements into scopes; owns variable names and the C form of loop variables."""
+
+    def __init__(self) -> None:
+        self.scopes = [Scope("")]
+        self._count = 0
+        self._names: dict[Atom, str] = {}
+        self._depths: dict[Atom, int] = {}
+
+    @property
+    def depth(self) -> int:
+        """Depth of the innermost open scope."""
+        return len(self.scopes) - 1
+
+    def fresh(self, prefix: str) -> str:
+        """Return a new variable name."""
+        self._count += 1
+        return f"{prefix}{self._count}"
+
+    def statement(self, text: str, depth: int | None = None) -> None:
+        """Add a statement to the scope at `depth` (default: innermost), before its open loop."""
+        at = self.depth if depth is None else depth
+        lines = self.scopes[at].lines
+        if at < self.depth:
+            lines.insert(len(lines) - 1, text)
+        else:
+            lines.append(text)
+
+    def define(self, key: Hashable, ctype: str, code: str, *, vector: bool, depth: int) -> Val:
+        """Return the value of `code`, computed once per `key`."""
+        known = self.lookup(key)
+        if known is not None:
+            return known
+        name = self.fresh("v")
+        self.statement(f"const {ctype} {name} = {code};", depth)
+        value = Val(name, vector, depth)
+        self.scopes[depth].memo[key] = value
+        return value
+
+    def lookup(self, key: Hashable) -> Val | None:
+        """Return a value remembered in any open scope."""
+        for scope in reversed(self.scopes):
+            found = scope.memo.get(key)
+            if found is not None:
+                return found
+        return None
+
+    def remember(self, key: Hashable, value: Val) -> None:
+        """Remember a value for as long as its scope is open."""
+        self.scopes[value.depth].memo[key] = value
+
+    @contextmanager
+    def loop(self, header: str) -> Iterator[None]:
+        """Open a loop; what is remembered inside is forgotten at its end."""
+        scope = Scope(header)
+        self.scopes[-1].lines.append(scope)
+        self.scopes.append(scope)
+        try:
+            yield
+        finally:
+            self.scopes.pop()
+
+    def name_atom(self, atom: Atom, code: str, depth: int) -> None:
+        """Say how a loop variable or run-time value is written, and in which scope it is known."""
+        self._names[atom] = code
+        self._depths[atom] = depth
+
+    def name_of(self, atom: Atom) -> str:
+        """Return how an atom is written."""
+        return self._names[atom]
+
+    def knows(self, ix: Ix) -> bool:
+        """Whether every variable of an index is in scope."""
+        return all(atom in self._depths for atom in ixs.leaves(ix))
+
+    def depth_of(self, ix: Ix) -> int:
+        """Return the depth of the deepest variable in an index."""
+        return max((self._depths[a] for a in ixs.leaves(ix)), default=0)
+
+    def index(self, ix: Ix) -> str:
+        """Return the C expression of an index; divisions and remainders become variables.
+
+        Raises:
+            LoweringError: a step of it may be more than an int holds.
+        """
+        parts = []
+        low = high = 0
+        for atom, factor in ix.terms:
+            ends = (atom.lo * factor, atom.hi * factor)
+            low, high = low + min(ends), high + max(ends)
+            _check(max(abs(e) for e in (*ends, low, high)))
+            text = self._atom(atom)
+            parts.append(text if factor == 1 else f"{text} * {factor}")
+        _check(max(abs(low + ix.const), abs(high + ix.const)))
+        if ix.const or not parts:
+            parts.append(str(ix.const))
+        return " + ".join(parts)
+
+    def _atom(self, atom: Atom) -> str:
+        if atom.inner is None:
+            return self._names[atom]
+        inner, n = atom.inner, atom.by
+        text = f"({self.index(inner)})"
+        if inner.lo < 0:  # C truncates; shift into the non-negative by a multiple of n
+            shift = -(inner.lo // n) * n
+            _check(inner.hi + shift)
+            text = f"({text} + {shift})"
+            text = f"{text} / {n} - {shift // n}" if atom.kind == "div" else f"{text} % {n}"
+        else:
+            text = f"{text} {'/' if atom.kind == 'div' else '%'} {n}"
+        return self.define(atom, "int", text, vector=False, depth=self.depth_of(inner)).code
+
+    def predicate(self, predicate: Predicate) -> tuple[str, int]:
+        """Return the C condition of a predicate (never the empty one) and its depth."""
+        tests: list[str] = []
+        depth = 0
+        for ix, low, high in predicate:
+            depth = max(depth, self.depth_of(ix))
+            text = self.index(ix)
+            if ix.lo < low:
+                tests.append(f"({text} >= {low})")
+            if ix.hi > high:
+                tests.append(f"({text} <= {high})")
+        return " & ".join(tests) or "1", depth
+
+    def text(self, level: int = 1) -> str:
+        """Return all statements, indented from a level on."""
+        out: list[str] = []
+        stack: list[tuple[str | Scope, int]] = [
+            (line, level) for line in reversed(self.scopes[0].lines)
+        ]
+        while stack:
+            item, depth = stack.pop()
+            if isinstance(item, str):
+                out.append("  " * depth + item)
+                continue
+            out.append("  " * depth + item.opener + " {")
+            stack.append(("}", depth))
+            stack.extend((line, depth + 1) for line in reversed(item.lines))
+        return "\n".join(out)
+
+
+def _check(value: int) -> None:
+    if value > ixs.LARGEST:
+        raise LoweringError(
+            f"an index of up to {value} elements, also in what is never stored; "
+            f"at most {ixs.LARGEST}: use a smaller batch, or work on parts"
+        )

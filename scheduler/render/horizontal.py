@@ -1,0 +1,96 @@
+"""Combine the lanes of accumulators at the end of a reduction whose lanes ran across it.
+
+    8 sums of 8 lanes   ->   4 vectors, each with 4 lanes of 2 sums   ->   2 of 4   ->   1 of 8
+
+One alone takes a step for each halving, however few lanes are left. Several share vectors that stay
+full: 7 steps instead of 24. Either way the same pairs are combined: the numbers are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import Op
+from scheduler.render import opencl_c as clang
+from scheduler.render.emitter import Emitter
+
+# Lanes of the part of a register (128 bits) within which most processors move them at no cost.
+PART = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """A variable whose lanes are equal blocks of several sums: their numbers, in order."""
+
+    name: str
+    owners: tuple[int, ...]
+
+
+def combine_lanes(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: int) -> list[str]:
+    """Emit the reductions of accumulators to one element each; return these, assignable.
+
+    Args:
+        e: where statements go.
+        names: of the accumulators.
+        op: of the reduction.
+        kind: of the elements.
+        lanes: of each accumulator.
+    """
+    found: list[str] = []
+    while len(found) < len(names):
+        left = names[len(found) :]
+        count = min(1 << (len(left).bit_length() - 1), lanes) if kind is not dt.bool_ else 1
+        found += _group(e, left[:count], op, kind, lanes) if count > 1 else []
+        found += [_alone(e, left[0], op, kind, lanes)] if count == 1 else []
+    return found
+
+
+def _alone(e: Emitter, name: str, op: Op, kind: dt.DType, lanes: int) -> str:
+    code = name
+    while lanes > 1:
+        lanes //= 2
+        low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
+        text = clang.combine(op, f"{code}.{low}", f"{code}.{high}", kind, lanes)
+        if kind is dt.bool_ and lanes == 1:
+            text = f"-({text})"  # true is -1 in lanes, 1 as a scalar
+        code = e.fresh("h")
+        e.statement(f"{clang.ctype(kind, lanes)} {code} = {text};")
+    return code
+
+
+def _group(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: int) -> list[str]:
+    """Combine a power of two of accumulators, at most as many as there are lanes."""
+    level = [_Sums(name, (i,)) for i, name in enumerate(names)]
+    block = lanes
+    while block > 1:
+        pairs = list(zip(level[::2], level[1::2], strict=True)) if len(level) > 1 else [(level[0],)]
+        level = [_halved(e, pair, op, kind, block) for pair in pairs]
+        block //= 2
+    place = {owner: k for k, owner in enumerate(level[0].owners)}
+    return [f"{level[0].name}.s{place[i]:x}" for i in range(len(names))]
+
+
+def _halved(e: Emitter, pair: tuple[_Sums, ...], op: Op, kind: dt.DType, block: int) -> _Sums:
+    """Combine the halves of each block of one variable, or of two into one."""
+    width = len(pair[0].owners) * block
+    chunk = width if block > PART else min(width, PART)
+    low: list[str] = []
+    high: list[str] = []
+    owners: list[int] = []
+    for start in range(0, width, chunk):
+        for sums in pair:
+            blocks = range(start, start + chunk, block)
+            owners += [sums.owners[b // block] for b in blocks]
+            for half, first in ((low, 0), (high, block // 2)):
+                places = [b + first + k for b in blocks for k in range(block // 2)]
+                half.append(f"{sums.name}.s{''.join(f'{p:x}' for p in places)}")
+    size = len(owners) * block // 2
+    wide = clang.ctype(kind, size)
+    halves = []
+    for parts in (low, high):
+        halves.append(e.fresh("h"))
+        e.statement(f"const {wide} {halves[-1]} = ({wide})({', '.join(parts)});")
+    name = e.fresh("h")
+    e.statement(f"{wide} {name} = {clang.combine(op, halves[0], halves[1], kind, size)};")
+    return _Sums(name, tuple(owners))

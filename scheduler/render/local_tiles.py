@@ -1,0 +1,330 @@
+"""Matrix products of a work-group: tiles of both operands in local memory, the next one on its way.
+
+    c[m, n] = sum(a[m, k] * b[k, n]; k)      64 work-items as 8 x 8, each 8 rows x 8 columns
+
+    a, b -> registers -> sa[0], sb[0]; barrier
+    for t:  a, b of tile t+1 -> registers         (in flight while the products are formed)
+            c += sa[t % 2] * sb[t % 2]
+            registers -> sa[(t+1) % 2], sb[(t+1) % 2]; barrier
+
+Every element of an operand is read from memory once for each tile of the result instead of once
+for each row or column. Work-items beyond the edge load the last element again, which nobody uses,
+and do not store: all of them meet at the barriers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isqrt, prod
+from typing import Final
+
+from scheduler.device import spec as device_spec
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.loops.place import PlacedBody, looped
+from scheduler.render import opencl_c as clang
+from scheduler.render.emitter import Emitter, Val
+from scheduler.render.values import Instance, Values
+
+LANES: Final = 4
+DEPTH: Final = 16  # steps of the reduction in a tile
+# Behind each row of a tile: neighbours that store a column do not meet in one bank.
+PADDING: Final = 4
+# Rows x columns of a work-group's tile, largest first.
+TILES: Final = ((64, 64), (32, 64), (32, 32))
+# Work-groups that the tiles divide among their work-items.
+GROUPS: Final = (64, 256)
+MIN_ROWS: Final = 16
+MIN_COLUMNS: Final = 32
+MIN_DEPTH: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTile:
+    """How a work-group computes a tile of a matrix product.
+
+    Attributes:
+        node: the ACCUMULATE.
+        left, right: loads of rows x depth and of depth x columns.
+        row, column, depth: the ranges; `column` is the one that lanes run over.
+        batch: the other ranges of the result, outermost first.
+        rows, columns: of the tile.
+        side: work-items along either of them.
+    """
+
+    node: Node
+    left: Node
+    right: Node
+    row: Atom
+    column: Atom
+    depth: Atom
+    batch: tuple[Atom, ...]
+    rows: int
+    columns: int
+    side: int
+
+    @property
+    def groups(self) -> int:
+        """Work-groups to launch."""
+        tiles = -(-self.row.size // self.rows) * -(-self.column.size // self.columns)
+        return tiles * prod(r.size for r in self.batch)
+
+
+def choose_tile(body: PlacedBody, vector: Atom | None) -> LocalTile | None:
+    """Return the tile of a body that is one matrix product, None if it is something else.
+
+    Args:
+        body: placed and merged.
+        vector: range that lanes would run over; None if they would run along the reduction.
+    """
+    spec = device_spec.current()
+    loops = looped(body)
+    vector = vector or _stored_along(body)
+    if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
+        return None
+    if spec.lanes < LANES:
+        return None
+    node, side = loops[0], isqrt(spec.group)
+    loads = _product(node)
+    if loads is None or len(node.arg[1]) != 1 or spec.group not in GROUPS:
+        return None
+    everywhere = all(
+        s.row is None and body.loops_around(s) == set(body.ranges) for s in body.stores
+    )
+    (depth,) = node.arg[1]
+    right = [ld for ld in loads if vector in set(ixs.leaves(ld.arg.offset))]
+    left = [ld for ld in loads if ld not in right]
+    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < MIN_DEPTH:
+        return None
+    of_left, of_right = (set(ixs.leaves(ld.arg.offset)) for ld in (left[0], right[0]))
+    rows = [r for r in body.ranges if r in of_left and r not in of_right]
+    if not rows or vector.size < MIN_COLUMNS or vector.size % LANES:
+        return None
+    row = max(rows, key=lambda r: r.size)
+    batch = tuple(r for r in body.ranges if r not in (row, vector))
+    if row.size < MIN_ROWS:
+        return None
+    found = [
+        LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
+        for size in TILES
+        if _bytes(*size) <= spec.local_bytes
+        # A work-item moves whole rows of a tile, and computes at least one vector.
+        and max(size) <= spec.group
+        and size[1] >= side * LANES
+    ]
+    return next((t for t in found if t.groups >= spec.cores), None)
+
+
+def _stored_along(body: PlacedBody) -> Atom | None:
+    """Return the range that walks through every result's memory step by step."""
+    offsets = [s.offset for s in body.stores]
+    found = [r for r in body.ranges if all(ixs.coefficient(o, r) == 1 for o in offsets)]
+    return found[0] if found else None
+
+
+def _product(node: Node) -> tuple[Node, Node] | None:
+    """Return the two loads of a sum of products, None if it is something else."""
+    term = node.src[0]
+    if node.op is not Op.ACCUMULATE or node.arg[0] is not Op.ADD or term.op is not Op.MUL:
+        return None
+    if node.dtype not in (dt.float32, dt.float16):
+        return None
+    loads = []
+    for source in term.src:
+        widens = source.op is Op.CAST and source.src[0].dtype is dt.float16
+        load = source.src[0] if widens else source  # halves are floats in registers
+        if load.op is not Op.LOAD or load.arg.valid or not load.dtype.is_float:
+            return None
+        if load.dtype is dt.float64 or any(a.node for a in ixs.leaves(load.arg.offset)):
+            return None
+        loads.append(load)
+    return loads[0], loads[1]
+
+
+def _bytes(rows: int, columns: int) -> int:
+    return 2 * DEPTH * (rows + columns + 2 * PADDING) * 4
+
+
+def emit_tile(
+    emitter: Emitter, values: Values, tile: LocalTile, store: Callable[[Instance], None]
+) -> None:
+    """Emit the kernel of a matrix product.
+
+    Args:
+        emitter: of the kernel.
+        values: same.
+        tile: what to compute.
+        store: emits the stores at one coordinate, the product's value being known.
+    """
+    _Emission(emitter, values, tile).emit(store)
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    """One operand's way to local memory.
+
+    Attributes:
+        name: of its array; elements on their way are `name` and a number.
+        load: of it.
+        across: its range beside the reduced one.
+        along, deep: coordinates in the tile of each element that a work-item moves; of the second
+            as C text and as an index.
+    """
+
+    name: str
+    load: Node
+    across: Atom
+    along: list[Ix]
+    deep: list[Ix]
+    places: list[tuple[str, str]]
+
+
+class _Emission:
+    """Emits one kernel."""
+
+    def __init__(self, emitter: Emitter, values: Values, tile: LocalTile) -> None:
+        self.e, self.v, self.t = emitter, values, tile
+        self.steps = -(-tile.depth.size // DEPTH)
+        self.batch: dict[Atom, Ix] = {}
+
+    def emit(self, store: Callable[[Instance], None]) -> None:
+        """Emit everything."""
+        tile = self.t
+        gm, gn = self._coordinates()
+        operands = (
+            self._operand("sa", tile.left, tile.row, tile.rows, gm),
+            self._operand("sb", tile.right, tile.column, tile.columns, gn),
+        )
+        rows, vectors = tile.rows // tile.side, tile.columns // tile.side // LANES
+        sums = [[f"c{r}_{j}" for j in range(vectors)] for r in range(rows)]
+        for name in (n for row in sums for n in row):
+            self.e.statement(f"float4 {name} = (float4)(0.0f);")
+        self._fetch(operands, ixs.ZERO)
+        self._put(operands, "0")
+        self.e.statement("barrier(CLK_LOCAL_MEM_FENCE);")
+        with self.e.loop(f"for (int t = 0; t < {self.steps}; t++)"):
+            if self.steps > 1:
+                with self.e.loop(f"if (t < {self.steps - 1})"):
+                    self._fetch(operands, self._next_step())
+            self._multiply(sums)
+            if self.steps > 1:
+                with self.e.loop(f"if (t < {self.steps - 1})"):
+                    self._put(operands, "(t + 1) % 2")
+            self.e.statement("barrier(CLK_LOCAL_MEM_FENCE);")
+        self._finish(sums, gm, gn, store)
+
+    def _coordinates(self) -> tuple[Ix, Ix]:
+        """Emit which tile this work-group computes; return its row and column of tiles."""
+        tile = self.t
+        high, wide = -(-tile.row.size // tile.rows), -(-tile.column.size // tile.columns)
+        self.e.statement("const int item = get_local_id(0);")
+        self.e.statement("const int group = get_group_id(0);")
+        gn = self._variable("gn", f"group % {wide}", wide)
+        gm = self._variable("gm", f"group / {wide} % {high}", high)
+        below = wide * high
+        for number, r in reversed(list(enumerate(tile.batch))):
+            self.batch[r] = self._variable(f"g{number}", f"group / {below} % {r.size}", r.size)
+            below *= r.size
+        return gm, gn
+
+    def _variable(self, name: str, code: str, size: int) -> Ix:
+        self.e.statement(f"const int {name} = {code};")
+        atom = ixs.new_range(max(2, size), name)  # of one value it would be a constant
+        self.e.name_atom(atom, name, self.e.depth)
+        return ixs.of(atom)
+
+    def _clamped(self, name: str, ix: Ix, size: int) -> Ix:
+        """Return an index, or the last one where it would be beyond."""
+        if ix.hi < size:
+            return ix
+        code = self.e.index(ix)
+        return self._variable(name, f"{code} < {size - 1} ? {code} : {size - 1}", size)
+
+    def _operand(self, name: str, load: Node, across: Atom, extent: int, group: Ix) -> _Operand:
+        """Emit an operand's array, and which elements of its tile a work-item moves."""
+        items, tile = self.t.side**2, self.t
+        width = extent + PADDING
+        align = "__attribute__((aligned(16)))"
+        self.e.statement(f"__local float {name}[2][{DEPTH}][{width}] {align};")
+        count = extent * DEPTH // items
+        deep_first = ixs.coefficient(load.arg.offset, tile.depth) == 1
+        inner = DEPTH if deep_first else extent
+        first = self._variable(f"{name}_i", f"item % {inner}", inner)
+        second = self._variable(f"{name}_o", f"item / {inner}", items // inner)
+        along, deep, places = [], [], []
+        for s in range(count):
+            moved = ixs.shift(second, s * (items // inner))
+            k, i = (first, moved) if deep_first else (moved, first)
+            places.append((self.e.index(k), self.e.index(i)))
+            whole = ixs.add(ixs.mul(group, extent), i)
+            along.append(self._clamped(f"{name}_at{s}", whole, across.size))
+            deep.append(k)
+        self.e.statement(f"float {', '.join(f'{name}{s}' for s in range(count))};")
+        return _Operand(name, load, across, along, deep, places)
+
+    def _next_step(self) -> Ix:
+        return self._variable("next", "t + 1", self.steps)
+
+    def _fetch(self, operands: Sequence[_Operand], step: Ix) -> None:
+        """Emit the loads of a tile into registers."""
+        size = self.t.depth.size
+        for op in operands:
+            pointer = self.v.pointers.argument(op.load.src[0])
+            for s, (i, k) in enumerate(zip(op.along, op.deep, strict=True)):
+                whole = ixs.add(ixs.mul(step, DEPTH), k)
+                inside = size % DEPTH == 0
+                at = whole if inside else self._clamped(f"{op.name}_k{s}", whole, size)
+                mapping = {**self.batch, op.across: i, self.t.depth: at}
+                offset = ixs.substitute(op.load.arg.offset, mapping)
+                code = clang.load(pointer, self.e.index(offset), op.load.dtype, 1)
+                if not inside:
+                    code = f"{self.e.index(whole)} < {size} ? {code} : 0.0f"
+                self.e.statement(f"{op.name}{s} = {code};")
+
+    def _put(self, operands: Sequence[_Operand], half: str) -> None:
+        """Emit the stores of what was fetched to local memory."""
+        for op in operands:
+            for s, (k, i) in enumerate(op.places):
+                self.e.statement(f"{op.name}[{half}][{k}][{i}] = {op.name}{s};")
+
+    def _multiply(self, sums: list[list[str]]) -> None:
+        """Emit the products of the tile that is in local memory."""
+        side = self.t.side
+        with self.e.loop(f"for (int k = 0; k < {DEPTH}; k++)"):
+            for j in range(len(sums[0])):
+                at = f"&sb[t % 2][k][(item % {side} + {j * side}) * {LANES}]"
+                self.e.statement(f"const float4 b{j} = *(const __local float4*){at};")
+            for r, row in enumerate(sums):
+                at = f"item / {side} * {len(sums)} + {r}"
+                self.e.statement(f"const float4 a{r} = (float4)(sa[t % 2][k][{at}]);")
+                for j, name in enumerate(row):
+                    self.e.statement(f"{name} = m_fma(a{r}, b{j}, {name});")
+
+    def _finish(
+        self, sums: list[list[str]], gm: Ix, gn: Ix, store: Callable[[Instance], None]
+    ) -> None:
+        """Emit what becomes of the sums, at every coordinate that is inside."""
+        tile, lane = self.t, ixs.of(self.v.lane)
+        wide = tile.column.size // LANES
+        tx = self._variable("tx", f"item % {tile.side}", tile.side)
+        ty = self._variable("ty", f"item / {tile.side} * {len(sums)}", tile.rows)
+        columns = []
+        for j in range(len(sums[0])):
+            whole = ixs.add(ixs.mul(gn, tile.columns // LANES), ixs.shift(tx, j * tile.side))
+            columns.append((whole, self._clamped(f"n{j}", whole, wide)))
+        for r, row in enumerate(sums):
+            line = ixs.add(ixs.mul(gm, tile.rows), ixs.shift(ty, r))
+            m = self._clamped(f"m{r}", line, tile.row.size)
+            for name, (column, n) in zip(row, columns, strict=True):
+                at = {**self.batch, tile.row: m, tile.column: ixs.add(ixs.mul(n, LANES), lane)}
+                coordinates = {a: (ix, ixs.ZERO) for a, ix in self.batch.items()}
+                coordinates |= {tile.row: (m, ixs.ZERO), tile.column: (n, ixs.ZERO)}
+                instance = Instance(at, coordinates)
+                self.e.remember(self.v.key(tile.node, instance), Val(name, vector=True, depth=0))
+                test = f"{self.e.index(line)} < {tile.row.size} && {self.e.index(column)} < {wide}"
+                with self.e.loop(f"if ({test})"):
+                    store(instance)

@@ -1,0 +1,127 @@
+"""Pointers into the buffers of a kernel, and the buffers it is given.
+
+in0[row*512 + k + 7], in0[row*512 + k + 519]     ->     p = in0 + (row*512 + k); p[7], p[519]
+inside ? in0[row*512 + k] : 0                    ->     q = inside ? in0 + row*512 : zeros; q[k]
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Ix, Predicate
+from scheduler.ir.node import Node
+from scheduler.loops.pack import PackedWeight
+from scheduler.loops.place import Place
+from scheduler.render.emitter import Emitter, Val
+
+Argument = Node | PackedWeight
+# Elements of a buffer of fill values: a masked load reads from one where its predicate fails.
+MAX_FILL = 4096
+FILL_BLOCK = 256
+
+
+class Pointers:
+    """Declares pointers through an Emitter.
+
+    Attributes:
+        arguments: what the kernel is given, by parameter name; its loop nests share one.
+        first: number of the first of their parameters.
+        spare_buffers: arguments that may be added for fill values.
+        opaque: whether compilers are kept from addressing with an index register: an operand in
+            memory is part of its multiply-add only where the address is a pointer and a constant.
+    """
+
+    def __init__(self, emitter: Emitter, lanes: int) -> None:
+        self.e, self.lanes = emitter, lanes
+        self.arguments: dict[Argument, str] = {}
+        self.first = 0
+        self.spare_buffers = 0
+        self.opaque = False
+        self._fills: dict[tuple[object, ...], PackedWeight] = {}
+        # (start, fill values, pointer) of the masked loads that differ by a constant only
+        self._masked: dict[tuple[object, ...], list[tuple[int, PackedWeight, Val]]] = {}
+
+    def argument(self, source: Argument) -> str:
+        """Return the parameter name of a buffer, adding it on first use."""
+        return self.arguments.setdefault(source, f"in{self.first + len(self.arguments)}")
+
+    def address(
+        self, pointer: str, offset: Ix, kind: dt.DType, *, written: bool = False
+    ) -> tuple[str, str]:
+        """Return a pointer and a constant for an offset into a buffer.
+
+        Offsets that differ by a constant share the pointer: the constant is part of the
+        instruction, where an index in an int would be added and widened for each access.
+        """
+        place = ixs.shift(offset, -offset.const)
+        if place.is_const:
+            return pointer, str(offset.const)
+        key = ("at", pointer, place)
+        known = self.e.lookup(key)
+        if known is None:
+            depth = self.e.depth_of(place)
+            const = "" if written else "const "
+            name = self.e.fresh("p")
+            code = f"{pointer} + ({self.e.index(place)})"
+            hidden = self.opaque and not written and depth > 0
+            fixed = "" if hidden else " const"
+            self.e.statement(f"{const}__global {kind.cl}*{fixed} {name} = {code};", depth)
+            if hidden:
+                self.e.statement(f"M_OPAQUE({name});", depth)
+            known = Val(name, vector=False, depth=depth)
+            self.e.remember(key, known)
+        return known.code, str(offset.const)
+
+    def masked(self, load: Node, offset: Ix, test: Val, valid: Predicate) -> tuple[str, Ix] | None:
+        """Choose between the source and its fill values before the load, not after it.
+
+            valid ? p[row + k] : 0     ->     q = valid ? p + row : zeros;   ... q[k]
+
+        The choice leaves the loops that the predicate does not depend on, and no branch is left.
+        None where the kernel may not have one more buffer.
+
+        Args:
+            load: placed LOAD.
+            offset: of the element, of the first one if lanes move it.
+            test: the predicate as a value; the same in all lanes.
+            valid: the predicate.
+        """
+        pointer = self.argument(load.src[0])
+        inside = [a for a, _ in offset.terms if self.e.depth_of(ixs.of(a)) > test.depth]
+        inner = ixs.only(offset, inside)
+        if inner.hi - inner.lo + self.lanes > MAX_FILL:
+            inner = ixs.ZERO
+        inner = ixs.shift(inner, -inner.lo)
+        outer = ixs.add(offset, ixs.mul(inner, -1))
+        terms = ixs.shift(outer, -outer.const)
+        place: Place = load.arg
+        key = (pointer, terms, valid, place.fill)
+        for base, fill, name in self._masked.get(key, ()):  # a few elements on: the same pointer
+            near = ixs.shift(inner, outer.const - base)
+            fits = near.lo >= 0 and near.hi + self.lanes <= fill.data.size
+            if fits and self.e.lookup(("pointer", *key, base, fill)) == name:
+                return name.code, near
+        made = self._fill(load, inner.hi + self.lanes)
+        if made is None:
+            return None
+        kind = f"__global {load.dtype.cl}*"
+        code = f"{test.code} ? {pointer} + ({self.e.index(outer)}) : {self.argument(made)}"
+        depth = max(test.depth, self.e.depth_of(outer))
+        known = ("pointer", *key, outer.const, made)  # one for each number of them
+        name = self.e.define(known, kind, code, vector=False, depth=depth)
+        self._masked.setdefault(key, []).append((outer.const, made, name))
+        return name.code, inner
+
+    def _fill(self, load: Node, size: int) -> PackedWeight | None:
+        """Return a buffer that holds the fill value of a load, None if there are enough of them."""
+        place: Place = load.arg
+        whole = -(-size // FILL_BLOCK) * FILL_BLOCK  # few sizes, so that most loads share one
+        key = (load.dtype, place.fill, whole)
+        if key not in self._fills:
+            if len(self._fills) >= self.spare_buffers:
+                return None
+            data = np.full(whole, place.fill, load.dtype.np)
+            self._fills[key] = PackedWeight(load.src[0], data, {})
+        return self._fills[key]

@@ -1,0 +1,1 @@
+"""Elementwise functions in OpenCL C, at vector speed."""

@@ -1,0 +1,201 @@
+"""exp, log, tanh, erf and pow as polynomials in OpenCL C.
+
+All coefficients were fitted by iteratively reweighted least squares (Lawson) on Chebyshev nodes
+against float64, for the relative error of the result, and rounded to float32.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.render.prelude.text import (
+    ABSOLUTE,
+    SIGN,
+    Function,
+    Host,
+    horner,
+    number,
+    then,
+    two_chains,
+    unary,
+)
+
+# x = n*ln2 + r, |r| <= ln2/2; adding 1.5*2^23 rounds n. ln2 in two parts, the first of few bits, so
+# that n times it is exact. e^r = 1 + r + r^2 q(r), relative error of the approximation 3.1e-9.
+_EXP_Q: Final = (
+    0.0013814539415761828,
+    0.00836874544620514,
+    0.04166838899254799,
+    0.1666652113199234,
+    0.4999999403953552,
+)
+_EXP = unary(
+    "m_exp",
+    f"""
+  /* x = n*ln2 + r; adding 1.5*2^23 rounds n */
+  x = x < {number(-104.0)} ? {number(-104.0)} : x;
+  x = x > {number(89.0)} ? {number(89.0)} : x;
+  const $T shifted = m_fma(x, ($T)(1.44269504088896341f), {number(12582912.0)});
+  const $T n = shifted - {number(12582912.0)};
+  $T r = m_fma(n, {number(-0.693145751953125)}, x);
+  r = m_fma(n, ($T)(-1.42860682030941723e-6f), r);
+{horner("p", "r", (*_EXP_Q, 1.0))}
+  p = m_fused(p, r, {number(1.0)});
+  return m_scale(p, n);
+""",
+)
+# p * 2^n for whole n from -252 to 254: in two factors, so that overflow comes out right and
+# denormals are rounded once. AVX-512 has an instruction for it; the result is the same.
+_SCALE_AVX512 = """
+typedef float m_zmm __attribute__((vector_size(64)));
+M_INLINE $T __attribute__((overloadable)) m_scale($T p, $T n) {
+  const m_zmm a = __builtin_astype(p, m_zmm), b = __builtin_astype(n, m_zmm);
+  return __builtin_astype(__builtin_ia32_scalefps512_mask(a, b, a, (ushort)-1, 4), $T);
+}
+"""
+_SCALE = """
+M_INLINE $T __attribute__((overloadable)) m_scale($T p, $T n) {
+  /* 12583166 = 1.5*2^23 + 254: the low bits hold n + 254, the sum of two biased exponents */
+  const $I both = as_$I(n + ($T)(12583166.0f));
+  const $I half_of = (both << 22) & 0x7f800000;
+  return p * as_$T(half_of) * as_$T((both << 23) - half_of);
+}
+"""
+# log(m*2^e) = e*ln2 + log(m), sqrt(1/2) <= m < sqrt(2); log(1+f) = f - f^2/2 + f^3 q(f),
+# relative error of the approximation 5.8e-9.
+_LOG_Q: Final = (
+    -0.07634496688842773,
+    0.1276157647371292,
+    -0.13160182535648346,
+    0.14201757311820984,
+    -0.16623356938362122,
+    0.20001226663589478,
+    -0.2500081956386566,
+    0.3333333134651184,
+)
+# ix is the bits of x above those of sqrt(1/2); denormals are scaled first.
+_SPLIT = """
+  const $I tiny = x < ($T)(1.17549435e-38f);
+  const $T scaled = tiny ? x * ($T)(8388608.0f) : x;
+  const $I ix = as_$I(scaled) - 0x3f3504f3;
+  const $T e = as_$T((ix >> 23) + 0x4b400000) - (tiny ? ($T)(12582935.0f) : ($T)(12582912.0f));
+  const $T m = as_$T((ix & 0x7fffff) + 0x3f3504f3);
+  const $T f = m - ($T)(1.0f);
+"""
+_LOG = unary(
+    "m_log",
+    f"""{_SPLIT}
+  const $T f2 = f * f;
+{horner("p", "f", _LOG_Q)}
+  p = m_fma(e, {number(-2.12194440e-4)}, p * f * f2);
+  p = m_fma(f2, {number(-0.5)}, p);
+  p = m_fma(e, {number(0.693359375)}, f + p);
+  p = x == ($T)(INFINITY) ? x : p;
+  return x > {number(0.0)} ? p : (x == {number(0.0)} ? ($T)(-INFINITY) : ($T)(NAN));
+""",
+)
+# tanh(x) = em1 / (em1 + 2), em1 = e^(2x) - 1 = 2^n (r + r^2 q(r)) + (2^n - 1), for |x|; beyond 10
+# it rounds to 1. The quotient cannot exceed 1. 12583039 = 1.5*2^23 + 127: the low bits hold the
+# biased exponent of 2^n.
+_TANH = unary(
+    "m_tanh",
+    f"""
+  const $T two = {ABSOLUTE.format("x + x")};
+  const $T a = two > {number(20.0)} ? {number(20.0)} : two;
+  const $T shifted = m_fma(a, ($T)(1.44269504088896341f), {number(12583039.0)});
+  const $T n = shifted - {number(12583039.0)};
+  const $T r = m_fma(n, ($T)(-0.693147180559945309f), a);
+{horner("q", "r", _EXP_Q)}
+  const $T power = as_$T(as_$I(shifted) << 23);
+  const $T em1 = m_fma(m_fma(r * r, q, r), power, power - {number(1.0)});
+  return as_$T(as_$I(em1 / (em1 + {number(2.0)})) | {SIGN.format("x")});
+""",
+)
+# From 1 on erf(x) = x p(x^2/8 - 1) up to 4, where it rounds to 1: one polynomial, because about the
+# middle of the range its coefficients are small; the last steps by Horner's scheme, whose parts
+# cancel less. Relative error of the approximation 8.0e-9. Below 1 erf(x) = x + x q(x^2).
+_ERF_P: Final = (
+    0.000535630970261991,
+    -0.0013540055369958282,
+    0.0008543460862711072,
+    -0.0011459997622296214,
+    0.00520086707547307,
+    -0.009984814561903477,
+    0.014217442832887173,
+    -0.02173759788274765,
+    0.03307689353823662,
+    -0.04598461836576462,
+    0.0598902590572834,
+    -0.07469352334737778,
+    0.09020795673131943,
+    -0.10771283507347107,
+    0.13167518377304077,
+    -0.1765761822462082,
+    0.35353100299835205,
+)
+_ERF_Q: Final = (
+    7.853855640860274e-5,
+    -8.010191959328949e-4,
+    5.18832728266716e-3,
+    -2.6853810995817184e-2,
+    0.1128358542919159,
+    -0.3761262595653534,
+    0.12837910652160645,
+)
+_ERF = unary(
+    "m_erf",
+    f"""
+  const $T t = x * x;
+{horner("q", "t", _ERF_Q)}
+  const $T small = m_fma(q, x, x);
+  const $I is_small = {ABSOLUTE.format("x")} < {number(1.0)};
+  x = x < {number(-4.0)} ? {number(-4.0)} : x;
+  x = x > {number(4.0)} ? {number(4.0)} : x;
+  const $T s = m_fma(x * x, {number(0.125)}, {number(-1.0)});
+{two_chains("p", "s", _ERF_P[:-4])}
+{then("p", "s", _ERF_P[-4:])}
+  x = x * p;
+  x = x < {number(-1.0)} ? {number(-1.0)} : x;
+  x = x > {number(1.0)} ? {number(1.0)} : x;
+  return is_small ? small : x;
+""",
+)
+# gelu(x) = x (1/2 + y p(y^2/8 - 1)), y = x / sqrt(2) up to 4; absolute error of the approximation
+# of the normal distribution 7.3e-8. At y = -4 the sum is 0 exactly.
+_GELU_P: Final = (
+    0.0011998534901067615,
+    -0.002966723870486021,
+    0.0018269545398652554,
+    -0.001620673923753202,
+    0.0073592448607087135,
+    -0.01327562890946865,
+    0.016607249155640602,
+    -0.02207791432738304,
+    0.02988170087337494,
+    -0.03752356395125389,
+    0.045117225497961044,
+    -0.05384155735373497,
+    0.06583677232265472,
+    -0.08828844130039215,
+    0.17676550149917603,
+)
+_GELU = unary(
+    "m_gelu",
+    f"""
+  $T y = x * ($T)(0.707106781186547524f);
+  y = y < {number(-4.0)} ? {number(-4.0)} : y;
+  y = y > {number(4.0)} ? {number(4.0)} : y;
+  const $T s = m_fma(y * y, {number(0.125)}, {number(-1.0)});
+{two_chains("p", "s", _GELU_P)}
+  return x * m_fma(y, p, {number(0.5)});
+""",
+)
+
+FUNCTIONS: Final = {
+    "m_scale": Function((), _SCALE, (Host(_SCALE_AVX512, "defined(__AVX512F__)", 16),)),
+    "m_exp": Function(("m_fma", "m_fused", "m_scale"), _EXP),
+    "m_log": Function(("m_fma",), _LOG),
+    "m_tanh": Function(("m_fma",), _TANH),
+    "m_erf": Function(("m_fma",), _ERF),
+    "m_gelu": Function(("m_fma",), _GELU),
+}

@@ -1,0 +1,159 @@
+"""Elementwise functions in OpenCL C, at vector speed, instead of the device's scalar library.
+
+Functions of the device's library are calls that PoCL does not inline (its library is built for
+another processor), and for several functions and widths they are scalar code; so these use
+operators only. Error bounds in units of the last place, seen over the whole range against float64
+and asserted in the tests (`BOUNDS`). Memory is read and written by macros: with clang for the
+host's processor (`DeviceSpec.host_clang`) they are vector types of any alignment, elsewhere the
+standard functions. Of what is no OpenCL C only the attribute `overloadable` is left, which clang
+knows, and every OpenCL compiler of today is made of clang.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.render.prelude import double as prelude_double
+from scheduler.render.prelude import exp as prelude_exp
+from scheduler.render.prelude import pow as prelude_pow
+from scheduler.render.prelude import round as prelude_round
+from scheduler.render.prelude import trig as prelude_trig
+from scheduler.render.prelude.text import ABSOLUTE, Function, Host, unary
+
+# gelu: relative to |x|, which is what the sum of a product feels.
+BOUNDS: Final = {
+    "exp": 1.0,
+    "log": 1.0,
+    "sin": 2.0,
+    "cos": 2.0,
+    "tanh": 3.0,
+    "erf": 3.0,
+    "pow": 2.0,
+    "sqrt": 0.5,
+    "floor": 0.0,
+    "ceil": 0.0,
+    "rint": 0.0,
+    "trunc": 0.0,
+}
+GELU_BOUND: Final = 3e-7
+
+_FMA: Final = """
+M_INLINE $T __attribute__((overloadable)) m_fma($T a, $T b, $T c) {
+  #pragma OPENCL FP_CONTRACT ON
+  return a * b + c;
+}
+"""
+# The same where the result depends on one rounding. Without the instruction a compiler may round
+# the product first, which loses all of a*b - round(a*b); in float64 the product is exact.
+_FUSED_SCALAR: Final = """
+M_INLINE float __attribute__((overloadable)) m_fused(float a, float b, float c) {
+  return (float)((double)a * (double)b + (double)c);
+}
+"""
+_FUSED_IN_DOUBLE: Final = """
+M_INLINE $T __attribute__((overloadable)) m_fused($T a, $T b, $T c) {
+  typedef double$S wide;
+  return M_CONVERT($T, M_CONVERT(wide, a) * M_CONVERT(wide, b) + M_CONVERT(wide, c));
+}
+"""
+_HAS_NO_FMA: Final = "defined(__x86_64__) && !defined(__FMA__)"
+_FABS: Final = unary("m_fabs", f"  return {ABSOLUTE.format('x')};")
+# In the order in which they are defined.
+_FUNCTIONS: Final = {
+    "m_fma": Function((), _FMA),
+    "m_fused": Function(
+        (),
+        _FMA.replace("m_fma", "m_fused"),
+        (Host(_FUSED_SCALAR, _HAS_NO_FMA, 1), Host(_FUSED_IN_DOUBLE, _HAS_NO_FMA)),
+    ),
+    "m_fabs": Function((), _FABS),
+    **prelude_double.FUNCTIONS,
+    **prelude_round.FUNCTIONS,
+    **prelude_exp.FUNCTIONS,
+    **prelude_trig.FUNCTIONS,
+    **prelude_pow.FUNCTIONS,
+}
+# Names under which kernels call functions that define several.
+_ALSO: Final = {"M_LOAD_HALF_": "m_round_half", "M_STORE_HALF_": "m_round_half"}
+_CONTRACT: Final = "#pragma OPENCL FP_CONTRACT OFF\n"
+# An artifact may be loaded by another driver than its row says: PoCL alone defines that name, and
+# the others take what is plain.
+_HOST: Final = """#ifdef POCL_DEVICE_ADDRESS_BITS
+#if defined(__x86_64__) || defined(__aarch64__)
+#if __has_builtin(__builtin_elementwise_roundeven) && __has_builtin(__builtin_elementwise_trunc)
+#define M_HOST
+#endif
+#endif
+#endif
+#ifdef M_HOST
+#define M_INLINE static inline __attribute__((always_inline))
+#define M_LOAD(T, N, p) (*(const __global T##N##_u*)(p))
+#define M_STORE(T, N, v, p) (*(__global T##N##_u*)(p) = (v))
+#define M_AHEAD(p) __builtin_prefetch(p, 0, 2)
+#ifdef __x86_64__
+#define M_OPAQUE(p) __asm__("" : "+r"(p))
+#else
+#define M_OPAQUE(p)
+#endif
+#define M_PICK(T, N, p) (*(const T##N##_u*)(p))
+#define M_PUT(T, N, v, p) (*(T##N##_u*)(p) = (v))
+#define M_CONVERT(T, x) __builtin_convertvector(x, T)
+{typedefs}
+#else
+{plain}#endif
+"""
+_PLAIN: Final = """#define M_INLINE static inline
+#define M_LOAD(T, N, p) vload##N(0, p)
+#define M_STORE(T, N, v, p) vstore##N(v, 0, p)
+#define M_AHEAD(p)
+#define M_OPAQUE(p)
+#define M_PICK(T, N, p) vload##N(0, p)
+#define M_PUT(T, N, v, p) vstore##N(v, 0, p)
+#define M_CONVERT(T, x) convert_##T(x)
+"""
+_TYPEDEF = "typedef {base} {base}{n}_u __attribute__((ext_vector_type({n}), aligned({align})));"
+_VECTOR_TYPES = {
+    "char": 1,
+    "uchar": 1,
+    "short": 2,
+    "ushort": 2,
+    "int": 4,
+    "uint": 4,
+    "float": 4,
+    "long": 8,
+    "ulong": 8,
+}
+
+
+def prelude(text: str, widths: list[int], *, host_clang: bool) -> str:
+    """Return the function definitions that kernel text needs.
+
+    Args:
+        text: kernels.
+        widths: vector widths in use; scalars always are.
+        host_clang: as in the row that the text is for; False is plain OpenCL C.
+    """
+    stack = [name for name in _FUNCTIONS if f"{name}(" in text]
+    stack += [name for mark, name in _ALSO.items() if mark in text]
+    needed: set[str] = set()
+    while stack:
+        name = stack.pop()
+        if name not in needed:
+            needed.add(name)
+            stack.extend(_FUNCTIONS[name].needs)
+    every = sorted({1, *widths})
+    parts = [_CONTRACT, _header(text, every[1:]) if host_clang else _PLAIN]
+    functions = [function for name, function in _FUNCTIONS.items() if name in needed]
+    parts += [f.at(width, host_clang=host_clang) for width in every for f in functions]
+    return "".join(parts)
+
+
+def _header(text: str, widths: list[int]) -> str:
+    """Return the macros of a program for PoCL, with the vector types it uses."""
+    types = _VECTOR_TYPES | ({"double": 8} if "double" in text else {})
+    typedefs = [
+        _TYPEDEF.format(base=base, n=n, align=align)
+        for n in widths
+        for base, align in types.items()
+    ]
+    return _HOST.format(typedefs="\n".join(typedefs), plain=_PLAIN)

@@ -1,0 +1,146 @@
+"""Rounding, square root and halves in OpenCL C: one instruction each on processors that have it.
+
+clang's built-ins for the host's processor are such instructions, and the standard functions of
+PoCL are not; elsewhere the standard functions are what a driver does best.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from scheduler.render.prelude.text import Function, Host, unary
+
+
+def _round(name: str, builtin: str, standard: str) -> Function:
+    host = unary(name, f"  return __builtin_elementwise_{builtin}(x);")
+    return Function((), unary(name, f"  return {standard}(x);"), (Host(host),))
+
+
+_SQRT_512: Final = """
+  typedef float lanes __attribute__((vector_size(64)));
+  return __builtin_astype(__builtin_ia32_sqrtps512(__builtin_astype(x, lanes), 4), $T);
+"""
+_SQRT_256: Final = """
+  typedef float lanes __attribute__((vector_size(32)));
+  return __builtin_astype(__builtin_ia32_sqrtps256(__builtin_astype(x, lanes)), $T);
+"""
+_SQRT_TWICE: Final = """
+  typedef float lanes __attribute__((vector_size(32)));
+  const float8 low = __builtin_astype(
+      __builtin_ia32_sqrtps256(__builtin_astype(x.lo, lanes)), float8);
+  const float8 high = __builtin_astype(
+      __builtin_ia32_sqrtps256(__builtin_astype(x.hi, lanes)), float8);
+  return ($T)(low, high);
+"""
+_SQRT_128: Final = """
+  typedef float lanes __attribute__((vector_size(16)));
+  return __builtin_astype(__builtin_ia32_sqrtps(__builtin_astype(x, lanes)), $T);
+"""
+# PoCL chooses its library by the processor's flags. Where it compiles for less than they say, or a
+# vector is wider than a register, the two pass vectors in different registers, so no function of
+# the library gets a vector.
+_SQRT_LANES: Final = """
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) lanes.each[i] = __builtin_sqrtf(lanes.each[i]);
+  return lanes.all;
+"""
+# clang knows the instruction for one float; for vectors it is named by width.
+_SQRT: Final = Function(
+    (),
+    unary("m_sqrt", "  return sqrt(x);"),
+    (
+        Host(unary("m_sqrt", "  return __builtin_sqrtf(x);"), width=1),
+        Host(unary("m_sqrt", _SQRT_512), "defined(__AVX512F__)", 16),
+        Host(unary("m_sqrt", _SQRT_TWICE), "defined(__AVX__)", 16),
+        Host(unary("m_sqrt", _SQRT_256), "defined(__AVX__)", 8),
+        Host(unary("m_sqrt", _SQRT_128), "defined(__SSE2__)", 4),
+        Host(unary("m_sqrt", _SQRT_LANES)),
+    ),
+)
+# A half is computed as a float; a cast to half rounds to the nearest half, ties to even. clang's
+# conversions of vectors are instructions with F16C, and on 64 bit ARM; one half is a lane of four.
+_HAS_HALF: Final = "(defined(__F16C__) || defined(__aarch64__))"
+_ONE_HALF: Final = """
+typedef __fp16 m_one_half __attribute__((ext_vector_type(4)));
+M_INLINE float m_of_half(ushort bits) {
+  return __builtin_convertvector(__builtin_astype((ushort4)(bits), m_one_half), float4).x;
+}
+M_INLINE ushort m_to_half(float x) {
+  return __builtin_astype(__builtin_convertvector((float4)(x), m_one_half), ushort4).x;
+}
+#define M_LOAD_HALF_1(p) m_of_half(*(const __global ushort*)(p))
+#define M_STORE_HALF_1(v, p) (*(__global ushort*)(p) = m_to_half(v))
+M_INLINE $T __attribute__((overloadable)) m_round_half($T x) { return m_of_half(m_to_half(x)); }
+"""
+_HALF_VECTORS: Final = """
+typedef __fp16 m_half$N __attribute__((ext_vector_type($N)));
+typedef __fp16 m_half$N_u __attribute__((ext_vector_type($N), aligned(2)));
+#define M_LOAD_HALF_$N(p) __builtin_convertvector(*(const __global m_half$N_u*)(p), $T)
+#define M_STORE_HALF_$N(v, p) (*(__global m_half$N_u*)(p) = __builtin_convertvector(v, m_half$N))
+"""
+_HALVES: Final = _HALF_VECTORS + unary(
+    "m_round_half",
+    "  return __builtin_convertvector(__builtin_convertvector(x, m_half$N), $T);",
+)
+# A conversion that is not next to a load or store is done lane by lane by LLVM 14, as it knows no
+# vectors of halves; the instructions take 8.
+_ROUND_8: Final = """  typedef float lanes __attribute__((vector_size(32)));
+  return __builtin_astype(__builtin_ia32_vcvtph2ps256(
+      __builtin_ia32_vcvtps2ph256(__builtin_astype(x, lanes), 0)), $T);
+"""
+_ROUND_16: Final = """  typedef float lanes __attribute__((vector_size(32)));
+  const float8 low = __builtin_astype(__builtin_ia32_vcvtph2ps256(
+      __builtin_ia32_vcvtps2ph256(__builtin_astype(x.lo, lanes), 0)), float8);
+  const float8 high = __builtin_astype(__builtin_ia32_vcvtph2ps256(
+      __builtin_ia32_vcvtps2ph256(__builtin_astype(x.hi, lanes), 0)), float8);
+  return ($T)(low, high);
+"""
+# The library's conversions of vectors are as little to be used as its roots.
+_HALF_LANES: Final = """
+M_INLINE $T m_load_half_$N(const __global half* p) {
+  union { $T all; float each[$N]; } lanes;
+  for (int i = 0; i < $N; i++) lanes.each[i] = vload_half(i, p);
+  return lanes.all;
+}
+M_INLINE void m_store_half_$N($T x, __global half* p) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) vstore_half_rte(lanes.each[i], i, p);
+}
+#define M_LOAD_HALF_$N(p) m_load_half_$N(p)
+#define M_STORE_HALF_$N(v, p) m_store_half_$N(v, p)
+M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
+  union { $T all; float each[$N]; } lanes;
+  lanes.all = x;
+  for (int i = 0; i < $N; i++) lanes.each[i] = m_round_half(lanes.each[i]);
+  return lanes.all;
+}
+"""
+_HALF: Final = """
+#define M_LOAD_HALF_$N(p) vload_half$S(0, p)
+#define M_STORE_HALF_$N(v, p) vstore_half$S_rte(v, 0, p)
+M_INLINE $T __attribute__((overloadable)) m_round_half($T x) {
+  ushort h[$N];
+  vstore_half$S_rte(x, 0, (half*)h);
+  return vload_half$S(0, (half*)h);
+}
+"""
+FUNCTIONS: Final = {
+    "m_floor": _round("m_floor", "floor", "floor"),
+    "m_ceil": _round("m_ceil", "ceil", "ceil"),
+    "m_rint": _round("m_rint", "roundeven", "rint"),
+    "m_trunc": _round("m_trunc", "trunc", "trunc"),
+    "m_sqrt": _SQRT,
+    "m_round_half": Function(
+        (),
+        _HALF,
+        (
+            Host(_ONE_HALF, _HAS_HALF, 1),
+            Host(_HALF_VECTORS + unary("m_round_half", _ROUND_8), "defined(__F16C__)", 8),
+            Host(_HALF_VECTORS + unary("m_round_half", _ROUND_16), "defined(__F16C__)", 16),
+            Host(_HALVES, _HAS_HALF),
+            Host(_HALF_LANES, "$N > 1"),
+        ),
+    ),
+}

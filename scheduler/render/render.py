@@ -1,0 +1,300 @@
+"""Render a scheduled kernel as OpenCL C.
+
+The register tile is unrolled symbolically: the body is evaluated once per tile coordinate with the
+ranges replaced by `outer*block + coordinate (+ lane)`. Values that do not depend on a coordinate
+are found again in the memo, so a weight vector is loaded once per tile and a sliding window loads
+each column once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import product
+from math import prod
+
+from scheduler.device import spec as device_spec
+from scheduler.errors import LoweringError
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.loops.pack import Axis, PackedWeight
+from scheduler.loops.place import PlacedBody, looped
+from scheduler.loops.schedule import Schedule
+from scheduler.loops.simt import guard_of
+from scheduler.render import opencl_c as clang
+from scheduler.render.emitter import Emitter
+from scheduler.render.images import ImagePlan
+from scheduler.render.local_tiles import emit_tile
+from scheduler.render.nested import Loops, union
+from scheduler.render.pointers import Argument
+from scheduler.render.rolled import is_worth_rolling, roll
+from scheduler.render.values import Instance, Values
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """One loop nest to render.
+
+    Attributes:
+        body: placed and merged.
+        schedule: its loops.
+        outputs: nodes whose storage its stores write, in their order.
+        images: what is an image; None where the device reads buffers only.
+        spare_buffers: arguments that may be added to those the body reads.
+    """
+
+    body: PlacedBody
+    schedule: Schedule
+    outputs: tuple[Node, ...]
+    images: ImagePlan | None = None
+    spare_buffers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Rendered:
+    """Text of a kernel from the parameter list on, and what to launch it with.
+
+    Attributes:
+        text: "(parameters) { body }" without a name.
+        arguments: what is bound after the outputs, in parameter order.
+        items: work-items to launch.
+        lanes: vector widths used.
+    """
+
+    text: str
+    arguments: tuple[Argument, ...]
+    items: int
+    lanes: tuple[int, ...]
+
+
+class _Renderer:
+    def __init__(self, nest: Nest, outputs: dict[Node, str], inputs: dict[Argument, str]) -> None:
+        self.body, self.schedule = nest.body, nest.schedule
+        self.pointers = [outputs[node] for node in nest.outputs]
+        self.lanes = self.schedule.lanes
+        self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
+        vector = self.schedule.vector
+        self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
+        self.e = Emitter()
+        self.loops = Loops(self.e, self.schedule)
+        # The leftover of a range that lanes do not divide is a loop of its own: not packed for.
+        reduces = self.loops.reduces.values()
+        whole = [a for a in reduces if a.atom.size == a.outer * a.block]
+        axes = [*self.outputs, *whole]
+        if device_spec.current().is_simt:  # neighbouring work-items read neighbouring weights
+            axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
+        self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
+        self.v.pointers.arguments, self.v.images = inputs, nest.images
+        self.v.pointers.spare_buffers, self.v.ahead = nest.spare_buffers, self.schedule.ahead
+        self.v.narrow = vector if self._useful < self.lanes else None
+        self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
+        self.loops.v = self.v
+
+    def _vectors(self) -> int:
+        """Return the vectors of the register tile."""
+        return prod(a.unroll for a in self.outputs if a.atom is self.schedule.vector)
+
+    def _run_here(self, node: Node, instance: Instance) -> None:
+        self.loops.run(node, [instance])
+
+    def render(self, first: str, level: int) -> str:
+        """Return the statements of the nest.
+
+        Args:
+            first: expression of the number of its work-item.
+            level: of indentation.
+        """
+        schedule = self.schedule
+        if schedule.local is not None:
+            numbers = list(range(len(self.body.stores)))
+            emit_tile(self.e, self.v, schedule.local, lambda i: self._store_all([i], numbers))
+            return self.e.text(level)
+        self.e.statement(f"const int item = {first};")
+        part = self._part() if schedule.parts > 1 else None
+        outer = self.outputs[: len(self.outputs) - schedule.inner]
+        inner = self.outputs[len(outer) :]
+        known = {a.atom for a in outer}
+        with ExitStack() as loops:
+            if schedule.chunk > 1:
+                end = f"item * {schedule.chunk} + {schedule.chunk}"
+                whole = schedule.steps % schedule.chunk == 0
+                last = end if whole else f"({end} < {schedule.steps} ? {end} : {schedule.steps})"
+                self.e.statement(f"const int end = {last};")
+                header = f"for (int step = item * {schedule.chunk}; step < end; step++)"
+                loops.enter_context(self.e.loop(header))
+            name = "step" if schedule.chunk > 1 or part is not None else "item"
+            instances = self._instances(outer, self._outer_steps(outer, name))
+            self._reduce_all(instances, known)
+            above = [self.body.loops_around(s) <= known for s in self.body.stores]
+            self._store_all(instances, [i for i, here in enumerate(above) if here])
+            if inner:
+                steps = {inner[0].atom: self._open_part(loops, inner[0].outer, part)}
+                steps |= {a.atom: self.loops.open(loops, a.outer) for a in inner[1:]}
+                below = self._instances(inner, steps)
+                instances = [o.extended(i) for o in instances for i in below]
+                self._reduce_all(instances, {a.atom for a in self.outputs})
+            self._store_all(instances, [i for i, here in enumerate(above) if not here])
+        return self.e.text(level)
+
+    def _part(self) -> Ix:
+        """Emit which part of which step the work-item does."""
+        parts = self.schedule.parts
+        self.e.statement(f"const int step = item / {parts};")
+        self.e.statement(f"const int part = item % {parts};")
+        atom = ixs.new_range(parts, "part")
+        self.e.name_atom(atom, "part", self.e.depth)
+        return ixs.of(atom)
+
+    def _open_part(self, loops: ExitStack, count: int, part: Ix | None) -> Ix:
+        """Open the outermost loop inside a step, of a part only where there are parts."""
+        if part is None:
+            return self.loops.open(loops, count)
+        share = count // self.schedule.parts
+        return ixs.add(ixs.mul(part, share), self.loops.open(loops, share))
+
+    def _store_all(self, instances: list[Instance], numbers: list[int]) -> None:
+        values = [self.body.values[n] for n in numbers]
+        axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # of the loops open
+        with ExitStack() as loops:
+            if is_worth_rolling(values, axes, instances):
+                instances = [roll(self.loops, loops, values, axes, instances)]
+            for instance in instances:
+                for value in values:  # one may overwrite what another one still has to read
+                    self.v.evaluate(value, instance)
+                for number in numbers:
+                    self._store(number, instance)
+
+    def _reduce_all(self, instances: list[Instance], known: set[Atom]) -> None:
+        """Emit the reductions that depend on known ranges only and are not emitted yet."""
+        for node in looped(self.body):
+            if known.issuperset(self.v.depends(node)):
+                self.loops.run(node, instances)
+
+    def _outer_steps(self, axes: list[Axis], name: str) -> dict[Atom, Ix]:
+        """Decompose the linear step number into the outer step of each range, innermost fastest.
+
+        Blocks of the blocked range count slowest of all.
+        """
+        whole = ixs.new_range(max(1, self.schedule.steps), name)
+        self.e.name_atom(whole, name, self.e.depth)
+        rest = ixs.of(whole)
+        blocked, per_block = self.schedule.blocked or (None, 0)
+        steps: dict[Atom, Ix] = {}
+        for axis in reversed(axes):
+            count = per_block if axis.atom is blocked else axis.outer
+            steps[axis.atom] = self._variable(ixs.mod(rest, count))
+            rest = ixs.floordiv(rest, count)
+        if blocked is not None:
+            base = ixs.mul(self._variable(rest), per_block)
+            steps[blocked] = self._variable(ixs.add(base, steps[blocked]))
+        return steps
+
+    def _variable(self, ix: Ix) -> Ix:
+        """Give an index a variable of its own, so that later arithmetic stays affine in it."""
+        if ix.is_const or (len(ix.terms) == 1 and ix.terms[0][0].kind == "range"):
+            return ix
+        atom, name = ixs.new_range(ix.hi + 1, "o"), self.e.fresh("o")
+        self.e.statement(f"const int {name} = {self.e.index(ix)};")
+        self.e.name_atom(atom, name, self.e.depth)
+        return ixs.of(atom)
+
+    def _instances(self, axes: list[Axis], steps: dict[Atom, Ix]) -> list[Instance]:
+        """Return the coordinates of the register tile over some ranges."""
+        cuts = [self.loops.cut(axis, steps[axis.atom]) for axis in axes]
+        return [union(combination) for combination in product(*cuts)]
+
+    def _store(self, number: int, instance: Instance) -> None:
+        value, pointer = self.body.values[number], self.pointers[number]
+        kind = value.dtype
+        if value.op is Op.CAST and (kind, value.src[0].dtype) == (dt.float16, dt.float32):
+            value = value.src[0]  # the store rounds
+        self.v.evaluate(value, instance)
+        offset = ixs.substitute(self.body.stores[number].offset, instance.mapping)
+        lanes = self.lanes if self.v.moves(offset) else 1
+        guard, row = self._row(number, instance)
+        code = self.v.in_lanes(value, instance, lanes)
+        if self.v.images is not None:
+            written = self.v.images.write(self.v, self.body.stores[number], instance, pointer, code)
+            if written is not None:
+                self.e.statement(written)
+                return
+        narrow = lanes > 1 and self._useful < lanes
+        if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
+            base, start = self.v.pointers.address(
+                pointer, self.v.at_lane(offset, 0), kind, written=True
+            )
+            self.e.statement(guard + clang.store(base, start + row, code, kind, lanes))
+            return
+        name = self.e.fresh("s")
+        self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
+        for k in range(min(lanes, self._useful)):
+            base, at = self.v.pointers.address(
+                pointer, self.v.at_lane(offset, k), kind, written=True
+            )
+            self.e.statement(guard + clang.store(base, at + row, f"{name}.s{k:x}", kind, 1))
+
+    def _row(self, number: int, instance: Instance) -> tuple[str, str]:
+        """Return the condition of a store to a row known at run time, and what it adds."""
+        row = self.body.stores[number].row
+        if row is None:
+            return "", ""
+        which, rows, stride = row
+        node = self.body.values[which]
+        self.v.evaluate(node, instance)
+        code = self.v.value(node, instance).code
+        return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
+
+
+def render(nests: Sequence[Nest]) -> Rendered:
+    """Return the OpenCL text of one kernel.
+
+    Args:
+        nests: its loop nests; of several, each work-item runs one.
+
+    Raises:
+        LoweringError: there are more work-items, or larger indices, than an int holds.
+    """
+    nodes = dict.fromkeys(node for nest in nests for node in nest.outputs)
+    names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
+    outputs = dict(zip(nodes, names, strict=True))
+    inputs: dict[Argument, str] = {}
+    if len(nests) == 1:
+        lines = _Renderer(nests[0], outputs, inputs).render("get_global_id(0)", 1)
+    else:
+        lines = "\n".join(_side_by_side(nests, outputs, inputs))
+    images = nests[0].images
+    parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
+    parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
+    items = sum(nest.schedule.items for nest in nests)
+    if items > ixs.LARGEST:
+        raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
+    text = f"({', '.join(parameters)})\n{{\n{guard_of(items)}{lines}\n}}\n"
+    lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
+    return Rendered(text, tuple(inputs), items, lanes)
+
+
+def _parameter(images: ImagePlan | None, argument: Argument, name: str, *, written: bool) -> str:
+    image = None if images is None else images.parameter(argument, name, written=written)
+    if image is not None:
+        return image
+    kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
+    return f"{'' if written else 'const '}__global {kind.cl}* {name}"
+
+
+def _side_by_side(
+    nests: Sequence[Nest], outputs: dict[Node, str], inputs: dict[Argument, str]
+) -> Iterator[str]:
+    """Yield the lines of a kernel in which each work-item runs one of several loop nests."""
+    yield "  const int launched = get_global_id(0);"
+    begin, opening = 0, "  if"
+    for nest in nests:
+        end = begin + nest.schedule.items
+        yield f"{opening} (launched < {end}) {{" if nest is not nests[-1] else "  } else {"
+        first = f"launched - {begin}" if begin else "launched"
+        yield _Renderer(nest, outputs, inputs).render(first, 2)
+        begin, opening = end, "  } else if"
+    yield "  }"

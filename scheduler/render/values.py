@@ -1,0 +1,365 @@
+"""Emit the scalar nodes of a body at one coordinate of the register tile.
+
+A load becomes the cheapest of: one scalar for all lanes (the offset does not move with the lane),
+one vector (it moves by 1), or one element per lane (gathers, strides, predicates that differ by
+lane).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from scheduler.errors import LoweringError
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import LOOPS, Op
+from scheduler.kernelize.scalar import atoms_of, scalar_nodes
+from scheduler.loops.pack import Axis, PackedWeight, pack
+from scheduler.loops.place import Place, dependencies
+from scheduler.render import opencl_c as clang
+from scheduler.render.emitter import Emitter, Val
+from scheduler.render.images import ImagePlan
+from scheduler.render.pointers import Pointers
+
+# Weights of at least so many bytes are asked for one tile ahead: the innermost cache holds less.
+AHEAD_BYTES = 65536
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One coordinate of the register tile.
+
+    Attributes:
+        mapping: value of each range, and of each run-time index met so far.
+        coordinates: (outer step, unroll coordinate) of each range, for packed weights.
+    """
+
+    mapping: dict[Atom, Ix]
+    coordinates: dict[Atom, tuple[Ix, Ix]]
+
+    def extended(self, other: Instance) -> Instance:
+        """Return this instance with the ranges of another."""
+        return Instance(self.mapping | other.mapping, self.coordinates | other.coordinates)
+
+
+class Values:
+    """Computes scalar nodes through an Emitter; adds what it reads to the kernel's arguments.
+
+    `axes` are the ranges by which weights may be packed; `reduce` emits a reduction that is needed
+    inside the loop that is open, and remembers its value.
+    """
+
+    def __init__(
+        self,
+        emitter: Emitter,
+        value: Node,
+        axes: list[Axis],
+        lanes: int,
+        reduce: Callable[[Node, Instance], None],
+    ) -> None:
+        self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
+        self.lane = ixs.new_range(max(2, lanes), "lane")
+        emitter.name_atom(self.lane, "lane", 0)
+        self.pointers = Pointers(emitter, lanes)
+        self._packed: dict[Node, PackedWeight | None] = {}
+        self.assumed: set[tuple[Ix, int, int]] = set()  # what the bounds of open loops ensure
+        self._by_lane = {self.lane}  # atoms that differ by lane
+        self.images: ImagePlan | None = None  # where the device reads images
+        self.ahead: Atom | None = None  # the range whose next step's weights are asked for early
+        self.narrow: Atom | None = None  # the range of the lanes, where there are more of them
+        self._runtime: dict[str, Atom] = {}
+        self._orders: dict[Node, list[Node]] = {}
+        self._depends = dependencies(value)
+        self._index_of = _index_atoms(value)
+
+    def depends(self, node: Node) -> tuple[Atom, ...]:
+        """Return the ranges a node's value depends on."""
+        return self._depends[node]
+
+    def key(self, node: Node, instance: Instance) -> tuple[object, ...]:
+        """Return what a node's value is remembered under at an instance."""
+        return (node, *(instance.mapping.get(a) for a in self._depends[node]))
+
+    def evaluate(self, root: Node, instance: Instance) -> None:
+        """Emit what `root` needs at an instance and is not known yet."""
+        if root not in self._orders:
+            self._orders[root] = scalar_nodes(root, into_reductions=False)
+        for node in self._orders[root]:
+            if node.op is Op.CONST:
+                continue
+            key = self.key(node, instance)
+            value = self.e.lookup(key)
+            if value is None and node.op in LOOPS:
+                self._reduce(node, instance)
+                value = self.e.lookup(key)
+            if value is None:
+                value = self._emit(node, instance)
+                self.e.remember(key, value)
+            for atom in self._index_of.get(node, ()):
+                instance.mapping[atom] = self._runtime_index(atom, value)
+
+    def value(self, node: Node, instance: Instance) -> Val:
+        """Return the value of an evaluated node.
+
+        Raises:
+            LoweringError: it was not evaluated (an internal error).
+        """
+        if node.op is Op.CONST:
+            return Val(clang.literal(node.arg, node.dtype), vector=False, depth=0)
+        found = self.e.lookup(self.key(node, instance))
+        if found is None:
+            raise LoweringError(f"{node!r}: used before it is computed")
+        return found
+
+    def in_lanes(self, node: Node, instance: Instance, lanes: int) -> str:
+        """Return an evaluated node as an expression of the given width."""
+        value = self.value(node, instance)
+        if lanes == 1 or value.vector:
+            return value.code
+        return clang.widen(value.code, node.dtype, lanes)
+
+    def moves(self, ix: Ix) -> bool:
+        """Whether an index differs by lane."""
+        return any(a in self._by_lane for a in ixs.leaves(ix))
+
+    def at_lane(self, ix: Ix, lane: int) -> Ix:
+        """Return an index at one lane."""
+        mapping: dict[Atom, Ix] = {self.lane: ixs.constant(lane)}
+        for atom in ixs.leaves(ix):
+            if atom in self._by_lane and atom is not self.lane:
+                mapping[atom] = self._lane_of(atom, lane)
+        return ixs.substitute(ix, mapping)
+
+    def _lane_of(self, atom: Atom, lane: int) -> Ix:
+        """Return the scalar atom of one lane of a run-time index."""
+        name = f"{self.e.name_of(atom)}.s{lane:x}"
+        if name not in self._runtime:
+            single = ixs.new_range(atom.hi + 1, "g")
+            self.e.name_atom(single, name, self.e.depth_of(ixs.of(atom)))
+            self._runtime[name] = single
+        return ixs.of(self._runtime[name])
+
+    def _runtime_index(self, atom: Atom, value: Val) -> Ix:
+        """Return the index of a value computed at run time."""
+        if value.code not in self._runtime:
+            fresh = ixs.new_range(max(2, atom.hi + 1), "g")
+            self.e.name_atom(fresh, value.code, value.depth)
+            self._runtime[value.code] = fresh
+            if value.vector:
+                self._by_lane.add(fresh)
+        return ixs.of(self._runtime[value.code])
+
+    def _emit(self, node: Node, instance: Instance) -> Val:
+        if node.op is Op.LOAD:
+            return self._load(node, instance)
+        if node.op is Op.INDEX:
+            return self._index(ixs.substitute(node.arg, instance.mapping))
+        if node.op is Op.SELECT:
+            return self._select(node, instance)
+        if node.op is Op.PICK:
+            return self._pick(node, instance)
+        sources = [self.value(s, instance) for s in node.src]
+        lanes = self.lanes if any(s.vector for s in sources) else 1
+        code = clang.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
+        depth = max(s.depth for s in sources)
+        name = self.e.fresh("v")
+        self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
+        return Val(name, lanes > 1, depth)
+
+    def _index(self, ix: Ix) -> Val:
+        depth = self.e.depth_of(ix)
+        if not self.moves(ix):
+            return self.e.define(("index", ix), "int", self.e.index(ix), vector=False, depth=depth)
+        step = ixs.coefficient(ix, self.lane)
+        n = self.lanes
+        if step is not None and not any(
+            self.moves(ixs.of(a)) for a, _ in ix.terms if a is not self.lane
+        ):
+            start = self.e.index(ixs.substitute(ix, {self.lane: ixs.ZERO}))
+            ramp = ", ".join(str(k * step) for k in range(n))
+            code = f"(int{n})({start}) + (int{n})({ramp})"
+        else:
+            code = f"(int{n})({', '.join(self.e.index(self.at_lane(ix, k)) for k in range(n))})"
+        return self.e.define(("index", ix), f"int{n}", code, vector=True, depth=depth)
+
+    def condition(self, predicate: Predicate) -> Val:
+        """Return a predicate as an int: 0/1, or 0/-1 per lane."""
+        known = self.e.lookup(("if", predicate))
+        if known is not None:
+            return known
+        if not any(self.moves(ix) for ix, _, _ in predicate):
+            code, depth = self.e.predicate(predicate)
+            return self.e.define(("if", predicate), "int", code, vector=False, depth=depth)
+        tests, depth = [], 0
+        for ix, low, high in predicate:
+            value = self._index(ix)
+            depth = max(depth, value.depth)
+            code = value.code if value.vector else f"(int{self.lanes})({value.code})"
+            tests.append(f"({code} >= {low}) & ({code} <= {high})")
+        n = self.lanes
+        return self.e.define(
+            ("if", predicate), f"int{n}", " & ".join(tests), vector=True, depth=depth
+        )
+
+    def _select(self, node: Node, instance: Instance) -> Val:
+        predicate = ixs.substitute_predicate(node.arg, instance.mapping)
+        if predicate in ((), ixs.NEVER):
+            return self.value(node.src[0 if predicate == () else 1], instance)
+        test = self.condition(predicate)
+        sources = [self.value(s, instance) for s in node.src]
+        lanes = self.lanes if test.vector or any(s.vector for s in sources) else 1
+        yes, no = (self.in_lanes(s, instance, lanes) for s in node.src)
+        if lanes == 1 or not test.vector:
+            code = f"({test.code} ? {yes} : {no})"
+        else:
+            code = clang.choose(test.code, yes, no, node.dtype, lanes)
+        depth = max(test.depth, *(s.depth for s in sources))
+        name = self.e.fresh("v")
+        self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
+        return Val(name, lanes > 1, depth)
+
+    def _pick(self, node: Node, instance: Instance) -> Val:
+        """Read a private array: one element for all lanes, a vector, or one element per lane."""
+        array = self.value(node.src[0], instance)
+        offset = ixs.substitute(node.arg, instance.mapping)
+        depth = max(array.depth, self.e.depth_of(offset))
+        step = self._lane_step(offset)
+        lanes = 1 if step == 0 else self.lanes
+        if step in (0, 1):
+            at = self.e.index(ixs.substitute(offset, {self.lane: ixs.ZERO}))
+            code = clang.load_private(array.code, at, node.dtype, lanes)
+        else:
+            sign = "-" if node.dtype is dt.bool_ else ""  # true is 1 in the array, -1 in lanes
+            places = [self.e.index(self.at_lane(offset, k)) for k in range(lanes)]
+            parts = [f"{sign}{array.code}[{at}]" for at in places]
+            code = f"({clang.ctype(node.dtype, lanes)})({', '.join(parts)})"
+        kind = clang.ctype(node.dtype, lanes)
+        return self.e.define(
+            ("pick", array.code, offset), kind, code, vector=lanes > 1, depth=depth
+        )
+
+    # loads
+
+    def _load(self, node: Node, instance: Instance) -> Val:
+        place: Place = node.arg
+        packed = self._pack(node) if is_weight(node.src[0]) else None
+        if packed is not None:
+            return self._load_packed(packed, instance)
+        if self.images is not None:
+            texel = self.images.read(self, node, instance)
+            if texel is not None:
+                return texel
+        offset = ixs.substitute(place.offset, instance.mapping)
+        valid = self._unproven(ixs.substitute_predicate(place.valid, instance.mapping))
+        key = ("load", node.src[0], offset, valid, place.fill)
+        known = self.e.lookup(key)
+        if known is not None:
+            return known
+        pointer = self.pointers.argument(node.src[0])
+        fill = clang.literal(place.fill, node.dtype)
+        if valid == ixs.NEVER:
+            return Val(fill, vector=False, depth=0)
+        depth = max([self.e.depth_of(offset), *(self.e.depth_of(ix) for ix, _, _ in valid)])
+        masks_move = any(self.moves(ix) for ix, _, _ in valid)
+        step = self._lane_step(offset)
+        last = self._last_lane(place)
+        if step is None or step > 1 or step < 0 or masks_move or last < self.lanes - 1:
+            code, vector = self._load_lanes(node, offset, valid, last), True
+        else:
+            vector = step == 1
+            lanes = self.lanes if vector else 1
+            start = ixs.substitute(offset, {self.lane: ixs.ZERO})
+            test = self.condition(valid) if valid else None
+            found = None if test is None else self.pointers.masked(node, start, test, valid)
+            base, at = found or (pointer, start)
+            code = clang.load(*self.pointers.address(base, at, node.dtype), node.dtype, lanes)
+            if test is not None and found is None:
+                other = clang.widen(fill, node.dtype, lanes) if vector else fill
+                code = f"{test.code} ? {code} : {other}"
+        lanes = self.lanes if vector else 1
+        return self.e.define(key, clang.ctype(node.dtype, lanes), code, vector=vector, depth=depth)
+
+    def _unproven(self, valid: Predicate) -> Predicate:
+        """Return the tests of a predicate that open loops do not already ensure."""
+        return tuple(test for test in valid if test not in self.assumed)
+
+    def _last_lane(self, place: Place) -> int:
+        """Return the last lane that reads: a weight that is not packed ends with its range."""
+        if self.narrow is None or self.narrow not in set(ixs.leaves(place.offset)):
+            return self.lanes - 1
+        return self.narrow.hi
+
+    def _lane_step(self, offset: Ix) -> int | None:
+        """Return by how much an offset moves per lane; None if that differs between lanes."""
+        if not self.moves(offset):
+            return 0
+        if any(a in self._by_lane and a is not self.lane for a in ixs.leaves(offset)):
+            return None
+        return ixs.coefficient(offset, self.lane)
+
+    def _load_lanes(self, load: Node, offset: Ix, valid: Predicate, last: int) -> str:
+        """Return a load of one element per lane; lanes beyond the last repeat it."""
+        pointer, kind = self.pointers.argument(load.src[0]), load.dtype
+        fill = clang.literal(load.arg.fill, kind)
+        parts = []
+        for k in (min(lane, last) for lane in range(self.lanes)):
+            code = clang.load(
+                *self.pointers.address(pointer, self.at_lane(offset, k), kind), kind, 1
+            )
+            predicate: Predicate = ()
+            for ix, low, high in valid:
+                predicate = ixs.conjoin(predicate, self.at_lane(ix, k), low, high)
+            if predicate == ixs.NEVER:
+                code = fill
+            elif predicate:
+                code = f"(({self.e.predicate(predicate)[0]}) ? {code} : {fill})"
+            parts.append(f"-({code})" if kind is dt.bool_ else code)
+        return f"({clang.ctype(kind, self.lanes)})({', '.join(parts)})"
+
+    def _pack(self, node: Node) -> PackedWeight | None:
+        if node not in self._packed:
+            packed = pack(node, self.axes)
+            same = [p for p in self._packed.values() if p is not None and packed is not None]
+            for other in same:
+                if packed is not None and other.same_as(packed):
+                    packed = other
+            self._packed[node] = packed
+        return self._packed[node]
+
+    def _load_packed(self, packed: PackedWeight, instance: Instance) -> Val:
+        offset, vector = ixs.ZERO, False
+        for atom, (outer, unroll, lane) in packed.strides.items():
+            step, coordinate = instance.coordinates[atom]
+            offset = ixs.add(offset, ixs.mul(step, outer))
+            offset = ixs.add(offset, ixs.mul(coordinate, unroll))
+            vector = vector or (lane == 1 and self.moves(instance.mapping[atom]))
+        if self.images is not None and vector:
+            texel = self.images.read_packed(self, packed, offset)
+            if texel is not None:
+                return texel
+        kind = packed.source.dtype
+        lanes = self.lanes if vector else 1
+        key = ("packed", id(packed), offset)
+        known = self.e.lookup(key)
+        if known is not None:
+            return known
+        base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
+        depth = self.e.depth_of(offset)
+        ahead = packed.strides[self.ahead][0] if self.ahead in packed.strides else 0
+        if vector and ahead and packed.data.nbytes >= AHEAD_BYTES:
+            self.e.statement(f"M_AHEAD({base} + ({int(at) + ahead}));", depth)
+        code = clang.load(base, at, kind, lanes)
+        return self.e.define(key, clang.ctype(kind, lanes), code, vector=vector, depth=depth)
+
+
+def _index_atoms(value: Node) -> dict[Node, list[Atom]]:
+    """Return per scalar node the run-time index atoms that stand for it."""
+    found: dict[Node, dict[Atom, None]] = {}
+    for node in scalar_nodes(value):
+        for atom in atoms_of(node):
+            if atom.node is not None:
+                found.setdefault(atom.node, {})[atom] = None
+    return {n: list(atoms) for n, atoms in found.items()}

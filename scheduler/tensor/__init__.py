@@ -1,0 +1,1 @@
+"""Tensor, the lazy front end, and how tensors are realized."""

@@ -1,0 +1,366 @@
+"""TensorCore: the handle on a Node, how it is made, typed and evaluated; part of `tensor`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+from numbers import Real
+from operator import index
+from typing import Any, Self
+from weakref import ref
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.errors import ModelError, TensorIndexError, TensorTypeError
+from scheduler.ir import dtype as dt
+from scheduler.ir import interp
+from scheduler.ir.dtype import DType
+from scheduler.ir.node import Buffer, Node, const, make, toposort
+from scheduler.ir.ops import Op, Shape
+from scheduler.tensor import handles
+
+Scalar = float | int | bool
+# Name of the device that programs run on by default.
+AUTO = "auto"
+NO_GRADIENTS = "gradients are not supported: this compiler runs models, it does not train them"
+
+
+Data = NDArray[Any] | Scalar | Sequence[Any]
+
+
+class TensorCore:
+    """A lazy array of static shape.
+
+    Args:
+        data: values; an array or a list becomes a realized buffer, a scalar a constant.
+        dtype: target type; by default an array's own, int32 for int, float32 for float.
+        device: where the values live; by default where the program runs.
+        requires_grad: accepted unless it is true: nothing here is trained.
+
+    Raises:
+        ModelError: the type is not supported, or gradients are asked for.
+    """
+
+    __slots__ = ("__weakref__", "_owner", "node")
+    __array_priority__ = 1000  # numpy arrays on the left defer to us
+    __array_ufunc__ = None
+    __hash__ = object.__hash__
+
+    node: Node
+    _owner: ref[TensorCore] | None
+
+    def __init__(
+        self,
+        data: Data,
+        dtype: DType | Any = None,
+        *,
+        device: str | None = None,
+        requires_grad: bool | None = None,
+    ) -> None:
+        if requires_grad:
+            raise ModelError(NO_GRADIENTS)
+        self._owner = None
+        values = _as_array(data, dtype)
+        if isinstance(values, Node):
+            self.node = values
+        else:
+            buffer = Buffer("input", "", values.shape, dt.from_numpy(values.dtype), values)
+            buffer.device = _device_name(device)
+            self.node = make(Op.BUFFER, buffer.dtype, (), buffer)
+            handles.hold(buffer, self)
+        handles.register(self)
+
+    @classmethod
+    def of(cls, node: Node) -> Self:
+        """Return the handle of a node."""
+        tensor = cls.__new__(cls)
+        tensor.node, tensor._owner = node, None
+        handles.register(tensor)
+        return tensor
+
+    @classmethod
+    def weight(cls, data: Data, dtype: DType | Any = None) -> Self:
+        """Return values that are constant for the compiler: it may fold and pack them.
+
+        An array is not copied: it must not change afterwards. A scalar is a constant.
+        """
+        values = _as_array(data, dtype, copy=False)
+        if isinstance(values, Node):
+            return cls.of(values)
+        own = dt.from_numpy(values.dtype)
+        return cls.of(make(Op.BUFFER, own, (), Buffer("weight", "", values.shape, own, values)))
+
+    @classmethod
+    def input(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:
+        """Return a value given at every run under this name."""
+        return cls.of(make(Op.BUFFER, dtype, (), Buffer("input", name, tuple(shape), dtype)))
+
+    @classmethod
+    def state(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:
+        """Return a buffer that lives on the device between runs and starts as zeros."""
+        return cls.of(make(Op.BUFFER, dtype, (), Buffer("state", name, tuple(shape), dtype)))
+
+    @classmethod
+    def variable(cls, name: str, low: int, high: int, value: int) -> Self:
+        """Return a bound scalar (int32): an argument of kernels, never a size.
+
+        Raises:
+            ModelError: the value is outside [low, high].
+        """
+        if not low <= value <= high:
+            raise ModelError(f'variable "{name}": {value} is outside [{low}, {high}]; bind another')
+        data = np.asarray(value, np.int32)
+        return cls.of(make(Op.BUFFER, dt.int32, (), Buffer("input", name, (), dt.int32, data)))
+
+    @property
+    def shape(self) -> Shape:
+        """Sizes of the axes."""
+        return self.node.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.node.dtype
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.node.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.node.shape)
+
+    def __repr__(self) -> str:
+        return f"Tensor({self.node!r})"
+
+    @property
+    def device(self) -> str:
+        """Where the values live: the name given, or "auto" for the device programs run on."""
+        found = [n.arg.device for n in toposort([self.node]) if n.op is Op.BUFFER]
+        return next((name for name in found if name), AUTO)
+
+    def to(self, device: str) -> Self:
+        """Return this tensor on a device; on its own device that is this tensor.
+
+        Raises:
+            ModelError: the tensor is not a realized buffer, whose values can be moved.
+        """
+        if _device_name(device) == _device_name(self.device):
+            return self
+        if self.node.op is not Op.BUFFER or not self.node.arg.is_realized:
+            raise ModelError(f'to("{device}"): {self!r} is not realized; call realize() first')
+        old = self.node.arg
+        moved = Buffer("input", old.name, old.shape, old.dtype, old.data)
+        moved.device = _device_name(device)
+        return self.of(make(Op.BUFFER, old.dtype, (), moved))
+
+    def detach(self) -> Self:
+        """Return this tensor: there are no gradients to cut."""
+        return self
+
+    def contiguous_backward(self) -> Self:
+        """Return this tensor: it marks a boundary of a backward pass, and there is none."""
+        return self
+
+    @property
+    def requires_grad(self) -> bool:
+        """Always false: nothing here is trained."""
+        return False
+
+    @requires_grad.setter
+    def requires_grad(self, value: bool) -> None:
+        if value:
+            raise ModelError(NO_GRADIENTS)
+
+    def backward(self) -> None:
+        """Refuse: nothing here is trained.
+
+        Raises:
+            ModelError: always.
+        """
+        raise ModelError(NO_GRADIENTS)
+
+    def cast(self, dtype: DType | Any) -> Self:
+        """Convert values to a type; floats to integers truncate towards zero."""
+        dtype = as_dtype(dtype)
+        if dtype is self.dtype:
+            return self
+        if self.node.op is Op.CONST and (dtype.is_float or not self.dtype.is_float):
+            return self.of(const(self.node.arg, dtype))
+        return self.of(make(Op.CAST, dtype, (self.node,)))
+
+    def bitcast(self, dtype: DType | Any) -> Self:
+        """Reinterpret the bits as a type of the same width.
+
+        Raises:
+            ModelError: the widths differ.
+        """
+        dtype = as_dtype(dtype)
+        if dtype is self.dtype:
+            return self
+        if dtype.itemsize != self.dtype.itemsize:
+            raise ModelError(f"bitcast: {self.dtype} and {dtype} differ in width")
+        return self.of(make(Op.BITCAST, dtype, (self.node,)))
+
+    def contiguous(self) -> Self:
+        """Ask for a kernel boundary here; what is a whole buffer already stays as it is."""
+        if self.node.op is Op.CONTIGUOUS or _is_whole_buffer(self.node):
+            return self
+        return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
+
+    def clone(self) -> Self:
+        """Return a copy in storage of its own."""
+        return self.of(make(Op.CONTIGUOUS, self.dtype, (self.node,)))
+
+    def view_as(self, node: Node) -> Self:
+        """Return the handle of a view; writing to it writes to the tensor it was taken from."""
+        view = self.of(node)
+        view._owner = self._owner or ref(self)
+        return view
+
+    @property
+    def owner(self) -> TensorCore | None:
+        """The tensor this is a view of, if that still lives."""
+        return self._owner() if self._owner else None
+
+    def interp(self, inputs: Mapping[str, NDArray[Any]] | None = None) -> NDArray[Any]:
+        """Evaluate with the numpy interpreter; `inputs` by name of input and state buffers."""
+        return evaluate([self], inputs)[0]
+
+    def unary(self, op: Op) -> Self:
+        """Return an elementwise function of this tensor."""
+        return self.of(make(op, self.dtype, (self.node,)))
+
+    def operand(self, value: Self | Data) -> Self:
+        """Turn the other operand into a tensor.
+
+        A Python scalar takes this tensor's type, unless that would lose its fraction or its range.
+
+        Raises:
+            TensorTypeError: it is neither a tensor nor numbers.
+        """
+        if isinstance(value, TensorCore):
+            return value
+        if isinstance(value, np.generic) or not isinstance(value, int | float):
+            return self.weight(value)
+        if isinstance(value, float) and not self.dtype.is_float:
+            return type(self)(value, dt.float32)
+        if isinstance(value, int) and not self.dtype.is_float and not dt.holds(self.dtype, value):
+            return type(self)(value, dt.int32 if dt.holds(dt.int32, value) else dt.int64)
+        if self.dtype is dt.bool_ and not isinstance(value, bool):
+            return type(self)(value, dt.int32)
+        return type(self)(value, self.dtype)
+
+
+def axis_of(axis: Any, ndim: int) -> int:
+    """Return an axis counted from the front; negative ones count from the end.
+
+    Raises:
+        TensorIndexError: there is no such axis.
+        TensorTypeError: it is not an integer.
+    """
+    try:
+        position = index(axis)
+    except TypeError:
+        raise TensorTypeError(f"axis: expected an integer, found {axis!r}") from None
+    if not -ndim <= position < ndim:
+        raise TensorIndexError(f"axis {position} is outside of {ndim} axes")
+    return position % ndim
+
+
+def as_dtype(dtype: DType | Any) -> DType:
+    """Return a type given as one of ours, or as anything numpy takes."""
+    return dtype if isinstance(dtype, DType) else dt.from_numpy(dtype)
+
+
+def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:
+    """Return values as an array that nobody changes, or as a constant if they are a scalar.
+
+    An array of 0 axes is a constant as well.
+    """
+    target = None if dtype is None else as_dtype(dtype)
+    if isinstance(data, TensorCore) and copy:
+        return data.clone().cast(target or data.dtype).node
+    is_array = hasattr(data, "__array__")
+    if isinstance(data, str | bytes) or not (is_array or isinstance(data, Real | Sequence)):
+        raise TensorTypeError(
+            f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
+        )
+    if isinstance(data, Sequence):
+        values = np.asarray(data)
+        if values.dtype.kind == "f":
+            values = values.astype(np.float32)
+        elif values.dtype.kind == "i" and np.array_equal(values.astype(np.int32), values):
+            values = values.astype(np.int32)
+    elif is_array:
+        values = np.asarray(data)
+    else:
+        kind = target or _scalar_dtype(data)
+        _check_range(np.asarray(data), kind)
+        return const(data, kind)
+    if isinstance(data, Sequence) and target is not None:
+        _check_range(values, target)
+    own = dt.from_numpy(values.dtype)
+    if values.ndim == 0:
+        return const(values.item(), target or own)
+    values = np.array(values, (target or own).np, order="C", copy=copy or None)
+    if copy:
+        values.flags.writeable = False
+    return values
+
+
+def _device_name(device: str | None) -> str:
+    return "" if device in (None, AUTO) else str(device)
+
+
+def _is_whole_buffer(node: Node) -> bool:
+    """Whether a value is stored as it is; a weight is not: it may be folded away."""
+    while node.op is Op.RESHAPE:
+        node = node.src[0]
+    return node.op is Op.ASSIGN or (node.op is Op.BUFFER and node.arg.kind != "weight")
+
+
+def _scalar_dtype(value: Scalar) -> DType:
+    """Return the type of a Python number: of an integer the first of three that holds it."""
+    if isinstance(value, bool):
+        return dt.bool_
+    if not isinstance(value, int):
+        return dt.float32
+    kinds = (dt.int32, dt.int64, dt.uint64)
+    return next((kind for kind in kinds if dt.holds(kind, value)), dt.int64)
+
+
+def _check_range(values: NDArray[Any], kind: DType) -> None:
+    """Refuse Python integers that a type does not hold; arrays have a type, and are converted."""
+    if not kind.is_int or values.dtype.kind not in "iuO" or not values.size:
+        return
+    for value in (values.min(), values.max()):
+        if not isinstance(value, int | np.integer) or not dt.holds(kind, int(value)):
+            raise ModelError(f"{value} is no {kind}; give a wider type, or an array of another one")
+
+
+def evaluate(
+    tensors: Sequence[TensorCore], inputs: Mapping[str, NDArray[Any]] | None = None
+) -> list[NDArray[Any]]:
+    """Evaluate tensors with the numpy interpreter.
+
+    Args:
+        tensors: what to compute.
+        inputs: values of input and state buffers by name; a state without a value is zeros.
+
+    Raises:
+        SchedulerError: an input is missing.
+    """
+    given = dict(inputs or {})
+    buffers: dict[Buffer, NDArray[Any]] = {}
+    for node in toposort([t.node for t in tensors]):
+        if node.op is not Op.BUFFER or node.arg.data is not None:
+            continue
+        if node.arg.name in given:
+            buffers[node.arg] = given[node.arg.name]
+        elif node.arg.kind == "state":
+            buffers[node.arg] = np.zeros(node.shape, node.dtype.np)
+    return interp.evaluate([t.node for t in tensors], buffers)

@@ -1,0 +1,53 @@
+"""Kernels written by hand: OpenCL C as a node of the graph, with a slot for an epilogue.
+
+    scale = CustomKernel(
+        "scale",
+        "const int i = get_global_id(0); EPILOGUE(2.0f * in0[i], i);",
+        outputs=[((64,), dtype.float32)],
+        items=64,
+        reference=lambda x: 2 * x,
+    )
+    (y,) = custom_kernel(scale, x)
+    z = y.relu()                       # computed in the slot: one launch
+
+Source text is code, and it runs on the device with the rights of the process. Only the program that
+compiles can make a CustomKernel: there is no ONNX operator for it, and nothing in an artifact
+becomes one.
+"""
+
+from __future__ import annotations
+
+from scheduler.errors import ModelError
+from scheduler.ir.custom_kernel import CustomKernel
+from scheduler.ir.node import make, origin
+from scheduler.ir.ops import Op
+from scheduler.tensor.tensor import Tensor
+
+__all__ = ["CustomKernel", "custom_kernel"]
+
+
+def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
+    """Return the outputs of a hand-written kernel, as lazy as any other tensor.
+
+    Args:
+        kernel: what to run.
+        inputs: `in0`, `in1`, ... of the source, any shapes and types with at least one element.
+            What is not in memory yet is stored first, row-major.
+
+    Returns:
+        One tensor for each of `kernel.outputs`.
+
+    Raises:
+        ModelError: the source names an input that is not given, or an input is empty.
+    """
+    kernel.check_inputs(len(inputs))
+    for i, tensor in enumerate(inputs):
+        if not tensor.size:
+            raise ModelError(f"custom kernel {kernel.name}: in{i} has no elements: {tensor!r}")
+    with origin(kernel.name):
+        first = kernel.outputs[0][1]
+        launch = make(Op.CUSTOM, first, tuple(t.node for t in inputs), kernel)
+        return tuple(
+            Tensor.of(make(Op.RESULT, kind, (launch,), i))
+            for i, (_, kind) in enumerate(kernel.outputs)
+        )

@@ -1,0 +1,244 @@
+"""From tensors to a schedule: what has to be computed, and a graph that the compiler can take.
+
+x.T where x is realized            ->   nothing: it is a view
+(a + b).reshape(8, 2)              ->   a + b; the reshape is applied to its buffer
+a + b, computed before             ->   nothing
+BUFFER of 3 realized tensors       ->   inputs b0, b1, b2; a buffer that is assigned is a state
+ASSIGN(pending buffer, v)          ->   v is stored and is an output
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.cache.schedules import EntryGraph, schedule_for
+from scheduler.errors import ModelError
+from scheduler.ir.node import UNNAMED, Buffer, Node, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import remake
+from scheduler.passes.canonicalize import canonicalize
+from scheduler.pipeline import Schedule
+from scheduler.tensor import value_cache
+
+VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
+# Movements of which every element is one of the source's, and another for each.
+INVERTIBLE = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.SHRINK})
+# Movements that a buffer's elements can be read through, though the result has other elements.
+BUFFER_VIEWS = VIEWS | {Op.SHRINK, Op.WINDOW}
+_KEPT = frozenset({Op.BUFFER, Op.CONST})
+
+
+def base_of(node: Node) -> Node:
+    """Return the node under the views of a value: what has to be stored for it."""
+    deepest = node
+    while deepest.op in BUFFER_VIEWS:
+        deepest = deepest.src[0]
+    if deepest.op in _KEPT or deepest.op is Op.ASSIGN:
+        return deepest
+    while node.op in VIEWS:
+        node = node.src[0]
+    return node
+
+
+@dataclass(slots=True)
+class EagerPlan:
+    """What realizing tensors takes.
+
+    Attributes:
+        canonical: every node of the tensors' graphs -> its simplified form.
+        outputs: by output name, the simplified node that it holds; for a pending ASSIGN that node.
+        writes: by state name, the ASSIGN node, to a realized buffer or a state of a program.
+        buffers: by input or state name, the realized buffer.
+        graph: all of it, as the compiler takes it.
+    """
+
+    canonical: dict[Node, Node]
+    outputs: dict[str, Node] = field(default_factory=dict)
+    writes: dict[str, Node] = field(default_factory=dict)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    graph: EntryGraph = field(init=False)
+
+    def schedule(self) -> Schedule:
+        """Return the kernels, those made before if the very same nodes were asked for.
+
+        Raises:
+            SchedulerError: the graph cannot be scheduled.
+        """
+        return schedule_for(self.graph)
+
+    def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
+        """Return the values of the realized buffers among some inputs."""
+        return {
+            n: np.ascontiguousarray(b.data).reshape(b.shape)
+            for n, b in self.buffers.items()
+            if n in wanted
+        }
+
+    def states(self) -> dict[str, NDArray[Any]]:
+        """Return the values of the realized buffers that are assigned, before the run."""
+        written = [n for n in self.writes if n in self.buffers]
+        return {n: np.ascontiguousarray(self.buffers[n].data) for n in written}
+
+
+def simplify(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return node -> simplified node for everything below some roots."""
+    return dict(canonicalize(roots))
+
+
+def needs_kernel(node: Node) -> bool:
+    """Whether a base has to be computed: it is neither stored, constant nor empty."""
+    return node.op not in _KEPT and prod(node.shape) > 0
+
+
+def make_plan(roots: Sequence[Node]) -> EagerPlan:
+    """Return what computing some values takes.
+
+    Raises:
+        ModelError: buffers of several devices are mixed, or a buffer is assigned twice.
+    """
+    plan = EagerPlan(simplify(roots))
+    bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
+    wanted = [b for b in bases if needs_kernel(b)]
+    order = toposort(wanted)
+    _check_devices(order)
+    compiled = _Translation(plan, order)
+    wanted = [b for b in wanted if compiled.known(b) is None]
+    for base in wanted:
+        compiled(base)
+    outputs: dict[str, Node] = {}
+    for node in [*compiled.pending, *(b for b in wanted if b.op is not Op.ASSIGN)]:
+        name = f"out{len(outputs)}"
+        outputs[name], plan.outputs[name] = compiled(node), node
+    plan.graph = EntryGraph(outputs, [compiled(n) for n in plan.writes.values()])
+    return plan
+
+
+class _Translation:
+    """Maps nodes over realized buffers to nodes over inputs and states of a program."""
+
+    def __init__(self, plan: EagerPlan, order: Sequence[Node]) -> None:
+        self.plan = plan
+        self.pending: list[Node] = []
+        self._new: dict[Node, Node] = {}
+        self._stand_ins: dict[Buffer, Node] = {}
+        self._named = {n.arg.name for n in order if n.op is Op.BUFFER and n.arg.data is None}
+        self._assigned = {n.src[0] for n in order if n.op is Op.ASSIGN and n.src[0].arg.is_realized}
+
+    def known(self, node: Node) -> Buffer | None:
+        """Return the buffer of a value that was computed before.
+
+        Where something is assigned the graph is run as it is, or the assignment could be left out.
+        """
+        return None if self._assigned or node.op is Op.BUFFER else value_cache.find(node)
+
+    def __call__(self, root: Node) -> Node:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in self._new:
+                stack.pop()
+                continue
+            known = self.known(node)
+            missing = [s for s in _needed(node) if s not in self._new] if known is None else []
+            if missing:
+                stack.extend(missing[::-1])
+                continue
+            stack.pop()
+            self._new[node] = self._translate(node) if known is None else self._stand_in(known)
+        return self._new[root]
+
+    def _translate(self, node: Node) -> Node:
+        if node.op is Op.BUFFER:
+            kind = "state" if node in self._assigned else "input"
+            return self._stand_in(node.arg, kind) if node.arg.is_realized else node
+        src = tuple(self._new[s] for s in _needed(node))
+        if is_pending(node):
+            self.pending.append(node)
+            return make(Op.CONTIGUOUS, node.dtype, src)
+        if node.op is Op.ASSIGN and self.plan.writes.setdefault(src[0].arg.name, node) is not node:
+            raise ModelError(f"{node.src[0].arg}: two values are assigned in one run")
+        return node if src == node.src else remake(node, src)
+
+    def _stand_in(self, buffer: Buffer, kind: str = "input") -> Node:
+        """Return an input or a state that takes the values of a realized buffer."""
+        if buffer not in self._stand_ins:
+            name = self._name_of(buffer)
+            self.plan.buffers[name] = buffer
+            stand_in = Buffer(kind, name, buffer.shape, buffer.dtype)
+            self._stand_ins[buffer] = make(Op.BUFFER, buffer.dtype, (), stand_in)
+        return self._stand_ins[buffer]
+
+    def _name_of(self, buffer: Buffer) -> str:
+        taken = self._named | set(self.plan.buffers)
+        if buffer.name.startswith(UNNAMED) or not buffer.name:
+            numbers = range(len(self.plan.buffers), len(self.plan.buffers) + len(taken) + 1)
+            return next(f"b{i}" for i in numbers if f"b{i}" not in taken)
+        if buffer.name in taken:
+            raise ModelError(f'two variables have the same name: "{buffer.name}"; rename one')
+        return buffer.name
+
+
+def is_pending(node: Node) -> bool:
+    """Whether a node is a kernel boundary that was asked for and has not run."""
+    return node.op is Op.ASSIGN and node.src[0].arg.kind == "pending"
+
+
+def _needed(node: Node) -> tuple[Node, ...]:
+    return node.src[1:] if is_pending(node) else node.src
+
+
+def _check_devices(order: Sequence[Node]) -> None:
+    found: dict[str, Buffer] = {}
+    for node in order:
+        if node.op is Op.BUFFER and (node.arg.is_realized or node.arg.device):
+            found.setdefault(node.arg.device, node.arg)
+    if len(found) > 1:
+        shown = ", ".join(f'{b} on "{d or "the default"}"' for d, b in sorted(found.items()))
+        raise ModelError(f"one graph runs on one device, found {shown}; move one with to(...)")
+
+
+def device_of(roots: Sequence[Node]) -> str | None:
+    """Return the device that the buffers of a graph were moved to; None for the default one."""
+    for node in toposort(roots):
+        if node.op is Op.BUFFER and node.arg.device:
+            return str(node.arg.device)
+    return None
+
+
+def unbound(roots: Sequence[Node]) -> list[Buffer]:
+    """Return inputs without values and states: what only a caller or a program can give."""
+    buffers = [n.arg for n in toposort(roots) if n.op is Op.BUFFER]
+    return [b for b in buffers if b.data is None and b.kind in ("input", "state")]
+
+
+def views_of(canonical: Mapping[Node, Node], stored: Mapping[Node, Node]) -> dict[Node, Node]:
+    """Return original node -> views of storage, for every node whose base was stored.
+
+    Args:
+        canonical: original node -> simplified node.
+        stored: simplified node -> node that reads its storage.
+    """
+    memo = dict(stored)
+    found: dict[Node, Node] = {}
+    for node, simple in canonical.items():
+        base = base_of(simple)
+        if base in stored and node.op is not Op.BUFFER:
+            found[node] = _reapply(simple, base, memo)
+    return found
+
+
+def _reapply(view: Node, base: Node, memo: dict[Node, Node]) -> Node:
+    chain = []
+    while view is not base:
+        chain.append(view)
+        view = view.src[0]
+    for node in reversed(chain):
+        if node not in memo:
+            memo[node] = remake(node, (memo[node.src[0]],))
+    return memo[chain[0]] if chain else memo[base]

@@ -1,0 +1,36 @@
+"""Functions made of several operations: of halves they are computed as float32 and rounded once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, TypeVar
+
+from scheduler.ir import dtype as dt
+from scheduler.tensor.core import TensorCore
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def rounds_once(method: F) -> F:
+    """Return a method of tensors that widens halves before it and rounds its result after it.
+
+    Each operation on halves rounds, and sums of them overflow from 65504 on. Where one of the
+    tensors is wider than a half, the result is too, and is not rounded.
+    """
+
+    @wraps(method)
+    def wide(*given: Any, **named: Any) -> Any:
+        tensors = [v for v in (*given, *named.values()) if isinstance(v, TensorCore)]
+        floats = {t.dtype for t in tensors if t.dtype.is_float}
+        if dt.float16 not in floats:
+            return method(*given, **named)
+        result = method(*map(_widened, given), **{k: _widened(v) for k, v in named.items()})
+        return result.cast(dt.float16) if floats == {dt.float16} else result
+
+    return wide  # type: ignore[return-value]  # it takes and returns what the method does
+
+
+def _widened(value: Any) -> Any:
+    is_half = isinstance(value, TensorCore) and value.dtype is dt.float16
+    return value.cast(dt.float32) if is_half else value

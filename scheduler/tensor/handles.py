@@ -1,0 +1,95 @@
+"""Live tensors: when a value of theirs gets storage, every tensor that contains it is moved there.
+
+    c = a + b; d = c * 2; c.realize()      ->      c is a BUFFER, and d is BUFFER * 2
+
+Tensors are held weakly; those that contain nothing of what was replaced keep their graph.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from typing import Protocol
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
+
+from scheduler.ir.node import Buffer, Node
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import remake
+
+
+class Handle(Protocol):
+    """What has a graph: a tensor."""
+
+    node: Node
+
+
+_live: WeakValueDictionary[int, Handle] = WeakValueDictionary()
+# The newest ASSIGN of each realized buffer, until it has run or no tensor holds it.
+newest: WeakValueDictionary[Buffer, Node] = WeakValueDictionary()
+# Threads may run tensors of their own; nobody may add to what another one goes through.
+_versions = threading.Lock()
+# The tensor that each buffer was made for, or that was the first to write to it.
+_holders: WeakKeyDictionary[Buffer, ref[Handle]] = WeakKeyDictionary()
+
+
+def register(handle: Handle) -> None:
+    """Remember a tensor as long as it lives."""
+    _live[id(handle)] = handle
+
+
+def wrote(buffer: Buffer, version: Node) -> None:
+    """Say that a buffer has a new version, an ASSIGN."""
+    with _versions:
+        newest[buffer] = version
+
+
+def hold(buffer: Buffer, handle: Handle) -> None:
+    """Say that a buffer is a tensor's: others that have the same value may not write to it."""
+    _holders[buffer] = ref(handle)
+
+
+def holder_of(buffer: Buffer) -> Handle | None:
+    """Return the tensor that a buffer is held by, if that still lives."""
+    found = _holders.get(buffer)
+    return None if found is None else found()
+
+
+def substitute(replaced: Mapping[Node, Node]) -> None:
+    """Replace nodes in every live tensor; what is replaced is not looked into."""
+    if not replaced:
+        return
+    memo = dict(replaced)
+    for live in _live.valuerefs():  # a list that no other thread adds to, unlike values()
+        handle = live()
+        if handle is not None:
+            handle.node = rebuild(handle.node, memo)
+    with _versions:
+        for buffer, version in list(newest.items()):
+            now = memo.get(version, version)
+            if now.op is Op.ASSIGN and now.src[0].arg is buffer:
+                newest[buffer] = now
+            else:  # it has run, or is the value of an ASSIGN that nobody stores
+                newest.pop(buffer, None)
+
+
+def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
+    """Return a graph with nodes replaced.
+
+    Args:
+        root: of the graph.
+        memo: old node -> new node; grows by every node visited.
+    """
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in memo:
+            stack.pop()
+            continue
+        missing = [s for s in node.src if s not in memo]
+        if missing:
+            stack.extend(missing)
+            continue
+        stack.pop()
+        src = tuple(memo[s] for s in node.src)
+        memo[node] = node if src == node.src else remake(node, src)
+    return memo[root]

@@ -1,0 +1,256 @@
+"""TensorNeural: activations, matrix products, convolution, pooling, composed of primitive ops.
+
+A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds
+contractions by their structure, so every sum of products gets the same schedules.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, Self
+
+from numpy.typing import NDArray
+
+from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.tensor.arithmetic import TensorMath
+from scheduler.tensor.conv_transpose import Axis, transposed_convolution
+from scheduler.tensor.half import rounds_once
+
+Pair = int | Sequence[int]
+
+
+class TensorNeural(TensorMath):
+    """What neural networks are made of."""
+
+    __slots__ = ()
+
+    @rounds_once
+    def sigmoid(self) -> Self:
+        """Return 1/(1+exp(-x))."""
+        return ((-self).exp() + 1.0).reciprocal()
+
+    def relu(self) -> Self:
+        """Return max(x, 0)."""
+        return self.maximum(0)
+
+    @rounds_once
+    def elu(self, alpha: float = 1.0) -> Self:
+        """Return x for x > 0, alpha*(exp(x)-1) below."""
+        return (self > 0).where(self, (self.minimum(0).exp() - 1.0) * alpha)
+
+    @rounds_once
+    def silu(self) -> Self:
+        """Return x*sigmoid(x)."""
+        return self * self.sigmoid()
+
+    @rounds_once
+    def gelu(self, approximate: str = "none") -> Self:
+        """Return the Gaussian error linear unit (Hendrycks, Gimpel 2016), exact or with tanh."""
+        if approximate == "tanh":
+            inner = (self + self * self * self * 0.044715) * math.sqrt(2.0 / math.pi)
+            return self * 0.5 * (inner.tanh() + 1.0)
+        return self * 0.5 * ((self * math.sqrt(0.5)).erf() + 1.0)
+
+    @rounds_once
+    def softmax(self, axis: int = -1) -> Self:
+        """Return exp(x)/sum(exp(x)) along an axis, shifted by the maximum."""
+        weights = (self - self.max(axis, keepdim=True)).exp()
+        # One division for a row: the sum is at least 1, so its reciprocal is a normal number.
+        return weights * (1.0 / weights.sum(axis, keepdim=True))
+
+    @rounds_once
+    def log_softmax(self, axis: int = -1) -> Self:
+        """Return log(softmax(x))."""
+        shifted = self - self.max(axis, keepdim=True)
+        return shifted - shifted.exp().sum(axis, keepdim=True).log()
+
+    @rounds_once
+    def layernorm(self, axis: int | Sequence[int] = -1, eps: float = 1e-5) -> Self:
+        """Return (x - mean)/sqrt(var + eps) over axes, biased variance."""
+        centred = self - self.mean(axis, keepdim=True)
+        variance = centred.square().mean(axis, keepdim=True)
+        return centred * (variance + eps).rsqrt()
+
+    @rounds_once
+    def batchnorm(
+        self, scale: Self, bias: Self, mean: Self, variance: Self, eps: float = 1e-5
+    ) -> Self:
+        """Normalise axis 1 with statistics (C,): (x - mean)*scale/sqrt(variance + eps) + bias."""
+        shape = (1, -1) + (1,) * (self.ndim - 2)
+        factor = scale * (variance + eps).rsqrt()
+        return self * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
+
+    @rounds_once
+    def matmul(self, other: Self | NDArray[Any]) -> Self:
+        """Multiply matrices with numpy's rules for 1-D and batched operands.
+
+        Raises:
+            ModelError: the inner sizes differ, or an operand has no axes.
+        """
+        other = self.operand(other)
+        if not self.shape or not other.shape:
+            raise ModelError(
+                f"matmul: {self.shape} and {other.shape}: a number is no matrix; use *"
+            )
+        if other.ndim == 1:
+            return self.matmul(other.unsqueeze(1)).squeeze(-1)
+        if self.ndim == 1:
+            return self.unsqueeze(0).matmul(other).squeeze(-2)
+        if self.shape[-1] != other.shape[-2]:
+            raise ModelError(f"matmul: inner sizes of {self.shape} and {other.shape} differ")
+        return (self.unsqueeze(-2) * other.transpose().unsqueeze(-3)).sum(-1)
+
+    __matmul__ = matmul
+
+    def __rmatmul__(self, other: Any) -> Self:
+        return self.operand(other).matmul(self)
+
+    @rounds_once
+    def conv2d(
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Pair = 1,
+        padding: Any = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+    ) -> Self:
+        """Convolve (cross-correlate) the trailing axes; works for any number of them.
+
+        Args:
+            weight: (C_out, C_in/groups, *kernel).
+            bias: (C_out,) or None.
+            stride: one int or one per spatial axis.
+            dilation: same.
+            padding: one int, one int per axis, or ((before, after), ...) per axis.
+            groups: channel groups; C_in makes it depthwise.
+
+        Returns:
+            (N, C_out, *out), out = (in + before + after - dilation*(kernel-1) - 1)//stride + 1.
+
+        Raises:
+            ModelError: channels and groups do not fit, or the kernel is larger than its padded
+                input.
+        """
+        spatial = self.ndim - 2
+        kernel = weight.shape[2:]
+        out_channels, per_group = weight.shape[:2]
+        if self.shape[1] != per_group * groups or out_channels % groups:
+            raise ModelError(
+                f"conv: input {self.shape} and weight {weight.shape} do not fit groups={groups}"
+            )
+        steps, spread = as_tuple(stride, spatial), as_tuple(dilation, spatial)
+        x = self.pad(((0, 0), (0, 0), *pad_pairs(padding, spatial)))
+        x = x.windows(kernel, steps, spread)  # (N, C, o.., k..)
+        out = x.shape[2 : 2 + spatial]
+        batch = x.shape[0]
+        x = x.reshape((batch, groups, 1, per_group, *out, *kernel))
+        w = weight.reshape((1, groups, out_channels // groups, per_group, *(1,) * spatial, *kernel))
+        axes = (3, *range(4 + spatial, 4 + 2 * spatial))
+        y = (x * w).sum(axes).reshape((batch, out_channels, *out))
+        return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
+
+    @rounds_once
+    def conv_transpose2d(  # noqa: PLR0913, PLR0917  # the operator has seven parameters in every framework
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Pair = 1,
+        padding: Any = 0,
+        output_padding: Pair = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+    ) -> Self:
+        """Transpose of conv2d: each input is spread over the outputs its kernel reaches.
+
+        Args:
+            weight: (C_in, C_out/groups, *kernel).
+            bias: (C_out,) or None.
+            stride: one int or one per spatial axis.
+            padding: as for `conv2d`; cuts the result.
+            output_padding: extra size at the end of each spatial axis.
+            dilation: one int or one per spatial axis.
+            groups: channel groups.
+
+        Returns:
+            (N, C_out, *out) with
+            out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
+
+        Raises:
+            ModelError: channels and groups do not fit, or nothing is left of an axis.
+        """
+        spatial = self.ndim - 2
+        if self.shape[1] != weight.shape[0] or weight.shape[0] % groups:
+            raise ModelError(
+                f"conv_transpose: input {self.shape} and weight {weight.shape} do not fit "
+                f"groups={groups}"
+            )
+        steps, spread = as_tuple(stride, spatial), as_tuple(dilation, spatial)
+        extra = as_tuple(output_padding, spatial)
+        axes = []
+        for i, (before, after) in enumerate(pad_pairs(padding, spatial)):
+            size, kernel = self.shape[2 + i], weight.shape[2 + i]
+            out = (size - 1) * steps[i] - before - after + spread[i] * (kernel - 1) + 1 + extra[i]
+            if out < 1:
+                raise ModelError(f"conv_transpose: padding {before}, {after} leaves nothing")
+            axes.append(Axis(size, kernel, steps[i], spread[i], before, out))
+        y = transposed_convolution(self, weight, axes, groups)
+        return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
+
+    def windows(
+        self, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+    ) -> Self:
+        """Turn (N, C, s...) into (N, C, o..., k...): all kernel windows of the spatial axes."""
+        x, spatial = self, len(kernel)
+        for i in range(spatial):
+            x = x.window(2 + 2 * i, kernel[i], stride[i], dilation[i])
+        order = (0, 1, *range(2, 2 + 2 * spatial, 2), *range(3, 3 + 2 * spatial, 2))
+        return x.permute(order)
+
+    def max_pool2d(
+        self, kernel: Pair, stride: Pair | None = None, padding: Any = 0, dilation: Pair = 1
+    ) -> Self:
+        """Return the maximum of each window; padding counts as the smallest value."""
+        spatial = self.ndim - 2
+        size = as_tuple(kernel, spatial)
+        steps = size if stride is None else as_tuple(stride, spatial)
+        pairs = ((0, 0), (0, 0), *pad_pairs(padding, spatial))
+        x = self.pad(pairs, dt.min_value(self.dtype))
+        x = x.windows(size, steps, as_tuple(dilation, spatial))
+        return x.max(tuple(range(2 + spatial, 2 + 2 * spatial)))
+
+    @rounds_once
+    def avg_pool2d(
+        self,
+        kernel: Pair,
+        stride: Pair | None = None,
+        padding: Any = 0,
+        *,
+        count_include_pad: bool = True,
+    ) -> Self:
+        """Return the mean of each window; padding counts as zeros, or is left out of the count."""
+        spatial = self.ndim - 2
+        size = as_tuple(kernel, spatial)
+        steps = size if stride is None else as_tuple(stride, spatial)
+        pairs = ((0, 0), (0, 0), *pad_pairs(padding, spatial))
+        axes = tuple(range(2 + spatial, 2 + 2 * spatial))
+        ones = (1,) * spatial
+        total = self.pad(pairs).windows(size, steps, ones).sum(axes)
+        if count_include_pad or all(p == (0, 0) for p in pairs):
+            return total / math.prod(size)
+        unit = self.operand(1).broadcast_to((1, 1, *self.shape[2:]))
+        return total / unit.pad(pairs).windows(size, steps, ones).sum(axes)
+
+
+def as_tuple(value: Pair, count: int) -> tuple[int, ...]:
+    """Return one int per axis."""
+    return (value,) * count if isinstance(value, int) else tuple(int(v) for v in value)
+
+
+def pad_pairs(padding: Any, count: int) -> tuple[tuple[int, int], ...]:
+    """Return (before, after) per axis from an int, ints, or pairs."""
+    if isinstance(padding, int):
+        return ((padding, padding),) * count
+    return tuple((p, p) if isinstance(p, int) else (int(p[0]), int(p[1])) for p in padding)

@@ -1,0 +1,100 @@
+"""Powers: without POW where that is exact or the usual meaning; of integers by squaring."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from scheduler import flags
+from scheduler.ir.boxes import spread
+from scheduler.ir.node import Node, alu, const
+from scheduler.ir.ops import Op
+from scheduler.tensor.core import TensorCore
+from scheduler.tensor.half import rounds_once
+
+if TYPE_CHECKING:
+    from scheduler.tensor.arithmetic import TensorMath
+
+T = TypeVar("T", bound="TensorMath")
+
+
+@rounds_once
+def power(x: T, exponent: Any) -> T:
+    """Return x**exponent; of integers an integer, unless a known exponent is negative."""
+    known = _known_number(exponent)
+    special = None if known is None else _constant_power(x, known)
+    if special is not None:
+        return special
+    a, b = x.broadcast_with(exponent)
+    return a.binary(Op.POW, b) if a.dtype.is_float else integer_power(a, b)
+
+
+def half_power(x: Node) -> Node:
+    """Return x**0.5 of floats, as C's pow: the root, but 0.0 of -0.0, infinity of -infinity.
+
+    With `FLOAT_UNSAFE` those two are as the root has them, -0.0 and NaN.
+    """
+    if flags.float_unsafe():
+        return alu(Op.SQRT, x)
+
+    def number(value: float) -> Node:
+        return spread(const(value, x.dtype), x.shape)
+
+    root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0)))
+    return alu(Op.WHERE, alu(Op.EQ, x, number(-math.inf)), number(math.inf), root)
+
+
+def _known_number(exponent: Any) -> int | float | None:
+    """Return an exponent that is known now and finite: a number, or a constant tensor."""
+    if isinstance(exponent, TensorCore):
+        node = exponent.node
+        while node.op in (Op.EXPAND, Op.RESHAPE):
+            node = node.src[0]
+        exponent = node.arg if node.op is Op.CONST else None
+    plain = isinstance(exponent, int | float) and not isinstance(exponent, bool)
+    return exponent if plain and math.isfinite(exponent) else None
+
+
+def integer_power(base: T, exponent: T) -> T:
+    """Return base**exponent of integers by repeated squaring, modulo 2 to the width of the type.
+
+    Args:
+        base: of an integer type.
+        exponent: of the same type and shape. A negative one gives 0, but 1 and -1 keep their value,
+            as they do in exact arithmetic. From 64 on a power of an even number is 0, one of an odd
+            number other than 1 and -1 has overflowed and is not specified.
+    """
+    whole = exponent
+    result = base.operand(1).broadcast_to(base.shape)
+    square = base
+    for bit in range(6):  # 2**64 does not fit any type
+        taken = (whole >> bit) & 1
+        result = taken.ne(0).where(result * square, result)
+        square = square * square
+    result = (whole > 63).binary(Op.AND, (base & 1).eq(0)).where(0, result)
+    odd = (whole & 1).ne(0)
+    unit = base.eq(1).binary(Op.OR, base.eq(-1)) if not base.dtype.is_unsigned else base.eq(1)
+    below = unit.where(odd.where(base, 1), 0)
+    return (whole < 0).where(below, result)
+
+
+def _constant_power(x: T, exponent: Any) -> T | None:
+    """Return x**exponent without POW where that is exact or the usual meaning, else None."""
+    if abs(exponent) == 0.5:
+        floats = x if x.dtype.is_float else x.float()
+        root = floats.of(half_power(floats.node))
+        return root if exponent > 0 else root.reciprocal()
+    if exponent in (-1, -2):
+        return (x if exponent == -1 else x * x).reciprocal()
+    if not 0 <= exponent <= 8 or exponent != int(exponent):  # in this order: inf has no int
+        return None
+    if exponent == 0:
+        return x.operand(1).broadcast_to(x.shape)
+    result: T | None = None
+    base, n = x, int(exponent)
+    while n:
+        if n & 1:
+            result = base if result is None else result * base
+        n >>= 1
+        base = base * base if n else base
+    return result

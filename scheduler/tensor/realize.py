@@ -1,0 +1,228 @@
+"""Run tensors: what `Tensor.realize` and `Tensor.numpy` do.
+
+Afterwards a tensor is a BUFFER with values, or views of one, in every tensor that contains it. An
+assignment leaves its value in the buffer it names; tensors made from the old values keep those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime import Program, choose_device
+from runtime.artifact import from_memory
+from runtime.program_cache import shared_cache
+from scheduler.cache.schedules import emitted_for
+from scheduler.device import spec as device_spec
+from scheduler.device.targets import spec_of_device
+from scheduler.emit.memory_plan import ALIGNMENT
+from scheduler.errors import ModelError
+from scheduler.ir import interp
+from scheduler.ir.node import Buffer, Node, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.tensor import handles, value_cache
+from scheduler.tensor.eager_plan import (
+    BUFFER_VIEWS,
+    INVERTIBLE,
+    EagerPlan,
+    base_of,
+    device_of,
+    make_plan,
+    needs_kernel,
+    unbound,
+    views_of,
+)
+
+Array = NDArray[Any]
+
+
+def realize(roots: Sequence[Node], device: str | None = None) -> None:
+    """Compute values and leave them in buffers, for every live tensor.
+
+    Args:
+        roots: what to compute.
+        device: as for `runtime.load_program`; by default where the buffers are.
+
+    Raises:
+        ModelError: an input has no value, or a state lives in a program.
+        SchedulerError: a value cannot be compiled.
+        RuntimeFault: there is no device, or a program does not build.
+    """
+    missing = unbound(roots)
+    if missing:
+        raise ModelError(
+            f"realize: {missing[0]} has no value of its own; use numpy(inputs), or compile it"
+        )
+    plan = make_plan(roots)
+    names = {name: value_cache.digest(node) for name, node in plan.outputs.items()}
+    outputs, states = execute(plan, {}, device or device_of(roots))
+    stored = _known_values(plan, roots)
+    for name, values in outputs.items():
+        node = plan.outputs[name]
+        stored[node] = _keep(node, values)
+        value_cache.remember(names[name], stored[node].arg)
+    stored.update({assign: assign.src[0] for assign in plan.writes.values()})
+    old = _old_values(plan)
+    for name, assign in plan.writes.items():
+        buffer = assign.src[0].arg
+        value_cache.forget(buffer)
+        buffer.update(states[name])
+    handles.substitute(_replacements(plan, roots, stored, old) | stored | old)
+
+
+def _replacements(
+    plan: EagerPlan, roots: Sequence[Node], stored: Mapping[Node, Node], old: Mapping[Node, Node]
+) -> dict[Node, Node]:
+    """Return original node -> what holds its values.
+
+    What only turned out to be a view, of elements of something else or of repeated ones, is none to
+    who made it: a write to it goes nowhere else. Asked for it gets a buffer of its own; otherwise
+    it stays as it is, and needs no kernel.
+    """
+    views = views_of(plan.canonical, stored)
+    found = {node: view for node, view in views.items() if _is_invertible(view)}
+    for root in roots:
+        base = base_of(plan.canonical[root])
+        if root.op is Op.BUFFER or (base not in stored and base.op not in (Op.BUFFER, Op.CONST)):
+            continue
+        view = views.get(root) or handles.rebuild(plan.canonical[root], dict(old))
+        own = view.op is not Op.CONST and base_of(root).op is not Op.BUFFER
+        if root not in found and own and not _is_view_of(root, found):
+            view = buffer_node(np.ascontiguousarray(interp.evaluate([view])[0]), root)
+        found[root] = view
+    return found
+
+
+def _is_invertible(view: Node) -> bool:
+    """Whether each element of a view is one of its buffer's, and another for each."""
+    while view.op in INVERTIBLE:
+        view = view.src[0]
+    return view.op is Op.BUFFER
+
+
+def _is_view_of(node: Node, stored: Mapping[Node, Node]) -> bool:
+    """Whether a node was made as a view of something that is stored."""
+    while node.op in BUFFER_VIEWS and node not in stored:
+        node = node.src[0]
+    return node in stored
+
+
+def _keep(node: Node, values: Array) -> Node:
+    """Return a buffer node that holds values; a boundary already has its buffer."""
+    values.flags.writeable = False
+    if node.op is Op.ASSIGN:
+        node.src[0].arg.update(values)
+        return node.src[0]
+    return buffer_node(values, node)
+
+
+def buffer_node(values: Array, like: Node) -> Node:
+    """Return a realized buffer of the shape and type of a node."""
+    buffer = Buffer("input", "", like.shape, like.dtype, values)
+    return make(Op.BUFFER, like.dtype, (), buffer)
+
+
+def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return what needs no run: values computed before, in buffers of their own, and nothing."""
+    found: dict[Node, Node] = {}
+    for base in dict.fromkeys(base_of(plan.canonical[r]) for r in roots):
+        if not all(base.shape):
+            found[base] = buffer_node(np.zeros(base.shape, base.dtype.np), base)
+            continue
+        wanted = needs_kernel(base) and not plan.writes
+        known = value_cache.find(base) if wanted else None
+        if known is not None and known.data is not None:
+            found[base] = buffer_node(known.data, base)
+    return found
+
+
+def _old_values(plan: EagerPlan) -> dict[Node, Node]:
+    """Return buffer node -> node of its values before the run, for what was assigned.
+
+    The array is not copied: new values come in a new one.
+    """
+    found: dict[Node, Node] = {}
+    for assign in plan.writes.values():
+        old = buffer_node(assign.src[0].arg.data, assign)
+        old.arg.serial, old.arg.device = assign.src[0].arg.serial, assign.src[0].arg.device
+        found[assign.src[0]] = old
+    return found
+
+
+def values_of(node: Node) -> Array:
+    """Return the values of a view of a buffer or constant, as an array of the caller's."""
+    return np.array(interp.evaluate([node])[0])
+
+
+def shared_values(node: Node) -> Array | None:
+    """Return the values of a view of a buffer without copying them; None where none are so.
+
+    The array cannot be written to, and stays what it is when the buffer is assigned to.
+    """
+    values: Array = interp.evaluate([node])[0].view()
+    held = [n.arg.data for n in toposort([node]) if n.op is Op.BUFFER]
+    if len(held) != 1 or not np.may_share_memory(values, held[0]):
+        return None
+    values.flags.writeable = False
+    return values
+
+
+def run(
+    roots: Sequence[Node],
+    inputs: Mapping[str, Array] | None = None,
+    device: str | None = None,
+) -> list[Array]:
+    """Run values once, leaving every tensor as it is.
+
+    Args:
+        roots: what to compute.
+        inputs: values of input buffers by name; states are zeros.
+        device: as for `runtime.load_program`.
+
+    Returns:
+        One array per value, owned by the caller.
+
+    Raises:
+        SchedulerError: a value cannot be compiled.
+        RuntimeFault: there is no device, a program does not build, an input does not fit.
+    """
+    plan = make_plan(roots)
+    outputs, states = execute(plan, inputs or {}, device or device_of(roots))
+    stored = _known_values(plan, roots)
+    for name, node in plan.outputs.items():
+        stored[node] = buffer_node(outputs[name], node)
+    for name, node in plan.writes.items():
+        stored[node] = buffer_node(states[name], node)
+    found = views_of(plan.canonical, stored) | stored
+    return [values_of(found.get(r, plan.canonical[r])) for r in roots]
+
+
+def execute(
+    plan: EagerPlan, inputs: Mapping[str, Array], device: str | None
+) -> tuple[dict[str, Array], dict[str, Array]]:
+    """Compile and run a plan; return its outputs and what it left in assigned buffers, by name."""
+    if not plan.graph.outputs and not plan.writes:
+        return {}, {}
+    opened = choose_device(device)
+    with device_spec.using(device_spec.chosen() or spec_of_device(opened)):
+        made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
+    data = _with_states(made.manifest, made.data, plan.states())
+    artifact = from_memory(made.manifest, data)
+    with Program(artifact, opened, shared_cache(opened)) as program:
+        results = program.run({**plan.feeds({s.name for s in program.inputs}), **inputs})
+        outputs = {name: np.array(results[name]) for name in plan.outputs}
+        return outputs, {name: program.state(name) for name in plan.writes}
+
+
+def _with_states(manifest: dict[str, Any], data: bytes, states: Mapping[str, Array]) -> bytes:
+    """Return the data blob with the values that states start with, and name them there."""
+    blob = bytearray(data)
+    for entry in manifest["buffers"]:
+        if entry["kind"] == "state" and entry["name"] in states:
+            blob.extend(b"\0" * (-len(blob) % ALIGNMENT))
+            entry["reset"] = len(blob)
+            blob.extend(states[entry["name"]].tobytes())
+    return bytes(blob)

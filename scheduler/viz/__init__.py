@@ -1,5 +1,0 @@
-"""One self-contained HTML page on a compilation: passes, kernels, memory, source."""
-
-from scheduler.viz.page import page, write_page
-
-__all__ = ["page", "write_page"]

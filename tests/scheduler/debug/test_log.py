@@ -1,0 +1,165 @@
+"""Observers, the DEBUG ladder, VIZ: what the compiler tells about itself."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduler import flags
+from scheduler.debug.kernel_table import kernel_tables
+from scheduler.debug.kernel_text import summary, table_text
+from scheduler.debug.trace import INPUT, Observer, Recorder
+from scheduler.emit.artifact import emit
+from scheduler.flags import FLAGS, Level
+from scheduler.pipeline import PASSES, Schedule, schedule
+from scheduler.tensor.tensor import Tensor
+
+ROOT = Path(__file__).parents[3]
+
+
+def two_products() -> Tensor:
+    """relu(x w1) w2: two kernels with 256 bytes between them."""
+    rng = np.random.default_rng(3)
+    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
+    return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
+
+
+# --- observers --------------------------------------------------------------------------------
+
+
+class Log(Observer):
+    def __init__(self) -> None:
+        self.passes: list[str] = []
+        self.plans: list[Schedule] = []
+        self.chosen = 0
+
+    def after_pass(self, name: str, roots: object) -> None:
+        assert roots
+        self.passes.append(name)
+
+    def loops(self, kernel: object, loops: object) -> None:
+        assert kernel
+        assert loops
+        self.chosen += 1
+
+    def scheduled(self, plan: Schedule) -> None:
+        self.plans.append(plan)
+
+
+def test_an_observer_sees_every_pass_and_the_kernels() -> None:
+    log = Log()
+    plan = schedule({"y": two_products().node}, observer=log)
+    assert log.passes == [INPUT, *(name for name, _ in PASSES)]
+    assert log.plans == [plan]
+    assert log.chosen >= len(plan.launches)
+    schedule({"y": two_products().node})
+    assert len(log.plans) == 1  # it looks no longer
+
+
+def test_looking_changes_nothing() -> None:
+    texts = []
+    for observer in (None, Recorder()):
+        plan = schedule({"y": two_products().node}, observer=observer)
+        texts.append([k.text for k in plan.lowered])
+    assert texts[0] == texts[1]
+
+
+# --- DEBUG and VIZ ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "level"),
+    [("", 0), ("0", 0), ("1", 1), ("3", 3), ("99", 5), ("true", 1), ("*", 1), ("-1", 1)],
+)
+def test_debug_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
+    monkeypatch.setenv("DEBUG", text)
+    assert flags.debug() == level
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("", None),
+        ("0", None),
+        ("1", Path("build/viz-a-b.html")),
+        ("x/y.html", Path("x/y.html")),
+    ],
+)
+def test_viz_is_a_path(monkeypatch: pytest.MonkeyPatch, text: str, path: Path | None) -> None:
+    monkeypatch.setenv("VIZ", text)
+    assert flags.viz("a/b") == path
+
+
+def test_every_flag_is_documented() -> None:
+    text = (ROOT / "docs/env-vars.md").read_text(encoding="utf-8")
+    for flag in FLAGS:
+        assert f"| `{flag.name}` | `scheduler/flags.py` |" in text
+    for level in Level:
+        assert f"\n| {int(level)} | " in text
+
+
+@pytest.mark.parametrize("level", range(6))
+def test_each_step_of_the_ladder_adds(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    monkeypatch.setenv("DEBUG", str(level))
+    plan = schedule({"y": two_products().node})
+    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "scheduler")
+    table = kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
+    assert (summary(table) in text) == (level >= Level.SUMMARY)
+    assert (table_text(table) in text) == (level >= Level.TABLE)
+    assert ("lanes 16, tiles" in text or "lanes 4, tiles" in text) == (level >= Level.LOOPS)
+    assert ("__kernel" in text) == (level >= Level.SOURCE)
+    assert ("after canonicalize:" in text) == (level >= Level.IR)
+
+
+def run_fresh(code: str, cwd: Path, **environment: str) -> str:
+    result = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=cwd,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(ROOT), **environment},
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert result.stdout == ""
+    return result.stderr
+
+
+CODE = """
+from scheduler.schedule import schedule
+from scheduler.tensor import Tensor
+schedule({"y": (Tensor.input("x", (4, 8)).softmax(1)).node})
+"""
+
+
+def test_without_any_logging_debug_goes_to_stderr(tmp_path: Path) -> None:
+    lines = run_fresh(CODE, tmp_path, DEBUG="1").splitlines()
+    assert len(lines) == 1
+    assert lines[0].startswith("scheduler: 1 kernel, 1 launch, ")
+
+
+def test_viz_writes_a_page_for_a_schedule_of_its_own(tmp_path: Path) -> None:
+    assert "wrote build/viz-y.html" in run_fresh(CODE, tmp_path, VIZ="1")
+    page = (tmp_path / "build/viz-y.html").read_text(encoding="utf-8")
+    assert page.startswith("<!DOCTYPE html>")
+    assert page.endswith("</html>\n")
+
+
+def test_without_flags_nothing_is_said_or_written(tmp_path: Path) -> None:
+    assert run_fresh(CODE, tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_level_of_the_logger_is_left_alone_without_debug() -> None:
+    logger = logging.getLogger("scheduler")
+    before = (logger.level, list(logger.handlers))
+    schedule({"y": two_products().node})
+    assert (logger.level, list(logger.handlers)) == before

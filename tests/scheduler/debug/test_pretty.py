@@ -1,0 +1,136 @@
+"""Text of graphs, bodies and loops: right, and the same on every run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.node import const, make, origin
+from scheduler.ir.ops import Op
+from scheduler.kernelize.body import Body, Store
+from scheduler.kernelize.kernels import make_kernels
+from scheduler.loops.schedule import Schedule as Loops
+from scheduler.loops.schedule import Tile
+from scheduler.tensor.tensor import Tensor
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_a_graph_is_a_line_for_each_node_sources_first() -> None:
+    x = Tensor.input("x", (4, 3))
+    with origin("/layer/Sum"):
+        total = make(Op.REDUCE, dt.float32, (x.node,), (Op.ADD, (1,)))
+    root = make(Op.PAD, dt.float32, (total,), (((0, 0), (1, 2)), -1.5))
+    assert pretty([root]) == (
+        "%0 = buffer input x : float32[4, 3]\n"
+        "%1 = reduce add axes 1 (%0) : float32[4, 1]  # /layer/Sum\n"
+        "%2 = pad ((0, 0), (1, 2)) with -1.5 (%1) : float32[4, 4]\n"
+        "return %2"
+    )
+
+
+def test_a_shared_node_is_one_line() -> None:
+    x = Tensor.input("x", (2,))
+    text = pretty([(x * x + x).node])
+    assert text.splitlines() == [
+        "%0 = buffer input x : float32[2]",
+        "%1 = mul (%0, %0) : float32[2]",
+        "%2 = add (%1, %0) : float32[2]",
+        "return %2",
+    ]
+
+
+def test_a_node_keeps_its_number_after_a_pass() -> None:
+    x, names = Tensor.input("x", (2,)), Names()
+    first, second = (x + 1.0).node, (x * 3.0).node
+    pretty([first], names)
+    known = names(x.node)
+    assert f"({known}, " in pretty([second], names).splitlines()[-2]
+    assert names(second) not in pretty([first], names)
+
+
+def test_an_origin_of_many_lines_stays_on_one() -> None:
+    with origin("a\nb"):
+        node = Tensor.input("x", (2,)).exp().node
+    assert len(pretty([node]).splitlines()) == len({*node.src}) + 2
+
+
+def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
+    x, w = Tensor.input("x", (4, 8)), Tensor.input("w", (8, 5))
+    (kernel,) = make_kernels([(x @ w).contiguous().node])
+    lines = pretty_body(kernel.bodies[0], lambda n: str(n.arg.name)).splitlines()
+    assert lines[0] == "for r0<4, r1<5:"
+    loads = {line.partition(" = ")[2] for line in lines[1:3]}
+    assert loads == {"load x[r0, k0]", "load w[k0, r1]"}
+    assert "  v3 = add over k0<8: v2" in lines
+    assert lines[-1] == "  store [r0, r1] = v3"
+
+
+def test_the_body_shows_where_a_padded_value_is_read() -> None:
+    x = Tensor.input("x", (4,))
+    (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node])
+    text = pretty_body(kernel.bodies[0])
+    assert "v0 = load %0[r0-1] where 0<=r0-1<=3 else 0" in text
+
+
+def test_ranges_of_one_name_get_different_names() -> None:
+    a, b = ixs.new_range(3, "k"), ixs.new_range(5, "k")
+    index = make(Op.INDEX, dt.int32, (), ixs.add(ixs.of(a), ixs.of(b)))
+    body = Body((), (Store(const(0, dt.int32), (), index),))
+    assert "v0 = index k0+k1" in pretty_body(body)
+
+
+def test_loops_on_one_line() -> None:
+    row, column, inner = (ixs.new_range(n, name) for n, name in ((6, "r0"), (32, "r1"), (8, "k0")))
+    loops = Loops([Tile(row, 3, 1), Tile(column, 1, 16)], column, 16, steps=4, chunk=2)
+    loops.reduce_order[const(1, dt.int32)] = (inner,)
+    loops.reduce_unroll[inner] = 4
+    assert pretty_loops(loops) == (
+        "items 2 x 2 steps, vector r1, lanes 16, tiles r0<6>=2x3x1 r1<32>=2x1x16, reduce k0, "
+        "unroll k0/4"
+    )
+
+
+PROGRAM = """
+import numpy as np
+from scheduler.kernelize.kernels import make_kernels
+from scheduler.pretty import pretty, pretty_body
+from scheduler.tensor import Tensor
+x = Tensor.input("x", (1, 3, 8, 8))
+w = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
+root = x.conv2d(w, padding=1).relu().softmax(1).contiguous().node
+print(pretty([root]))
+for kernel in make_kernels([root]):
+    print(pretty_body(kernel.bodies[0]))
+"""
+
+
+def test_text_is_the_same_in_every_process() -> None:
+    texts = [
+        subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            cwd=ROOT,
+            env={"PYTHONPATH": str(ROOT), "PYTHONHASHSEED": seed},
+            check=True,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        ).stdout
+        for seed in ("1", "2")
+    ]
+    assert texts[0] == texts[1]
+    assert "0x" not in texts[0]
+    assert "store" in texts[0]
+
+
+def test_a_long_argument_is_cut() -> None:
+    x = Tensor.weight(np.arange(2, dtype=np.float32))
+    parts = [x.pad(((i, 63 - i),)) for i in range(3)]
+    text = pretty([Tensor.cat(parts, 0).node])
+    assert max(map(len, text.splitlines())) < 300

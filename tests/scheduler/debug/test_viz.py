@@ -1,0 +1,333 @@
+"""The page: sound, self-contained, deterministic, small enough."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from scheduler import flags
+from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from scheduler.debug.trace import INPUT, Recorder, Trace
+from scheduler.debug.viz import page, write_page
+from scheduler.debug.viz.alike import pair_nodes, rewired
+from scheduler.debug.viz.graph import assign_lanes, kernel_graph, place_kernels
+from scheduler.debug.viz.memory import memory_timeline
+from scheduler.debug.viz.passes import CHUNK, make_stages, passes_section
+from scheduler.emit.artifact import emit
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import Node, const, make, toposort
+from scheduler.ir.ops import Op
+from scheduler.pipeline import PASSES, schedule
+from scheduler.tensor.tensor import Tensor
+
+ROOT = Path(__file__).parents[3]
+VOID = {"meta", "br", "img", "link", "input"}
+
+
+def two_products() -> Tensor:
+    """relu(x w1) w2: two kernels with 256 bytes between them."""
+    rng = np.random.default_rng(3)
+    w1, w2 = (Tensor.weight(rng.normal(size=s).astype(np.float32)) for s in ((8, 16), (16, 4)))
+    return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
+
+
+def traced(tensor: Tensor) -> tuple[dict[str, Any], Trace]:
+    recorder = Recorder()
+    plan = schedule({"y": tensor.node}, observer=recorder)
+    return emit({"run": plan}, name="two <products>", kind="plain").manifest, recorder.traces[0]
+
+
+class Checker(HTMLParser):
+    """Checks that tags nest, and collects ids and whatever would load something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.loads: list[str] = []
+        self.text: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            if name == "id":
+                self.ids.append(value or "")
+            if name in ("src", "href", "xlink:href", "action", "data"):
+                self.loads.append(f"{tag} {name}={value}")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Self-closing shapes of SVG."""
+
+    def handle_data(self, data: str) -> None:
+        self.text.append(data)
+
+
+def check(text: str) -> Checker:
+    checker = Checker()
+    checker.feed(text)
+    checker.close()
+    assert checker.open == []
+    assert len(checker.ids) == len(set(checker.ids))
+    return checker
+
+
+# --- the page ---------------------------------------------------------------------------------
+
+
+def test_page_is_sound_html_that_loads_nothing() -> None:
+    manifest, trace = traced(two_products())
+    text = page(manifest, [trace])
+    checker = check(text)
+    assert checker.loads == []
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "@import" not in text
+    assert "url(" not in text
+    assert "default-src 'none'" in text
+    assert "two &lt;products&gt;" in text
+
+
+def test_page_shows_passes_kernels_memory_and_source() -> None:
+    manifest, trace = traced(two_products())
+    text = page(manifest, [trace])
+    for name in (INPUT, *(name for name, _ in PASSES)):
+        assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
+    assert f"<th>{INPUT}</th>" in text
+    assert "<th>split joins</th>" not in text, "a pass that changes nothing has no column"
+    assert text.count('<g class="k ') == 2
+    assert text.count('<path class="e"') == 1
+    assert text.count('<rect class="m"') == 1
+    for kernel in manifest["kernels"]:
+        assert f'<template id="source-{kernel["name"]}">' in text
+    assert "__kernel" in text
+    assert "for r0&lt;4, r1&lt;16:" in text
+    assert "items 1 x" in text  # loops
+
+
+def test_page_of_an_artifact_has_no_passes() -> None:
+    manifest, _ = traced(two_products())
+    text = page(manifest)
+    check(text)
+    assert "<h2>Passes</h2>" not in text
+    assert text.count('<g class="k ') == 2
+
+
+def test_page_is_the_same_every_time() -> None:
+    one, other = (page(m, [t]) for m, t in (traced(two_products()), traced(two_products())))
+    assert one == other
+
+
+def test_several_entries_are_tabs_of_one_page() -> None:
+    recorder = Recorder()
+    plans = {
+        name: schedule({"y": t.node}, observer=recorder)
+        for name, t in (("a", two_products()), ("b", Tensor.input("x", (4,)).exp()))
+    }
+    manifest = emit(plans, name="two", kind="plain").manifest
+    text = page(manifest, recorder.traces)
+    assert {"e0", "e1", "e0-0", "e0-1", "e1-0"} <= set(check(text).ids)
+    assert text.count("<nav>") == 1
+    assert '<section id="e1" hidden>' in text
+
+
+def test_names_from_a_model_cannot_break_out_of_the_page() -> None:
+    evil = '</script><img src="http://x">\'"&'
+    manifest, trace = traced(two_products())
+    manifest["name"] = evil
+    for kernel in manifest["kernels"]:
+        kernel["origin"] = [evil]
+    checker = check(page(manifest, [trace]))
+    assert checker.loads == []
+
+
+def test_a_page_is_written_whole_and_makes_no_directory_but_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest, trace = traced(two_products())
+    path = tmp_path / "out.html"
+    write_page(path, manifest, [trace])
+    assert path.read_text(encoding="utf-8") == page(manifest, [trace])
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(FileNotFoundError) as raised:
+        write_page(tmp_path / "new" / "out.html", manifest, [trace])
+    assert raised.value.filename == str(tmp_path / "new" / "out.html")
+    assert not (tmp_path / "new").exists()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("VIZ", "1")
+    ours = flags.viz("y")
+    assert ours is not None
+    write_page(ours, manifest, [trace])
+    assert (tmp_path / "build" / "viz-y.html").exists()
+
+
+def chain_manifest(count: int) -> dict[str, Any]:
+    """Kernels in a row, each of which also reads the first one's result."""
+    source = "__kernel void k(__global float* a, const __global float* b)\n{\n}\n"
+    buffer = {"kind": "arena", "dtype": "float32", "shape": [64], "size": 256}
+    buffers = [{**buffer, "name": f"b{i}", "offset": 256 * i} for i in range(count)]
+    kernel = {
+        "name": "k",
+        "program": 0,
+        "global": [1, 1, 1],
+        "origin": ["n"],
+        "flops": 1,
+        "bytes": 2,
+    }
+    kernels = [{**kernel, "args": [i, max(0, i - 1)]} for i in range(count)]
+    return {
+        "name": "chain",
+        "buffers": buffers,
+        "programs": [{"source": source}],
+        "kernels": kernels,
+        "entries": {"run": {"inputs": [], "outputs": [], "launches": list(range(count))}},
+    }
+
+
+def test_many_kernels_stay_small_and_many_more_are_folded() -> None:
+    text = page(chain_manifest(200))
+    assert text.count('<g class="k ') == 200
+    assert len(text) < 500_000
+    assert "graph of 1,000 kernels</summary>" in page(chain_manifest(1000))
+
+
+def test_ten_thousand_nodes_are_folded_and_laid_out_in_pieces() -> None:
+    node: Node = Tensor.input("x", (4,)).node
+    one = make(
+        Op.EXPAND, dt.float32, (make(Op.RESHAPE, dt.float32, (const(1, dt.float32),), (1,)),), (4,)
+    )
+    for _ in range(10_000):
+        node = make(Op.ADD, dt.float32, (node, one))
+    text = passes_section([(INPUT, [node])])
+    check(text)
+    pieces = re.findall(r'<pre class="ir"[^>]*>(.*?)</pre>', text, re.DOTALL)
+    assert len(pieces) == -(-10_004 // CHUNK)
+    assert max(piece.count("\n") for piece in pieces) < CHUNK
+    assert text.index("<details>") < text.index("<pre")
+    assert "open" not in re.findall(r"<details[^>]*>", text)[0]
+
+
+def test_stages_tell_new_nodes_from_dropped_ones() -> None:
+    x = Tensor.input("x", (4,))
+    old, new = x.exp().node, x.log().node
+    first, second = make_stages([(INPUT, [old]), ("p", [new])])
+    assert first.new == set()
+    assert new in second.new
+    assert x.node not in second.new
+    assert [line.node for line in second.gone] == [n for n in (old,) if n not in (x.node,)]
+    assert "<ins>" in passes_section([(INPUT, [old]), ("p", [new])])
+
+
+def test_a_node_that_is_left_out_is_all_that_a_stage_shows() -> None:
+    x = Tensor.input("x", (4,))
+    middle = (x + 1.0).exp()
+    with_it, without = middle.abs().sqrt().log().sum(), middle.sqrt().log().sum()
+    first, second = make_stages([(INPUT, [with_it.node]), ("p", [without.node])])
+    # Everything above the abs is another node now; all but it stand for what they stood for.
+    assert [line.node.op for line in second.gone] == [Op.ABS]
+    assert second.new == set()
+    assert [node.op for node in second.rewired] == [Op.SQRT]
+    before, after = (
+        {(line.node.op, line.text.partition(" ")[0]) for line in stage.lines}
+        for stage in (first, second)
+    )
+    assert {op for op, _ in before - after} == {Op.ABS}  # all others kept their numbers
+    assert after < before
+    text = passes_section([(INPUT, [with_it.node]), ("p", [without.node])])
+    assert '<b class="down">-1</b> <b class="re">~1</b>' in text
+    assert text.count('<ins class="re">') == 1
+
+
+def test_nodes_of_a_pass_are_paired_once_and_with_their_like() -> None:
+    x = Tensor.input("x", (4, 4))
+    weights = [Tensor.weight(np.full((4, 4), i, np.float32)) for i in range(6)]
+    y, z = x, x
+    for i, weight in enumerate(weights):
+        y = (y @ weight).relu()
+        z = (z @ weight) if i == 2 else (z @ weight).relu()
+    before, now = toposort([y.node]), toposort([z.node])
+    pairs = pair_nodes(before, now, [(z.node, y.node)])
+    assert len(set(pairs.values())) == len(pairs)
+    assert all((a.op, a.shape, a.dtype) == (b.op, b.shape, b.dtype) for a, b in pairs.items())
+    relu_nodes = len(before) - len(now)
+    assert len(pairs) == len(before) - relu_nodes
+    assert sum(rewired(node, pairs) for node in now) <= 2
+    weights_of = [n for n in now if n.op is Op.BUFFER]
+    assert all(pairs.get(n, n) is n for n in weights_of)  # other data is another weight
+
+
+# --- the drawing ------------------------------------------------------------------------------
+
+
+def test_kernels_stand_below_what_they_wait_for() -> None:
+    #  0 -> 1 -> 3, 0 -> 2 -> 3, 0 -> 3
+    placed = place_kernels(4, [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)])
+    assert placed.rows == [[0], [1, 2], [3]]
+
+
+def test_a_wide_level_takes_several_rows() -> None:
+    placed = place_kernels(6, [(i, 5) for i in range(5)], per_row=2)
+    assert placed.rows == [[0, 1], [2, 3], [4], [5]]
+
+
+def test_lanes_are_shared_by_spans_that_do_not_meet() -> None:
+    assert assign_lanes([(0, 2), (1, 4), (3, 5), (5, 6)]) == [0, 1, 0, 1]
+
+
+def test_boxes_do_not_overlap() -> None:
+    edges = [(0, 1), (0, 2), (1, 3), (2, 3), (0, 3)]
+    at = place_kernels(4, edges).at
+    assert len(set(at.values())) == 4
+
+
+def table_of(tensor: Tensor) -> KernelTable:
+    plan = schedule({"y": tensor.node})
+    return kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
+
+
+def test_rectangles_of_the_timeline_do_not_overlap() -> None:
+    x = Tensor.input("x", (64, 64))
+    for i in range(4):
+        x = (x @ Tensor.weight(np.full((64, 64), i, np.float32))).softmax(1).contiguous() + x
+    text = memory_timeline(table_of(x))
+    shapes = [
+        [float(v) for v in re.findall(r' (?:x|y|width|height)="([-\d.]+)"', rect)]
+        for rect in re.findall(r'<rect class="m"[^>]*>', text)
+    ]
+    assert len(shapes) >= 4
+    for i, (x0, y0, w0, h0) in enumerate(shapes):
+        for x1, y1, w1, h1 in shapes[:i]:
+            apart = x0 >= x1 + w1 - 0.1 or x1 >= x0 + w0 - 0.1
+            assert apart or y0 >= y1 + h1 - 0.2 or y1 >= y0 + h0 - 0.2 or (y0, h0) == (y1, h1)
+
+
+def test_nothing_to_draw_without_intermediates() -> None:
+    assert memory_timeline(table_of(Tensor.input("x", (4,)).exp())) == ""
+
+
+def test_an_order_that_results_imply_is_left_out() -> None:
+    manifest = chain_manifest(3)
+    manifest["kernels"].append({**manifest["kernels"][2], "args": [0, 2]})  # over the first result
+    manifest["entries"]["run"]["launches"] = [0, 1, 2, 3]
+    edges = [(a, b) for a, b, _ in kernel_tables(manifest)[0].dependencies()]
+    assert edges == [(0, 1), (1, 2), (2, 3)]
+
+
+def test_an_edge_past_a_row_goes_around_the_boxes() -> None:
+    manifest = chain_manifest(3)
+    manifest["kernels"][2]["args"] = [2, 0]
+    manifest["kernels"][1]["args"] = [1, 0]
+    manifest["kernels"].append({**manifest["kernels"][2], "args": [2, 1]})
+    manifest["entries"]["run"]["launches"] = [0, 1, 2, 3]
+    table = kernel_tables(manifest)[0]
+    assert table.dependencies() == [(0, 1, 1), (0, 2, 1), (1, 3, 2), (2, 3, None)]
+    assert 'class="e order"' in kernel_graph(table, "e0")

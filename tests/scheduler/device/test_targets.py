@@ -1,0 +1,386 @@
+"""Kernels for GPUs and for images: the same numbers as everywhere, on whatever device is here."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runtime.artifact import from_memory
+from runtime.device import choose_device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS, DeviceSpec, Half, Peak, spec_of, using
+from scheduler.device.targets import spec_of_device, target_for
+from scheduler.emit.artifact import Emitted, emit
+from scheduler.emit.image_pool import share_images
+from scheduler.emit.kernel_source import kernel_texts
+from scheduler.emit.limit_checks import check_limits, local_bytes
+from scheduler.emit.memory_plan import Lifetime
+from scheduler.errors import DeviceLimitError, SchedulerError
+from scheduler.ir import dtype as dt
+from scheduler.pipeline import schedule
+from scheduler.render.images import Image
+from scheduler.tensor.tensor import Tensor, evaluate
+from tools import cli
+from tools.lib.target_report import target_report
+
+pytestmark = pytest.mark.opencl
+Array = NDArray[Any]
+RNG = np.random.default_rng(8)
+
+
+def floats(*shape: int) -> Array:
+    return (RNG.standard_normal(shape) * 0.3).astype(np.float32)
+
+
+def compiled(
+    target: str | DeviceSpec,
+    outputs: Mapping[str, Tensor],
+    *writes: Tensor,
+    precision: str = "fp32",
+) -> Emitted:
+    with using(SPECS[target] if isinstance(target, str) else target):
+        nodes = {n: t.node for n, t in outputs.items()}
+        plan = schedule(nodes, [w.node for w in writes], precision=precision)
+        return emit({"run": plan}, name="test", kind="plain")
+
+
+def loaded(made: Emitted) -> Program:
+    device = choose_device(None)
+    return Program(from_memory(made.manifest, made.data), device, shared_cache(device))
+
+
+def reads(made: Emitted) -> tuple[int, int]:
+    """Return how many texels the kernels read, and how many of them behind a condition."""
+    cost = target_report(made.manifest, "run", replace(SPECS["adreno"], target="test"))
+    return cost.image_reads, cost.gated_reads
+
+
+def network() -> dict[str, Tensor]:
+    """What driving models are made of, small: convolutions of all kinds, gates, rows, attention."""
+    x = Tensor.input("x", (1, 8, 10, 12))
+    y = x.conv2d(Tensor.weight(floats(24, 8, 3, 3)), Tensor.weight(floats(24)), padding=1).gelu()
+    z = y.conv2d(Tensor.weight(floats(24, 1, 3, 3)), None, padding=1, groups=24) + y
+    z = z * z.mean((2, 3), keepdim=True).conv2d(Tensor.weight(floats(24, 24, 1, 1))).sigmoid()
+    u = z.conv2d(Tensor.weight(floats(32, 24, 3, 3)), None, stride=2, padding=1).relu()
+    pooled = u.max_pool2d((3, 3), stride=2, padding=1)
+    rows = pooled.reshape(32, 9).transpose(0, 1).layernorm()
+    scores = (rows @ rows.transpose(0, 1)).softmax(-1)
+    return {"rows": scores @ rows, "picture": u}
+
+
+def check(made: Emitted, outputs: Mapping[str, Tensor], tolerance: float = 1e-5) -> None:
+    inputs = {"x": floats(1, 8, 10, 12)}
+    with loaded(made) as program:
+        got = program.run(inputs)
+        for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
+            worst = np.abs(got[name] - value).max() / np.abs(value).max()
+            assert worst < tolerance, (name, worst)
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", [name for name in SPECS if name != "cpu"])
+def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_CHECK", "1")  # intermediates start as NaN, images too
+    outputs = network()
+    made = compiled(target, outputs)
+    assert made.manifest["target"]["name"] == target
+    assert ("read_imagef" in str(made.manifest["programs"])) is (target == "adreno")
+    check(made, outputs)
+
+
+def test_images_of_halves() -> None:
+    outputs = network()
+    made = compiled("adreno", outputs, precision="fp16")
+    kinds = {b["dtype"] for b in made.manifest["buffers"] if "image" in b}
+    assert "float16" in kinds
+    check(made, outputs, 2e-3)
+
+
+# --- work-groups ----------------------------------------------------------------------------------
+
+
+def test_work_items_beyond_the_last_do_nothing() -> None:
+    state = Tensor.state("n", (300,))
+    made = compiled("gpu", {}, state.assign(state + 1.0))
+    (kernel,) = made.manifest["kernels"]
+    assert kernel["local"] == [64, 1, 1]
+    assert kernel["global"] == [128, 1, 1]  # 75 vectors of four
+    with loaded(made) as program:
+        for _ in range(3):
+            program.run({})
+        assert np.array_equal(program.state("n"), np.full(300, 3, np.float32))
+
+
+def test_a_small_launch_has_a_small_work_group() -> None:
+    made = compiled("gpu", {"y": Tensor.input("x", (24,)) * 2.0})
+    (kernel,) = made.manifest["kernels"]
+    assert (kernel["global"], kernel["local"]) == ([8, 1, 1], [8, 1, 1])
+
+
+def test_neighbours_store_and_read_neighbouring_elements() -> None:
+    a, w = Tensor.input("a", (64, 40)), Tensor.weight(floats(40, 128))
+    (text,) = kernel_texts(compiled("gpu", {"y": a @ w}).manifest).values()
+    assert re.search(r"= \(item\) % 32;", text)  # 128 columns in vectors of four, fastest
+    assert re.search(r"in1 \+ \(o1 \* 4 \+ \w+ \* 512", text)  # rows of 128 weights, 4 at a time
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+
+def convolved(x: Tensor, channels: int, size: int = 3) -> Tensor:
+    weight = Tensor.weight(floats(channels, x.shape[1], size, size))
+    return x.conv2d(weight, padding=size // 2).contiguous()
+
+
+def test_zero_padding_needs_no_condition_and_other_padding_does() -> None:
+    x = Tensor.input("x", (1, 8, 10, 12))
+    inside = convolved(x, 8)
+    plain = compiled("adreno", {"y": convolved(inside, 8)})
+    assert reads(plain)[0] > 0
+    assert reads(plain)[1] == 0
+    pooled = {"y": inside.max_pool2d((3, 3), stride=1, padding=1)}
+    gated = compiled("adreno", pooled)
+    assert reads(gated)[1] > 0
+    check(gated, pooled)
+
+
+def test_a_batch_is_not_padded_by_its_neighbour() -> None:
+    """Rows of a batch lie on each other: one above the first is the last of the picture before."""
+    x = Tensor.input("x", (1, 8, 10, 12))
+    two = convolved(x, 16).reshape(2, 8, 10, 12).contiguous()
+    outputs = {"y": two.conv2d(Tensor.weight(floats(8, 8, 3, 3)), padding=1)}
+    check(compiled("adreno", outputs), outputs)
+
+
+@pytest.mark.parametrize("channels", [6, 10])
+def test_channels_that_fill_no_texels_stay_in_buffers(channels: int) -> None:
+    outputs = {"y": convolved(convolved(Tensor.input("x", (1, 8, 10, 12)), channels), 8)}
+    made = compiled("adreno", outputs)
+    assert not [b for b in made.manifest["buffers"] if b["kind"] == "image"]
+    check(made, outputs)
+
+
+def test_what_is_read_across_texels_is_a_buffer() -> None:
+    inside = convolved(Tensor.input("x", (1, 8, 10, 12)), 8)
+    shifted = {"y": inside[:, 1:8] * 2.0, "z": inside.sum(1)}
+    made = compiled("adreno", shifted)
+    assert not [b for b in made.manifest["buffers"] if b["kind"] == "image"]
+    check(made, shifted)
+
+
+def test_images_of_one_size_are_used_again() -> None:
+    x = Tensor.input("x", (1, 8, 10, 12))
+    for _ in range(5):
+        x = convolved(x, 8)
+    made = compiled("adreno", {"y": x})
+    images = [b for b in made.manifest["buffers"] if b["kind"] == "image"]
+    assert [b["image"] for b in images] == [[24, 10], [24, 10]]
+    assert made.manifest["arena_size"] == 0
+
+
+def test_images_alive_together_are_not_shared() -> None:
+    rng = np.random.default_rng(2)
+    nodes = [Tensor.input(f"x{i}", (4, 4)).node for i in range(40)]
+    sizes = [Image(int(rng.integers(1, 3)), 4) for _ in nodes]
+    lives = {n: Lifetime(0, i, i + int(rng.integers(1, 6))) for i, n in enumerate(nodes)}
+    owner = share_images(dict(zip(nodes, sizes, strict=True)), lives)
+    size_of = dict(zip(nodes, sizes, strict=True))
+    together = 0
+    for a, b in combinations(nodes, 2):
+        if owner[a] is owner[b]:
+            together += 1
+            assert size_of[a] == size_of[b]
+            assert lives[a].last < lives[b].first
+    assert together > 20
+
+
+def test_an_image_too_wide_is_split_elsewhere_or_a_buffer() -> None:
+    tiny = device_spec.Images(16, 16, 128, 64)
+    spec = replace(SPECS["adreno"], images=tiny)
+    outputs = {"y": convolved(convolved(Tensor.input("x", (1, 8, 10, 12)), 8), 8)}
+    made = compiled(spec, outputs)
+    for buffer in made.manifest["buffers"]:
+        assert max(buffer.get("image", [0])) <= 16
+    check(made, outputs)
+
+
+# --- the table ------------------------------------------------------------------------------------
+
+
+def test_float64_is_refused_where_the_target_has_none() -> None:
+    x = Tensor.input("x", (4, 8), dt.float64)
+    with pytest.raises(DeviceLimitError, match="float64, which target adreno") as caught:
+        check_limits(compiled("adreno", {"y": x * 2}).manifest, SPECS["adreno"])
+    assert caught.value.limit == "float64"
+    check_limits(compiled("cpu", {"y": x * 2}).manifest, SPECS["cpu"])
+
+
+def test_rows_say_where_their_figures_come_from() -> None:
+    for name, row in SPECS.items():
+        assert row.target == row.limits.target == name
+        assert row.sources
+        assert spec_of(name) is row
+    with pytest.raises(SchedulerError, match="'tpu': expected one of cpu, "):
+        spec_of("tpu")
+    with pytest.raises(SchedulerError, match="found 3"):
+        replace(SPECS["cpu"], lanes=3)
+    with pytest.raises(SchedulerError, match="1 to 256 items, found 512"):
+        replace(SPECS["gpu"], group=512)
+
+
+def test_a_schedule_stays_with_its_device() -> None:
+    with using(SPECS["gpu"]):
+        plan = schedule({"y": (Tensor.input("x", (64,)) + 1.0).node})
+    assert [k.group for k in plan.lowered] == [16]
+    assert device_spec.current() is SPECS["cpu"]
+
+
+def test_the_cache_tells_devices_apart() -> None:
+    clear_memory()
+    graph = {"run": EntryGraph({"y": (Tensor.input("x", (96,)) * 3.0).node})}
+    made = {}
+    for target in ("cpu", "gpu", "cpu"):
+        with using(SPECS[target]):
+            made[target] = emitted_for(graph, name="m", kind="plain", disk=False).manifest
+        assert made[target]["target"]["name"] == target
+    assert made["cpu"]["kernels"] != made["gpu"]["kernels"]
+    changed = replace(
+        SPECS["cpu"], cores=7, half=Half(storage=False, arithmetic=False), peak=Peak()
+    )
+    assert changed.key() != SPECS["cpu"].key()
+    assert replace(SPECS["cpu"], sources=("elsewhere",)).key() == SPECS["cpu"].key()
+
+
+def test_auto_takes_the_row_of_the_device() -> None:
+    device = choose_device(None)
+    found = spec_of_device(device)
+    assert target_for("auto") == found
+    assert found.cores == device.info.compute_units
+    assert target_for("adreno", "no such device") is SPECS["adreno"]
+    as_gpu = replace(device.info, kind="gpu", name="QUALCOMM Adreno(TM) 630", images=True)
+    assert spec_of_device(replace(device, info=as_gpu)).target == "adreno"
+    small = replace(as_gpu, name="another", max_work_group_size=16)
+    row = spec_of_device(replace(device, info=small))
+    assert (row.group, row.max_group, row.cores) == (16, 16, device.info.compute_units)
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_every_limit_of_a_target_is_checked_by_name() -> None:
+    adreno = SPECS["adreno"]
+    manifest = compiled("adreno", network()).manifest
+    check_limits(manifest, adreno)
+    images = adreno.images
+    assert images is not None
+    broken = {
+        "allocation bytes": replace(adreno, max_alloc_bytes=64),
+        "images": replace(adreno, images=None),
+        "image width": replace(adreno, images=replace(images, max_width=2)),
+        "image height": replace(adreno, images=replace(images, max_height=2)),
+        "images read": replace(adreno, images=replace(images, max_reads=1)),
+        "images written": replace(adreno, images=replace(images, max_writes=0)),
+        "work-group items": replace(adreno, group=2, max_group=2),
+        "argument bytes": replace(adreno, limits=replace(adreno.limits, pointer_bytes=256)),
+    }
+    for name, spec in broken.items():
+        with pytest.raises(DeviceLimitError, match=f"{name}: expected at most") as caught:
+            check_limits(manifest, spec)
+        assert caught.value.limit == name
+    assert local_bytes("  __local float4 a[2][16];\n  __local int b[3];") == 2 * 16 * 16 + 12
+    program = manifest["programs"][0]
+    at = program["source"].index("{", program["source"].index("\nvoid ")) + 1
+    source = program["source"][:at] + "\n__local float t[9000];" + program["source"][at:]
+    greedy = {**manifest, "programs": [{**program, "source": source}]}
+    with pytest.raises(DeviceLimitError, match="local memory bytes: expected at most 32768"):
+        check_limits(greedy, adreno)
+
+
+def test_a_command_prints_what_the_target_costs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    models = tmp_path / "m"
+    assert cli.main(["make-model", str(models), "--model", "policy"]) == 0
+    capsys.readouterr()
+    arguments = ["compile", str(models / "policy.onnx"), "-o", str(tmp_path / "p.pkl")]
+    arguments += ["--target", "adreno", "--no-binary"]
+    assert cli.main([*arguments, "--json"]) == 0
+    (cost,) = json.loads(capsys.readouterr().out)["target"]
+    assert cost["entry"] == "run"
+    assert cost["kernels"] > 0
+    assert cost["image_reads"] > cost["gated_reads"]
+    assert cost["estimate_ms"] >= max(cost["arithmetic_ms"], cost["memory_ms"])
+    assert cli.main(arguments) == 0
+    text = capsys.readouterr().out
+    assert f"image reads {cost['image_reads']} (1361)" in text
+
+
+# --- local memory ---------------------------------------------------------------------------------
+
+
+def product_of(rows: int, depth: int, columns: int, dtype: str) -> tuple[Tensor, Tensor]:
+    """Return a product with a bias, an activation and a residual, and one of two activations."""
+    x = Tensor.input("x", (2, rows, depth))
+    weight = Tensor.weight(floats(depth, columns).astype(dtype)).float()
+    bias, residual = Tensor.weight(floats(columns)), Tensor.input("r", (2, rows, columns))
+    first = (x @ weight + bias).relu() + residual
+    other = Tensor.input("z", (2, columns, depth))
+    return first, x @ other.transpose(1, 2)
+
+
+@pytest.mark.parametrize(
+    ("rows", "depth", "columns", "dtype"),
+    [(37, 50, 68, "float32"), (90, 48, 132, "float16")],
+)
+def test_products_in_local_memory(rows: int, depth: int, columns: int, dtype: str) -> None:
+    spec = replace(SPECS["gpu"], cores=1)
+    outputs = dict(zip("ab", product_of(rows, depth, columns, dtype), strict=True))
+    made = compiled(spec, outputs)
+    texts = kernel_texts(made.manifest)
+    assert len(texts) == 2
+    for text in texts.values():
+        assert text.count("barrier(") == 2
+        assert 0 < local_bytes(text) <= spec.local_bytes
+    check_limits(made.manifest, spec)
+    shapes = {"x": (2, rows, depth), "r": (2, rows, columns), "z": (2, columns, depth)}
+    inputs = {name: floats(*shape) for name, shape in shapes.items()}
+    with loaded(made) as program:
+        got = program.run(inputs)
+        for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
+            assert np.abs(got[name] - value).max() < 1e-5 * np.abs(value).max()
+
+
+@pytest.mark.parametrize(("group", "tiled"), [(16, False), (36, False), (256, True)])
+def test_tiles_fit_the_work_group(group: int, tiled: bool) -> None:
+    spec = replace(SPECS["gpu"], cores=1, group=group)
+    outputs = {"y": Tensor.input("x", (72, 64)) @ Tensor.weight(floats(64, 128))}
+    made = compiled(spec, outputs)
+    assert ("barrier(" in str(made.manifest["programs"])) is tiled
+    inputs = {"x": floats(72, 64)}
+    with loaded(made) as program:
+        (expected,) = evaluate(list(outputs.values()), inputs)
+        assert np.abs(program.run(inputs)["y"] - expected).max() < 1e-5
+
+
+def test_work_items_that_do_not_meet_have_no_barrier() -> None:
+    """Two products side by side in one launch, and a kernel that is no product."""
+    spec = replace(SPECS["gpu"], cores=1)
+    x, w = Tensor.input("x", (64, 64)), Tensor.weight(floats(64, 64))
+    made = compiled(spec, {"y": (x @ w).softmax(-1), "z": x.sum(0), "v": x.sum(1)})
+    for text in kernel_texts(made.manifest).values():
+        assert text.count("barrier(") in (0, 2)
+        assert "launched" not in text or "barrier(" not in text

@@ -1,0 +1,145 @@
+"""Rewrite rules change the form, never a bit of the value."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.errors import SchedulerError
+from scheduler.ir import dtype as dt
+from scheduler.ir import interp
+from scheduler.ir.node import Buffer, Node, make, origin, toposort
+from scheduler.ir.ops import Op
+from scheduler.ir.rewrite import Rewriter, Rule
+from scheduler.ir.verify import verify
+from scheduler.passes.canonicalize import RULES
+from scheduler.tensor.tensor import Tensor
+from tests.scheduler.strategies import Program, programs
+
+NUMBERS = [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan, 1e-42, 3e38]
+X = Tensor.input("x", (len(NUMBERS),))
+N = Tensor.input("n", (4,), dt.int32)
+
+
+def canonical(*tensors: Tensor) -> list[Node]:
+    new = Rewriter(RULES)([t.node for t in tensors])
+    return [new[t.node] for t in tensors]
+
+
+@settings(max_examples=200)
+@given(programs(states=False))
+def test_canonical_programs_give_the_same_bits(program: Program) -> None:
+    roots = [t.node for t in program.outputs.values()]
+    new = Rewriter(RULES)(roots)
+    verify([new[r] for r in roots])
+    given = {
+        n.arg: program.inputs[n.arg.name]
+        for n in toposort(roots)
+        if n.op is Op.BUFFER and n.arg.kind == "input"
+    }
+    for old, now in zip(
+        interp.evaluate(roots, given),
+        interp.evaluate([new[r] for r in roots], given),
+        strict=True,
+    ):
+        assert old.dtype == now.dtype
+        assert old.tobytes() == now.tobytes()
+
+
+SCALARS = st.sampled_from([0.0, -0.0, 1.0, -1.0, 2.0, 0.5, 3.0, 2.0**-120, math.inf, math.nan])
+
+
+@settings(max_examples=200)
+@given(st.sampled_from(["add", "radd", "sub", "mul", "rmul", "div"]), SCALARS)
+def test_arithmetic_with_any_constant_keeps_every_special_value(name: str, c: float) -> None:
+    y = getattr(X, f"__{name if name != 'div' else 'truediv'}__")(c)
+    given = {X.node.arg: np.array(NUMBERS, np.float32)}
+    old, new = (interp.evaluate([n], given)[0] for n in (y.node, canonical(y)[0]))
+    # The payload and sign of a NaN are the processor's business.
+    assert np.array_equal(np.isnan(old), np.isnan(new))
+    assert old[~np.isnan(old)].tobytes() == new[~np.isnan(new)].tobytes()
+
+
+GONE: list[tuple[str, Tensor, Tensor]] = [
+    ("x * 1", X * 1.0, X),
+    ("x - 0", X - 0.0, X),
+    ("x + -0", X + -0.0, X),
+    ("x / 1", X / 1.0, X),
+    ("n + 0", N + 0, N),
+    ("0 + n", 0 + N, N),
+    ("two permutations", X.reshape(3, 3).T.T.reshape(9), X),
+    ("there and back", N.float().half().float(), N.float().half().float()),
+    ("narrow to wide and back", N.cast(dt.int64).cast(dt.int32), N),
+    ("a condition that holds", Tensor(True).broadcast_to((9,)).where(X, 0.0), X),
+    ("two pins", X.contiguous().contiguous(), X.contiguous()),
+]
+
+
+@pytest.mark.parametrize(("given_", "left"), [g[1:] for g in GONE], ids=[g[0] for g in GONE])
+def test_what_does_nothing_goes_away(given_: Tensor, left: Tensor) -> None:
+    assert canonical(given_)[0] is left.node
+
+
+STAYS = [
+    ("x + 0 turns -0 into 0", X + 0.0),
+    ("x * 0 is not 0 for nan", X * 0.0),
+    ("x - -0 turns -0 into 0", X - -0.0),
+    ("x / 3 is not x * (1/3)", X / 3.0),
+    ("a float does not survive int32", X.int().float()),
+    ("int32 does not survive float32", N.float().int()),
+]
+
+
+@pytest.mark.parametrize("tensor", [s[1] for s in STAYS], ids=[s[0] for s in STAYS])
+def test_what_is_not_exact_stays(tensor: Tensor) -> None:
+    assert canonical(tensor)[0] is tensor.node
+
+
+def test_division_by_a_power_of_two_becomes_multiplication() -> None:
+    (node,) = canonical(X / 8.0)
+    assert node.op is Op.MUL
+    (node,) = canonical(X / 2.0**-120)
+    assert node.op is Op.DIV, "its inverse is beyond what stays exact"
+
+
+def _swap(node: Node) -> Node:
+    return make(node.op, node.dtype, node.src[::-1])
+
+
+def test_rules_that_undo_each_other_are_reported() -> None:
+    rules = (
+        Rule("add to sub", (Op.ADD,), lambda n: make(Op.SUB, n.dtype, n.src)),
+        Rule("sub to add", (Op.SUB,), lambda n: make(Op.ADD, n.dtype, n.src)),
+    )
+    with pytest.raises(SchedulerError, match=r"do not come to an end.*add to sub.*sub to add"):
+        Rewriter(rules)([(X + X.flip(0)).node])
+
+
+def test_a_rule_that_undoes_itself_is_reported() -> None:
+    with pytest.raises(SchedulerError, match="do not come to an end"):
+        Rewriter([Rule("swap", (Op.ADD,), _swap)])([(X + X.flip(0)).node])
+
+
+def test_hits_are_counted_by_name() -> None:
+    rewriter = Rewriter(RULES)
+    rewriter([((X * 1.0) * 1.0 - 0.0).node])
+    assert rewriter.hits == {"neutral element": 3}
+
+
+def test_origins_survive_a_rewrite() -> None:
+    source = make(Op.BUFFER, dt.float32, (), Buffer("input", "z", (4,), dt.float32))
+    with origin("/scale"):
+        y = Tensor.of(source) / 4.0
+    assert canonical(y)[0].origin == ("/scale",)
+
+
+def test_long_chains_are_rewritten_without_recursion() -> None:
+    y = X
+    for _ in range(5000):
+        y = y * 1.0 + 1.0
+    (node,) = canonical(y)
+    assert sum(n.op is Op.MUL for n in toposort([node])) == 0

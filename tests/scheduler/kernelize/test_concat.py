@@ -1,0 +1,161 @@
+"""Values computed from joins are computed slice by slice: nothing is selected, numbers stay."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runtime.artifact import from_memory
+from runtime.device import choose_device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.device.spec import SPECS, using
+from scheduler.emit.artifact import emit
+from scheduler.ir.ops import Op
+from scheduler.kernelize.body import Body
+from scheduler.kernelize.kernel import Kernel
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor, evaluate
+
+Array = NDArray[Any]
+RNG = np.random.default_rng(31)
+# Channels of what is joined: whole vectors, less than one, and one more than some.
+WIDTHS = (64, 5, 33)
+H, W = 12, 20
+
+
+def weight(*shape: int) -> Tensor:
+    return Tensor.weight(RNG.standard_normal(shape).astype(np.float32))
+
+
+@functools.cache
+def shared_input(name: str, shape: tuple[int, ...]) -> Tensor:
+    return Tensor.input(name, shape)
+
+
+def join(name: str, widths: Sequence[int], axis: int = 1) -> Tensor:
+    """A join of inputs, of shape (1, 102, 12, 20) in all."""
+    shapes = [[1, sum(WIDTHS), H, W] for _ in widths]
+    for shape, width in zip(shapes, widths, strict=True):
+        shape[axis] = width
+    inputs = [shared_input(f"{name}{i}", tuple(s)) for i, s in enumerate(shapes)]
+    return inputs[0].cat(*inputs[1:], axis=axis)
+
+
+def joined() -> Tensor:
+    return join("x", WIDTHS)
+
+
+def per_channel() -> Tensor:
+    return weight(1, sum(WIDTHS), 1, 1)
+
+
+def normed_join() -> Tensor:
+    """As in front of each layer of a densely connected network."""
+    return (joined() * per_channel() + per_channel()).relu()
+
+
+def two_joins() -> Tensor:
+    """Other borders along the same axis."""
+    return joined() + join("y", (20, 82))
+
+
+def crossed_joins() -> Tensor:
+    """Joins along different axes: one of them is cut at."""
+    return (joined() * join("z", (5, 7), axis=2)).tanh()
+
+
+def turned_join() -> Tensor:
+    """The joined axis comes last in what is stored."""
+    return (joined() * 2.0).permute(0, 2, 3, 1).relu()
+
+
+def gated_join() -> Tensor:
+    """Each slice needs its own part of a gate."""
+    whole = joined()
+    gate = (whole.mean((2, 3), keepdim=True) * per_channel()).sigmoid()
+    return whole * gate
+
+
+def read_by_a_convolution() -> Tensor:
+    """What is stored is not an output: its layout is free."""
+    return normed_join().conv2d(weight(256, sum(WIDTHS), 1, 1)).relu()
+
+
+def kernel_of(tensor: Tensor) -> Kernel:
+    return max(schedule({"y": tensor.node}).launches, key=lambda k: len(k.bodies))
+
+
+def loads(body: Body) -> list[str]:
+    """Return the inputs that a loop nest reads."""
+    nodes = [n for n in scalar_nodes(body.value) if n.op is Op.LOAD]
+    return sorted({n.src[0].arg.name for n in nodes if n.src[0].arg.kind == "input"})
+
+
+@pytest.mark.parametrize(
+    ("tensor", "reads"),
+    [
+        (normed_join, [["x0"], ["x1"], ["x2"]]),
+        (two_joins, [["x0", "y0"], ["x0", "y1"], ["x1", "y1"], ["x2", "y1"]]),
+        (crossed_joins, [["x0", "z0", "z1"], ["x1", "z0", "z1"], ["x2", "z0", "z1"]]),
+        (turned_join, [["x0"], ["x1"], ["x2"]]),
+        (read_by_a_convolution, [["x0"], ["x1"], ["x2"]]),
+        (joined, [["x0"], ["x1"], ["x2"]]),
+    ],
+)
+def test_each_slice_is_a_loop_nest_that_reads_what_it_needs(
+    tensor: Callable[[], Tensor], reads: list[list[str]]
+) -> None:
+    assert [loads(body) for body in kernel_of(tensor()).bodies] == reads
+
+
+def test_small_joins_are_selected_from() -> None:
+    a, b = Tensor.input("a", (1, 3, 4, 4)), Tensor.input("b", (1, 5, 4, 4))
+    assert len(kernel_of(a.cat(b, axis=1).relu()).bodies) == 1
+
+
+def test_a_value_beside_a_reduction_is_one_loop_nest() -> None:
+    """The sum is computed once, in the loop nest that stores what is added to it."""
+    picture = Tensor.input("p", (1, 8, H, W))
+    convolved = picture.conv2d(weight(sum(WIDTHS), 8, 3, 3), padding=1)
+    assert len(kernel_of(convolved + joined()).bodies) == 1
+
+
+def test_slices_lie_as_what_they_are_computed_from() -> None:
+    """Between convolutions all lies channels last: a pixel's 128 channels beside each other."""
+    a = Tensor.input("a", (1, 16, H, W))
+    parts = [a.conv2d(weight(c, 16, 1, 1)).relu().contiguous() for c in (64, 32, 32)]
+    normed = (parts[0].cat(*parts[1:], axis=1) * weight(1, 128, 1, 1)).tanh()
+    with using(SPECS["cpu"]):
+        lowered = schedule({"y": normed.conv2d(weight(256, 128, 1, 1)).node}).lowered
+    (cut,) = [k for k in lowered if len(k.kernel.bodies) == 3]
+    (reader,) = [k for k in lowered if cut.storage[0] in k.kernel.reads]
+    assert cut.text.count("M_STORE(float, 16") >= 3  # whole vectors into each slice
+    assert " * 1280 " in reader.text  # 10 pixels of 128 channels
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("target", sorted(SPECS))
+def test_slices_have_the_values_of_the_whole(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNTIME_CHECK", "1")  # what is not written is NaN
+    cases = [
+        normed_join, two_joins, crossed_joins, turned_join, gated_join, read_by_a_convolution,
+        joined,
+    ]  # fmt: skip
+    outputs = {case.__name__: case() for case in cases}
+    with using(SPECS[target]):
+        plan = schedule({n: t.node for n, t in outputs.items()})
+        made = emit({"run": plan}, name="joins", kind="plain")
+    device = choose_device(None)
+    with Program(from_memory(made.manifest, made.data), device, shared_cache(device)) as program:
+        inputs = {t.name: RNG.standard_normal(t.shape).astype(np.float32) for t in program.inputs}
+        got = program.run(inputs)
+        for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
+            worst = np.abs(got[name] - value).max() / np.abs(value).max()
+            assert worst < 1e-5, (name, worst)

@@ -1,0 +1,234 @@
+"""Choices of loops: their text, and that none of them changes what a kernel computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from runtime.device import choose_device
+from scheduler.cache.schedules import EntryGraph
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS
+from scheduler.loops import tuned_table
+from scheduler.loops.body_key import body_key
+from scheduler.loops.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, form_of, parse_choice
+from scheduler.loops.schedule import choose_schedule
+from scheduler.loops.tuned_table import Entry, TunedTable
+from scheduler.tensor.tensor import Tensor
+from scheduler.tuning.build import Builders
+from scheduler.tuning.jobs import Job, jobs_of
+from scheduler.tuning.trial import Variant, make_trials
+from tests.scheduler.on_device import compute
+
+RNG = np.random.default_rng(11)
+
+
+@pytest.fixture(autouse=True)
+def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUNED")
+
+
+def floats(*shape: int) -> np.ndarray[Any, Any]:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def jobs(tensors: Mapping[str, Tensor]) -> list[Job]:
+    return jobs_of([EntryGraph({name: t.node for name, t in tensors.items()})])
+
+
+def choices() -> st.SearchStrategy[Choice]:
+    numbers = st.integers(1, 8)
+    kept = st.fixed_dictionaries(
+        {},
+        optional={
+            "vectors": st.integers(1, 4),
+            "rows": numbers,
+            "unroll": numbers,
+            "items": st.integers(1, 300),
+            "blocks": numbers,
+            "lanes": st.sampled_from((4, 8, 16)),
+            "outside": st.just(1),
+            "ahead": st.integers(1, 2),
+        },
+    )
+    return kept.map(lambda fields: Choice(**fields))
+
+
+# --- text -------------------------------------------------------------------------------------
+
+
+@given(choices())
+def test_a_choice_comes_back_from_its_text(choice: Choice) -> None:
+    assert parse_choice(str(choice)) == choice
+
+
+def test_the_text_of_choices_in_tables_stays_what_it_is() -> None:
+    choice = Choice(3, 8, 2, 32, 4, 8, 1, 2)
+    assert str(choice) == "v3 r8 u2 i32 b4 l8 o1 a2"
+    assert parse_choice("") == HEURISTIC
+    assert str(HEURISTIC) == ""
+
+
+@pytest.mark.parametrize(
+    "text", ["v0", "q3", "v17", "v2 v3", "l5", "v16 r64", "v4 r16 u9", "-", "v2r3"]
+)
+def test_what_is_no_choice_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        parse_choice(text)
+
+
+# --- candidates -------------------------------------------------------------------------------
+
+
+def contraction() -> Tensor:
+    x = Tensor.input("x", (37, 24))
+    return (x @ Tensor.weight(floats(24, 80)) + Tensor.weight(floats(80))).relu()
+
+
+def test_candidates_begin_with_the_heuristic_and_are_bounded_different_and_in_one_order() -> None:
+    (job,), (again,) = jobs({"y": contraction()}), jobs({"y": contraction()})
+    tiles = job.tiles()
+    assert tiles[0] == HEURISTIC
+    assert 5 < len(tiles) <= 16
+    assert len({form_of(job.loops(c)) for c in tiles}) == len(tiles)
+    assert [str(c) for c in again.tiles()] == [str(c) for c in tiles]
+    for best in tiles:
+        around = job.variations(best)
+        assert around[0] == HEURISTIC
+        assert len(around) <= 32
+    for choice in tiles:
+        tile = max(1, choice.vectors) * max(1, choice.rows)
+        assert tile <= MAX_TILE
+        assert tile * max(1, choice.unroll) <= MAX_BODY
+
+
+def test_equal_layers_are_one_job_and_other_sizes_another() -> None:
+    x = Tensor.input("x", (32, 48))
+    first, second = Tensor.weight(floats(48, 48)), Tensor.weight(floats(48, 48))
+    rows = (x @ first).relu()
+    found = jobs({"y": (rows @ second).relu()})
+    assert [job.times for job in found] == [2]
+    other = jobs({"y": (Tensor.input("x", (33, 48)) @ first).relu()})
+    assert other[0].key != found[0].key
+
+
+def test_a_key_tells_lanes_and_vectors_apart() -> None:
+    (job,) = jobs({"y": contraction()})
+    body, loops = job.nest.body, job.nest.schedule
+    keys = {body_key(body, loops.vector, n) for n in (4, 8, 16)} | {body_key(body, None, 16)}
+    assert len(keys) == 4
+
+
+def test_gpus_take_no_choice_and_targets_have_tables_of_their_own() -> None:
+    table = TunedTable(entries={"0" * 24: Entry("", HEURISTIC, 1, 1, 1)})
+    with tuned_table.using(table):
+        assert tuned_table.current() is table
+    with device_spec.using(SPECS["gpu"]):
+        assert not tuned_table.current().entries
+
+
+# --- numbers ----------------------------------------------------------------------------------
+
+
+def networks() -> dict[str, Tensor]:
+    """One of each kind of loop nest, of sizes that blocks do not divide."""
+    image = Tensor.input("image", (1, 13, 15, 24)).permute((0, 3, 1, 2))
+    rows = Tensor.input("rows", (19, 45))
+    return {
+        "conv": image.conv2d(Tensor.weight(floats(40, 24, 3, 3)), padding=1).relu(),
+        "window": image.conv2d(Tensor.weight(floats(24, 1, 3, 3)), groups=24, padding=1),
+        "strided": image.conv2d(Tensor.weight(floats(48, 1, 3, 3)), groups=24, stride=2),
+        "product": rows @ Tensor.weight(floats(45, 52)),
+        "softmax": (rows @ Tensor.weight(floats(45, 33))).softmax(-1),
+        "norm": rows.layernorm() @ Tensor.weight(floats(45, 16)),
+        "row": Tensor.input("one", (1, 70)) @ Tensor.weight(floats(70, 90)),
+        "narrow": rows @ Tensor.weight(floats(45, 10)),
+        "stream": rows * 2.0 + Tensor.weight(floats(19, 45)),
+        "mean": image.mean((2, 3)),
+    }
+
+
+@pytest.mark.opencl
+def test_every_candidate_gives_what_the_heuristic_gives() -> None:
+    """Of every kind of loop nest some of the tiles, with other loops around them, in one program.
+
+    The trial that a search makes is what compares them.
+    """
+    found = jobs(networks())
+    assert len(found) >= len(networks())
+    rng = np.random.default_rng(5)
+    variants = []
+    for job in found:
+        tiles = job.tiles()
+        around = job.variations(tiles[int(rng.integers(len(tiles)))])
+        some = [*tiles, *around]
+        picked = [some[int(i)] for i in rng.choice(len(some), min(2, len(some)), replace=False)]
+        drawn = Choice(int(rng.integers(1, 4)), int(rng.integers(1, 9)), outside=1, blocks=2)
+        variants += [Variant(job, c) for c in dict.fromkeys([HEURISTIC, *picked, drawn])]
+    with Builders(choose_device("cpu"), 0) as builders:
+        (trial,) = make_trials(builders, [variants], float("inf"))
+    assert trial is not None
+    checked = zip(variants, trial.correct, strict=True)
+    wrong = [(v.job.name, str(v.choice)) for v, right in checked if not right]
+    trial.release()
+    assert not wrong
+
+
+@settings(max_examples=60)
+@given(choices())
+def test_any_choice_covers_every_element(choice: Choice) -> None:
+    """What a choice gives is a schedule as any other: steps, chunks and blocks fit together."""
+    for job in JOBS:
+        loops = job.loops(choice)
+        outer = loops.tiles[: len(loops.tiles) - loops.inner]
+        steps = int(np.prod([t.outer for t in outer]))
+        assert loops.steps == steps
+        assert 1 <= loops.items <= steps
+        for tile in loops.tiles:
+            assert tile.unroll >= 1
+            assert tile.outer * tile.block >= tile.atom.size
+        if loops.blocked is not None:
+            atom, block = loops.blocked
+            (count,) = [t.outer for t in outer if t.atom is atom]
+            assert count % block == 0
+        across = set(loops.across.values())  # what lanes leave over there is a loop of its own
+        for r, unroll in loops.reduce_unroll.items():
+            assert r in across or r.size % unroll == 0
+
+
+JOBS = jobs(networks())
+
+
+@pytest.mark.opencl
+def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
+    tensor, x = contraction(), floats(37, 24)
+    (job,) = jobs({"y": tensor})
+    entry = Entry(job.was, Choice(2, 3, items=2), 2.0, 1.0, 3)
+    table = TunedTable(entries={job.key: entry})
+    expected = compute(tensor, x=x)
+    with tuned_table.using(table):
+        loops = tuned_table.tuned_schedule(
+            job.nest.body, job.nest.schedule.vector, job.nest.schedule.lanes
+        )
+        assert form_of(loops) == form_of(job.loops(entry.choice)) != job.was
+        np.testing.assert_allclose(compute(tensor, x=x), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_an_entry_against_other_loops_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    (job,) = jobs({"y": contraction()})
+    heuristic = job.nest.schedule
+    args = (job.nest.body, heuristic.vector, heuristic.lanes)
+    choice = Choice(1, 2)
+    for was, used in ((job.was, True), ("8/1x8 u[] i1 b0 x0 a0", False)):
+        table = TunedTable(entries={job.key: Entry(was, choice, 2.0, 1.0, 3)})
+        with tuned_table.using(table):
+            found = form_of(tuned_table.tuned_schedule(*args))
+            monkeypatch.setenv("TUNED", "0")
+            assert form_of(tuned_table.tuned_schedule(*args)) == job.was
+            monkeypatch.delenv("TUNED")
+        assert (found == form_of(choose_schedule(*args, choice))) is used

@@ -1,0 +1,367 @@
+"""What the code generator for CPUs makes of loops: text where it matters, and the same numbers."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.artifact import from_memory
+from runtime.device import choose_device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.cache.schedules import EntryGraph
+from scheduler.emit.artifact import Emitted
+from scheduler.loops.choice import Choice
+from scheduler.loops.pack import PackedWeight
+from scheduler.loops.schedule import Schedule
+from scheduler.lower import LoweredKernel
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor, evaluate
+from scheduler.tuning.jobs import Job, jobs_of
+from tests.scheduler.on_device import emitted, load
+
+Array = np.ndarray[Any, Any]
+RNG = np.random.default_rng(7)
+# Vectors and rows of a register tile, so that tests do not depend on which one is the fastest.
+TILE = Choice(2, 8)
+# A loop whose bounds are computed: from which step, to which.
+BOUNDED = re.compile(r"for \(int (\w+) = (v\d+); \1 < (v\d+); \1\+\+\)")
+
+
+def floats(*shape: int) -> Array:
+    return RNG.standard_normal(shape).astype(np.float32)
+
+
+def weight(*shape: int) -> Tensor:
+    return Tensor.weight(floats(*shape))
+
+
+@functools.cache  # one input for all who ask
+def image(name: str = "image", channels: int = 16) -> Tensor:
+    """Channels last in memory, as convolutions store them."""
+    return Tensor.input(name, (1, 9, 11, channels)).permute((0, 3, 1, 2))
+
+
+@functools.cache
+def rows(count: int, inner: int) -> Tensor:
+    return Tensor.input(f"rows{count}x{inner}", (count, inner))
+
+
+def lowered(tensor: Tensor) -> LoweredKernel:
+    (kernel,) = schedule({"y": tensor.node}).lowered
+    return kernel
+
+
+def job_of(tensor: Tensor) -> Job:
+    (job,) = jobs_of([EntryGraph({"y": tensor.node})])
+    return job
+
+
+def loops_of(tensor: Tensor) -> Schedule:
+    """Return the loops around a tile of 2 vectors and 8 rows, where the kernel has one."""
+    return job_of(tensor).loops(TILE)
+
+
+def innermost(text: str) -> list[str]:
+    """Return the bodies of the loops that hold no other loop."""
+    lines, found = text.splitlines(), []
+    for start, line in enumerate(lines):
+        if "for (" not in line:
+            continue
+        end = lines.index(line[: len(line) - len(line.lstrip())] + "}", start)
+        body = lines[start + 1 : end]
+        if not any("for (" in inner for inner in body):
+            found.append("\n".join(body))
+    return found
+
+
+# --- padding ------------------------------------------------------------------------------------
+
+
+def convolved(**how: Any) -> Tensor:
+    return image().conv2d(weight(16, 16, 3, 3), **how)
+
+
+def test_the_padding_of_a_convolution_is_in_the_bounds_of_its_loops() -> None:
+    text = lowered(convolved(padding=1)).text
+    assert len(BOUNDED.findall(text)) == 1  # rows; columns are a register tile
+    (body,) = innermost(text)
+    assert "m_fma" in body
+    assert "?" not in body
+    assert "if" not in body
+
+
+def test_without_padding_there_is_nothing_to_choose() -> None:
+    text = lowered(convolved()).text
+    assert not BOUNDED.search(text)
+    assert "?" not in text
+
+
+def test_columns_outside_are_read_through_a_pointer_chosen_before_the_loop_over_channels() -> None:
+    kernel = lowered(convolved(padding=1))
+    chosen = re.findall(r"float\* (\w+) = \w+ \? in\d \+ \(.+\) : (in\d);", kernel.text)
+    assert len(chosen) == 2  # the first column of a row, and the last
+    assert len({fill for _, fill in chosen}) == 1
+    (body,) = innermost(kernel.text)
+    assert all(re.search(rf"= {name}\b", body) for name, _ in chosen)
+    (fill,) = [a for a in kernel.arguments if isinstance(a, PackedWeight) and not a.strides]
+    assert not fill.data.any()
+
+
+def test_without_a_buffer_to_spare_the_choice_is_at_the_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MAX_KERNEL_BUFFERS", "4")
+    kernel = lowered(image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1))
+    assert len(kernel.arguments) == 3  # and the result
+    (body,) = innermost(kernel.text)
+    assert re.search(r"\? p\d+\[-?\d+\] : 0x0.0p\+0f;", body)
+
+
+def test_steps_of_a_window_that_is_unrolled_are_left_out() -> None:
+    """Columns: 12 results of 3 products each, but for the first and the last column."""
+    row = Tensor.input("image", (1, 9, 12, 16)).permute((0, 3, 1, 2))
+    job = job_of(row.conv2d(weight(16, 1, 3, 3), padding=1, groups=16))
+    (body,) = innermost(job.render(Choice(1, 12)).text)
+    assert body.count("m_fma") == 3 * 12 - 2
+    assert "?" not in body
+
+
+def test_the_padding_of_a_maximum_is_left_out_too() -> None:
+    text = job_of(image().max_pool2d(3, 2, 1)).render(Choice(1, 6)).text
+    assert BOUNDED.search(text)
+    (body,) = innermost(text)
+    assert "INFINITY" not in body
+    # Each takes the new value if that is larger, or NaN.
+    assert len(re.findall(r" : \(\(acc\w* < ", body)) == 3 * 6 - 2
+
+
+def test_zero_times_infinity_is_not_left_out() -> None:
+    """A product with a padded zero is no zero if the weight is infinite."""
+    values = floats(16, 16, 3, 3)
+    values[3, 4, 0, 0] = np.inf
+    assert not BOUNDED.search(lowered(image().conv2d(Tensor.weight(values), padding=1)).text)
+
+
+# --- pointers -----------------------------------------------------------------------------------
+
+
+def test_accesses_that_differ_by_a_constant_share_a_pointer() -> None:
+    (body,) = innermost(job_of((rows(64, 32) @ weight(32, 32)).relu()).render(TILE).text)
+    made = re.findall(r"const __global float\* const (p\d+) = (in\d) ", body)
+    assert [source for _, source in made] == ["in0", "in1"]
+    pointer = made[0][0]
+    read = re.findall(rf"const float \w+ = {pointer}\[(\d+)\];", body)
+    assert len(set(read)) == len(read) == body.count("const float ") >= 16
+    assert "in0[" not in body
+
+
+def test_addresses_of_operands_in_memory_are_kept_from_the_compiler() -> None:
+    """With one vector a row's scalar is part of its multiply-add, if its address is that simple."""
+    job = job_of(rows(64, 32) @ weight(32, 32))
+    (body,) = innermost(job.render(Choice(1, 8)).text)
+    made = re.findall(r"__global float\* (p\d+) = in\d", body)
+    assert made
+    assert re.findall(r"M_OPAQUE\((p\d+)\);", body) == made
+    assert "M_OPAQUE" not in job.render(TILE).text
+
+
+# --- lanes and results --------------------------------------------------------------------------
+
+
+def test_few_results_fill_part_of_a_vector() -> None:
+    kernel = lowered(rows(64, 16) @ weight(16, 5))
+    assert kernel.lanes == (8,)
+    assert "M_STORE" not in kernel.text
+    results = kernel.text.count("float8 acc")
+    for lane in range(5):
+        assert kernel.text.count(f".s{lane};") == results
+    assert ".s5" not in kernel.text
+
+
+@pytest.mark.parametrize("columns", [1, 16, 17])
+def test_what_fills_a_vector_or_is_one_number_is_not_narrow(columns: int) -> None:
+    assert lowered(rows(64, 16) @ weight(16, columns)).lanes == (16,)
+
+
+def test_a_long_epilogue_is_a_loop_over_the_tile_and_a_short_one_is_not() -> None:
+    long = lowered((rows(64, 32) @ weight(32, 32)).gelu()).text
+    short = lowered((rows(64, 32) @ weight(32, 32)).relu()).text
+    assert long.count("m_gelu(") == long.count("M_STORE") == 1
+    assert long.count("opencl_unroll_hint(1)") == 2  # vectors, rows
+    assert "opencl_unroll_hint" not in short
+    assert short.count("M_STORE") == short.count("float16 acc") > 8
+
+
+def test_factors_that_all_rows_share_are_multiplied_once_for_a_vector() -> None:
+    gate = Tensor.input("gate", (48,))
+    job = job_of((rows(32, 48) * gate) @ weight(48, 32))
+    (body,), loops = innermost(job.render(TILE).text), job.loops(TILE)
+    (unroll,) = loops.reduce_unroll.values()
+    vectors, row = (t.unroll for t in loops.tiles)
+    assert row > 1
+    assert body.count("m_fma") == unroll * vectors * row
+    assert len(re.findall(r" = \(.+ \* .+\);", body)) == unroll * vectors
+
+
+def test_a_dot_product_of_few_vectors_is_written_out() -> None:
+    """Lanes run across the sum: 64 products are four vectors, with no loop around them."""
+    scores = Tensor.input("q", (4, 64)) @ Tensor.input("k", (7, 64)).transpose(0, 1)
+    loops = loops_of(scores)
+    assert loops.across
+    assert list(loops.reduce_unroll.values()) == [64 // loops.lanes]
+    long = Tensor.input("q", (4, 1024)) @ Tensor.input("k", (7, 1024)).transpose(0, 1)
+    assert list(loops_of(long).reduce_unroll.values()) == [1]
+
+
+# --- work-items ---------------------------------------------------------------------------------
+
+
+def normed(tensor: Tensor, columns: int) -> Tensor:
+    return tensor.layernorm() @ weight(tensor.shape[1], columns)
+
+
+def test_a_row_alone_is_shared_in_parts_that_each_normalize_it() -> None:
+    kernel = lowered(normed(rows(1, 128), 768))
+    parts = re.search(r"const int part = item % (\d+);", kernel.text)
+    assert parts
+    assert int(parts[1]) == kernel.items > 1
+    assert f"const int step = item / {parts[1]};" in kernel.text
+
+
+def test_nothing_is_shared_in_parts_where_a_result_of_the_row_is_stored() -> None:
+    """Each part would store it."""
+    row = rows(1, 1024)
+    mean = row.mean(1, keepdim=True)
+    y = ((row - mean).exp().tanh() + 1.0).exp().tanh().exp().tanh()
+    assert lowered(y).items > 1
+    (both,) = schedule({"mean": mean.node, "y": y.node}).lowered
+    assert both.items == 1
+    assert len(both.storage) == 2
+
+
+def test_work_items_are_blocks_of_rows_where_activations_are_larger_than_weights() -> None:
+    loops = loops_of(rows(2048, 32) @ weight(32, 128))
+    assert loops.blocked is not None
+    atom, steps = loops.blocked
+    assert atom is loops.row
+    (panel, block) = (
+        next(t for t in loops.tiles if t.atom is a).outer for a in (loops.vector, atom)
+    )
+    assert block % steps == 0
+    share = panel * steps  # steps of a block; an item does whole blocks, or equal parts of one
+    assert share % loops.chunk == 0 or loops.chunk % share == 0
+    assert loops_of(rows(32, 64) @ weight(64, 2048)).blocked is None
+
+
+def test_weights_that_are_soon_done_with_are_fetched_ahead() -> None:
+    job = job_of(rows(32, 512) @ weight(512, 256))
+    assert job.loops(TILE).ahead is job.nest.schedule.vector
+    assert job.loops(replace(TILE, rows=2)).ahead is None  # few results to pay for asking
+    text = job.render(TILE).text
+    loads = re.findall(r"M_LOAD\(float, 16, (p\d+) \+ \((\d+)\)\)", text)
+    ahead = re.findall(r"M_AHEAD\((p\d+) \+ \((\d+)\)\)", text)
+    assert [p for p, _ in ahead] == [p for p, _ in loads]
+    apart = {int(b) - int(a) for (_, a), (_, b) in zip(loads, ahead, strict=True)}
+    assert apart == {512 * 32}  # the same step of the next two vectors
+    assert loops_of(rows(2048, 512) @ weight(512, 256)).ahead is None  # read for many rows
+    small = job_of(rows(32, 64) @ weight(64, 64)).render(TILE)
+    assert "M_AHEAD" not in small.text  # they stay in the innermost cache
+
+
+# --- numbers ------------------------------------------------------------------------------------
+
+
+def networks() -> dict[str, Tensor]:
+    """Everything above, mostly at sizes that no block divides; inputs are below 0."""
+    gate, deep = Tensor.input("gate", (48,)), image("deep", 24)
+    line = Tensor.input("line", (1, 13, 16)).permute((0, 2, 1))
+    return {
+        "padded": convolved(padding=1),
+        "strided": convolved(padding=2, stride=(2, 3)),
+        "dilated": convolved(padding=(2, 3), dilation=(2, 3)).relu(),
+        "asymmetric": convolved(padding=((0, 2), (3, 1)), stride=(1, 2)),
+        "far outside": convolved(padding=5),
+        "groups": deep.conv2d(weight(32, 12, 3, 3), padding=1, groups=2),
+        "depthwise": deep.conv2d(weight(24, 1, 5, 5), padding=2, stride=2, groups=24),
+        "line": line.conv2d(weight(19, 16, 5), padding=2),
+        "maximum": image().max_pool2d(3, 2, 1),
+        "ends": image().max_pool2d(2, 1, ((0, 1), (1, 0))),
+        "mean": image().avg_pool2d(3, 1, 1, count_include_pad=False),
+        "narrow": rows(19, 16) @ weight(16, 5),
+        "rolled": (rows(24, 45) @ weight(45, 64)).gelu(),
+        "epilogue": (rows(19, 45) @ weight(45, 37)).gelu(),
+        "gated": (rows(9, 48) * gate) @ weight(48, 40),
+        "parts": normed(rows(1, 128), 768),
+        "product": rows(17, 70) @ weight(70, 100),
+        "blocks": rows(515, 8) @ weight(8, 70),
+    }
+
+
+NETWORKS = networks()
+
+
+@pytest.fixture(scope="module")
+def made() -> Emitted:
+    return emitted(NETWORKS)
+
+
+@pytest.fixture(scope="module")
+def inputs(made: Emitted) -> dict[str, Array]:
+    specs = [b for b in made.manifest["buffers"] if b["kind"] == "input"]
+    return {b["name"]: (floats(*b["shape"]) * 0.4 - 1).astype(np.float32) for b in specs}
+
+
+@pytest.fixture(scope="module")
+def results(made: Emitted, inputs: Mapping[str, Array]) -> Iterator[dict[str, Array]]:
+    device = choose_device(None)
+    artifact = from_memory(made.manifest, made.data)
+    with Program(artifact, device, shared_cache(device)) as program:
+        yield program.run(inputs)
+
+
+def close(got: Array, expected: Array) -> None:
+    assert got.shape == expected.shape
+    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("name", sorted(NETWORKS))
+def test_numbers_are_the_interpreters(
+    results: Mapping[str, Array], inputs: Mapping[str, Array], name: str
+) -> None:
+    (expected,) = evaluate([NETWORKS[name]], inputs)
+    close(results[name], expected)
+
+
+FEATURES: dict[str, Callable[[str], object]] = {
+    "bounds": BOUNDED.search,
+    "chosen pointers": re.compile(r"float\* \w+ = \w+ \? in").search,
+    "rolled results": re.compile(r"opencl_unroll_hint").search,
+    "parts": re.compile(r"const int part = ").search,
+    "narrow vectors": re.compile(r"float8 acc").search,
+}
+
+
+@pytest.mark.parametrize("feature", sorted(FEATURES))
+def test_the_program_that_gave_these_numbers_has_what_they_test(
+    made: Emitted, feature: str
+) -> None:
+    sources = "\n".join(p["source"] for p in made.manifest["programs"])
+    assert FEATURES[feature](sources)
+
+
+@pytest.mark.opencl
+def test_numbers_are_the_same_without_buffers_to_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MAX_KERNEL_BUFFERS", "4")
+    tensor = image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1)
+    x = floats(1, 9, 11, 16)
+    with load({"y": tensor}) as program:
+        (expected,) = evaluate([tensor], {"image": x})
+        close(program.run({"image": x})["y"], expected)

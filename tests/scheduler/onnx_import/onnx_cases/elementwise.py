@@ -1,0 +1,131 @@
+"""Elementwise arithmetic, comparison, types."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from onnx import TensorProto
+
+from tests.scheduler.onnx_import.onnx_cases.case import (
+    Array,
+    Const,
+    case,
+    f,
+    flags,
+    i32,
+    k,
+    pos,
+    rng,
+)
+
+HALVES = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.49], np.float32)
+NAN, INF = np.nan, np.inf
+ODD = np.array([NAN, INF, -INF, 0.0, -1.5, 2.5, 1e-3, 40.0, -7.0], np.float32)
+# Operands of every pairing: signs, zeros, infinities, NaN.
+MOD_A = np.repeat(np.array([-5.5, 5.5, 0.0, INF, -INF, NAN, 1e-3, 1e6, 7.0], np.float32), 9)
+MOD_B = np.tile(np.array([-2.0, 2.0, 0.0, INF, -INF, NAN, 0.3, 7.0, 1e-2], np.float32), 9)
+# Bases and exponents of integers: every pairing.
+POW_A = np.repeat(np.array([-3, -2, -1, 0, 1, 2, 3, 9], np.int32), 8)
+POW_B = np.tile(np.array([0, 1, 2, 3, 7, 13, 19, 8], np.int32), 8)
+INTS = (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.uint32, np.int64, np.uint64)
+WIDE = np.array([-200.0, -20.0, -1.0, 0.0, 1.0, 20.0, 200.0], np.float32)
+
+
+def _pair(dtype: Any) -> tuple[Array, Array]:
+    """Return two operands; no divisor is 0, no quotient overflows."""
+    low = 1 if np.dtype(dtype).kind == "u" else -20
+    a, b = rng.integers(low - 1, 100, (2, 40)).astype(dtype)
+    return a, np.where(b == 0, np.array(7, dtype), b)
+
+
+CASES = [
+    *(case(op, f(2, 3, 4), f(3, 1)) for op in ("Add", "Sub", "Mul", "Div", "Max", "Min")),
+    *(case(op, f(5), opset=13) for op in ("Neg", "Abs", "Exp", "Erf", "Tanh", "Sigmoid", "Relu")),
+    *(case(op, f(4, 5)) for op in ("Sign", "Sin", "Cos", "Floor", "Ceil", "Softplus", "Softsign")),
+    *(case(op, pos(3, 4)) for op in ("Sqrt", "Log", "Reciprocal")),
+    *(case(op, WIDE) for op in ("Sigmoid", "Softplus", "Tanh", "Elu", "Erf", "HardSwish")),
+    case("Mish", WIDE, opset=18),
+    case("Round", HALVES),
+    case("Div", np.array([-7, 7, -7, 7], np.int32), np.array([2, 2, -2, -2], np.int32)),
+    case("Mod", np.array([-7, 7, -7, 7], np.int32), np.array([3, 3, -3, -3], np.int32)),
+    case("Mod", np.array([-7, 7, -7, 7], np.int32), np.array([3, 3, -3, -3], np.int32), fmod=1),
+    case("Mod", f(6) * 5, pos(6), fmod=1),
+    *(case("Pow", pos(3, 4), Const(np.array(e, np.float32))) for e in (0.5, 2.0, 3.0, -1.0, 1.7)),
+    case("Pow", pos(3), k(2.0, dtype=np.float32)),
+    case("Pow", pos(3, 4), f(4)),
+    case("Pow", f(4), np.array([2, 3, 1, 0], np.int64)),
+    case("Pow", i32(5), Const(np.array(2, np.int32))),
+    *(case("Div", *_pair(t), opset=14, reference="onnx") for t in (np.int8, np.uint16, np.int64)),
+    *(case("Mod", *_pair(t), opset=13) for t in INTS),
+    *(case("Mod", *_pair(t), fmod=1, opset=13) for t in (np.int8, np.uint32, np.int64)),
+    *(case("Mod", MOD_A, MOD_B, opset=28, reference="onnx", fmod=m) for m in (0, 1)),
+    case("Mod", MOD_A.astype(np.float64), MOD_B.astype(np.float64), opset=28, reference="onnx"),
+    case("Mod", f(9).astype(np.float16), pos(9).astype(np.float16), opset=28, reference="onnx"),
+    case("Pow", POW_A, POW_B, reference="onnx"),
+    case("Pow", POW_A.astype(np.int64), POW_B.astype(np.uint8), reference="onnx"),
+    case("Pow", POW_A.astype(np.int64), (POW_B % 14).astype(np.float32)),
+    case("Pow", i32(9), Const(np.array(20, np.int64)), reference="onnx"),
+    case("Pow", np.arange(40, dtype=np.int32), Const(np.array(1.5, np.float32))),
+    case("Pow", np.arange(40, dtype=np.int64), np.array([0.5], np.float32)),
+    case("Pow", np.array([1, -1, 2, -9], np.int32), Const(np.array([-3], np.int32)), opset=15),
+    case("Pow", pos(7).astype(np.float16) * 9, f(7), reference="onnx"),
+    case("Pow", pos(7).astype(np.float16) * 9, Const(np.array(1.7, np.float32)), reference="onnx"),
+    case("Pow", f(7), i32(7).astype(np.int8), reference="onnx"),
+    case("Pow", pos(7), f(7).astype(np.float64), reference="onnx"),
+    *(case(op, f(3, 4), f(4), f(3, 1)) for op in ("Max", "Min", "Sum", "Mean")),
+    *(case(op, *_pair(t), reference="onnx") for op in ("Max", "Min") for t in INTS),
+    *(case(op, ODD, np.roll(ODD, 4), ODD[::-1].copy()) for op in ("Max", "Min")),
+    *(
+        case(op, f(9).astype(t), f(9).astype(t))
+        for op in ("Max", "Min")
+        for t in (np.float16, np.float64)
+    ),
+    case("Mean", f(3, 4).astype(np.float16), f(4).astype(np.float16), reference="onnx"),
+    *(case(op, ODD) for op in ("Sign", "Abs", "Neg", "Relu", "Floor", "IsNaN", "IsInf")),
+    *(case("IsInf", ODD, detect_negative=n, detect_positive=1 - n) for n in (0, 1)),
+    case("IsInf", ODD.astype(np.float64), detect_negative=0, detect_positive=0),
+    case("IsNaN", ODD.astype(np.float16), opset=20),
+    *(
+        case(op, _pair(t)[0], reference="onnx")
+        for op in ("Sign", "Abs")
+        for t in (np.int8, np.uint16, np.int64)
+    ),
+    *(case("Neg", _pair(t)[0], reference="onnx") for t in (np.int8, np.int16, np.int64)),
+    *(case("Shrink", f(9) * 2, lambd=1.0, bias=b) for b in (0.0, 0.7)),
+    *(
+        case("Shrink", _pair(t)[0], lambd=1.5, bias=1.0, reference="onnx")
+        for t in (np.int32, np.uint8)
+    ),
+    *(case("Round", HALVES.astype(t)) for t in (np.float16, np.float64)),
+    case("Max", f(3)),
+    case("Clip", f(9), opset=7, min=-0.5, max=0.5),
+    case("Clip", f(9), Const(np.float32(-0.5)), Const(np.float32(0.5))),
+    case("Clip", f(9), None, Const(np.float32(0.2))),
+    case("Clip", i32(9), Const(np.int32(-3)), opset=12),
+    case("Clip", ODD, Const(np.float32(2.0)), Const(np.float32(-1.0)), reference="onnx"),
+    case("Clip", ODD, np.array(-1, np.float32), np.array(2, np.float32)),
+    *(
+        case(
+            "Clip", _pair(t)[0], Const(np.array(3, t)), np.array(50, t), opset=13, reference="onnx"
+        )
+        for t in (np.int8, np.uint8, np.int16, np.uint32, np.int64, np.float16)
+    ),
+    case("Where", flags(3, 1), f(1, 4), f(3, 4)),
+    *(case(op, i32(20), i32(20)) for op in ("Equal", "Less", "Greater", "LessOrEqual")),
+    case("GreaterOrEqual", f(3, 4), f(4)),
+    *(case(op, flags(9), flags(9)) for op in ("And", "Or", "Xor")),
+    *(case(op, flags(2, 3, 1), flags(4)) for op in ("And", "Or", "Xor", "Equal")),
+    *(case(op, ODD, np.roll(ODD, 4)) for op in ("Equal", "Less", "GreaterOrEqual")),
+    case("Not", flags(9)),
+    *(case("Cast", f(9) * 3, to=t) for t in (TensorProto.INT32, TensorProto.BOOL)),
+    case("Cast", i32(9), to=TensorProto.FLOAT),
+    case("Cast", rng.integers(0, 256, 9).astype(np.uint8), to=TensorProto.FLOAT),
+    case("Cast", f(9), to=TensorProto.FLOAT16),
+    case("CastLike", f(9) * 3, np.zeros(1, np.int64)),
+    case("Identity", f(3)),
+    case("Dropout", f(3, 4), outputs=2),
+    case("Dropout", f(3, 4), opset=10, ratio=0.3),
+    case("Dropout", f(3, 4), Const(np.float32(0.5)), Const(np.bool_(False)), outputs=2),
+    case("Dropout", f(3, 4), Const(np.float32(0)), Const(np.bool_(True)), outputs=2),
+]

@@ -1,0 +1,141 @@
+"""Element types that are carried: every value, rounding at every border, whole models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from scheduler.onnx_import import import_model
+from scheduler.onnx_import.element_types import CARRIED, CarriedType
+from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.on_device import load
+
+Array = NDArray[Any]
+
+FLOATS = [kind for kind in CARRIED.values() if kind.format is not None]
+INTEGERS = [kind for kind in CARRIED.values() if kind.format is None]
+
+
+def numpy_type(kind: CarriedType) -> np.dtype[Any]:
+    return np.dtype(helper.tensor_dtype_to_np_dtype(kind.code))
+
+
+def borders(kind: CarriedType) -> Array:
+    """Every value of a type, the middles between neighbours, and their float32 neighbours."""
+    codes = np.arange(1 << 8 * kind.storage.itemsize).astype(kind.storage.np)
+    if kind.name == "float4e2m1":
+        codes = codes[:16]
+    values = codes.view(numpy_type(kind)).astype(np.float32)
+    values = np.unique(values[np.isfinite(values)])
+    with np.errstate(all="ignore"):
+        middles = (values[1:] / 2 + values[:-1] / 2).astype(np.float32)
+        near = [np.nextafter(middles, np.float32(s)) for s in (-np.inf, np.inf)]
+        special = np.array([np.inf, -np.inf, np.nan, 0.0, -0.0, values[-1] * 1.1], np.float32)
+        return np.concatenate([values, middles, *near, special]).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", FLOATS, ids=lambda k: k.name)
+def test_rounding_and_bits_are_those_of_ml_dtypes(kind: CarriedType) -> None:
+    x = borders(kind)
+    if kind.name == "float8e8m0":
+        x = x[(x > 0) | np.isnan(x)]  # a type of positive values
+    given = Tensor.input("x", x.shape)
+    saturate = kind.name == "float4e2m1"
+    rounded = kind.round(given, saturate=saturate, mode="nearest")
+    values, bits = evaluate([rounded, kind.encode(rounded)], {"x": x})
+    with np.errstate(all="ignore"):
+        want = x.astype(numpy_type(kind))
+    wide = want.astype(np.float32)
+    if kind.name == "float8e8m0":
+        # ml_dtypes rounds halves to even exponents there, ONNX says up.
+        with np.errstate(all="ignore"):
+            wide = np.exp2(np.floor(np.log2(x) + np.log2(np.float32(4 / 3))))
+        agree = np.abs(np.log2(values) - np.log2(wide)) <= 1
+        assert agree[
+            np.isfinite(wide) & (wide <= kind.format.largest if kind.format else True)
+        ].all()
+        return
+    np.testing.assert_array_equal(values, wide)
+    known = np.isfinite(x)  # NaN has several codes, or none
+    np.testing.assert_array_equal(bits[known], want.view(kind.storage.np)[known])
+
+
+@pytest.mark.parametrize("kind", FLOATS, ids=lambda k: k.name)
+def test_every_code_survives_decoding_and_encoding(kind: CarriedType) -> None:
+    codes = np.arange(1 << 8 * kind.storage.itemsize).astype(kind.storage.np)
+    codes = codes[:16] if kind.name == "float4e2m1" else codes
+    stored = Tensor.input("x", codes.shape, kind.storage)
+    values = kind.decode(stored)
+    found, again = evaluate([values, kind.encode(values)], {"x": codes})
+    np.testing.assert_array_equal(found, codes.view(numpy_type(kind)).astype(np.float32))
+    known = ~np.isnan(found)
+    np.testing.assert_array_equal(again[known], codes[known])
+    assert np.isnan(again[~known].view(numpy_type(kind)).astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("kind", INTEGERS, ids=lambda k: k.name)
+def test_small_integers_wrap_and_saturate(kind: CarriedType) -> None:
+    x = np.arange(-40, 41).astype(np.int32)
+    given = Tensor.input("x", x.shape, Tensor.weight(x).dtype)
+    wrapped, limited = evaluate([kind.round(given), kind.saturated(given)], {"x": x})
+    np.testing.assert_array_equal(wrapped, x.astype(numpy_type(kind)).astype(kind.carrier.np))
+    info: Any = ml_dtypes.iinfo(numpy_type(kind))  # type: ignore[no-untyped-call]  # untyped library
+    np.testing.assert_array_equal(limited, np.clip(x, info.min, info.max))
+
+
+def bfloat16_model() -> onnx.ModelProto:
+    """Return y = relu(x w) in bfloat16, and its float32 form."""
+    weight = np.random.default_rng(1).standard_normal((8, 4)).astype(ml_dtypes.bfloat16)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["m"]),
+        helper.make_node("Relu", ["m"], ["y"]),
+        helper.make_node("Cast", ["y"], ["z"], to=TensorProto.FLOAT),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "bf16",
+        [helper.make_tensor_value_info("x", TensorProto.BFLOAT16, [2, 8])],
+        [
+            helper.make_tensor_value_info("y", TensorProto.BFLOAT16, [2, 4]),
+            helper.make_tensor_value_info("z", TensorProto.FLOAT, [2, 4]),
+        ],
+        [numpy_helper.from_array(weight, "w")],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 22)], ir_version=10)
+
+
+@pytest.mark.opencl
+def test_bfloat16_model_takes_and_gives_bits_on_the_device() -> None:
+    model = bfloat16_model()
+    imported = import_model(model)
+    x = np.random.default_rng(2).standard_normal((2, 8)).astype(ml_dtypes.bfloat16)
+    want, wide = ReferenceEvaluator(model).run(None, {"x": x})
+    with load(imported.outputs) as program:
+        found = program.run({"x": x.view(np.uint16)})
+        bits, values = found["y"].copy(), found["z"].copy()
+    assert bits.dtype == np.uint16
+    given = np.asarray(want).astype(np.float32)
+    np.testing.assert_allclose(
+        bits.view(ml_dtypes.bfloat16).astype(np.float32), given, rtol=2**-7, atol=1e-2
+    )
+    np.testing.assert_allclose(values, np.asarray(wide), rtol=2**-7, atol=1e-2)
+
+
+def test_bfloat16_weights_stay_two_bytes() -> None:
+    imported = import_model(bfloat16_model())
+    from scheduler.ir.node import toposort  # only this test looks into the graph
+    from scheduler.ir.ops import Op
+
+    weights = [
+        n.arg.data
+        for n in toposort([imported.outputs["z"].node])
+        if n.op is Op.BUFFER and n.arg.kind == "weight"
+    ]
+    assert [w.dtype for w in weights] == [np.uint16]

@@ -1,0 +1,347 @@
+"""Bad files: one clear line each, nothing read from outside the model's directory."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from scheduler.errors import ModelError, UnsupportedOpError
+from scheduler.onnx_import import (
+    OnnxModel,
+    check_supported,
+    from_proto,
+    import_model,
+    load_model,
+    unsupported_nodes,
+)
+from scheduler.onnx_import.support import CUSTOM_HINT, nearest_form
+from scheduler.tensor.tensor import evaluate
+
+FLOAT = TensorProto.FLOAT
+
+
+def add_model(**model_options: Any) -> onnx.ModelProto:
+    graph = helper.make_graph(
+        [helper.make_node("Add", ["x", "w"], ["y"], "add")],
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, [4])],
+        [helper.make_tensor_value_info("y", FLOAT, [4])],
+        [numpy_helper.from_array(np.arange(4, dtype=np.float32), "w")],
+    )
+    options = {"opset_imports": [helper.make_opsetid("", 17)], "ir_version": 8} | model_options
+    return helper.make_model(graph, **options)
+
+
+def external_model(directory: Path, **entries: str) -> Path:
+    """Write a model whose weight lies in another file; entries override the reference to it."""
+    (directory / "w.bin").write_bytes(b"\0" * 8 + np.arange(4, dtype=np.float32).tobytes())
+    model = add_model()
+    weight = model.graph.initializer[0]
+    weight.ClearField("raw_data")
+    weight.data_location = TensorProto.EXTERNAL
+    reference = {"location": "w.bin", "offset": "8", "length": "16"} | entries
+    for key, value in reference.items():
+        weight.external_data.add(key=key, value=value)
+    path = directory / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+def expect_one_line(call: Any, *parts: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        call()
+    text = str(caught.value)
+    assert "\n" not in text
+    assert all(part in text for part in parts), text
+
+
+def test_load_keeps_the_files_digest_and_constants(tmp_path: Path) -> None:
+    path = tmp_path / "add.onnx"
+    path.write_bytes(add_model().SerializeToString())
+    model = load_model(path)
+    assert (model.name, model.opset, len(model.sha256)) == ("add.onnx", 17, 64)
+    assert [i.name for i in model.inputs] == ["x"]
+    np.testing.assert_array_equal(model.constants["w"], [0, 1, 2, 3])
+
+
+def test_missing_file(tmp_path: Path) -> None:
+    expect_one_line(lambda: load_model(tmp_path / "no.onnx"), "no.onnx", "No such file")
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"hello, world", b"\x80\x05}\x94.", b"\x08\x08"], ids=["empty", "text", "p", "h"]
+)
+def test_file_that_is_no_model(tmp_path: Path, data: bytes) -> None:
+    path = tmp_path / "bad.onnx"
+    path.write_bytes(data)
+    expect_one_line(lambda: load_model(path), "bad.onnx", "expected an ONNX model")
+
+
+def test_truncated_file_is_refused_wherever_it_ends(tmp_path: Path) -> None:
+    data = add_model().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    for size in range(len(data)):
+        path.write_bytes(data[:size])
+        expect_one_line(lambda: import_model(path), "cut.onnx")
+
+
+@pytest.mark.parametrize("opset", [0, 1000])
+def test_opset_out_of_range(opset: int) -> None:
+    model = add_model(opset_imports=[helper.make_opsetid("", opset)])
+    expect_one_line(lambda: from_proto(model), "expected opset 1 to", f"found {opset}")
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_model_of_an_old_opset_is_converted_with_a_note(listed: bool) -> None:
+    # Opset 1 to 6 broadcast along an axis that is named.
+    node = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [2, 3]) for n in "xy")
+    w = helper.make_tensor_value_info("w", TensorProto.FLOAT, [2])
+    data = numpy_helper.from_array(np.array([10, 20], np.float32), "w")
+    graph = helper.make_graph([node], "old", [x, w] if listed else [x], [y], [data])
+    opsets = [helper.make_opsetid("", 6)]
+    old = helper.make_model(graph, opset_imports=opsets, ir_version=3 if listed else 4)
+    old.metadata_props.add(key="model_checkpoint", value="kept")
+    imported = import_model(old)
+    assert imported.notes == ("converted from opset 6 to 13 by onnx",)
+    assert imported.metadata.checkpoint == "kept"
+    (found,) = evaluate(list(imported.outputs.values()), {"x": np.zeros((2, 3), np.float32)})
+    np.testing.assert_array_equal(found, [[10] * 3, [20] * 3])
+
+
+def test_what_cannot_be_converted_is_refused() -> None:
+    node = helper.make_node("Pad", ["x"], ["y"], paddings=[0] * 8)
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [1, 2, 3, 4]) for n in "xy")
+    graph = helper.make_graph([node], "old", [x], [y])
+    old = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 1)], ir_version=3)
+    expect_one_line(lambda: from_proto(old), "opset 1 is older than 7", "for Pad")
+
+
+def test_checker_message_is_passed_on() -> None:
+    model = add_model()
+    model.graph.node[0].attribute.append(helper.make_attribute("colour", 3))
+    expect_one_line(lambda: from_proto(model), "net: not a valid ONNX model", "colour")
+
+
+def test_name_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    data = add_model().SerializeToString().replace(b"Add", b"A\xc7d")
+    path = tmp_path / "name.onnx"
+    path.write_bytes(data)
+    expect_one_line(lambda: load_model(path), "name.onnx: a name in it is not UTF-8")
+
+
+def test_initializer_with_too_little_data() -> None:
+    model = add_model()
+    model.graph.initializer[0].raw_data = b"\0" * 12
+    expect_one_line(lambda: from_proto(model), "net:", "w")
+
+
+def test_external_data_beside_the_model_is_read(tmp_path: Path) -> None:
+    model = load_model(external_model(tmp_path))
+    np.testing.assert_array_equal(model.constants["w"], [0, 1, 2, 3])
+    assert not model.constants["w"].flags.writeable  # a window of the file
+    assert not model.proto.graph.initializer[0].external_data
+
+
+def test_external_data_in_a_subdirectory_is_read(tmp_path: Path) -> None:
+    path = external_model(tmp_path, location="data/w.bin")
+    (tmp_path / "data").mkdir()
+    (tmp_path / "w.bin").rename(tmp_path / "data" / "w.bin")
+    np.testing.assert_array_equal(load_model(path).constants["w"], [0, 1, 2, 3])
+
+
+@pytest.mark.parametrize(
+    "location",
+    [
+        "../secret.bin",
+        "sub/../../secret.bin",
+        "{root}/secret.bin",
+        "link.bin",
+        "",
+        "..\\secret.bin",
+    ],
+)
+def test_external_data_outside_the_directory_is_refused(tmp_path: Path, location: str) -> None:
+    (tmp_path / "secret.bin").write_bytes(b"\0" * 64)
+    inside = tmp_path / "models"
+    inside.mkdir()
+    (inside / "link.bin").symlink_to(tmp_path / "secret.bin")
+    path = external_model(inside, location=location.format(root=tmp_path))
+    expect_one_line(lambda: load_model(path), 'tensor "w"', "external data location")
+
+
+@pytest.mark.parametrize(
+    ("entries", "parts"),
+    [
+        ({"location": "other.bin"}, ["other.bin", "is missing"]),
+        ({"location": "x" * 5000}, ["x...", "cannot be resolved"]),
+        ({"location": "a\nb\x1b[1m"}, ["a?b?[1m", "is missing"]),
+        ({"location": "."}, ["is missing"]),
+        ({"offset": "9"}, ["w.bin ends too early", "expected at least 25 bytes, found 24"]),
+        ({"offset": "-8"}, ["offset must be a size in bytes"]),
+        ({"offset": "9" * 30}, ["offset must be a size in bytes"]),
+        ({"length": "12"}, ["needs 16 bytes", "found length 12"]),
+        ({"length": "-1"}, ["length must be a size in bytes"]),
+        ({"offset": str(2**62)}, ["offset must be a size in bytes"]),
+        ({"offset": "1" + "0" * 17}, ["ends too early"]),
+    ],
+)
+def test_external_data_that_does_not_fit(
+    tmp_path: Path, entries: dict[str, str], parts: list[str]
+) -> None:
+    path = external_model(tmp_path, **entries)
+    expect_one_line(lambda: load_model(path), 'tensor "w"', *parts)
+
+
+def test_external_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    path = external_model(tmp_path, location="pipe")
+    os.mkfifo(tmp_path / "pipe")
+    expect_one_line(lambda: load_model(path), "pipe", "is missing")
+
+
+def test_external_data_of_an_impossible_shape_is_refused(tmp_path: Path) -> None:
+    path = external_model(tmp_path)
+    model = onnx.load(path, load_external_data=False)
+    model.graph.initializer[0].dims[:] = [2**40, 2**40]
+    path.write_bytes(model.SerializeToString())
+    expect_one_line(lambda: load_model(path), "shape [1099511627776, 1099511627776] takes")
+
+
+def test_external_data_at_an_odd_place_and_of_packed_elements_is_read(tmp_path: Path) -> None:
+    model = onnx.load(external_model(tmp_path, offset="5"), load_external_data=False)
+    values = np.array([[1, -2, 3]], np.float32).astype(ml_dtypes.int4)
+    packed = numpy_helper.from_array(values, "packed")
+    (tmp_path / "p.bin").write_bytes(packed.raw_data)
+    packed.ClearField("raw_data")
+    packed.data_location = TensorProto.EXTERNAL
+    packed.external_data.add(key="location", value="p.bin")
+    model.graph.initializer.append(packed)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    constants = load_model(path).constants
+    expected = np.frombuffer((tmp_path / "w.bin").read_bytes()[5:21], np.float32)
+    assert constants["w"].tobytes() == expected.tobytes()
+    assert constants["w"].flags.aligned
+    assert constants["packed"].astype(int).tolist() == [[1, -2, 3]]
+
+
+def test_external_data_of_a_constant_node_is_read(tmp_path: Path) -> None:
+    model = onnx.load(external_model(tmp_path), load_external_data=False)
+    weight = model.graph.initializer.pop()
+    model.graph.node.insert(0, helper.make_node("Constant", [], ["w"], "value"))
+    model.graph.node[0].attribute.append(helper.make_attribute("value", weight))
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    found = evaluate([import_model(path).outputs["y"]], {"x": np.ones(4, np.float32)})
+    np.testing.assert_array_equal(found[0], [1, 2, 3, 4])
+
+
+def test_external_data_of_a_model_in_memory_is_refused(tmp_path: Path) -> None:
+    model = onnx.load(external_model(tmp_path), load_external_data=False)
+    expect_one_line(lambda: from_proto(model), "load it by path")
+
+
+def unsupported_model() -> onnx.ModelProto:
+    nodes = [
+        helper.make_node("Wobble", ["x", "w"], ["", "h"], "/temporal/wobble"),
+        helper.make_node("Softmaxx", ["h"], ["a"], "/head/odd"),
+        helper.make_node("Qqqqqq", ["a", "k"], ["b", "i"]),
+        helper.make_node("Relu", ["b"], ["c"], "/head/fine"),
+        helper.make_node("FusedMatMull", ["c", "c"], ["d"], "/fused", domain="vendor"),
+        *(helper.make_node("Qqqqqq", ["d", "k"], [f"t{i}", f"u{i}"], f"top{i}") for i in range(9)),
+        helper.make_node("Gelu", ["d"], ["y"], "/gelu", domain="vendor"),
+    ]
+    weights = {"w": np.zeros((1, 6, 3), np.float32), "k": np.array([1])}
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", FLOAT, [5, 1, 3])],
+        [helper.make_tensor_value_info("y", FLOAT, None)],
+        [numpy_helper.from_array(a, n) for n, a in weights.items()],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("vendor", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=8)
+
+
+def test_all_unsupported_operators_are_named_at_once() -> None:
+    model = from_proto(unsupported_model(), "odd.onnx")
+    assert len(unsupported_nodes(model)) == 14
+    with pytest.raises(UnsupportedOpError) as caught:
+        import_model(model)
+    text = str(caught.value)
+    assert text.startswith("odd.onnx: 5 operators are not supported at opset 17: ")
+    assert text.endswith("; replace them and export again")
+    for part in (
+        'Wobble (node "/temporal/wobble")',
+        'Softmaxx (node "/head/odd"; nearest supported: Softmax)',
+        'Qqqqqq (nodes "-> b", "top0", "top1", "top2", "top3", "top4", "top5", "top6" and 2 more)',
+        f'vendor:FusedMatMull (node "/fused"; nearest supported: {CUSTOM_HINT})',
+        'vendor:Gelu (node "/gelu"; nearest supported: Gelu of the default domain)',
+    ):
+        assert part in text
+
+
+@pytest.mark.parametrize(
+    ("op", "nearest"),
+    [
+        ("Softmaxx", "Softmax"),
+        ("relu", "Relu"),
+        ("Foo", ""),  # three letters of five are not Floor
+        ("Bernoulli", ""),
+        ("Unique", ""),  # an operator of ONNX: no other one does what it does
+        ("acme:Foo", CUSTOM_HINT),
+        ("acme:Floors", CUSTOM_HINT),  # of another domain: whatever it does, its name does not say
+        ("acme:Gelu", "Gelu of the default domain"),
+        ("acme:FusedMatMul", "com.microsoft:FusedMatMul"),
+        ("SequenceMap", "Loop, or the operator written out for each element"),
+    ],
+)
+def test_only_what_is_near_is_named_as_near(op: str, nearest: str) -> None:
+    assert nearest_form(op) == nearest
+
+
+def test_random_operator_is_not_a_constant() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("RandomNormal", [], ["y"], "noise", shape=[4])],
+        "net",
+        [],
+        [helper.make_tensor_value_info("y", FLOAT, [4])],
+    )
+    opsets = [helper.make_opsetid("", 17)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
+    with pytest.raises(UnsupportedOpError, match=r'RandomNormal \(node "noise"'):
+        import_model(model)
+
+
+def test_unsupported_operators_of_several_models_are_listed_together() -> None:
+    def model(name: str, op: str) -> OnnxModel:
+        node = helper.make_node(op, ["x"], ["y"], name=f"{name}_node", domain="vendor")
+        ports = [helper.make_tensor_value_info(n, 1, [4]) for n in ("x", "y")]
+        graph = helper.make_graph([node], name, ports[:1], ports[1:])
+        opsets = [helper.make_opsetid("", 17), helper.make_opsetid("vendor", 1)]
+        return from_proto(helper.make_model(graph, opset_imports=opsets, ir_version=8), name)
+
+    with pytest.raises(UnsupportedOpError) as caught:
+        check_supported(model("first", "Frob"), model("second", "Twist"))
+    message = str(caught.value)
+    assert all(part in message for part in ("first", "Frob", "first_node"))
+    assert all(part in message for part in ("second", "Twist", "second_node"))
+
+
+def test_endless_range_is_refused() -> None:
+    nodes = [helper.make_node("Range", ["a", "b", "c"], ["r"], name="count")]
+    values = [
+        helper.make_tensor(n, 7, [], [v]) for n, v in (("a", 0), ("b", 400_000_000), ("c", 1))
+    ]
+    output = helper.make_tensor_value_info("r", 7, ["n"])
+    graph = helper.make_graph(nodes, "g", [], [output], values)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with pytest.raises(ModelError, match=r"count.*400000000 elements"):
+        import_model(proto)

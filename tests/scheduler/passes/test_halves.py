@@ -1,0 +1,238 @@
+"""A half is a half: what a kernel has in a register is what another one reads from memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from onnx import TensorProto, helper
+
+from runtime import run_once
+from scheduler.compile import compile_plain
+from scheduler.ir import dtype as dt
+from scheduler.ir.node import is_weight, toposort
+from scheduler.ir.sensitivity import rounds
+from scheduler.onnx_import import from_proto
+from scheduler.onnx_import.element_types import BFLOAT16
+from scheduler.passes.halves import halves
+from scheduler.pipeline import run_passes
+from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.on_device import compute, load
+from tests.scheduler.onnx_import.onnx_models import node
+
+LONG = 65536
+Array = NDArray[Any]
+
+
+def values(seed: int, count: int = LONG) -> Array:
+    """Halves of both signs between 2^-6 and 2^4."""
+    rng = np.random.default_rng(seed)
+    size = rng.uniform(2.0**-6, 16.0, count) * rng.choice([-1.0, 1.0], count)
+    return np.asarray(size.astype(np.float16))
+
+
+# --- what is compared with a reduction of itself --------------------------------------------------
+
+
+@pytest.mark.parametrize("least", [False, True])
+def test_the_place_of_an_extreme_of_computed_halves(least: bool) -> None:
+    a, b = values(1), values(2)
+    x = Tensor.input("a", a.shape, dt.float16) * Tensor.input("b", b.shape, dt.float16)
+    found = compute(x.argmin() if least else x.argmax(), a=a, b=b)
+    product = a * b  # numpy rounds it to half
+    assert found == (product.argmin() if least else product.argmax())
+
+
+def test_exactly_the_largest_of_computed_halves_are_equal_to_it() -> None:
+    a, b = values(3), values(4)
+    x = Tensor.input("a", a.shape, dt.float16) / Tensor.input("b", b.shape, dt.float16)
+    found = compute(x.eq(x.max()).cast(dt.int32).sum(), a=a, b=b)
+    quotient = a / b
+    assert found == (quotient == quotient.max()).sum() > 0
+
+
+@pytest.mark.parametrize("op", ["ArgMax", "ArgMin", "Hardmax"])
+def test_operators_on_places_of_computed_halves(op: str) -> None:
+    a, b = values(5).reshape(1, -1), values(6).reshape(1, -1)
+    place = (a * b).argmin() if op == "ArgMin" else (a * b).argmax()
+    kind, half = TensorProto.INT64, TensorProto.FLOAT16
+    ports = [helper.make_tensor_value_info(n, half, a.shape) for n in "ab"]
+    shape = a.shape if op == "Hardmax" else (1, 1)
+    out = helper.make_tensor_value_info("y", half if op == "Hardmax" else kind, shape)
+    nodes = [node("Mul", "a b", "p"), node(op, "p", "y", axis=1)]
+    model = helper.make_model(
+        helper.make_graph(nodes, "net", ports, [out]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    made = compile_plain(from_proto(model))
+    found = run_once(made.manifest, made.data, {"a": a, "b": b})["y"]
+    if op == "Hardmax":
+        assert found.sum() == found[0, place] == 1
+    else:
+        assert found.item() == place
+
+
+# --- where kernels are cut ------------------------------------------------------------------------
+
+Step = Callable[[Tensor, Tensor], Tensor]
+# Of halves within 2^-10 to 2^10 the sums of 8 are exact in float32, and so in any order.
+EXACT: tuple[Step, ...] = (
+    lambda x, y: x + y,
+    lambda x, y: x - y * 0.3,
+    lambda x, y: x * y,
+    lambda x, y: x / (y.abs() + 1.5),
+    lambda x, y: (x * 0.7) * 1.3 + y / 3.0,
+    lambda x, y: (x > y).where(x * 0.1, y),
+    lambda x, y: x.abs().sqrt().maximum(y),
+    lambda x, y: x.eq(x.max(-1, keepdim=True)).where(x, y),
+    lambda x, y: x.clip(-7, 7).round().sum(-1, keepdim=True) + y,
+    lambda x, y: (x * 3.1).max(-1, keepdim=True) - y.flip(0),
+    lambda x, y: (x / 7.0).floor() * 0.37 + y,
+    lambda x, y: x.argmax(-1, keepdim=True).cast(y.dtype) + x * y,
+)
+FUNCTIONS: tuple[Step, ...] = (
+    *EXACT,
+    lambda x, y: x.clip(-4, 4).exp() - y,
+    lambda x, y: x.tanh() * y,
+    lambda x, y: x.sigmoid() + y.sin(),
+    lambda x, y: x.softmax() * y,
+)
+
+
+def program(
+    steps: tuple[Step, ...], seed: int, given: tuple[Tensor, Tensor], cut: Callable[[int], bool]
+) -> Tensor:
+    """Return a chain of random steps on the last few values, stored in between where asked for."""
+    rng = np.random.default_rng(seed)
+    made = list(given)
+    for i in range(10):
+        step = steps[rng.integers(len(steps))]
+        x, y = (made[-1 - rng.integers(min(4, len(made)))] for _ in range(2))
+        result = step(x, y).clip(-900, 900)
+        made.append(result.contiguous() if cut(i) else result)
+    return made[-1] + made[-2] + given[0] * given[1]
+
+
+CUTS: tuple[Callable[[int], bool], ...] = (
+    lambda _: False,
+    lambda _: True,
+    lambda i: i % 2 == 0,
+    lambda i: i % 3 == 1,
+)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_halves_do_not_depend_on_where_kernels_are_cut(seed: int) -> None:
+    steps = EXACT if seed % 2 else FUNCTIONS
+    shape = (33, 8)
+    data = {"x": values(seed, 264).reshape(shape), "y": values(seed + 9, 264).reshape(shape)}
+    outputs: dict[str, Tensor] = {}
+    given: dict[str, Array] = {}
+    for k, cut in enumerate(CUTS):
+        names = [f"{n}{k}" for n in data]
+        x, y = (Tensor.input(n, shape, dt.float16) for n in names)
+        outputs[f"out{k}"] = program(steps, seed, (x, y), cut)
+        given |= dict(zip(names, data.values(), strict=True))
+    with load(outputs) as loaded:
+        found = {n: v.copy() for n, v in loaded.run(given).items()}
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, found["out0"], err_msg=name)
+    if steps is EXACT:
+        np.testing.assert_array_equal(found["out0"], outputs["out0"].interp(given))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_bfloat16_does_not_depend_on_where_kernels_are_cut(seed: int) -> None:
+    shape = (33, 8)
+    bits = [(values(seed + k, 264).astype(np.float32).view(np.uint32) >> 16) for k in (0, 9)]
+    outputs: dict[str, Tensor] = {}
+    given: dict[str, Array] = {}
+    for k, cut in enumerate(CUTS):
+        names = [f"{n}{k}" for n in "xy"]
+        x, y = (BFLOAT16.decode(Tensor.input(n, shape, dt.uint16)) for n in names)
+        outputs[f"out{k}"] = BFLOAT16.encode(program(FUNCTIONS, seed, (x, y), cut))
+        stored = [b.astype(np.uint16).reshape(shape) for b in bits]
+        given |= dict(zip(names, stored, strict=True))
+    with load(outputs) as loaded:
+        found = {n: v.copy() for n, v in loaded.run(given).items()}
+    for name, value in found.items():
+        np.testing.assert_array_equal(value, found["out0"], err_msg=name)
+
+
+# --- the meaning ----------------------------------------------------------------------------------
+
+
+def test_each_operation_rounds_and_a_sum_once() -> None:
+    x = Tensor.input("x", (3,), dt.float16)
+    third = np.array([1, 2, 3], np.float16) / np.float16(3)  # numpy rounds it to half
+    sixth = (third.astype(np.float32) * np.float32(np.float16(0.7))).astype(np.float16)
+    got = ((x / 3) * 0.7).interp({"x": np.array([1, 2, 3], np.float16)})
+    np.testing.assert_array_equal(got, sixth)
+    ones = Tensor.input("x", (4096,), dt.float16)  # 2048 + 1 is 2048 in halves
+    assert ones.sum().interp({"x": np.ones(4096, np.float16)}) == 4096
+    assert compute(ones.sum(), x=np.ones(4096, np.float16)) == 4096
+
+
+def test_no_node_computes_in_halves_after_the_pass() -> None:
+    x = Tensor.input("x", (8, 8), dt.float16)
+    y = (x @ x + x.softmax()).gelu().mean(1) + (x * x).sum(1)
+    (made,) = run_passes([y.node])
+    assert not [n for n in toposort([made]) if n.dtype is dt.float16 and rounds(n)]
+    data = {"x": values(0, 64).reshape(8, 8)}
+    (explicit,) = evaluate([Tensor.of(halves([y.node])[y.node])], data)
+    np.testing.assert_array_equal(explicit, y.interp(data))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.softmax(),
+        lambda x: x.gelu(),
+        lambda x: x.layernorm(),
+        lambda x: x @ x.transpose(),
+        lambda x: x.var(1),
+        lambda x: x.silu(),
+        lambda x: x % 0.3,
+        lambda x: x**3,
+    ],
+)
+def test_functions_of_halves_are_rounded_once(function: Callable[[Tensor], Tensor]) -> None:
+    data = {"x": values(7, 64).reshape(8, 8)}
+    x = Tensor.input("x", (8, 8), dt.float16)
+    got, exact = function(x), function(x.float())
+    assert got.dtype is dt.float16
+    np.testing.assert_array_equal(got.interp(data), exact.interp(data).astype(np.float16))
+
+
+def test_the_mean_of_many_halves() -> None:
+    ones = Tensor(np.ones(3_000_000, np.float16))
+    assert ones.mean().numpy() == 1
+    assert ones.var().numpy() == 0
+    column = Tensor(np.array([[0.0], [0.5], [2.0]], np.float16)).broadcast_to((3, 70_001))
+    np.testing.assert_array_equal(
+        column.sum(1).numpy(), np.array([0, 35_000.5, np.inf], np.float16)
+    )
+    np.testing.assert_array_equal(column.mean(1).numpy(), np.array([0, 0.5, 2], np.float16))
+
+
+def test_a_weight_of_halves_stays_one() -> None:
+    weight = Tensor.weight(values(8, 4096).reshape(64, 64))
+    product = Tensor.input("x", (4, 64), dt.float16) @ (weight.transpose() + 0)
+    stored = [n for n in toposort(run_passes([product.node])) if is_weight(n)]
+    assert [(n.dtype, n.shape) for n in stored] == [(dt.float16, (64, 64))]
+
+
+def test_doubles_become_the_nearest_halves() -> None:
+    tie = 1 + 2.0**-11  # halfway between two halves; what is a little above it is a float no more
+    x = np.array([tie, tie + 2.0**-40, tie - 2.0**-40, -tie - 2.0**-40, 65519.999999, 65520.0])
+    x = np.concatenate([x, [0.0, -0.0, 1e-60, np.inf, -np.inf, np.nan, 1e300, 3 * 2.0**-26]])
+    x = np.resize(x, 42)
+    with np.errstate(over="ignore"):
+        want = x.astype(np.float16)
+    found = compute(Tensor.input("x", x.shape, dt.float64).half(), x=x)
+    np.testing.assert_array_equal(found, want)
+    np.testing.assert_array_equal(np.signbit(found[:12]), np.signbit(want[:12]))

@@ -1,0 +1,261 @@
+"""Convolutions by Winograd's F(2x2, 3x3): which are taken, the same values, on the device too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.device.spec import SPECS, using
+from scheduler.ir import interp
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
+from scheduler.passes.split_concat_sums import split_joined_sums
+from scheduler.passes.winograd import convolutions
+from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
+from tests.scheduler.on_device import Array, load
+from tests.scheduler.pass_check import check, ops, weight
+
+
+def always(roots: Sequence[Node]) -> dict[Node, Node]:
+    return convolutions(roots, fits)
+
+
+def inside(*shape: int, name: str = "x") -> Tensor:
+    """Return what is computed: an input as it is would need a copy."""
+    return Tensor.input(name, shape) * 0.5
+
+
+def ended(y: Tensor) -> Node:
+    """Return what reads a result: an output itself would need a copy."""
+    return y.sum(1).node
+
+
+def taken(node: Node) -> int:
+    """Return how many convolutions become custom kernels, on any device row in force."""
+    return ops(*(always([node])[node],)).count(Op.CUSTOM)
+
+
+@st.composite
+def chains(draw: st.DrawFn) -> tuple[Node, int]:
+    """Draw a few convolutions, one after the other, and how many of them can be taken."""
+    batch, height, width = draw(st.integers(1, 2)), draw(st.integers(2, 7)), draw(st.integers(2, 7))
+    y = inside(batch, 8, height, width)
+    count = 0
+    for i in range(draw(st.integers(1, 2))):
+        pads = [draw(st.integers(0, 2)), 2, draw(st.integers(0, 2)), 2]
+        joined = draw(st.booleans())
+        if joined:
+            y = Tensor.cat(y, inside(*y.shape, name=f"c{i}").exp(), axis=1)
+        outputs = draw(st.sampled_from([8, 16]))
+        z = y.conv2d(
+            weight(outputs, y.shape[1], 3, 3, seed=i),
+            weight(outputs, seed=7) if draw(st.booleans()) else None,
+            padding=((pads[0], pads[1]), (pads[2], pads[3])),
+        )
+        count += 1
+        then = draw(st.sampled_from(["", "relu", "silu", "crop", "residual"]))
+        if then == "residual":
+            z = (z + inside(*z.shape, name=f"r{i}")).relu()
+        elif then == "crop":
+            z = z[:, :, :-1, 1:].relu() if min(z.shape[2:]) > 3 else z
+        elif then:
+            z = getattr(z, then)()
+        y = z
+    return ended(y), count
+
+
+@settings(max_examples=60)
+@given(chains())
+def test_convolutions_keep_their_values(drawn: tuple[Node, int]) -> None:
+    node, count = drawn
+    with using(SPECS["cpu-avx2"]):
+        (found,) = check(always, [node])
+    assert ops(found).count(Op.CUSTOM) <= count
+
+
+def test_a_block_is_two_kernels_that_share_what_they_read() -> None:
+    x = inside(1, 16, 6, 5).exp()
+    y = x.conv2d(weight(16, 16, 3, 3), weight(16), padding=1).relu()
+    y = y.conv2d(weight(16, 16, 3, 3, seed=1), weight(16), padding=1)
+    node = ended((y + x).relu())
+    (found,) = check(always, [node])
+    # x, the result between, and the end of the block: nothing is stored in two orders.
+    assert (ops(found).count(Op.CUSTOM), ops(found).count(Op.CONTIGUOUS)) == (2, 3)
+    plan = schedule({"y": found})
+    assert [k.custom is not None for k in plan.launches] == [False, True, True, False]
+    assert all(k.custom.epilogue is not None for k in plan.launches if k.custom)
+
+
+def test_a_convolution_of_joined_channels_is_one_kernel() -> None:
+    x = inside(1, 16, 6, 5).conv2d(weight(16, 16, 1, 1))
+    y = inside(1, 32, 6, 5, name="y").conv2d(weight(32, 32, 1, 1))
+    node = ended(Tensor.cat(x, y, axis=1).conv2d(weight(16, 48, 3, 3), padding=1).relu())
+    plan = schedule({"y": check(always, [split_joined_sums([node])[node]])[0]})
+    (launch,) = [k.custom for k in plan.launches if k.custom]
+    assert len(launch.inputs) == 3
+
+
+def strided() -> Node:
+    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 3, 3), stride=2))
+
+
+def dilated() -> Node:
+    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 3, 3), dilation=2))
+
+
+def grouped() -> Node:
+    return ended(inside(1, 32, 9, 9).conv2d(weight(32, 16, 3, 3), groups=2))
+
+
+def larger() -> Node:
+    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 5, 3)))
+
+
+def pointwise() -> Node:
+    return ended(inside(1, 16, 9, 9).conv2d(weight(16, 16, 1, 1)))
+
+
+def narrow_channels() -> Node:
+    return ended(inside(1, 12, 9, 9).conv2d(weight(16, 12, 3, 3)))
+
+
+def one_dimension() -> Node:
+    return ended(inside(1, 16, 9).conv2d(weight(16, 16, 3)))
+
+
+def weights_known_at_run_time() -> Node:
+    return ended(inside(1, 16, 9, 9).conv2d(Tensor.input("w", (16, 16, 3, 3))))
+
+
+def ones_around() -> Node:
+    padded = inside(1, 16, 9, 9).pad([(0, 0), (0, 0), (1, 1), (1, 1)], 1.0)
+    return ended(padded.windows((3, 3), (1, 1), (1, 1)).sum((-1, -2)))
+
+
+def another_fill() -> Node:
+    x = inside(1, 16, 9, 9).exp().pad([(0, 0), (0, 0), (1, 1), (1, 1)], 1.0)
+    return ended(x.conv2d(weight(16, 16, 3, 3), padding=1))
+
+
+def of_an_input() -> Node:
+    return ended(Tensor.input("x", (1, 16, 9, 9)).conv2d(weight(16, 16, 3, 3)))
+
+
+def to_an_output() -> Node:
+    return inside(1, 16, 9, 9).conv2d(weight(16, 16, 3, 3)).relu().node
+
+
+REFUSED = [strided, dilated, grouped, larger, pointwise, narrow_channels, one_dimension]
+REFUSED += [weights_known_at_run_time, ones_around, of_an_input, to_an_output]
+
+
+@pytest.mark.parametrize("make", REFUSED)
+def test_what_stays(make: Callable[[], Node]) -> None:
+    assert taken(make()) == 0
+
+
+def test_what_is_around_an_image_may_be_part_of_it() -> None:
+    node = another_fill()
+    assert taken(node) == 1
+    check(always, [node])
+
+
+def test_it_is_for_floats_on_processors() -> None:
+    y = inside(1, 32, 32, 32).conv2d(weight(32, 32, 3, 3), padding=1).relu()
+    node = ended(y)
+    for target in ("gpu", "adreno"):
+        with using(SPECS[target]):
+            assert taken(node) == 0
+    assert any(k.custom for k in schedule({"y": node}).launches)
+    assert not any(k.custom for k in schedule({"y": node}, precision="fp16").launches)
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "channels", "outputs", "expected"),
+    [
+        (32, 64, 64, 64, True),  # the first layers of a ResNet
+        (8, 16, 256, 256, True),
+        (4, 8, 512, 512, False),  # its last: 16 weights for 9, and few pixels to share them
+        (360, 640, 16, 16, True),
+        (8, 8, 32, 32, False),  # too small to matter
+    ],
+)
+def test_where_it_pays(
+    height: int, width: int, channels: int, outputs: int, expected: bool
+) -> None:
+    shape = Shape(1, height, width, (channels,), outputs, 1, 1, height, width)
+    assert pays(shape, SPECS["cpu"]) is expected
+
+
+@settings(max_examples=60)
+@given(
+    st.integers(1, 2),
+    st.integers(2, 70),
+    st.integers(2, 70),
+    st.lists(st.integers(1, 6), min_size=1, max_size=2),
+    st.integers(1, 12),
+    st.sampled_from(["cpu", "cpu-avx2", "cpu-sse", "cpu-neon"]),
+)
+def test_a_cut_covers_everything(
+    batch: int, height: int, width: int, depth: list[int], outputs: int, target: str
+) -> None:
+    spec = SPECS[target]
+    channels = tuple(spec.lanes * d for d in depth)
+    shape = Shape(batch, height, width, channels, spec.lanes * outputs, 1, 1, height, width)
+    cut = choose_blocks(shape, spec)
+    panels = outputs // cut.vectors
+    assert panels * cut.vectors == outputs
+    assert panels % cut.groups == 0
+    assert cut.tiles % cut.rows == 0
+    assert cut.items(shape) // cut.groups * cut.tiles >= shape.tiles
+    assert cut.vectors * cut.rows < spec.vector_registers
+
+
+@pytest.mark.opencl
+def test_on_the_device_errors_stay_small() -> None:
+    """Odd sizes, two images, a join, a residual, one-sided padding, against float64.
+
+    Seen: 3e-7 of the largest value; a direct convolution in float32 has 2e-7.
+    """
+    x = Tensor.input("x", (2, 32, 15, 17)).exp()
+    a = x.conv2d(weight(64, 32, 3, 3), weight(64, seed=3), padding=1).relu()
+    b = (a.conv2d(weight(64, 64, 3, 3, seed=1) * 0.05, None, padding=1) + a).silu()
+    joined = Tensor.cat(a, b, axis=1)
+    c = joined.conv2d(weight(32, 128, 3, 3, seed=2) * 0.05, None, padding=((2, 0), (0, 1)))
+    end = c.relu().permute((0, 2, 3, 1)).contiguous()
+    plan = schedule({"y": end.node})
+    assert [len(k.custom.inputs) for k in plan.launches if k.custom] == [2, 2, 3]
+    rng = np.random.default_rng(5)
+    given_x = rng.standard_normal(x.shape).astype(np.float32)
+    with load({"y": end}) as program:
+        got = program.run({"x": given_x})["y"]
+    want = np.transpose(_in_float64(given_x), (0, 2, 3, 1))
+    assert np.abs(got - want).max() <= 1e-5 * np.abs(want).max()
+
+
+def _in_float64(x: Array) -> Array:
+    x = np.exp(x.astype(np.float64))
+    a = _convolved(x, weight(64, 32, 3, 3), ((1, 1), (1, 1)))
+    a = np.maximum(a + _known(weight(64, seed=3)).reshape(1, -1, 1, 1), 0)
+    b = _convolved(a, weight(64, 64, 3, 3, seed=1) * 0.05, ((1, 1), (1, 1))) + a
+    joined = np.concatenate([a, b / (1 + np.exp(-b))], 1)
+    c = _convolved(joined, weight(32, 128, 3, 3, seed=2) * 0.05, ((2, 0), (0, 1)))
+    return np.maximum(c, 0)
+
+
+def _known(tensor: Tensor) -> Array:
+    found: Array = interp.evaluate([tensor.node])[0].astype(np.float64)
+    return found
+
+
+def _convolved(x: Array, weights: Tensor, pads: tuple[tuple[int, int], ...]) -> Array:
+    x, w = np.pad(x, ((0, 0), (0, 0), *pads)), _known(weights)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), (2, 3))
+    found: Array = np.einsum("nchwij,ocij->nohw", windows, w, optimize=True)
+    return found

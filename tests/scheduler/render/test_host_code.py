@@ -1,0 +1,88 @@
+"""What is written for clang on the host is for PoCL only; other drivers get plain OpenCL C."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from onnx import TensorProto, helper
+
+from runtime.artifact import from_memory
+from runtime.device import Device, choose_device
+from runtime.executor import Program
+from runtime.program_cache import shared_cache
+from scheduler.compile import compile_plain
+from scheduler.device.spec import SPECS, DeviceSpec, using
+from scheduler.device.targets import spec_of_device
+from scheduler.emit.artifact import Emitted, emit
+from scheduler.errors import DeviceLimitError
+from scheduler.onnx_import import from_proto
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.onnx_import.tiny_models import model_of, value
+
+pytestmark = pytest.mark.opencl
+INPUT = (np.arange(240) % 17 / 8 - 1).astype(np.float32).reshape(6, 40)
+WEIGHT = (np.arange(960) % 13 / 16 - 0.4).astype(np.float32).reshape(40, 24)
+
+
+def network() -> dict[str, Tensor]:
+    """A product, a function of the prelude, a reduction of rows: three kernels."""
+    x = Tensor.input("x", INPUT.shape)
+    return {"y": (x @ Tensor.weight(WEIGHT)).gelu().softmax(-1)}
+
+
+def compiled(spec: DeviceSpec, outputs: Mapping[str, Tensor]) -> Emitted:
+    with using(spec):
+        plan = schedule({name: t.node for name, t in outputs.items()})
+        return emit({"run": plan}, name="test", kind="plain")
+
+
+def other_driver(device: Device) -> Device:
+    """Return a CPU device as another driver than PoCL would describe it."""
+    return replace(device, info=replace(device.info, platform="Other", kind="cpu"))
+
+
+def test_only_pocl_gets_code_for_clang_on_the_host() -> None:
+    device = choose_device("cpu")
+    assert spec_of_device(device).host_clang is device.info.is_pocl
+    assert not spec_of_device(other_driver(device)).host_clang
+    assert all(row.host_clang is not row.is_simt for row in SPECS.values())
+
+
+def test_a_device_that_says_so_has_no_float64() -> None:
+    device = choose_device("cpu")
+    without = tuple(e for e in device.info.extensions if e != "cl_khr_fp64")
+    assert spec_of_device(device).float64
+    poor = replace(device, info=replace(device.info, extensions=without))
+    assert not spec_of_device(poor).float64
+    ends = (value(name, [4], TensorProto.DOUBLE) for name in "xy")
+    model = model_of([helper.make_node("Exp", ["x"], ["y"])], [next(ends)], [next(ends)])
+    with pytest.raises(DeviceLimitError, match="computes in float64"):
+        compile_plain(from_proto(model), target=spec_of_device(poor))
+
+
+@pytest.mark.parametrize("target", ["cpu", "gpu", "adreno"])
+def test_other_drivers_get_plain_programs_of_single_kernels(target: str) -> None:
+    made = compiled(replace(SPECS[target], host_clang=False), network())
+    assert made.manifest["replay"] == {}
+    for program in made.manifest["programs"]:
+        assert not re.findall(r"__builtin\w*|__asm__|ext_vector_type|M_HOST", program["source"])
+
+
+def test_code_for_pocl_is_plain_on_another_driver() -> None:
+    """All of it is behind the name that PoCL alone defines; without it the numbers are the same."""
+    outputs = network()
+    made = compiled(SPECS["cpu-avx2"], outputs)
+    for program in made.manifest["programs"]:
+        assert "__builtin_convertvector" in program["source"]
+        program["source"] = "#undef POCL_DEVICE_ADDRESS_BITS\n" + program["source"]
+    device = other_driver(choose_device("cpu"))
+    artifact = from_memory(made.manifest, made.data)
+    with Program(artifact, device, shared_cache(choose_device("cpu"))) as program:
+        assert program.stats.launches["run"] == len(program._entries["run"].steps)  # no replay
+        got = program.run({"x": INPUT})["y"].copy()
+    np.testing.assert_allclose(got, evaluate([outputs["y"]], {"x": INPUT})[0], rtol=1e-5)

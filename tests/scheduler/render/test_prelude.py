@@ -1,0 +1,305 @@
+"""The prelude's functions over the whole range of float32, for scalars and vectors, on the device.
+
+One program holds all functions at all widths: PoCL compiles four kernels, not fifty. Errors are
+judged at width 16; the other widths give the same bits.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from runtime.device import choose_device
+from runtime.opencl import cl
+from scheduler.device.targets import spec_of_device
+from scheduler.ir import dtype as dt
+from scheduler.ir.ops import Op
+from scheduler.render.prelude.prelude import BOUNDS, GELU_BOUND, prelude
+from scheduler.tensor.tensor import Tensor
+from tests.scheduler.on_device import compute, load
+
+pytestmark = pytest.mark.opencl
+
+Array = NDArray[Any]
+WIDTHS = (1, 2, 4, 8, 16)
+UNARY = [name for name in BOUNDS if name != "pow"]
+NAMES = [*UNARY, "fabs", "round_half", "gelu"]
+SPECIAL = [0.0, 1.0, 2.0, 3.0, 0.5, 1.5, 2.5, math.inf, math.nan, 1e-45, 1e-38, 2.0**-126, 88.72284]
+SPECIAL += [3.4028235e38, 2.0**24, 2.0**24 - 1, 2.0**31, 1e30, 88.0, 1e-20, 1 + 2.0**-23, 103.97]
+SPECIAL += [1 - 2.0**-24, 48000.0, 48000.004, 65504.0, 65520.0, 0.49999997, 8388607.5, 1e22]
+
+
+def _unary_inputs() -> Array:
+    """Floats from all of the range, special values, and more where functions change."""
+    bits = np.arange(0, 2**32, 40_009, dtype=np.uint64).astype(np.uint32).view(np.float32)
+    special = np.array([*SPECIAL, *(-v for v in SPECIAL)], np.float32)
+    edges = np.linspace(-104, 89.5, 40_001, dtype=np.float32)
+    near = np.linspace(-5, 5, 40_001, dtype=np.float32)
+    multiples = (np.arange(1, 20_000) * (math.pi / 2)).astype(np.float32)
+    return np.concatenate([special, bits, edges, near, multiples])
+
+
+def _power_inputs(size: int) -> tuple[Array, Array]:
+    """All pairs of special values, then powers that neither overflow nor vanish."""
+    rng = np.random.default_rng(0)
+    special = np.array([*SPECIAL, *(-v for v in SPECIAL)], np.float32)
+    a, b = (m.reshape(-1) for m in np.meshgrid(special, special))
+    n = size - a.size
+    wide, middle = 2.0 ** rng.uniform(-149, 128, n // 3), rng.uniform(0.6, 1.6, n // 3)
+    close = 1.0 + rng.integers(-200, 200, n - 2 * (n // 3)) * 2.0**-24
+    base = np.concatenate([wide, middle, close]).astype(np.float32)
+    with np.errstate(divide="ignore", over="ignore"):
+        exponent = rng.uniform(-151, 129, n) / np.log2(base.astype(np.float64))
+        return np.concatenate([a, base]), np.concatenate([b, exponent]).astype(np.float32)
+
+
+def _kernel(width: int) -> str:
+    suffix = str(width) if width > 1 else ""
+    calls = [f"m_{name}(v)" for name in NAMES] + ["m_pow(p, q)"]
+    read, write = "in[j + {at} * n]", "out[j + {at} * n] = {call};"
+    if width > 1:
+        read = f"M_LOAD(float, {width}, in + j + {{at}} * n)"
+        write = f"M_STORE(float, {width}, {{call}}, out + j + {{at}} * n);"
+    reads = [(name, read.format(at=i)) for i, name in enumerate("vpq")]
+    writes = [write.format(at=i, call=call) for i, call in enumerate(calls)]
+    return (
+        f"__kernel void at{width}(__global float* out, const __global float* in, int n) {{\n"
+        f"for (int j = 0; j < n; j += {width}) {{\n"
+        + "".join(f"const float{suffix} {name} = {code};\n" for name, code in reads)
+        + "\n".join(writes)
+        + "}}\n"
+    )
+
+
+def built(context: cl.Context, text: str) -> cl.Program:
+    with warnings.catch_warnings():
+        # Compilers remark on vectors wider than the processor's, which are passed in memory.
+        warnings.simplefilter("ignore", cl.CompilerWarning)
+        program: cl.Program = cl.Program(context, text).build()
+    return program
+
+
+def _compute(
+    inputs: Array, widths: tuple[int, ...], first: str = "", *, host_clang: bool = True
+) -> dict[int, dict[str, Array]]:
+    """Return by width what each function gives; `first` comes before the program's text."""
+    device = choose_device(None)
+    queue = cl.CommandQueue(device.context)
+    text = "".join(_kernel(width) for width in widths)
+    program = built(
+        device.context, first + prelude(text, list(widths), host_clang=host_clang) + text
+    )
+    flags = cl.mem_flags
+    source = cl.Buffer(device.context, flags.COPY_HOST_PTR, hostbuf=inputs)
+    n = inputs.shape[1]
+    result = np.empty((len(NAMES) + 1, n), np.float32)
+    target = cl.Buffer(device.context, flags.READ_WRITE, result.nbytes)
+    found = {}
+    for width in widths:
+        kernel = getattr(program, f"at{width}")
+        kernel(queue, (1,), (1,), target, source, np.int32(n))
+        cl.enqueue_copy(queue, result, target)
+        found[width] = dict(zip([*NAMES, "pow"], result.copy(), strict=True))
+    return found
+
+
+@pytest.fixture(scope="module")
+def values() -> tuple[Array, dict[int, dict[str, Array]]]:
+    """Inputs (3, n), and by width what each function gives for them."""
+    x = _unary_inputs()
+    x = x[: x.size // 16 * 16]
+    inputs = np.stack([x, *_power_inputs(x.size)])
+    return inputs, _compute(inputs, WIDTHS)
+
+
+def _erf(x: Array) -> Array:
+    return np.asarray(np.frompyfunc(math.erf, 1, 1)(x), np.float64)
+
+
+EXACT: dict[str, Callable[[Array], Array]] = {
+    "erf": _erf,
+    **{name: getattr(np, name) for name in UNARY if name != "erf"},
+}
+
+
+def _units(got: Array, exact: Array) -> Array:
+    """Return errors in units of the last place; infinite where kinds or signs of zero differ."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        nearest = exact.astype(np.float32)
+        units = np.abs(got.astype(np.float64) - exact)
+        units /= np.spacing(np.abs(nearest)).astype(np.float64)
+        # Beyond the largest float the right result is infinity, and one step below it is within 1.
+        large = np.isinf(nearest)
+        units[large] = np.inf
+        units[large & (got == np.nextafter(nearest, np.float32(0)))] = 1
+        units[large & (got == nearest)] = 0
+        units[np.isnan(got) != np.isnan(exact)] = np.inf
+        units[np.isnan(got) & np.isnan(exact)] = 0
+        units[(exact == 0) & (np.signbit(got) != np.signbit(exact))] = np.inf
+    return units
+
+
+@pytest.mark.parametrize("name", list(BOUNDS))
+def test_error_is_within_the_stated_bound(
+    values: tuple[Array, dict[int, dict[str, Array]]], name: str
+) -> None:
+    (x, base, exponent), found = values
+    with np.errstate(all="ignore"):
+        if name == "pow":
+            exact = np.power(base.astype(np.float64), exponent.astype(np.float64))
+        else:
+            exact = EXACT[name](x.astype(np.float64))
+    units = _units(found[16][name], exact)
+    worst = int(np.argmax(units))
+    at = (base[worst], exponent[worst]) if name == "pow" else x[worst]
+    assert units[worst] <= BOUNDS[name], f"{name}{at!r}: {found[16][name][worst]!r}"
+
+
+def _check_same_bits(ours: dict[str, Array], others: dict[str, Array]) -> None:
+    for name in ours.keys() & others.keys():
+        one, other = ours[name], others[name]
+        assert np.array_equal(np.isnan(one), np.isnan(other)), name
+        known = ~np.isnan(one)
+        same = one[known].view(np.uint32) == other[known].view(np.uint32)
+        assert same.all(), f"{name}: {np.flatnonzero(~same)[:5]}"
+
+
+def test_all_widths_give_the_same_bits(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    _, found = values
+    for width in WIDTHS[1:]:
+        _check_same_bits(found[1], found[width])
+
+
+def _widest() -> int:
+    """Return the lanes of a vector register: what the library gets in one piece."""
+    return spec_of_device(choose_device(None)).lanes
+
+
+def _without_fused(found: dict[str, Array]) -> dict[str, Array]:
+    """Leave out what is rounded once only by the host's form, where there is no instruction."""
+    has_fma = choose_device(None).info.simd not in ("sse", "avx")
+    return {n: v for n, v in found.items() if has_fma or n not in ("exp", "sin", "cos", "pow")}
+
+
+def test_without_special_instructions_the_bits_are_the_same(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    inputs, found = values
+    hidden = "".join(f"#undef __{name}__\n" for name in ("AVX512F", "F16C", "x86_64", "aarch64"))
+    width = _widest()
+    _check_same_bits(found[width], _without_fused(_compute(inputs, (width,), hidden)[width]))
+
+
+def test_plain_text_gives_the_same_bits(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    """What a driver that is not PoCL compiles: one width there is enough."""
+    inputs, found = values
+    width = _widest()
+    plain = _compute(inputs, (width,), host_clang=False)[width]
+    _check_same_bits(found[width], _without_fused(plain))
+
+
+def test_plain_text_names_nothing_of_clang_but_its_overloads() -> None:
+    text = "".join(f"m_{name}(" for name in (*BOUNDS, "gelu", "round_half"))
+    plain = prelude(text + "M_LOAD_HALF_16(", [2, 4, 8, 16], host_clang=False)
+    assert "clang" not in plain
+    assert not re.findall(r"__builtin\w*|__asm__|ext_vector_type|always_inline|__fp16", plain)
+    assert set(re.findall(r"__attribute__\(\((\w+)", plain)) == {"overloadable"}
+
+
+def test_bounded_functions_do_not_leave_their_range(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    _, found = values
+    for name in ("tanh", "erf", "sin", "cos"):
+        assert np.nanmax(np.abs(found[16][name])) <= 1, name
+
+
+def test_gelu_is_near_the_product_it_stands_for(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    (x, _, _), found = values
+    with np.errstate(all="ignore"):
+        wide = x.astype(np.float64)
+        exact = wide * 0.5 * (1 + _erf(wide / math.sqrt(2)))
+        got = found[16]["gelu"]
+        assert np.array_equal(np.isnan(got), np.isnan(exact))
+        usual = np.isfinite(wide) & (np.abs(wide) > 1e-36)  # below, float32 itself is coarser
+        assert (np.abs(got - exact)[usual] <= GELU_BOUND * np.abs(wide)[usual]).all()
+        assert (np.abs(got)[wide < -5.7] == 0).sum() == np.isfinite(wide[wide < -5.7]).sum()
+        assert (got[wide > 5.7] == x[wide > 5.7]).all()
+
+
+def test_halves_round_to_the_nearest_even(
+    values: tuple[Array, dict[int, dict[str, Array]]],
+) -> None:
+    (x, _, _), found = values
+    with np.errstate(over="ignore", invalid="ignore"):
+        wanted = x.astype(np.float16).astype(np.float32)
+    assert np.array_equal(found[16]["round_half"], wanted, equal_nan=True)
+    assert np.array_equal(found[16]["fabs"], np.abs(x), equal_nan=True)
+
+
+def test_every_half_is_loaded_and_stored_as_it_is() -> None:
+    """At all widths, denormals, infinities and the payload of NaNs included."""
+    bits = np.arange(65536, dtype=np.uint16)
+    device = choose_device(None)
+    queue = cl.CommandQueue(device.context)
+    text = "".join(
+        f"__kernel void at{w}(__global half* out, const __global half* in, __global float* wide)\n"
+        f"{{ for (int j = 0; j < 65536; j += {w}) {{\n"
+        f"const float{'' if w == 1 else w} v = M_LOAD_HALF_{w}(in + j);\n"
+        f"M_STORE_HALF_{w}(v, out + j);\n"
+        + ("wide[j] = v;" if w == 1 else f"M_STORE(float, {w}, v, wide + j);")
+        + "}}\n"
+        for w in (1, 2, 8, 16)
+    )
+    program = built(device.context, prelude(text, [1, 2, 8, 16], host_clang=True) + text)
+    source = cl.Buffer(device.context, cl.mem_flags.COPY_HOST_PTR, hostbuf=bits)
+    back, wide = np.empty(65536, np.uint16), np.empty(65536, np.float32)
+    target = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, back.nbytes)
+    floats = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, wide.nbytes)
+    halves = bits.view(np.float16)
+    number = ~np.isnan(halves)
+    for width in (1, 2, 8, 16):
+        getattr(program, f"at{width}")(queue, (1,), (1,), target, source, floats)
+        cl.enqueue_copy(queue, back, target)
+        cl.enqueue_copy(queue, wide, floats)
+        assert np.array_equal(wide, halves.astype(np.float32), equal_nan=True)
+        assert np.array_equal(back[number], bits[number])
+        assert np.isnan(back.view(np.float16)[~number]).all()
+
+
+def test_functions_of_doubles_are_right_in_every_lane() -> None:
+    x = np.round(np.random.default_rng(5).normal(0, 3, 42), 3)
+    size = np.abs(x) + 0.5
+    a, b = (Tensor.input(name, x.shape, dt.float64) for name in ("x", "size"))
+    made = {
+        **{op.name: a.unary(op) for op in (Op.ABS, Op.EXP, Op.SIN, Op.COS, Op.TANH, Op.ERF)},
+        **{op.name: a.unary(op) for op in (Op.GELU, Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC)},
+        **{op.name: b.unary(op) for op in (Op.SQRT, Op.LOG, Op.RECIP)},
+        "power": b**a,
+        "rows": (a.reshape(2, 21) * b.reshape(2, 21)).sum(0),
+        "product": a.reshape(6, 7) @ b.reshape(7, 6),
+    }
+    given = {"x": x, "size": size}
+    with load(made) as program:
+        for name, found in program.run(given).items():
+            exact = made[name].interp(given)
+            np.testing.assert_allclose(found, exact, rtol=1e-13, atol=1e-13, err_msg=name)
+
+
+@pytest.mark.parametrize("count", [1, 7, 42, 1042])
+def test_roots_are_right_in_every_lane(count: int) -> None:
+    x = np.random.default_rng(6).random(count, np.float32)
+    np.testing.assert_array_equal(compute(Tensor.input("x", (count,)).sqrt(), x=x), np.sqrt(x))

@@ -1,0 +1,326 @@
+"""The search: what wins, when it stops; tables on disk; the cache of schedules."""
+
+from __future__ import annotations
+
+import json
+import logging
+import stat
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.device import choose_device
+from scheduler.cache import schedules as schedule_cache
+from scheduler.cache.schedules import EntryGraph
+from scheduler.device import spec as device_spec
+from scheduler.device.spec import SPECS
+from scheduler.errors import SchedulerError
+from scheduler.loops import tuned_table
+from scheduler.loops.choice import HEURISTIC, Choice, parse_choice
+from scheduler.loops.tuned_table import (
+    Entry,
+    TableError,
+    TunedTable,
+    parse_table,
+    read_table,
+    write_table,
+)
+from scheduler.tensor.tensor import Tensor
+from scheduler.tuning.jobs import Job, jobs_of
+from scheduler.tuning.search import CONFIRM_ROUNDS, MARGIN, Search, is_faster
+from scheduler.tuning.trial import Timing, Variant, same_results
+from scheduler.tuning.tune import tune
+
+KEY = "0123456789abcdef01234567"
+ENTRY = Entry("64/2x16 u[4] i8 b0 x0 a0", parse_choice("v2 r8"), 12.5, 10.0, 17)
+
+
+@pytest.fixture(autouse=True)
+def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TUNED")
+
+
+def graph(name: str = "y") -> EntryGraph:
+    rng = np.random.default_rng(2)
+    x = Tensor.input("x", (40, 32))
+    w = [Tensor.weight(rng.standard_normal((32, 32)).astype(np.float32)) for _ in range(2)]
+    hidden = (x @ w[0]).relu().softmax(-1)
+    return EntryGraph({name: (hidden @ w[1]).node})
+
+
+JOBS = jobs_of([graph()])
+
+
+# --- the search, with times that are made up ----------------------------------------------------
+
+
+@dataclass
+class Device:
+    """Says how long a variant takes; building one takes a second of the clock, a round 10 ms."""
+
+    times: Callable[[Job, Choice, int], float]
+    wrong: Callable[[Choice], bool] = lambda _: False
+    now: float = 0.0
+    built: list[Variant] = field(default_factory=list)
+
+    def clock(self) -> float:
+        return self.now
+
+    def prepare(self, groups: Sequence[Sequence[Variant]], deadline: float) -> list[MadeUp | None]:
+        made: list[MadeUp | None] = []
+        for group in groups:
+            if self.now >= deadline:
+                made.append(None)
+                continue
+            self.now += 1.0
+            self.built += group
+            made.append(MadeUp(self, list(group)))
+        return made
+
+
+class MadeUp:
+    """Variants whose times the device says."""
+
+    def __init__(self, device: Device, variants: list[Variant]) -> None:
+        self.device, self.variants = device, variants
+        self.correct = [not device.wrong(v.choice) for v in variants]
+
+    def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
+        self.device.now += 0.01 * rounds
+        chosen = [self.variants[i] for i in which]
+        found = [self.device.times(v.job, v.choice, rounds) for v in chosen]
+        return [Timing(t, t * 1.1) for t in found]
+
+    def release(self) -> None:
+        pass
+
+
+def search(device: Device, seconds: float = 1e6, peak: float = 0.0) -> Search:
+    return Search(device.prepare, device.clock, seconds, peak, lambda _done, _total: None)
+
+
+def test_the_fastest_choice_wins_by_its_margin() -> None:
+    def times(_job: Job, choice: Choice, _rounds: int) -> float:
+        return 1.0 - 0.05 * (choice.vectors == 2) - 0.05 * (choice.unroll == 1)
+
+    for outcome in search(Device(times)).run(JOBS):
+        tiles = {c.vectors for c in outcome.job.tiles()}
+        if outcome.choice.is_heuristic:
+            assert 2 not in tiles
+        else:
+            assert outcome.best_ms < (1 - MARGIN) * outcome.heuristic_ms
+
+
+def test_a_slower_choice_never_wins() -> None:
+    """Whatever the first rounds said: what confirms is measured anew."""
+
+    def slower(_job: Job, choice: Choice, _rounds: int) -> float:
+        return 1.0 if choice.is_heuristic else 1.0 + 0.1 * choice.vectors
+
+    def lucky(_job: Job, choice: Choice, rounds: int) -> float:
+        found = 0.5 if rounds < CONFIRM_ROUNDS else 0.99
+        return 1.0 if choice.is_heuristic else found
+
+    for times in (slower, lucky):
+        outcomes = search(Device(times)).run(JOBS)
+        assert len(outcomes) == len(JOBS)
+        assert all(o.choice.is_heuristic for o in outcomes)
+        assert any(o.tried > 1 for o in outcomes)
+
+
+@pytest.mark.parametrize(
+    ("minimum", "median", "faster"),
+    [(0.9, 0.9, True), (0.9, 1.0, False), (1.0, 0.9, False), (0.98, 0.98, False)],
+)
+def test_both_the_minimum_and_the_median_have_to_be_better(
+    minimum: float, median: float, faster: bool
+) -> None:
+    assert is_faster(Timing(minimum, median), Timing(1.0, 1.0)) is faster
+
+
+def test_a_choice_with_other_results_never_wins() -> None:
+    def times(_job: Job, choice: Choice, _rounds: int) -> float:
+        return 1.0 if choice.is_heuristic else 0.1
+
+    outcomes = search(Device(times, wrong=lambda c: not c.is_heuristic)).run(JOBS)
+    assert all(o.choice.is_heuristic for o in outcomes)
+    assert any(o.wrong for o in outcomes)
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.5, 1.5, 3.0, 4.2])
+def test_the_time_is_kept(seconds: float) -> None:
+    """Over by one build at most, which a real one is cut short in."""
+    device = Device(lambda _job, choice, _rounds: 1.0 - 0.1 * bool(choice.vectors))
+    search(device, seconds).run(JOBS)
+    assert device.now <= seconds + 1.0 + 1.0
+
+
+def test_heavy_kernels_come_first_and_known_ones_are_left_out() -> None:
+    heavy = JOBS[-1]
+    device = Device(lambda job, _choice, _rounds: 5.0 if job is heavy else 1.0)
+    outcomes = search(device).run(JOBS)
+    assert outcomes[0].job is heavy
+    assert len(outcomes) == len(JOBS)
+    assert heavy not in [o.job for o in search(device).run(JOBS, [heavy])]
+
+
+def test_nothing_is_searched_further_at_the_peak() -> None:
+    job = max(JOBS, key=lambda j: j.flops)
+    ms = job.flops / 100e6
+
+    def steps(peak: float) -> int:
+        device = Device(lambda _job, _choice, _rounds: ms)
+        (outcome,) = search(device, peak=peak).run([job])
+        return outcome.tried
+
+    assert steps(100.0) < steps(1000.0)
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def test_a_table_comes_back_from_its_file(tmp_path: Path) -> None:
+    table = TunedTable("cpu", "device", "driver", {KEY: ENTRY, "f" * 24: ENTRY})
+    path = tmp_path / "tuned" / "cpu.json"
+    write_table(path, table)
+    found = read_table(path)
+    assert found == table
+    assert found.text() == table.text() == path.read_text(encoding="utf-8")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
+    assert [p.name for p in path.parent.iterdir()] == ["cpu.json"]
+
+
+def damaged() -> list[str]:
+    whole: dict[str, Any] = json.loads(TunedTable("cpu", "d", "v", {KEY: ENTRY}).text())
+    texts = ["", "{", "[]", "[" * 100_000, json.dumps({**whole, "format": 2})]
+    texts.append(json.dumps({**whole, "device": 3}))
+    for name, value in (
+        ("choice", "v99"),
+        ("choice", "v4 r60"),
+        ("choice", None),
+        ("was", "x" * 1000),
+        ("us", -1),
+        ("us", "1"),
+        ("us", float("nan")),
+        ("heuristic_us", True),
+        ("tried", None),
+    ):
+        kernels = {KEY: {**whole["kernels"][KEY], name: value}}
+        texts.append(json.dumps({**whole, "kernels": kernels}))
+    texts.append(json.dumps({**whole, "kernels": {"../../key": whole["kernels"][KEY]}}))
+    texts.append(json.dumps({**whole, "kernels": {KEY: []}}))
+    return texts
+
+
+@pytest.mark.parametrize("text", damaged())
+def test_a_damaged_table_is_left_alone_with_a_warning(
+    text: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(TableError):
+        parse_table(text)
+    path = tmp_path / "cpu.json"
+    path.write_text(text)
+    with caplog.at_level(logging.WARNING):
+        assert read_table(path) == tuned_table.EMPTY
+    assert str(path) in caplog.text
+    assert path.read_text(encoding="utf-8") == text
+    assert read_table(tmp_path / "missing.json") == tuned_table.EMPTY
+
+
+def test_a_file_of_another_device_is_not_taken_for_ones_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its name is a digest, so such a file was copied there; nothing in it was measured here."""
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    path = tuned_table.table_path("cpu", "this", "1.0")
+    key = "0" * 24
+    found = {key: ENTRY}
+    tuned_table.write_table(path, TunedTable("cpu", "this", "1.0", found))
+    assert tuned_table.own_table("cpu", "this", "1.0").entries == found
+    tuned_table.write_table(path, TunedTable("cpu", "another", "1.0", found))
+    assert not tuned_table.own_table("cpu", "this", "1.0").entries
+    assert key not in tuned_table.table_for("cpu", "this", "1.0").entries
+
+
+def test_shipped_tables_are_whole() -> None:
+    for path in sorted(tuned_table.SHIPPED.glob("*.json")):
+        table = parse_table(path.read_text(encoding="utf-8"))
+        assert table.target == path.stem
+        assert table.target in SPECS
+        assert table.text() == path.read_text(encoding="utf-8")
+        assert all(e.us <= e.heuristic_us for e in table.entries.values())
+
+
+def test_the_cache_of_schedules_tells_tables_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHEDULE_CACHE", "1")
+
+    def key(table: TunedTable) -> str | None:
+        with tuned_table.using(table):
+            return schedule_cache._request({"run": entry}, ())
+
+    entry = graph()
+    first, same = TunedTable(entries={KEY: ENTRY}), TunedTable("cpu", entries={KEY: ENTRY})
+    other = TunedTable(entries={KEY: Entry(ENTRY.was, Choice(1, 8), 12.5, 10.0, 17)})
+    assert key(first) == key(same) != key(other)
+    assert key(tuned_table.EMPTY) not in (key(first), key(other))
+    monkeypatch.setenv("TUNED", "0")
+    assert key(first) == key(other)
+
+
+@pytest.mark.parametrize(
+    ("found", "same"),
+    [
+        ([1.0, -3.0, np.nan, np.inf], True),
+        ([1.0 + 1e-5, -3.0, np.nan, np.inf], True),
+        ([1.01, -3.0, np.nan, np.inf], False),
+        ([1.0, -3.0, 0.0, np.inf], False),
+        ([1.0, np.nan, np.nan, np.inf], False),
+    ],
+)
+def test_other_results_are_noticed(found: list[float], same: bool) -> None:
+    expected = np.array([1.0, -3.0, np.nan, np.inf], np.float32)
+    assert same_results(np.array(found, np.float32), expected) is same
+
+
+# --- all of it, on the device -------------------------------------------------------------------
+
+
+@pytest.mark.opencl
+def test_tuning_finds_something_or_nothing_and_remembers_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
+    device = choose_device("cpu")
+    told: list[tuple[int, int]] = []
+    first = tune([graph()], device, 3.0, lambda *n: told.append(n))
+    assert told
+    assert told[0][0] == 0
+    assert {line.state for line in first.lines} <= {"searched", "not reached"}
+    assert first.best_ms <= first.heuristic_ms
+    spec = device_spec.current()
+    path = tuned_table.table_path(spec.target, device.info.name, device.info.driver)
+    kept = read_table(path)
+    assert len(kept.entries) == sum(line.state == "searched" for line in first.lines) > 0
+    assert (
+        kept.digest
+        == tuned_table.table_for(spec.target, device.info.name, device.info.driver).digest
+        or tuned_table.shipped_table(spec.target).entries
+    )
+    again = tune([graph()], device, 0.5)
+    assert sum(line.state == "known" for line in again.lines) == len(kept.entries)
+    assert [p["kernel"] for p in first.plain()["kernels"]]
+
+
+def test_targets_without_choices_are_refused() -> None:
+    with device_spec.using(SPECS["adreno"]), pytest.raises(SchedulerError, match="--tune"):
+        tune([graph()], choose_device("cpu"), 1.0)
+
+
+def test_the_heuristic_is_the_empty_choice() -> None:
+    assert HEURISTIC.is_heuristic
+    assert not ENTRY.choice.is_heuristic
