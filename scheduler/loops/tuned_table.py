@@ -29,10 +29,11 @@ from scheduler import flags
 from scheduler.device import spec as device_spec
 from scheduler.ir.index import Atom
 from scheduler.loops.body_key import KEY_LENGTH, body_key
-from scheduler.loops.choice import Choice, form_of, parse_choice
+from scheduler.loops.choice import Choice, parse_choice
 from scheduler.loops.choose import choose_schedule
 from scheduler.loops.place import PlacedBody
 from scheduler.loops.schedule import Schedule
+from scheduler.loops.variations import form_of
 
 logger = logging.getLogger(__name__)
 
@@ -54,7 +55,7 @@ class Entry:
     """What was measured of one kernel.
 
     Attributes:
-        was: the heuristic's loops, as `choice.form_of` writes them.
+        was: the heuristic's loops, as `variations.form_of` writes them.
         choice: the fastest; the empty one if that is the heuristic.
         heuristic_us, us: the smallest time of both, in microseconds.
         tried: choices that were measured.

@@ -16,9 +16,10 @@ from scheduler.device import spec as device_spec
 from scheduler.device.spec import SPECS
 from scheduler.loops import tuned_table
 from scheduler.loops.body_key import body_key
-from scheduler.loops.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, form_of, parse_choice
+from scheduler.loops.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.loops.schedule import choose_schedule
 from scheduler.loops.tuned_table import Entry, TunedTable
+from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
