@@ -196,8 +196,8 @@ def test_r26_what_would_be_a_cycle_through_a_state_is_scheduled() -> None:
 
 SCRIPT = """
 import hashlib
-from scheduler.emit import emit
-from scheduler.schedule import schedule
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import schedule
 from tests.scheduler.random_motifs import build
 found = hashlib.sha256()
 for seed in range(40):
