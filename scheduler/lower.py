@@ -19,6 +19,7 @@ from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.kernelize.splits import KernelRefusedError, Refused
 from scheduler.loops import simt
+from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.factor import group_factors
 from scheduler.loops.images import Image, ImagePlan, image_arguments
 from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
@@ -35,7 +36,6 @@ from scheduler.loops.place import (
     split_ranges,
     store_as,
 )
-from scheduler.loops.tuned_table import tuned_schedule
 from scheduler.loops.vector import choose_vector
 from scheduler.render.custom_kernel import render_custom
 from scheduler.render.render import Nest, render

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 from math import prod
 
 from scheduler.device import spec as device_spec
+from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.choice import HEURISTIC, Choice
 from scheduler.loops.local_tiles import LocalTile
 from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 from typing import Final
 
-from scheduler.loops.choice import HEURISTIC, MAX_TILE, Choice
+from scheduler.device.choice import HEURISTIC, MAX_TILE, Choice
 from scheduler.loops.schedule import Schedule
 from scheduler.loops.tile import ranked_tiles
 
