@@ -29,7 +29,7 @@ from scheduler.onnx_import import import_model, load_model
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler import strategies
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 from tools.make_model import write_models
 
 LAYOUT = nv12_format(1928, 1208)

@@ -21,7 +21,7 @@ from scheduler.kernelize.kernel import states_in_place
 from scheduler.kernelize.order import Step, best_order, estimated_peak, wait_for_readers
 from scheduler.pipeline import kernelize
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 ROOT = Path(__file__).parents[3]
 

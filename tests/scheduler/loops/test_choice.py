@@ -25,7 +25,7 @@ from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.trial import Variant, make_trials
-from tests.scheduler.on_device import compute
+from tests.scheduler.support.programs import compute
 
 RNG = np.random.default_rng(11)
 

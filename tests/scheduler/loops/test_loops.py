@@ -24,7 +24,7 @@ from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.on_device import emitted, load
+from tests.scheduler.support.programs import emitted, load
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)

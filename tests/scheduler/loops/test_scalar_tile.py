@@ -18,7 +18,7 @@ from scheduler.loops.in_place import is_exact
 from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = np.ndarray[Any, Any]
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
