@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.networks import Stack
+from tests.scheduler.support.networks import Stack
 
 Array = NDArray[Any]
 Outputs = dict[str, Tensor]

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler import pipeline
-from tests.scheduler.verified import Verified
+from tests.scheduler.support.verified import Verified
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -19,8 +19,8 @@ from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes.canonicalize import RULES
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import Array, floats, program_of, same, values_of, x
-from tests.scheduler.verified import Verified
+from tests.scheduler.support.programs import Array, floats, program_of, same, values_of, x
+from tests.scheduler.support.verified import Verified
 
 # --- R01: immutable, interned graph -----------------------------------------------------------
 

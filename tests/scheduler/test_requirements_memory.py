@@ -18,10 +18,10 @@ from scheduler.errors import SchedulerError
 from scheduler.ir.node import origin
 from scheduler.kernelize.order import Step, best_order
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.memory_check import memory_faults
 from tests.scheduler.random_graphs import Graph, told_of
 from tests.scheduler.random_motifs import graphs
-from tests.scheduler.requirement import (
+from tests.scheduler.support.memory_check import memory_faults
+from tests.scheduler.support.programs import (
     Array,
     floats,
     make_program,
@@ -196,8 +196,8 @@ def test_r26_what_would_be_a_cycle_through_a_state_is_scheduled() -> None:
 
 SCRIPT = """
 import hashlib
-from scheduler.emit import emit
-from scheduler.schedule import schedule
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import schedule
 from tests.scheduler.random_motifs import build
 found = hashlib.sha256()
 for seed in range(40):

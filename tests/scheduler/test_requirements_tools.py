@@ -18,7 +18,7 @@ from scheduler.device.spec import SPECS
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import PASSES, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import floats, program_of, same, values_of, x
+from tests.scheduler.support.programs import floats, program_of, same, values_of, x
 from tools.make_model import write_models
 
 Golden = Callable[[str, str], None]

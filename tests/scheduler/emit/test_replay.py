@@ -20,9 +20,9 @@ from scheduler.emit.artifact import Emitted, emit
 from scheduler.ir import dtype as dt
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import emitted
 from tests.scheduler.random_graphs import Graph
 from tests.scheduler.random_motifs import graphs
+from tests.scheduler.support.programs import emitted
 
 Array = np.ndarray[Any, Any]
 

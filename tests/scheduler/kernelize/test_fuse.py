@@ -16,7 +16,7 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 LARGE = (1024, 512)  # work beyond a launch: such kernels do not go side by side
 

@@ -23,7 +23,7 @@ from scheduler import CustomKernel, Tensor, custom_kernel
 from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
 from scheduler.pipeline import Schedule, schedule
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 Env = dict[str, Array]
@@ -398,8 +398,8 @@ def test_loops_that_leave_out_different_ranges_are_not_one_nest() -> None:
 
 BYTES = """
 import hashlib
-from scheduler.emit import emit
-from scheduler.schedule import schedule
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import schedule
 from tests.scheduler.random_motifs import build
 for seed in range(12):
     graph = build(seed, 12)

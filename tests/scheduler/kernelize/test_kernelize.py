@@ -17,7 +17,7 @@ from scheduler.kernelize.kernel import Kernel, states_in_place
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.pipeline import kernelize, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Build = Callable[[], Tensor]
 

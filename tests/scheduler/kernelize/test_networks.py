@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.networks import Stack
-from tests.scheduler.on_device import load
+from tests.scheduler.support.networks import Stack
+from tests.scheduler.support.programs import load
 
 pytestmark = pytest.mark.opencl
 PROGRAMS = 40

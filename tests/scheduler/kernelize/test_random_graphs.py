@@ -16,10 +16,10 @@ from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.pipeline import PASSES, run_passes, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.memory_check import memory_faults
-from tests.scheduler.on_device import emitted, load
 from tests.scheduler.random_graphs import Array, Graph, agree, apart, scale_of, told_of
 from tests.scheduler.random_motifs import build, graphs
+from tests.scheduler.support.memory_check import memory_faults
+from tests.scheduler.support.programs import emitted, load
 
 CPUS = [name for name, row in SPECS.items() if not row.is_simt]
 

@@ -15,12 +15,12 @@ from onnx import TensorProto, helper, numpy_helper
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.context import run_time_inputs
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
 from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case
 from tests.scheduler.onnx_import.onnx_models import node
 from tests.scheduler.onnx_import.onnx_random import GENERATORS, Draw, case_of
 from tests.scheduler.onnx_import.onnx_random_networks import Network
 from tests.scheduler.onnx_import.test_ops import build, reference
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 NODES = 8  # of each operator

@@ -16,7 +16,7 @@ from scheduler.ir.ops import Op
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.pass_check import check, index, one, ops, sliced, text, values
+from tests.scheduler.passes.pass_check import check, index, one, ops, sliced, text, values
 from tests.scheduler.strategies import Program, programs
 
 X = Tensor.input("x", (4, 5))

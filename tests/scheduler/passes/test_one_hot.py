@@ -19,10 +19,9 @@ from scheduler.ir.verify import verify
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.one_hot import one_hot
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import index, ops, text, values, weight
-from tests.scheduler.requirement import program_of, values_of
+from tests.scheduler.passes.pass_check import index, ops, text, values, weight
 from tests.scheduler.strategies import Draw, Program, programs
+from tests.scheduler.support.programs import Array, program_of, values_of
 
 N = 10
 X = Tensor.input("x", (N, 4))

@@ -24,9 +24,9 @@ from scheduler.ir.ops import Op
 from scheduler.passes.precision import PrecisionReport
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.networks import Stack
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import weight
+from tests.scheduler.passes.pass_check import weight
+from tests.scheduler.support.networks import Stack
+from tests.scheduler.support.programs import Array
 from tools.lib.describe_precision import describe_precision
 
 

@@ -17,10 +17,9 @@ from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.push_gather import push_gather
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import index, values, weight
-from tests.scheduler.requirement import program_of
+from tests.scheduler.passes.pass_check import index, values, weight
 from tests.scheduler.strategies import Draw, Program, programs
+from tests.scheduler.support.programs import Array, program_of
 
 N = 10
 X = Tensor.input("x", (N, 4))

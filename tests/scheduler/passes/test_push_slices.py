@@ -16,9 +16,9 @@ from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.passes.push_slices import narrow
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.networks import Stack
-from tests.scheduler.pass_check import check, index, one, ops, sliced, text, values, weight
+from tests.scheduler.passes.pass_check import check, index, one, ops, sliced, text, values, weight
 from tests.scheduler.strategies import Program, programs
+from tests.scheduler.support.networks import Stack
 
 X = Tensor.input("x", (25, 8))
 

@@ -18,8 +18,8 @@ from scheduler.passes.winograd import convolutions
 from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array, load
-from tests.scheduler.pass_check import check, ops, weight
+from tests.scheduler.passes.pass_check import check, ops, weight
+from tests.scheduler.support.programs import Array, load
 
 
 def always(roots: Sequence[Node]) -> dict[Node, Node]:

@@ -23,8 +23,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import compute, emitted, load
 from tests.scheduler.strategies import Program, programs, same
+from tests.scheduler.support.programs import compute, emitted, load
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]

@@ -16,10 +16,10 @@ from scheduler.ir.rewrite import remake
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.kernelize.test_random_graphs import check_on_device
-from tests.scheduler.memory_check import memory_faults
-from tests.scheduler.on_device import emitted
 from tests.scheduler.random_graphs import Graph, told_of
 from tests.scheduler.random_motifs import build, graphs
+from tests.scheduler.support.memory_check import memory_faults
+from tests.scheduler.support.programs import emitted
 
 FREE = {Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN} | (MOVEMENT - {Op.CAT, Op.PAD})
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array
+from tests.scheduler.support.programs import Array
 
 SIZES = (1, 2, 3, 5, 7, 8, 12, 15, 16, 17, 24, 31, 32, 33, 40, 48, 64, 65)
 MAX_ELEMENTS = 20_000

@@ -14,8 +14,8 @@ from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array
 from tests.scheduler.strategies import Draw, Program, same
+from tests.scheduler.support.programs import Array
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
