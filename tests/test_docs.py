@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
+from scheduler.device.spec import SPECS
 from scheduler.kernelize import realize
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tools.cli import COMMANDS, EXIT_CODES, main
@@ -209,6 +210,16 @@ def test_numbers_of_the_realize_page_are_those_of_the_code() -> None:
         if name.isupper() and not name.startswith("_") and isinstance(value, int)
     }
     assert documented == constants
+
+
+def test_the_targets_page_has_the_rows_of_the_code() -> None:
+    page = read("docs/passes/targets.md")
+    rows = re.findall(r"^\| `([\w-]+)` \| (\d+) \| (\d+) \| (\S+)", page, re.MULTILINE)
+    shown = {name: (int(lanes), int(group), local) for name, lanes, group, local in rows}
+    kib = {
+        name: str(row.local_bytes >> 10) if row.local_bytes else "-" for name, row in SPECS.items()
+    }
+    assert shown == {name: (row.lanes, row.group, kib[name]) for name, row in SPECS.items()}
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -151,10 +151,12 @@ def missing_member(dotted: str) -> str | None:
 
 def problems(document: str) -> Iterator[str]:
     """Yield what a document names and nobody has."""
-    text = FENCE.sub("", (ROOT / document).read_text(encoding="utf-8"))
+    whole = (ROOT / document).read_text(encoding="utf-8")
+    made = re.findall(r"^\+\+\+ (.+)$", whole, re.MULTILINE)  # by the examples of recipes
+    text = FENCE.sub("", whole)
     targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
     assert targets is not None
-    for span in SPAN.findall(text):
+    for span in (found for found in SPAN.findall(text) if found not in made):
         name = re.fullmatch(r"(-*[\w./*-]+)(\(.*\))?", span)
         if span.startswith("make ") and span.split()[1] not in targets[1].split():
             yield f"`{span}`: the Makefile has no such target"
