@@ -20,6 +20,7 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.kernels import make_kernels, storage_plan
 from scheduler.kernelize.splits import Splits, with_splits
 from scheduler.lower import LoweredKernel, lower_kernels
+from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
@@ -42,6 +43,7 @@ Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 # Not run where weights are halves.
 WINOGRAD = "fast convolutions"
 PASSES: tuple[tuple[str, Pass], ...] = (
+    ("expand alternatives", lambda roots: expand_alternatives(roots, device_spec.current())),
     ("round halves", halves),
     ("merge partial assignments", merge_assign),
     ("canonicalize", canonicalize),

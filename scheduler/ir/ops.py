@@ -90,6 +90,7 @@ class Op(Enum):
     # the result is the whole buffer after the write
     CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
     RESULT = auto()  # (CUSTOM,); arg: number of the output
+    ALTERNATIVES = auto()  # (serial, simt): one value computed in two ways, for two kinds of device
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value
@@ -285,6 +286,12 @@ def _custom(_: tuple[Node, ...], __: Any) -> Shape:
     return ()  # a launch has no value of its own
 
 
+def _alternatives(src: tuple[Node, ...], _: Any) -> Shape:
+    if len({s.shape for s in src}) != 1:
+        raise VerifyError(f"ALTERNATIVES: forms have shapes {[s.shape for s in src]}; expected one")
+    return src[0].shape
+
+
 def _result(src: tuple[Node, ...], arg: Any) -> Shape:
     if src[0].op is not Op.CUSTOM or not 0 <= arg < len(src[0].arg.outputs):
         raise VerifyError(f"RESULT: {src[0].op.name} has no output {arg}")
@@ -308,4 +315,5 @@ _SHAPE_RULES = {
     Op.ASSIGN: _assign,
     Op.CUSTOM: _custom,
     Op.RESULT: _result,
+    Op.ALTERNATIVES: _alternatives,
 }
