@@ -398,13 +398,14 @@ def test_loops_that_leave_out_different_ranges_are_not_one_nest() -> None:
 
 BYTES = """
 import hashlib
-from scheduler.emit import emit
-from scheduler.schedule import schedule
-from tests.scheduler.random_motifs import build
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import schedule
+from tests.fuzz.graphs import build
 for seed in range(12):
-    graph = build(seed, 12)
-    outputs = {n: t.node for n, t in graph.tensors.items()}
-    made = emit({"run": schedule(outputs, [w.node for w in graph.assigns])}, name="m", kind="plain")
+    program = build(seed, 12)
+    outputs = {n: t.node for n, t in program.outputs.items()}
+    writes = [t.node for t in program.writes.values()]
+    made = emit({"run": schedule(outputs, writes)}, name="m", kind="plain")
     print(hashlib.sha256(repr(made.manifest).encode() + made.data).hexdigest())
 """
 
