@@ -27,7 +27,7 @@ from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 
 # Adds that counting may cost before rows are sorted instead: four launches on devices whose
-# work-items each have a core, and on SIMT devices, where one work-item that sorts is slow, far more.
+# work-items each have a core; on SIMT devices, where a work-item that sorts is slow, far more.
 _COUNTING = 4 * LAUNCH_COST
 _SIMT_COUNTING = 2**28
 # A row this long is sorted in parts, if they leave out most of it and few rows are there to share.
