@@ -22,6 +22,7 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.kernels import make_kernels, storage_plan
 from scheduler.kernelize.splits import Splits, with_splits
 from scheduler.lower import LoweredKernel, lower_kernels
+from scheduler.passes.alternatives import expand_alternatives
 from scheduler.passes.batch_branches import batch_branches
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.passes.custom_inputs import custom_inputs
@@ -50,6 +51,7 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
     unsafe = context.flags.float_unsafe
     simplify = partial(canonicalize, float_unsafe=unsafe)
     return (
+        ("expand alternatives", partial(expand_alternatives, spec=context.spec)),
         ("round halves", halves),
         ("merge partial assignments", merge_assign),
         ("canonicalize", simplify),

@@ -21,9 +21,9 @@ from scheduler.passes.winograd_kernel import fits
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import jobs_of
 from tests.fuzz.case import Case, Name, Variant
-from tests.fuzz.graphs import typed_graph
+from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import case_of, single_steps
 from tests.fuzz.networks import PROFILES, layers
-from tests.scheduler.strategies import Draw
 
 WAYS = 2  # tables for each program
 
@@ -32,9 +32,9 @@ def make(name: Name) -> Case:
     """Return layers or a graph of single steps, with the heuristic's loops and others."""
     draw = Draw(name.seed)
     if name.seed % 4 == 3:
-        t, outputs, ranges = typed_graph(name)
-        variants = [Variant("heuristic", outputs), *_forced(draw, name.row, outputs)]
-        return Case(name, outputs, variants, [t.inputs], ranges=ranges)
+        p = single_steps(name)
+        forced = _forced(draw, name.row, p.outputs)
+        return case_of(p, name, [Variant("heuristic", p.outputs), *forced])
     net = layers(draw, draw.pick(PROFILES))
     data = net.data(draw.integer(1, 2))
     outputs = {"y": net(Tensor.input("x", data.shape))}
@@ -42,7 +42,7 @@ def make(name: Name) -> Case:
     if len(net.shape) == 3:
         variants.append(Variant("winograd", outputs, setting=winograd_everywhere))
         variants.append(Variant("no winograd", outputs, setting=winograd_nowhere))
-    return Case(name, outputs, variants, [{"x": data}])
+    return Case(name, outputs, variants, [{"x": data, **net.inputs}])
 
 
 def choice(draw: Draw) -> Choice:

@@ -16,8 +16,9 @@ from scheduler.ir.ops import Op
 from scheduler.passes.canonicalize import canonicalize
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor
+from tests.fuzz.graphs import programs
+from tests.fuzz.program import Program
 from tests.scheduler.passes.pass_check import check, index, one, ops, sliced, text, values
-from tests.scheduler.strategies import Program, programs
 
 X = Tensor.input("x", (4, 5))
 N = Tensor.input("n", (4, 5), dt.int32)
