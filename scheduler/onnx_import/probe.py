@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import onnx
 from onnx import helper, numpy_helper
 
-from scheduler.errors import ModelError, SchedulerError
+from scheduler.errors import InternalError, ModelError, SchedulerError
 from scheduler.onnx_import.binding import Binding, declared
 from scheduler.onnx_import.context import AnyValue
 from scheduler.onnx_import.element_types import carried, graph_array, graph_dtype, type_name
@@ -160,6 +160,8 @@ class _Walk:
     def _translate(self, scope: Scope, node: onnx.NodeProto) -> None:
         try:
             scope.translate([node])
+        except InternalError:
+            raise
         except SchedulerError as error:
             reason = str(error)
             # The message begins with model and node, which the report says in columns.
