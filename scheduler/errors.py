@@ -2,7 +2,7 @@
 
 SchedulerError
 ├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model
-├── InternalError          the import of a node failed for a reason that lies in us, not in the model
+├── InternalError          a translator of ONNX nodes has a defect: ours, not the model's
 ├── LoweringError          a kernel cannot be generated
 ├── DeviceLimitError       an artifact needs more than its target has
 ├── SelfCheckError         a compiled model does not compute what the model says

@@ -33,7 +33,7 @@ from scheduler.onnx_import.functions import (
     tensor_type,
 )
 from scheduler.onnx_import.limits import check_shape
-from scheduler.onnx_import.support import node_label, qualified_op
+from scheduler.onnx_import.support import RANDOM, node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor.tensor import Tensor
@@ -161,9 +161,11 @@ class Scope:
         arrays = [v for v in resolved if not isinstance(v, Tensor | ValueList)]
         known = len(arrays) == len(resolved)
         if translator is None:
-            if known and node.domain in DEFAULT_DOMAINS:
+            defined = node.domain in DEFAULT_DOMAINS and node.op_type not in RANDOM
+            if known and defined:
                 return evaluate_reference(node, arrays, self.opset)
-            function = schema_body(node, self.opset, self._types(node, resolved))
+            types = self._types(node, resolved)
+            function = schema_body(node, self.opset, types) if defined else None
             if function is None:
                 raise ModelError("no translator; its inputs depend on run-time data")
             return self._call(instantiate(function, node, self.opset), resolved, label)
