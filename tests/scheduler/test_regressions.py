@@ -13,7 +13,7 @@ from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import compute
+from tests.scheduler.support.programs import compute
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]

@@ -21,7 +21,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import Array, floats, program_of, same, values_of, x
+from tests.scheduler.support.programs import Array, floats, program_of, same, values_of, x
 
 ROOT = Path(__file__).parents[2]
 

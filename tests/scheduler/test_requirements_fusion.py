@@ -11,7 +11,7 @@ import pytest
 from scheduler.ir import dtype as dt
 from scheduler.passes.split_reduce import THRESHOLD
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import Array, Made, floats, program_of, same, values_of, x
+from tests.scheduler.support.programs import Array, Made, floats, program_of, same, values_of, x
 
 pytestmark = pytest.mark.opencl
 

@@ -20,8 +20,8 @@ from scheduler.kernelize.order import Step, best_order
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program
-from tests.scheduler.memory_check import memory_faults
-from tests.scheduler.requirement import (
+from tests.scheduler.support.memory_check import memory_faults
+from tests.scheduler.support.programs import (
     Array,
     floats,
     make_program,

@@ -16,12 +16,12 @@ from scheduler.driving.program import make_states, prepare_entry, run_entry
 from scheduler.driving.warp import Camera
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.emit.artifact import emit
-from scheduler.emit.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import states_in_place
+from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower import LoweredKernel
 from scheduler.onnx_import import import_model, load_model
 from scheduler.pipeline import Schedule, schedule
@@ -33,7 +33,7 @@ from tests.fuzz.draw import Draw
 from tests.fuzz.graphs import case_of, programs
 from tests.fuzz.program import Program
 from tests.fuzz.values import array
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 from tools.make_model import write_models
 
 LAYOUT = nv12_format(1928, 1208)

@@ -22,7 +22,7 @@ from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program as RandomProgram
-from tests.scheduler.on_device import emitted
+from tests.scheduler.support.programs import emitted
 
 Array = np.ndarray[Any, Any]
 

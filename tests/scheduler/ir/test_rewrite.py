@@ -19,7 +19,7 @@ from scheduler.passes.canonicalize import RULES
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program
-from tests.scheduler.pass_check import check
+from tests.scheduler.passes.pass_check import check
 
 NUMBERS = [0.0, -0.0, 1.0, -1.5, math.inf, -math.inf, math.nan, 1e-42, 3e38]
 X = Tensor.input("x", (len(NUMBERS),))

@@ -23,7 +23,7 @@ from scheduler import CustomKernel, Tensor, custom_kernel
 from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
 from scheduler.pipeline import Schedule, schedule
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 Env = dict[str, Array]

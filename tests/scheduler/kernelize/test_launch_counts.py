@@ -11,7 +11,7 @@ import pytest
 from scheduler.onnx_import import import_model, load_model
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 from tools.make_model import write_models
 
 RNG = np.random.default_rng(11)

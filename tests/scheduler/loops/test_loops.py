@@ -16,15 +16,15 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import EntryGraph
+from scheduler.device.choice import Choice
 from scheduler.emit.artifact import Emitted
-from scheduler.loops.choice import Choice
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.schedule import Schedule
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.on_device import emitted, load
+from tests.scheduler.support.programs import emitted, load
 
 Array = np.ndarray[Any, Any]
 RNG = np.random.default_rng(7)

@@ -16,7 +16,7 @@ from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program
-from tests.scheduler.pass_check import check
+from tests.scheduler.passes.pass_check import check
 
 RNG = np.random.default_rng(0)
 

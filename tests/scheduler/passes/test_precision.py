@@ -25,8 +25,8 @@ from scheduler.passes.precision import PrecisionReport
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.networks import stack
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import weight
+from tests.scheduler.passes.pass_check import weight
+from tests.scheduler.support.programs import Array
 from tools.lib.describe_precision import describe_precision
 
 

@@ -20,9 +20,8 @@ from scheduler.tensor.tensor import Tensor
 from tests.fuzz.draw import Draw
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import check, index, values, weight
-from tests.scheduler.requirement import program_of
+from tests.scheduler.passes.pass_check import check, index, values, weight
+from tests.scheduler.support.programs import Array, program_of
 
 N = 10
 X = Tensor.input("x", (N, 4))

@@ -19,7 +19,7 @@ from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.networks import stack
 from tests.fuzz.program import Program
-from tests.scheduler.pass_check import check, index, one, ops, sliced, text, values, weight
+from tests.scheduler.passes.pass_check import check, index, one, ops, sliced, text, values, weight
 
 X = Tensor.input("x", (25, 8))
 

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import emitted, load
+from tests.scheduler.support.programs import emitted, load
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]

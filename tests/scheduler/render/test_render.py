@@ -22,8 +22,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import compute, emitted, load
-from tests.scheduler.pass_check import same
+from tests.scheduler.passes.pass_check import same
+from tests.scheduler.support.programs import compute, emitted, load
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]

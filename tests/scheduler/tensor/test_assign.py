@@ -17,7 +17,7 @@ from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.merge_assign import merge_assign
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 

@@ -12,9 +12,8 @@ from scheduler.debug.kernel_table import source_of
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.custom_programs import F32, check, kinds, scaled
-from tests.scheduler.on_device import compute
-from tests.scheduler.requirement import floats, program_of, x
+from tests.scheduler.support.programs import compute, floats, program_of, x
+from tests.scheduler.tensor.custom_programs import F32, check, kinds, scaled
 
 pytestmark = pytest.mark.opencl
 

@@ -24,8 +24,8 @@ from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.custom_programs import F32, check, kinds, scale, scaled
-from tests.scheduler.requirement import floats, make_program, program_of, same, x
+from tests.scheduler.support.programs import floats, make_program, program_of, same, x
+from tests.scheduler.tensor.custom_programs import F32, check, kinds, scale, scaled
 
 SUMS = CustomKernel(
     "sums",

@@ -12,7 +12,7 @@ from scheduler import CustomKernel, custom_kernel
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import floats
+from tests.scheduler.support.programs import floats
 
 F32 = dt.float32
 

@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.compile import CompiledModel, compile_plain
-from scheduler.emit.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
+from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.memory_check import memory_faults
-from tests.scheduler.on_device import emitted
+from tests.scheduler.support.memory_check import memory_faults
+from tests.scheduler.support.programs import emitted
 from tools.make_model import write_models
 
 

@@ -18,7 +18,7 @@ from tests.fuzz.compare import Counts, difference
 from tests.fuzz.draw import Draw
 from tests.fuzz.judge import Judge
 from tests.fuzz.program import Program
-from tests.scheduler.on_device import Array
+from tests.scheduler.support.programs import Array
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 

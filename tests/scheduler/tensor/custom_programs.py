@@ -7,7 +7,7 @@ import numpy as np
 from scheduler import CustomKernel, custom_kernel
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import Array, Made, same, values_of
+from tests.scheduler.support.programs import Array, Made, same, values_of
 
 F32 = dt.float32
 

@@ -1,8 +1,4 @@
-"""What the tests of the requirements R01 to R46 share: schedule a program, look at it, run it.
-
-Everything is read from the artifact that would be written, so these tests know nothing of how the
-compiler keeps kernels to itself.
-"""
+"""Programs of a few tensors, scheduled, emitted as an artifact, and run on the OpenCL device."""
 
 from __future__ import annotations
 
@@ -18,7 +14,7 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
-from scheduler.emit.artifact import emit
+from scheduler.emit.artifact import Emitted, emit
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
 
@@ -60,14 +56,51 @@ class Made:
 
     def load(self) -> Program:
         """Return the loaded program; the caller closes it."""
-        device = choose_device(None)
-        return Program(from_memory(self.manifest, self.data), device, shared_cache(device))
+        return loaded(self.manifest, self.data)
+
+
+def plan_of(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Schedule:
+    """Schedule outputs and state writes as one entry: here tests call the pipeline."""
+    return schedule({n: t.node for n, t in outputs.items()}, [w.node for w in writes])
+
+
+def plan_for(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Schedule:
+    """Schedule outputs y0, y1, ..."""
+    return plan_of({f"y{i}": t for i, t in enumerate(outputs)}, writes)
+
+
+def artifact_of(plan: Schedule) -> Emitted:
+    """Return the artifact of one entry "run"."""
+    return emit({"run": plan}, name="test", kind="plain")
+
+
+def emitted(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Emitted:
+    """Schedule outputs and state writes and return their artifact."""
+    return artifact_of(plan_of(outputs, writes))
+
+
+def loaded(manifest: dict[str, Any], data: bytes) -> Program:
+    """Return an artifact as a program on the device; the caller closes it."""
+    device = choose_device(None)
+    return Program(from_memory(manifest, data), device, shared_cache(device))
+
+
+def load(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Program:
+    """Return the loaded program of one entry "run"; the caller closes it."""
+    made = emitted(outputs, writes)
+    return loaded(made.manifest, made.data)
+
+
+def compute(tensor: Tensor, **inputs: Array) -> Array:
+    """Compile and run one tensor once."""
+    with load({"y": tensor}) as program:
+        return program.run(inputs)["y"].copy()
 
 
 def make_program(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Made:
     """Schedule and emit outputs and state writes as one entry "run"."""
-    plan = schedule({n: t.node for n, t in outputs.items()}, [w.node for w in writes])
-    made = emit({"run": plan}, name="requirement", kind="plain")
+    plan = plan_of(outputs, writes)
+    made = artifact_of(plan)
     (table,) = kernel_tables(made.manifest, {"run": plan})
     return Made(plan, made.manifest, made.data, table)
 
