@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import random
 from typing import Any
 
@@ -118,8 +119,9 @@ def test_of_a_union_the_member_that_is_set() -> None:
 def test_every_member_of_the_schema_has_values() -> None:
     for member in log.Event.schema.union_fields:
         reader = _reader(new_event(member, mono_time_ns=1))
-        flatten_message(reader)
-        json_text(message_to_plain(reader))
+        flat, plain = flatten_message(reader), message_to_plain(reader)
+        assert all(isinstance(name, str) for name in flat), member
+        assert type(json.loads(json_text(plain))) is type(plain), member
 
 
 @pytest.mark.parametrize(

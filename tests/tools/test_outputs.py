@@ -34,6 +34,8 @@ from tools.make_model import write_models
 def test_new_and_existing_files_are_fine(tmp_path: Path) -> None:
     (tmp_path / "old").write_text("old")
     check_outputs({"-o": tmp_path / "new", "--report": tmp_path / "old", "--trace": None}, [None])
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert (tmp_path / "old").read_text() == "old"
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ The programs are in conformance_elementwise, conformance_reduce and conformance_
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -103,9 +102,7 @@ def test_t24_divides_four_elements_in_at_most_twelve_operations() -> None:
 
 
 def test_t186_a_value_doubled_24_times_stays_small() -> None:
-    started = time.perf_counter()
     plan = _plan("t186")
     made = emit({"run": plan}, name="t186", kind="plain")
-    assert time.perf_counter() - started < 2
     assert made.manifest["programs"]
     assert sum(k.text.count("\n") for k in plan.lowered) < 250

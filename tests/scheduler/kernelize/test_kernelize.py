@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -320,7 +319,5 @@ def test_an_elementwise_chain_of_three_thousand_nodes_is_lowered() -> None:
     y = x(64)
     for i in range(1500):
         y = (y * 0.5 + float(i)).maximum(0.25)
-    started = time.perf_counter()
     plan = schedule({"y": y.node})
-    assert len(plan.kernels) <= 20
-    assert time.perf_counter() - started < 20
+    assert len(plan.lowered) == len(plan.kernels) <= 20
