@@ -11,7 +11,8 @@
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
-#   make map     docs/map.md, the map of files, from the modules' docstrings
+#   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
+#   make site    the documents as a small site in build/site
 #   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -40,7 +41,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format map bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format map site bench clean
 .PHONY: regress-program
 
 help:
@@ -112,6 +113,7 @@ check: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python docs/make_map.py --check
+	$(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff format .
@@ -120,6 +122,9 @@ format: $(STAMP)
 # After a module was added, renamed, or has another first line.
 map: $(STAMP)
 	$(BIN)/python docs/make_map.py
+
+site: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 # Where the peers cannot be installed, those that are there are compared with.
 $(BENCH_STAMP): $(STAMP)

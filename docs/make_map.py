@@ -1,4 +1,4 @@
-"""Writes `docs/map.md`, the map of files, from the first line of every module's docstring.
+"""Writes the map of files from the modules' docstrings, and the list of decisions from titles.
 
 Example:
     python docs/make_map.py          # write it
@@ -15,11 +15,15 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-MAP = ROOT / "docs" / "map.md"
 PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
-HEAD = """# Map of files
+MAP_HEAD = """# Map of files
 
 Written by `make map` from the first line of every module's docstring; change it there.
+"""
+DECISIONS_HEAD = """# Decisions
+
+One page each: context, decision, consequences. Written by `make map` from the titles.
+
 """
 
 
@@ -69,19 +73,39 @@ def map_of(root: Path) -> str:
         if path.suffix in {".py", ".capnp"}
     )
     texts = [folder_text(folder, root) for (_, folder), _ in itertools.groupby(folders)]
-    return "\n".join([HEAD, *texts])
+    return "\n".join([MAP_HEAD, *texts])
+
+
+def decisions(folder: Path) -> str:
+    """Return the list of all records of decisions, by number.
+
+    Raises:
+        ValueError: A record has no title with its number.
+    """
+    lines = []
+    for path in sorted(folder.glob("[0-9]*.md")):
+        title = re.match(r"# (\d{4}): (.+)\n", path.read_text(encoding="utf-8"))
+        if title is None or title[1] != path.name[:4]:
+            message = f"{path}: expected a first line '# {path.name[:4]}: title'"
+            raise ValueError(message)
+        lines.append(f"- [{title[1]}]({path.name}): {title[2]}\n")
+    return DECISIONS_HEAD + "".join(lines)
 
 
 def main() -> int:
-    """Write the map, or say whether it is up to date."""
+    """Write both files, or say which is out of date."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="write nothing; 1 if out of date")
-    if not parser.parse_args().check:
-        MAP.write_text(map_of(ROOT), encoding="utf-8")
-    elif not MAP.exists() or MAP.read_text(encoding="utf-8") != map_of(ROOT):
-        print("docs/map.md is out of date; write it with: make map", file=sys.stderr)
-        return 1
-    return 0
+    check = parser.parse_args().check
+    docs = ROOT / "docs"
+    texts = {docs / "map.md": map_of(ROOT), docs / "adr" / "README.md": decisions(docs / "adr")}
+    stale = [p for p in texts if not p.exists() or p.read_text(encoding="utf-8") != texts[p]]
+    for path in stale:
+        if check:
+            print(f"{path} is out of date; write it with: make map", file=sys.stderr)
+        else:
+            path.write_text(texts[path], encoding="utf-8")
+    return 1 if check and stale else 0
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
@@ -46,6 +46,7 @@ class Nest:
         body: placed and merged.
         schedule: its loops.
         outputs: nodes whose storage its stores write, in their order.
+        spec: of the device.
         images: what is an image; None where the device reads buffers only.
         spare_buffers: arguments that may be added to those the body reads.
     """
@@ -53,13 +54,14 @@ class Nest:
     body: PlacedBody
     schedule: Schedule
     outputs: tuple[Node, ...]
+    spec: DeviceSpec
     images: ImagePlan | None = None
     spare_buffers: int = 0
 
 
 class _Renderer:
     def __init__(self, nest: Nest, outputs: dict[Node, str], inputs: dict[Argument, str]) -> None:
-        self.body, self.schedule = nest.body, nest.schedule
+        self.body, self.schedule, self.simt = nest.body, nest.schedule, nest.spec.is_simt
         self.pointers = [outputs[node] for node in nest.outputs]
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
@@ -71,7 +73,7 @@ class _Renderer:
         reduces = self.loops.reduces.values()
         whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
-        if device_spec.current().is_simt:  # neighbouring work-items read neighbouring weights
+        if self.simt:  # neighbouring work-items read neighbouring weights
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
@@ -146,7 +148,8 @@ class _Renderer:
         values = [self.body.values[n] for n in numbers]
         axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # of the loops open
         with ExitStack() as loops:
-            if is_worth_rolling(values, axes, instances):
+            # Private arrays with run-time indices are slow on GPUs.
+            if not self.simt and is_worth_rolling(values, axes, instances):
                 instances = [roll(self.loops, loops, values, axes, instances)]
             for instance in instances:
                 for value in values:  # one may overwrite what another one still has to read
@@ -263,7 +266,7 @@ def render(nests: Sequence[Nest]) -> KernelCode:
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     needs = Needs(float64=any(computes_in_float64(nest.body.value) for nest in nests))
     needs = sum((renderer.e.needs for renderer in renderers), needs)
-    body = f"{{\n{guard_of(items)}{lines}\n}}\n"
+    body = f"{{\n{guard_of(items, nests[0].spec.group)}{lines}\n}}\n"
     return KernelCode(tuple(parameters), body, items, lanes, needs)
 
 

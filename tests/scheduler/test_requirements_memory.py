@@ -18,8 +18,8 @@ from scheduler.errors import SchedulerError
 from scheduler.ir.node import origin
 from scheduler.kernelize.order import Step, best_order
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.random_graphs import Graph, told_of
-from tests.scheduler.random_motifs import graphs
+from tests.fuzz.graphs import programs
+from tests.fuzz.program import Program
 from tests.scheduler.support.memory_check import memory_faults
 from tests.scheduler.support.programs import (
     Array,
@@ -198,12 +198,12 @@ SCRIPT = """
 import hashlib
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import schedule
-from tests.scheduler.random_motifs import build
+from tests.fuzz.graphs import build
 found = hashlib.sha256()
 for seed in range(40):
-    graph = build(seed, 10)
-    writes = [t.node for t in graph.assigns]
-    plan = schedule({n: t.node for n, t in graph.tensors.items()}, writes)
+    program = build(seed, 10)
+    writes = [t.node for t in program.writes.values()]
+    plan = schedule({n: t.node for n, t in program.outputs.items()}, writes)
     made = emit({"run": plan}, name="m", kind="plain")
     found.update(repr(made.manifest).encode() + made.data)
 print(found.hexdigest())
@@ -221,12 +221,12 @@ def test_r27_random_programs_are_scheduled_alike_under_every_hash_seed() -> None
 
 
 @settings(max_examples=20)
-@given(graphs(8))
-def test_r27_scheduling_twice_gives_the_same_bytes(graph: Graph) -> None:
-    with told_of(graph):
-        first, second = (make_program(graph.tensors, graph.assigns) for _ in range(2))
-        assert first.manifest == second.manifest
-        assert first.data == second.data
+@given(programs(8))
+def test_r27_scheduling_twice_gives_the_same_bytes(program: Program) -> None:
+    writes = list(program.writes.values())
+    first, second = (make_program(program.outputs, writes) for _ in range(2))
+    assert first.manifest == second.manifest
+    assert first.data == second.data
 
 
 def test_r27_among_valid_orders_one_of_low_peak_is_taken() -> None:
@@ -327,18 +327,17 @@ def test_r32_reuse_in_place_and_over_time_is_reported_before_and_after() -> None
 
 
 @settings(max_examples=150)
-@given(graphs(12), st.integers(2, 4))
-def test_r32_no_two_live_values_share_a_byte(graph: Graph, every: int) -> None:
+@given(programs(12), st.integers(2, 4))
+def test_r32_no_two_live_values_share_a_byte(program: Program, every: int) -> None:
     """Launches are run on bytes that know their value; with more boundaries there is more reuse."""
     outputs = {
         n: t.contiguous().flip(0).contiguous() if t.ndim and i % every else t
-        for i, (n, t) in enumerate(graph.tensors.items())
+        for i, (n, t) in enumerate(program.outputs.items())
     }
-    with told_of(graph):
-        made = make_program(outputs, graph.assigns)
-        assert memory_faults(made.manifest) == []
-        totals = made.table.totals
-        assert totals.arena_live <= totals.arena_peak <= totals.arena_unplanned
+    made = make_program(outputs, list(program.writes.values()))
+    assert memory_faults(made.manifest) == []
+    totals = made.table.totals
+    assert totals.arena_live <= totals.arena_peak <= totals.arena_unplanned
 
 
 @pytest.mark.opencl

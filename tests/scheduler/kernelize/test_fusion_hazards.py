@@ -400,11 +400,12 @@ BYTES = """
 import hashlib
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import schedule
-from tests.scheduler.random_motifs import build
+from tests.fuzz.graphs import build
 for seed in range(12):
-    graph = build(seed, 12)
-    outputs = {n: t.node for n, t in graph.tensors.items()}
-    made = emit({"run": schedule(outputs, [w.node for w in graph.assigns])}, name="m", kind="plain")
+    program = build(seed, 12)
+    outputs = {n: t.node for n, t in program.outputs.items()}
+    writes = [t.node for t in program.writes.values()]
+    made = emit({"run": schedule(outputs, writes)}, name="m", kind="plain")
     print(hashlib.sha256(repr(made.manifest).encode() + made.data).hexdigest())
 """
 

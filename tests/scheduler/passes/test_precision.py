@@ -24,8 +24,8 @@ from scheduler.ir.ops import Op
 from scheduler.passes.precision import PrecisionReport
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
+from tests.fuzz.networks import stack
 from tests.scheduler.passes.pass_check import weight
-from tests.scheduler.support.networks import Stack
 from tests.scheduler.support.programs import Array
 from tools.lib.describe_precision import describe_precision
 
@@ -208,14 +208,13 @@ def _run(plan: Schedule, inputs: dict[str, Array]) -> dict[str, Array]:
 @pytest.mark.opencl
 @pytest.mark.parametrize("seed", [3, 11])
 def test_the_device_computes_what_the_interpreter_says(seed: int) -> None:
-    stack = Stack(seed)
-    outputs = stack.build()
+    outputs, inputs = stack(seed)
     with device_spec.using(computes_halves()):
         plan = schedule({n: t.node for n, t in outputs.items()}, precision="fp16")
-        found = _run(plan, stack.inputs)
+        found = _run(plan, inputs)
     nodes = list(plan.outputs.values())
     given = {
-        n.arg: stack.inputs[n.arg.name]
+        n.arg: inputs[n.arg.name]
         for n in toposort(nodes)
         if n.op is Op.BUFFER and n.arg.kind == "input"
     }

@@ -11,7 +11,7 @@ import onnx
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from tests.scheduler.onnx_import.onnx_random import Draw
+from tests.fuzz.onnx_nodes import Draw
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

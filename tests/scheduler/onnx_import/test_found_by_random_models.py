@@ -1,4 +1,4 @@
-"""Random nodes and networks: the interpreter against onnxruntime, compiled programs against it."""
+"""Nodes whose defects random models have found: each keeps the model that showed it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,12 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from scheduler.onnx_import import import_model
-from scheduler.onnx_import.context import run_time_inputs
-from scheduler.tensor.tensor import Tensor, evaluate
+from scheduler.tensor.tensor import evaluate
 from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case
 from tests.scheduler.onnx_import.onnx_models import node
-from tests.scheduler.onnx_import.onnx_random import GENERATORS, Draw, case_of
-from tests.scheduler.onnx_import.onnx_random_networks import Network
 from tests.scheduler.onnx_import.test_ops import build, reference
-from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
-NODES = 8  # of each operator
-NETWORKS = 60
-ANY = Case("", ())
 
 
 def agree(found: Iterable[Array], expected: Iterable[Array], tolerance: float, seed: str) -> None:
@@ -37,84 +30,6 @@ def agree(found: Iterable[Array], expected: Iterable[Array], tolerance: float, s
         bound = max(tolerance, 2e-3) if b.dtype == np.float16 else tolerance
         scale = max(1.0, float(np.abs(b[np.isfinite(b)]).max(initial=0.0)))
         np.testing.assert_allclose(a, b, rtol=bound, atol=bound * scale, err_msg=seed)
-
-
-def typed_network(seed: int) -> tuple[onnx.ModelProto, dict[str, Array], list[Array]]:
-    """Return a network, values of its inputs and what onnxruntime computes of them."""
-    network = Network(seed)
-    model = network.model()
-    expected = reference(ANY, model, network.feeds)
-    for info, array in zip(model.graph.output, expected, strict=True):
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        info.CopyFrom(helper.make_tensor_value_info(info.name, kind, array.shape))
-    return model, network.feeds, expected
-
-
-@pytest.mark.parametrize("op", GENERATORS)
-def test_random_nodes_agree_with_onnxruntime(op: str) -> None:
-    for seed in range(NODES):
-        made = case_of(op, Draw(seed, len(op), ord(op[0])))
-        model, feeds = build(made, folded=seed % 4 == 3)
-        expected = reference(made, model, feeds)
-        found = evaluate(list(import_model(model).outputs.values()), feeds)
-        agree(found, expected, 1e-4, f"{op}, seed {seed}: {made.label}")
-
-
-def test_random_networks_agree_with_onnxruntime() -> None:
-    for seed in range(NETWORKS):
-        model, feeds, expected = typed_network(seed)
-        found = evaluate(list(import_model(model).outputs.values()), feeds)
-        agree(found, expected, 1e-4, f"network {seed}")
-
-
-@pytest.mark.opencl
-def test_random_nodes_and_networks_compiled_agree_with_the_interpreter() -> None:
-    # All in one program: compiling them one by one takes minutes.
-    outputs: dict[str, Tensor] = {}
-    feeds: dict[str, Array] = {}
-    for i, op in enumerate(GENERATORS):
-        if i % 2:
-            made = case_of(op, Draw(100, i))
-            _add(outputs, feeds, *build(made, folded=False), f"{op}{i}")
-    for seed in (1000, 1001, 1002):
-        _add(outputs, feeds, *typed_network(seed)[:2], f"network{seed}")
-    assert len(outputs) >= 20
-    expected = evaluate(list(outputs.values()), feeds)
-    with load(outputs) as program:
-        found = program.run(feeds)
-    for name, want in zip(outputs, expected, strict=True):
-        agree([found[name]], [want], 1e-4, name)
-
-
-def _add(
-    outputs: dict[str, Tensor],
-    feeds: dict[str, Array],
-    model: onnx.ModelProto,
-    values: dict[str, Array],
-    label: str,
-) -> None:
-    """Add a model's outputs that have elements, and the inputs that they read."""
-    for name in values:
-        _rename(model, name, f"{label}_{name}")
-    imported = import_model(model)
-    full = {f"{label}_{n}": tensor for n, tensor in imported.outputs.items() if tensor.size}
-    read = {name for tensor in full.values() for name in run_time_inputs(tensor)}
-    outputs.update(full)
-    feeds.update({k: v for n, v in values.items() if (k := f"{label}_{n}") in read})
-
-
-def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
-    graphs = [model.graph]
-    while graphs:
-        graph = graphs.pop()
-        for value in graph.input:
-            value.name = new if value.name == old else value.name
-        for inner in graph.node:
-            inner.input[:] = [new if name == old else name for name in inner.input]
-            graphs += [a.g for a in inner.attribute if a.HasField("g")]
-
-
-# --- what random models found ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("known", [False, True], ids=["run-time", "known"])

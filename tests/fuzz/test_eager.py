@@ -1,4 +1,4 @@
-"""A short run of the random eager programs of `tests/fuzz/eager.py`."""
+"""Short runs of the kind `eager`."""
 
 from __future__ import annotations
 
