@@ -105,7 +105,7 @@ def choose_tile(body: PlacedBody, vector: Atom | None, spec: DeviceSpec) -> Loca
     found = [
         LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
         for size in TILES
-        if _bytes(*size) <= spec.local_bytes
+        if sum(map(array_bytes, size)) <= spec.local_bytes
         # A work-item moves whole rows of a tile, and computes at least one vector.
         and max(size) <= spec.group
         and size[1] >= side * LANES
@@ -139,5 +139,10 @@ def _product(node: Node) -> tuple[Node, Node] | None:
     return loads[0], loads[1]
 
 
-def _bytes(rows: int, columns: int) -> int:
-    return BUFFERS * DEPTH * (rows + columns + 2 * PADDING) * FLOAT_BYTES
+def array_bytes(extent: int) -> int:
+    """Return the size of an operand's array in local memory: two tiles of floats, taking turns.
+
+    Args:
+        extent: rows or columns of a tile.
+    """
+    return BUFFERS * DEPTH * (extent + PADDING) * FLOAT_BYTES
