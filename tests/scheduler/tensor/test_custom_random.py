@@ -59,7 +59,7 @@ def with_copies(tensors: Sequence[Tensor]) -> list[Tensor]:
 @pytest.mark.opencl
 @settings(max_examples=16)
 @given(graphs(8))
-def test_r35_copies_by_hand_change_no_value(graph: Graph) -> None:
+def test_copies_by_hand_change_no_value(graph: Graph) -> None:
     tensors = with_copies([*graph.tensors.values(), *graph.assigns])
     count = len(graph.outputs)
     with told_of(graph):
@@ -68,7 +68,7 @@ def test_r35_copies_by_hand_change_no_value(graph: Graph) -> None:
 
 @settings(max_examples=60)
 @given(graphs(10))
-def test_r35_no_copy_reads_memory_that_was_overwritten(graph: Graph) -> None:
+def test_no_copy_reads_memory_that_was_overwritten(graph: Graph) -> None:
     tensors = with_copies([*graph.tensors.values(), *graph.assigns])
     count = len(graph.outputs)
     outputs = dict(zip(graph.outputs, tensors[:count], strict=True))
@@ -76,7 +76,7 @@ def test_r35_no_copy_reads_memory_that_was_overwritten(graph: Graph) -> None:
         assert memory_faults(emitted(outputs, tensors[count:]).manifest) == []
 
 
-def test_r35_the_random_graphs_have_epilogues() -> None:
+def test_the_random_graphs_have_epilogues() -> None:
     found = 0
     for seed in range(40):
         graph = build(seed, 8)

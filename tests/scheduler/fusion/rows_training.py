@@ -1,8 +1,4 @@
-"""Rows of the tables about training: gradients and optimizer steps, written out by hand.
-
-Nothing here differentiates a graph, so each program holds the formulas that a peer derives. The
-loss is the sum of the last value unless a row says otherwise: its gradient there is one.
-"""
+"""Gradients and optimizer steps. Nothing here differentiates a graph: formulas are written out."""
 
 from __future__ import annotations
 
@@ -13,13 +9,17 @@ from typing import Any
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.kernelize.conformance import Array, Row, np_conv, np_elu, np_relu, np_softmax
-from tests.scheduler.kernelize.conformance_elementwise import positive
+from tests.scheduler.fusion.reference import (
+    np_conv,
+    np_elu,
+    np_relu,
+    np_softmax,
+)
+from tests.scheduler.fusion.row import Array, Row, positive
 
 RATE, BETA1, BETA2, EPSILON = 0.01, 0.9, 0.999, 1e-8
-CHANNELS = (0, 2, 3)  # the axes of (N, C, H, W) that statistics per channel go over
 
-# --- gradients --------------------------------------------------------------------------------
+CHANNELS = (0, 2, 3)  # the axes of (N, C, H, W) that statistics per channel go over
 
 
 def conv_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
@@ -83,9 +83,6 @@ def np_batchnorm_backward(x: Array, scale: Array, bias: Array, activation: str) 
     return [y, dx, (dz * (x - mean) / root).sum(CHANNELS), dz.sum(CHANNELS)]
 
 
-# --- steps ------------------------------------------------------------------------------------
-
-
 def sgd(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
     return [w.assign(w - g * RATE) for w, g in zip(weights, gradients, strict=True)]
 
@@ -131,9 +128,6 @@ def kept_by_adam(*shapes: tuple[int, ...]) -> list[Any]:
     """Inputs for `adam`: powers in (0, 1); second moments are positive."""
     powers = [np.array([BETA1**3], np.float32), np.array([BETA2**3], np.float32)]
     return [*powers, *(a for s in shapes for a in (s, positive(*s)))]
-
-
-# --- networks ---------------------------------------------------------------------------------
 
 
 def conv_norm_adam(x: Tensor, *rest: Tensor) -> list[Tensor]:
@@ -234,70 +228,10 @@ def np_convs_adam(count: int, x: Array, *rest: Array) -> list[Array]:
 
 
 CONV_NORM: list[Any] = [(32, 3, 3, 3), (32,), positive(32), (32,)]
+
 TWO = [(16, 3, 3, 3), (32, 16, 2, 2)]
+
 FOUR = [(4, 3, 3, 3), (8, 4, 3, 3), (16, 8, 3, 3), (32, 16, 3, 3)]
-
-TRAINING = [
-    # The reference names neither sizes nor a bias of the convolution; with one there is more to do.
-    Row(
-        "t36",
-        18,
-        [(1, 3, 4, 4), *CONV_NORM, *kept_by_adam((32, 3, 3, 3), (32,), (32,), (32,))],
-        conv_norm_adam,
-        np_conv_norm_adam,
-        tolerance=2e-3,
-        assigned=range(1, 15),
-    ),
-    # The four outputs: gradients of values, scale and bias, and the result after relu.
-    Row("t38", 10, [(2, 16, 8, 8), (16,), (16,)], norm_backward, np_norm_backward, 1e-4),
-    Row(
-        "t104",
-        4,
-        [(2, 3, 16, 16)],
-        lambda x: softmax_backward(x, 1.0),
-        lambda x: np_softmax_backward(x, 1.0),
-    ),
-    Row("t104-given", 4, [(2, 3, 16, 16)] * 2, softmax_backward, np_softmax_backward),
-    Row(
-        "t106",
-        10,
-        [(4, 64, 32), (128, 32), (128,), *kept_by_adam((128, 32), (128,))],
-        linear_adam,
-        np_linear_adam,
-        tolerance=1e-4,
-        assigned=range(1, 9),
-    ),
-    Row(
-        "t108",
-        13,
-        [(2, 3, 4, 4), *TWO, *kept_by_adam(*TWO)],
-        partial(convs_adam, 2),
-        partial(np_convs_adam, 2),
-        tolerance=1e-4,
-        assigned=range(1, 9),
-    ),
-    Row(
-        "t110",
-        7,
-        [(2, 3, 4, 4), *TWO],
-        convs_sgd,
-        np_convs_sgd,
-        tolerance=1e-4,
-        assigned=(1, 2),
-    ),
-    Row(
-        "t112",
-        15,
-        [(2, 3, 12, 12), *FOUR],
-        convs_sgd,
-        np_convs_sgd,
-        tolerance=1e-3,
-        large=[(2, 3, 64, 64), *FOUR],
-        assigned=(1, 2, 3, 4),
-    ),
-]
-
-# --- elements moved ---------------------------------------------------------------------------
 
 
 def thrice_cosine(x: Tensor, g: Tensor) -> list[Tensor]:
@@ -340,17 +274,100 @@ def np_tanh_beside(a: Array, b: Array, g: Array) -> list[Array]:
     return [np.concatenate([y, b]), g[: a.size] / np.cosh(a) ** 2, g[a.size :]]
 
 
-# A peer runs forward and backward as two programs and keeps values between; here they are one.
-TRAINING_MOVES = [
-    Row("i46", 50, [(10,), (10,)], thrice_cosine, np_thrice_cosine),
+ROWS = [
+    # The reference names neither sizes nor a bias of the convolution; with one there is more to do.
     Row(
-        "i48",
-        450,
+        "conv-norm-adam",
+        (5, 37536, 5120),
+        [(1, 3, 4, 4), *CONV_NORM, *kept_by_adam((32, 3, 3, 3), (32,), (32,), (32,))],
+        conv_norm_adam,
+        np_conv_norm_adam,
+        tolerance=2e-3,
+        assigned=range(1, 15),
+    ),
+    # The four outputs: gradients of values, scale and bias, and the result after relu.
+    Row(
+        "batchnorm-gradients",
+        (1, 24832, 0),
+        [(2, 16, 8, 8), (16,), (16,)],
+        norm_backward,
+        np_norm_backward,
+        tolerance=1e-4,
+    ),
+    Row(
+        "softmax-gradient",
+        (1, 12288, 0),
+        [(2, 3, 16, 16)],
+        lambda x: softmax_backward(x, 1.0),
+        lambda x: np_softmax_backward(x, 1.0),
+    ),
+    Row(
+        "softmax-gradient-given",
+        (1, 18432, 0),
+        [(2, 3, 16, 16)] * 2,
+        softmax_backward,
+        np_softmax_backward,
+    ),
+    Row(
+        "linear-adam",
+        (4, 282144, 32768),
+        [(4, 64, 32), (128, 32), (128,), *kept_by_adam((128, 32), (128,))],
+        linear_adam,
+        np_linear_adam,
+        tolerance=1e-4,
+        assigned=range(1, 9),
+    ),
+    Row(
+        "two-convs-adam",
+        (5, 81696, 1280),
+        [(2, 3, 4, 4), *TWO, *kept_by_adam(*TWO)],
+        partial(convs_adam, 2),
+        partial(np_convs_adam, 2),
+        tolerance=1e-4,
+        assigned=range(1, 9),
+    ),
+    Row(
+        "two-convs-sgd",
+        (4, 41984, 1280),
+        [(2, 3, 4, 4), *TWO],
+        convs_sgd,
+        np_convs_sgd,
+        tolerance=1e-4,
+        assigned=(1, 2),
+    ),
+    Row(
+        "four-convs-sgd",
+        (11, 6261776, 1415424),
+        [(2, 3, 12, 12), *FOUR],
+        convs_sgd,
+        np_convs_sgd,
+        tolerance=1e-3,
+        large=[(2, 3, 64, 64), *FOUR],
+        assigned=(1, 2, 3, 4),
+    ),
+    Row("cosine-thrice-gradient", (1, 160, 0), [(10,), (10,)], thrice_cosine, np_thrice_cosine),
+    Row(
+        "negative-part-gradient",
+        (1, 1600, 0),
         [(100,), (100,)],
         negative_part,
         lambda x, g: [np.minimum(x, 0), np.where(x < 0, g, 0.0)],
     ),
-    Row("i50", 2600, [(10, 10), (10, 10)], products, np_products, 1e-4),
+    Row(
+        "products-gradient",
+        (3, 3200, 512),
+        [(10, 10), (10, 10)],
+        products,
+        np_products,
+        tolerance=1e-4,
+    ),
     # In a program the gradient of b is an output of its own: a copy of 10 elements.
-    Row("i52", 70, [(10,), (10,), (20,)], tanh_beside, np_tanh_beside, owned=80),
+    Row(
+        "tanh-beside-gradient",
+        (1, 240, 0),
+        [(10,), (10,), (20,)],
+        tanh_beside,
+        np_tanh_beside,
+        owned=(1, 320, 0),
+    ),
 ]

@@ -7,9 +7,6 @@ All values are small whole numbers: whatever the order of a sum, results are exa
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
@@ -394,31 +391,3 @@ def test_loops_that_leave_out_different_ranges_are_not_one_nest() -> None:
             named = {frozenset(a for ix in s.index for a in leaves(ix)) for s in body.stores}
             shorter = [n for n in named if len(n) < len(body.ranges)]
             assert len(shorter) <= 1
-
-
-BYTES = """
-import hashlib
-from scheduler.emit import emit
-from scheduler.schedule import schedule
-from tests.scheduler.random_motifs import build
-for seed in range(12):
-    graph = build(seed, 12)
-    outputs = {n: t.node for n, t in graph.tensors.items()}
-    made = emit({"run": schedule(outputs, [w.node for w in graph.assigns])}, name="m", kind="plain")
-    print(hashlib.sha256(repr(made.manifest).encode() + made.data).hexdigest())
-"""
-
-
-def test_bytes_do_not_depend_on_the_seed_of_hashes() -> None:
-    runs = [
-        subprocess.run(
-            [sys.executable, "-c", BYTES],
-            env={**os.environ, "PYTHONHASHSEED": seed},
-            capture_output=True,
-            text=True,
-            check=True,
-        ).stdout
-        for seed in ("1", "77")
-    ]
-    assert runs[0] == runs[1]
-    assert len(runs[0].split()) == 12
