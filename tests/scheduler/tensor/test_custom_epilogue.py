@@ -1,4 +1,4 @@
-"""Requirement R35: elementwise consumers are computed in the slot of a hand-written kernel."""
+"""Elementwise consumers are computed in the slot of a hand-written kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requirement R35, rows t176, t190 and t192: kernels written by hand."""
+"""Kernels written by hand."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SUMS = CustomKernel(
 )
 
 
-# --- rows of the conformance table ------------------------------------------------------------
+# --- programs of several kernels ------------------------------------------------------------------
 
 
 @pytest.mark.opencl

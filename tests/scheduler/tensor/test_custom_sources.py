@@ -1,4 +1,4 @@
-"""Requirement R35: what is refused of a kernel written by hand, and what a wrong one leads to."""
+"""What is refused of a kernel written by hand, and what a wrong one leads to."""
 
 from __future__ import annotations
 
