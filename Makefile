@@ -11,6 +11,7 @@
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
+#   make map     docs/map.md, the map of files, from the modules' docstrings
 #   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -39,7 +40,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format map bench clean
 .PHONY: regress-program
 
 help:
@@ -110,10 +111,15 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/make_map.py --check
 
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# After a module was added, renamed, or has another first line.
+map: $(STAMP)
+	$(BIN)/python docs/make_map.py
 
 # Where the peers cannot be installed, those that are there are compared with.
 $(BENCH_STAMP): $(STAMP)

@@ -14,13 +14,16 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import COST, ELEMENTWISE, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.custom import CustomLaunch
+from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.kernelize.splits import KernelRefusedError, Refused
 from scheduler.loops import simt
+from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.factor import group_factors
+from scheduler.loops.images import Image, ImagePlan, image_arguments
 from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
+from scheduler.loops.pack import Argument
 from scheduler.loops.place import (
     Layout,
     PlacedBody,
@@ -33,11 +36,8 @@ from scheduler.loops.place import (
     split_ranges,
     store_as,
 )
-from scheduler.loops.tuned_table import tuned_schedule
 from scheduler.loops.vector import choose_vector
 from scheduler.render.custom_kernel import render_custom
-from scheduler.render.images import Image, ImagePlan, image_arguments
-from scheduler.render.pointers import Argument
 from scheduler.render.render import Nest, render
 
 # Kernels index with int.

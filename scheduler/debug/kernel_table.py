@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from scheduler.emit.memory_plan import aligned
 from scheduler.ir.ops import Op
+from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.scalar import scalar_nodes
 
 if TYPE_CHECKING:

@@ -19,16 +19,17 @@ from runtime.manifest import ABI, FORMAT
 from scheduler.device import spec as device_spec
 from scheduler.emit.arena import Arena
 from scheduler.emit.image_pool import image_nodes, share_images
-from scheduler.emit.memory_plan import ALIGNMENT, aligned
 from scheduler.emit.replay import LEAST_LAUNCHES, Function, can_replay, replay_source
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import states_in_place
+from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
+from scheduler.loops.images import Image, texel_bytes
 from scheduler.loops.pack import PackedWeight
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import Schedule
-from scheduler.render.images import Image, image_prelude, texel_bytes
+from scheduler.render.images import image_prelude
 from scheduler.render.prelude.prelude import prelude
 
 # Kernels per OpenCL program: one compiler start-up serves several, and several programs can be

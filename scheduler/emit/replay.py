@@ -20,8 +20,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from scheduler.ir.custom_source import read_source
 from scheduler.lower import LoweredKernel
-from scheduler.render.custom_kernel import read_source
 from scheduler.render.prelude.prelude import prelude
 
 # Name of the kernel, its argument order and the table's layout are part of the ABI.

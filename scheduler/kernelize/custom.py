@@ -11,73 +11,19 @@ need that output.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
 from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
 from scheduler.ir import index as ixs
+from scheduler.ir.custom_kernel import storage_of
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.body import Body
+from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.scalar import depends_on, scalar_nodes
-
-if TYPE_CHECKING:
-    from scheduler.ir.custom_kernel import CustomKernel
-
-
-@dataclass(frozen=True, eq=False)
-class CustomLaunch:
-    """What makes a Kernel a custom one.
-
-    Attributes:
-        spec: what the user wrote.
-        inputs: whose storage is bound to in0, in1, ...; row-major, a node may come twice.
-        outputs: its RESULT nodes, all of them, whether or not anybody reads them.
-        epilogue: loop nest whose value is stored instead of the first output, from which it loads;
-            None if that is stored as it is.
-    """
-
-    spec: CustomKernel
-    inputs: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-    epilogue: Body | None = None
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes of its arguments; what an epilogue reads is counted once per element."""
-        moved = [*dict.fromkeys(self.inputs), *self.outputs[1:]]
-        total = sum(n.dtype.itemsize * prod(n.shape) for n in moved)
-        if self.epilogue is None:
-            return total + self.outputs[0].dtype.itemsize * prod(self.outputs[0].shape)
-        (store,) = self.epilogue.stores
-        total += store.target.dtype.itemsize * prod(store.target.shape)
-        read: dict[Node, int] = {}
-        for node, atoms in depends_on(self.epilogue.value).items():
-            if node.op is Op.LOAD and node.src[0] is not self.outputs[0]:
-                read[node.src[0]] = read.get(node.src[0], 0) + prod(a.size for a in atoms)
-        both = ((n, min(count, prod(n.shape))) for n, count in read.items())
-        return total + sum(n.dtype.itemsize * count for n, count in both)
-
-
-def storage_of(source: Node) -> Node:
-    """Return the node whose storage is bound for an input: a reshape has that of what is below."""
-    while source.op is Op.RESHAPE:
-        source = source.src[0]
-    return source
-
-
-def stored_for_custom(order: Sequence[Node]) -> set[Node]:
-    """Return what has to be stored because custom kernels read or write it.
-
-    Args:
-        order: nodes of a graph.
-    """
-    launches = [n for n in order if n.op is Op.CUSTOM]
-    inputs = {storage_of(s) for n in launches for s in n.src}
-    return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}
+from scheduler.kernelize.scalar import scalar_nodes
 
 
 def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:

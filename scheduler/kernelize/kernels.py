@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import prod
 
-from scheduler.emit.memory_plan import aligned
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
@@ -23,6 +22,7 @@ from scheduler.kernelize.custom import attach_epilogues, make_custom_kernel
 from scheduler.kernelize.fuse import fuse
 from scheduler.kernelize.kernel import Kernel, make_kernel, name_of, overwritable, states_in_place
 from scheduler.kernelize.limits import nodes_to_store
+from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
 from scheduler.kernelize.realize import realize
 from scheduler.kernelize.splits import Splits

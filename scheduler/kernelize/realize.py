@@ -27,12 +27,12 @@ from math import prod
 
 from scheduler.device import spec as device_spec
 from scheduler.ir import index as ixs
+from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, consumers, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.concat import cut_at_joins, in_parts
-from scheduler.kernelize.custom import stored_for_custom
 from scheduler.kernelize.uses import (
     Realized,
     Region,

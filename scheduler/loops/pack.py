@@ -81,6 +81,10 @@ class PackedWeight:
         )
 
 
+# What a parameter of a kernel is bound to.
+Argument = Node | PackedWeight
+
+
 def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     """Return the packed form of a weight load, None if it should be read as it is.
 

@@ -10,24 +10,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
 
 from scheduler.device import spec as device_spec
+from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.choice import HEURISTIC, Choice
+from scheduler.loops.local_tiles import LocalTile
 from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.scalar_tile import laneless_tile
 from scheduler.loops.split_work import inner_parts
 from scheduler.loops.tile import contraction_tile, window_rows
 from scheduler.loops.vector import LoadInfo, choose_across, is_outer_product, load_score, loads_of
-
-if TYPE_CHECKING:
-    from scheduler.render.local_tiles import LocalTile
 
 # Vectors of results where there are no rows: several streams of weights at once.
 STREAM_VECTORS = 4

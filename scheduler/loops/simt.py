@@ -19,10 +19,10 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.schedule import Schedule, Tile, hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of
-from scheduler.render.local_tiles import LANES, LocalTile, choose_tile
 
 # Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
 # registers to neighbours on the same core.

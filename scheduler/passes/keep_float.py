@@ -26,11 +26,11 @@ from numpy.typing import NDArray
 
 from scheduler.device import spec as device_spec
 from scheduler.ir import dtype as dt
+from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.sensitivity import Effect, effect, floats, upstream
 from scheduler.ir.value_range import HALF_MAX, largest_values
-from scheduler.kernelize.custom import stored_for_custom
 
 # The smallest half with all 11 bits.
 SMALLEST_NORMAL: Final = 2.0**-14

@@ -21,18 +21,19 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
-from scheduler.loops.pack import Axis, PackedWeight
+from scheduler.loops.images import ImagePlan
+from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.schedule import Schedule
 from scheduler.loops.simt import guard_of
+from scheduler.render import images as image_access
 from scheduler.render import opencl_c as clang
 from scheduler.render.emitter import Emitter
-from scheduler.render.images import ImagePlan
+from scheduler.render.instance import Instance
 from scheduler.render.local_tiles import emit_tile
 from scheduler.render.nested import Loops, union
-from scheduler.render.pointers import Argument
 from scheduler.render.rolled import is_worth_rolling, roll
-from scheduler.render.values import Instance, Values
+from scheduler.render.values import Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,8 @@ class _Renderer:
         guard, row = self._row(number, instance)
         code = self.v.in_lanes(value, instance, lanes)
         if self.v.images is not None:
-            written = self.v.images.write(self.v, self.body.stores[number], instance, pointer, code)
+            store = self.body.stores[number]
+            written = image_access.write(self.v.images, self.v, store, instance, pointer, code)
             if written is not None:
                 self.e.statement(written)
                 return
@@ -278,9 +280,8 @@ def render(nests: Sequence[Nest]) -> Rendered:
 
 
 def _parameter(images: ImagePlan | None, argument: Argument, name: str, *, written: bool) -> str:
-    image = None if images is None else images.parameter(argument, name, written=written)
-    if image is not None:
-        return image
+    if images is not None and images.image_of(argument) is not None:
+        return image_access.parameter(name, written=written)
     kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
     return f"{'' if written else 'const '}__global {kind.cl}* {name}"
 

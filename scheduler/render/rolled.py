@@ -24,8 +24,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
 from scheduler.render import opencl_c as clang
 from scheduler.render.emitter import Val
+from scheduler.render.instance import Instance
 from scheduler.render.nested import Loops
-from scheduler.render.values import Instance
 
 # Elementary operations, all results together, from which on a loop pays.
 ROLL_COST = 200

@@ -13,15 +13,16 @@ from math import prod
 
 from scheduler.cache.schedules import EntryGraph
 from scheduler.debug import trace
+from scheduler.device import tuned_table
+from scheduler.device.choice import Choice
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import Kernel, name_of
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops import tuned_table
 from scheduler.loops.body_key import body_key
-from scheduler.loops.choice import Choice, form_of, tile_choices, variations
 from scheduler.loops.choose import choose_schedule
 from scheduler.loops.in_place import is_exact
 from scheduler.loops.schedule import Schedule as Loops
+from scheduler.loops.variations import form_of, tile_choices, variations
 from scheduler.lower import flops_of
 from scheduler.pipeline import Schedule
 from scheduler.render.render import Nest, Rendered, render

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from runtime.opencl import cl
 from runtime.replay_spec import RECORD_WORDS
+from scheduler.device.choice import Choice
 from scheduler.emit.replay import KERNEL_NAME, Function, replay_source
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Node, is_weight
-from scheduler.loops.choice import Choice
 from scheduler.loops.pack import PackedWeight
 from scheduler.render.render import Rendered
 from scheduler.tuning.build import Builders

@@ -9,11 +9,11 @@ from typing import Any
 from scheduler import pipeline
 from scheduler.cache.schedules import EntryGraph
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
+from scheduler.device.choice import MAX_BODY, MAX_TILE, Choice
 from scheduler.device.spec import SPECS
+from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.ir.node import Node
-from scheduler.loops import tuned_table
-from scheduler.loops.choice import MAX_BODY, MAX_TILE, Choice
-from scheduler.loops.tuned_table import Entry, TunedTable
 from scheduler.passes.winograd import Worth, convolutions
 from scheduler.passes.winograd_kernel import fits
 from scheduler.tensor.tensor import Tensor

@@ -20,10 +20,10 @@ import tools.regress_drives
 import tools.render.world
 from cereal.frames import nv12_format
 from scheduler.compile import CompiledModel, compile_driving
+from scheduler.device import tuned_table
 from scheduler.device.targets import target_for
+from scheduler.device.tuned_table import TunedTable
 from scheduler.driving.warp import Camera
-from scheduler.loops import tuned_table
-from scheduler.loops.tuned_table import TunedTable
 from scheduler.onnx_import import OnnxModel, load_model
 from tools.cli import main
 from tools.example_models.policy import PolicyConfig, build_policy

@@ -367,7 +367,7 @@ import hashlib, sys
 import numpy as np
 from runtime.plainpickle import encode
 from scheduler import Tensor
-from scheduler.schedule_cache import EntryGraph, emitted_for
+from scheduler.cache.schedules import EntryGraph, emitted_for
 x = Tensor.input("x", (4, 16))
 total = hashlib.sha256()
 for i in range(6):
@@ -407,7 +407,7 @@ def test_processes_at_once_agree_and_leave_whole_entries(directory: Path) -> Non
 VERSION = """
 import sys
 from pathlib import Path
-from scheduler.schedule_cache import compiler_version
+from scheduler.cache.schedules import compiler_version
 print(compiler_version())
 path = Path("scheduler/emit/artifact.py")
 path.write_text(path.read_text(encoding="utf-8") + "# changed while it ran\\n")

@@ -134,8 +134,8 @@ def run_fresh(code: str, cwd: Path, **environment: str) -> str:
 
 
 CODE = """
-from scheduler.schedule import schedule
-from scheduler.tensor import Tensor
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 schedule({"y": (Tensor.input("x", (4, 8)).softmax(1)).node})
 """
 

@@ -100,8 +100,8 @@ def test_loops_on_one_line() -> None:
 PROGRAM = """
 import numpy as np
 from scheduler.kernelize.kernels import make_kernels
-from scheduler.pretty import pretty, pretty_body
-from scheduler.tensor import Tensor
+from scheduler.debug.pretty import pretty, pretty_body
+from scheduler.tensor.tensor import Tensor
 x = Tensor.input("x", (1, 3, 8, 8))
 w = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
 root = x.conv2d(w, padding=1).relu().softmax(1).contiguous().node

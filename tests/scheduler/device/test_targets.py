@@ -26,11 +26,11 @@ from scheduler.emit.artifact import Emitted, emit
 from scheduler.emit.image_pool import share_images
 from scheduler.emit.kernel_source import kernel_texts
 from scheduler.emit.limit_checks import check_limits, local_bytes
-from scheduler.emit.memory_plan import Lifetime
 from scheduler.errors import DeviceLimitError, SchedulerError
 from scheduler.ir import dtype as dt
+from scheduler.kernelize.memory_plan import Lifetime
+from scheduler.loops.images import Image
 from scheduler.pipeline import schedule
-from scheduler.render.images import Image
 from scheduler.tensor.tensor import Tensor, evaluate
 from tools import cli
 from tools.lib.target_report import target_report

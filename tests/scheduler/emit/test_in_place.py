@@ -17,13 +17,13 @@ from scheduler.driving.program import make_states, prepare_entry, run_entry
 from scheduler.driving.warp import Camera
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.emit.artifact import emit
-from scheduler.emit.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import remake
 from scheduler.kernelize.kernel import states_in_place
+from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower import LoweredKernel
 from scheduler.onnx_import import import_model, load_model
 from scheduler.pipeline import Schedule, schedule

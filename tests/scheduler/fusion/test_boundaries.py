@@ -37,7 +37,7 @@ def test_outputs_states_and_what_the_user_asks_for_are_stored() -> None:
         same(program.state("s"), np.flip(v * 2 + 2, 0))
 
 
-def test_nothing_else_is() -> None:
+def test_what_nobody_asks_for_is_not_stored() -> None:
     y = x(6, 6)
     for i in range(8):
         y = (y * 0.5 + float(i)).tanh().T
@@ -87,7 +87,7 @@ def test_the_user_may_force_a_boundary() -> None:
 
 
 @pytest.mark.opencl
-def test_unless_that_multiplies_the_work() -> None:
+def test_a_prologue_that_multiplies_the_work_is_stored() -> None:
     """The exponential of an image is computed once per pixel, not once per tap of a filter."""
     image = x(1, 16, 32, 32).exp().tanh().erf()
     made = program_of(image.conv2d(Tensor.weight(floats(16, 16, 3, 3)), padding=1))

@@ -55,7 +55,7 @@ def test_a_gather_is_an_indexed_load() -> None:
 
 
 @pytest.mark.opencl
-def test_a_ramp_is_computed_and_not_stored() -> None:
+def test_counted_steps_are_computed_and_not_stored() -> None:
     made = program_of((Tensor.arange(10) + 1).gather(Tensor.input("i", (3,), dt.int32)))
     assert (made.launches, len(made.loops), made.stored) == (1, 0, [])
     assert values_of(made, i=np.array([0, 9, 3], np.int32))[0].tolist() == [1, 10, 4]
@@ -71,10 +71,10 @@ def check_one_hot(made: Made) -> None:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_choice_summed_over_a_ramp_is_an_indexed_load(turned: bool) -> None:
+def test_a_choice_summed_over_counted_steps_is_an_indexed_load(turned: bool) -> None:
     """sum over r of (r == i ? X[r] : 0) is X[i], and 0 where i is none of them: exact."""
-    index, ramp = Tensor.input("i", (3, 1), dt.int32), Tensor.arange(10).reshape(1, 10)
-    hot = (index.eq(ramp) if turned else ramp.eq(index)).unsqueeze(2)
+    index, steps = Tensor.input("i", (3, 1), dt.int32), Tensor.arange(10).reshape(1, 10)
+    hot = (index.eq(steps) if turned else steps.eq(index)).unsqueeze(2)
     check_one_hot(program_of(hot.where(x(10, 4), 0.0).sum(1)))
 
 

@@ -18,9 +18,9 @@ def test_no_kernel_exceeds_what_its_device_takes(target: str) -> None:
     total = Tensor.input(names[0], (8,))
     for name in names[1:]:
         total = total.maximum(Tensor.input(name, (8,)) * 0.5)
-    joined = Tensor.cat([Tensor.input(f"b{i}", (3,)).exp() for i in range(40)])
+    wide = Tensor.cat([Tensor.input(f"b{i}", (3,)).exp() for i in range(40)])
     with using_limits(TABLE[target]):
-        made = program_of(total, joined, *(joined[i : i + 8] + total for i in range(9)))
+        made = program_of(total, wide, *(wide[i : i + 8] + total for i in range(9)))
     limits = TABLE[target]
     for kernel in made.manifest["kernels"]:
         assert len(set(kernel["args"])) <= limits.max_buffers
@@ -53,10 +53,10 @@ def test_a_sum_of_hundreds_is_split_and_the_result_counts_as_an_argument() -> No
 
 
 @pytest.mark.opencl
-def test_a_matrix_product_of_a_wide_join_is_split() -> None:
+def test_a_matrix_product_of_a_wide_concat_is_split() -> None:
     names = [f"a{i}" for i in range(130)]
-    joined = Tensor.cat([Tensor.input(n, (2, 4)).exp() for n in names], 0)
-    made = program_of(joined @ x(4, 3, name="w"))
+    wide = Tensor.cat([Tensor.input(n, (2, 4)).exp() for n in names], 0)
+    made = program_of(wide @ x(4, 3, name="w"))
     assert max(len(k["args"]) for k in made.manifest["kernels"]) <= 64
     given = {n: floats(2, 4, seed=i) for i, n in enumerate(names)}
     want = np.exp(np.concatenate(list(given.values()))) @ floats(4, 3)

@@ -260,9 +260,9 @@ def test_a_long_cycle_is_shortened() -> None:
 
 SCRIPT = """
 import hashlib
-from scheduler.emit import emit
-from scheduler.schedule import schedule
-from scheduler.tensor import Tensor
+from scheduler.emit.artifact import emit
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 x, w = Tensor.input("x", (1, 8, 16, 16)), Tensor.input("w", (8, 8, 3, 3))
 q = Tensor.state("q", (4, 8))
 branches = [x.conv2d(w, padding=1).contiguous().flip(i + 1).contiguous() for i in range(3)]

@@ -13,12 +13,14 @@ from hypothesis import strategies as st
 from runtime.device import choose_device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
+from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.loops import tuned_table
+from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.loops.body_key import body_key
-from scheduler.loops.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, form_of, parse_choice
+from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.schedule import choose_schedule
-from scheduler.loops.tuned_table import Entry, TunedTable
+from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
@@ -212,9 +214,7 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
     table = TunedTable(entries={job.key: entry})
     expected = compute(tensor, x=x)
     with tuned_table.using(table):
-        loops = tuned_table.tuned_schedule(
-            job.nest.body, job.nest.schedule.vector, job.nest.schedule.lanes
-        )
+        loops = tuned_schedule(job.nest.body, job.nest.schedule.vector, job.nest.schedule.lanes)
         assert form_of(loops) == form_of(job.loops(entry.choice)) != job.was
         np.testing.assert_allclose(compute(tensor, x=x), expected, rtol=1e-5, atol=1e-5)
 
@@ -227,8 +227,8 @@ def test_an_entry_against_other_loops_is_not_used(monkeypatch: pytest.MonkeyPatc
     for was, used in ((job.was, True), ("8/1x8 u[] i1 b0 x0 a0", False)):
         table = TunedTable(entries={job.key: Entry(was, choice, 2.0, 1.0, 3)})
         with tuned_table.using(table):
-            found = form_of(tuned_table.tuned_schedule(*args))
+            found = form_of(tuned_schedule(*args))
             monkeypatch.setenv("TUNED", "0")
-            assert form_of(tuned_table.tuned_schedule(*args)) == job.was
+            assert form_of(tuned_schedule(*args)) == job.was
             monkeypatch.delenv("TUNED")
         assert (found == form_of(choose_schedule(*args, choice))) is used

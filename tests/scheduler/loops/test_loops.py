@@ -16,8 +16,8 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import EntryGraph
+from scheduler.device.choice import Choice
 from scheduler.emit.artifact import Emitted
-from scheduler.loops.choice import Choice
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.schedule import Schedule
 from scheduler.lower import LoweredKernel

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.cache.schedules import EntryGraph
+from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import SPECS, using
 from scheduler.loops import schedule as schedules
-from scheduler.loops.choice import HEURISTIC
 from scheduler.loops.in_place import is_exact
 from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate

@@ -13,11 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.cache.schedules import EntryGraph
+from scheduler.device.choice import Choice
 from scheduler.device.spec import SPECS, using
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
-from scheduler.loops.choice import Choice
 from scheduler.loops.operands import Operands, operands_of
 from scheduler.loops.place import Place, PlacedBody
 from scheduler.loops.split_work import WANTED_PARTS

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.compile import CompiledModel, compile_plain
-from scheduler.emit.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
+from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, plan_memory
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.memory_check import memory_faults
 from tests.scheduler.support.programs import emitted

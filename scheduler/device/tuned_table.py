@@ -7,7 +7,7 @@
 One ships with the package for each target that was measured (`scheduler/tuned/`), others are in the
 cache directory, by device and driver. None is needed. An entry remembers the loops that it was
 compared with, and is not used once the heuristic gives others. It cannot make a kernel wrong: it is
-a few numbers in known ranges (`scheduler.loops.choice`).
+a few numbers in known ranges (`scheduler.device.choice`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,13 @@ from typing import Any, Final
 from runtime.cache_dir import cache_dir, write_whole
 from scheduler import flags
 from scheduler.device import spec as device_spec
-from scheduler.ir.index import Atom
-from scheduler.loops.body_key import KEY_LENGTH, body_key
-from scheduler.loops.choice import Choice, form_of, parse_choice
-from scheduler.loops.choose import choose_schedule
-from scheduler.loops.place import PlacedBody
-from scheduler.loops.schedule import Schedule
+from scheduler.device.choice import Choice, parse_choice
 
 logger = logging.getLogger(__name__)
 
 FORMAT: Final = 1
+# Hexadecimal digits of a kernel's key, see `scheduler.loops.body_key`.
+KEY_LENGTH: Final = 24
 SHIPPED: Final = Path(__file__).parent / "tuned"
 MAX_BYTES: Final = 8 << 20
 MAX_ENTRIES: Final = 20_000
@@ -54,7 +51,7 @@ class Entry:
     """What was measured of one kernel.
 
     Attributes:
-        was: the heuristic's loops, as `choice.form_of` writes them.
+        was: the heuristic's loops, as `variations.form_of` writes them.
         choice: the fastest; the empty one if that is the heuristic.
         heuristic_us, us: the smallest time of both, in microseconds.
         tried: choices that were measured.
@@ -226,21 +223,3 @@ def current() -> TunedTable:
         return EMPTY
     table = _active.get()
     return shipped_table(device_spec.current().target) if table is None else table
-
-
-def tuned_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedule:
-    """Return the loops of a body: the heuristic's, or those that were measured to be faster.
-
-    Args:
-        body: placed and merged.
-        vector: from `choose_vector`, after merging.
-        lanes: same.
-    """
-    chosen = choose_schedule(body, vector, lanes)
-    table = current()
-    if not table.entries:
-        return chosen
-    entry = table.entries.get(body_key(body, vector, lanes))
-    if entry is None or entry.choice.is_heuristic or entry.was != form_of(chosen):
-        return chosen
-    return choose_schedule(body, vector, lanes, entry.choice)
