@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler import pipeline
+from tests.scheduler.support import values
 from tests.scheduler.support.verified import Verified
 
 
@@ -29,3 +30,12 @@ def verify_each_pass() -> Iterator[None]:
     patch.setattr(pipeline, "PASSES", checked)
     yield
     patch.undo()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    values.start()
+
+
+def pytest_runtest_teardown() -> None:
+    values.stop()

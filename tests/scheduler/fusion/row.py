@@ -47,17 +47,6 @@ def halves(*shape: int) -> Drawn:
     return Drawn(shape, lambda rng, s: rng.uniform(-1, 1, s).astype(np.float16))
 
 
-class Weights:
-    """Weights of a network, the same ones each time it is built."""
-
-    def __init__(self) -> None:
-        self._rng = np.random.default_rng(11)
-
-    def __call__(self, *shape: int) -> Tensor:
-        """Return the next weight."""
-        return Tensor.weight((self._rng.standard_normal(shape) * 0.1).astype(np.float32))
-
-
 class Figures(NamedTuple):
     """What a schedule takes.
 

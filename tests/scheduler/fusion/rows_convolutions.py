@@ -16,7 +16,8 @@ from tests.scheduler.fusion.reference import (
     np_sigmoid,
     np_silu,
 )
-from tests.scheduler.fusion.row import Array, Row, Weights, by_interpreter, positive
+from tests.scheduler.fusion.row import Array, Row, by_interpreter, positive
+from tests.scheduler.support.values import Weights
 
 
 def np_average_pool(x: Array, kernel: tuple[int, int], padding: int) -> Array:

@@ -15,7 +15,8 @@ from tests.scheduler.fusion.reference import (
     np_silu,
     np_softmax,
 )
-from tests.scheduler.fusion.row import Array, Row, Weights, by_interpreter, halves
+from tests.scheduler.fusion.row import Array, Row, by_interpreter, halves
+from tests.scheduler.support.values import Weights
 
 
 def gemm_twice(x: Tensor, y: Tensor, z: Tensor) -> Tensor:

@@ -27,18 +27,23 @@ Env = dict[str, Array]
 
 N = 20
 F32 = np.float32
-RNG = np.random.default_rng(9)
 
 
-def ints(*shape: int) -> Array:
-    return RNG.integers(-3, 4, shape).astype(F32)
+def ints(*shape: int, seed: int = 9) -> Array:
+    return np.random.default_rng((seed, *shape)).integers(-3, 4, shape).astype(F32)
 
 
-GIVEN: Env = {"x": ints(N, N), "y": ints(N, N), "v": ints(N), "a": ints(33, 33), "b": ints(33, 33)}
+GIVEN: Env = {
+    "x": ints(N, N),
+    "y": ints(N, N, seed=1),
+    "v": ints(N),
+    "a": ints(33, 33),
+    "b": ints(33, 33, seed=2),
+}
 GIVEN["w"] = ints(1)
 GIVEN["i"] = np.array([3, 0, 2, 2, 1], np.int32)
 X, Y, V, W, A, B, I = (GIVEN[n] for n in "xyvwabi")  # noqa: E741  # the names of the inputs
-WEIGHT = ints(N, N)
+WEIGHT = ints(N, N, seed=3)
 
 
 @cache

@@ -14,12 +14,11 @@ from scheduler.passes.fold_constants import fold_constants
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.strategies import Program, programs
-
-RNG = np.random.default_rng(0)
+from tests.scheduler.support.values import rng
 
 
 def weight(*shape: int) -> Tensor:
-    return Tensor.weight(RNG.standard_normal(shape).astype(np.float32))
+    return Tensor.weight(rng().standard_normal(shape).astype(np.float32))
 
 
 def folded(tensor: Tensor) -> Node:
