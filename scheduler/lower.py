@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from scheduler.context import CompileContext
 from scheduler.debug import trace
-from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
 from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
@@ -80,7 +81,7 @@ class _Program:
     """What lowering one kernel needs to know of the others.
 
     Attributes:
-        kernels, outputs: as for `lower_kernels`.
+        kernels, outputs, context: as for `lower_kernels`.
         layouts: of intermediates lowered so far.
         direct: state BUFFER of each ASSIGN node that is written in place.
         arena: stored nodes that are neither outputs nor written to a state.
@@ -91,9 +92,14 @@ class _Program:
     """
 
     def __init__(
-        self, kernels: Sequence[Kernel], outputs: Sequence[Node], images: ImagePlan | None
+        self,
+        kernels: Sequence[Kernel],
+        outputs: Sequence[Node],
+        context: CompileContext,
+        images: ImagePlan | None,
     ) -> None:
         self.kernels, self.outputs, self.images = kernels, frozenset(outputs), images
+        self.context, self.spec = context, context.spec
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
@@ -123,19 +129,23 @@ class _Program:
         ]
 
 
-def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[LoweredKernel]:
+def lower_kernels(
+    kernels: Sequence[Kernel], outputs: Sequence[Node], context: CompileContext
+) -> list[LoweredKernel]:
     """Lower kernels in running order.
 
     Args:
         kernels: from `make_kernels`.
         outputs: stored nodes that are program outputs: they stay row-major.
+        context: what they are compiled for.
 
     Raises:
         KernelRefusedError: a kernel has no rendering; the message names its origin.
     """
-    images = ImagePlan() if device_spec.current().images is not None else None
+    most = context.spec.images
+    images = None if most is None else ImagePlan(most)
     while True:
-        program = _Program(kernels, outputs, images)
+        program = _Program(kernels, outputs, context, images)
         lowered = [_lower_or_refuse(program, position) for position in range(len(kernels))]
         images = None if images is None else images.again()
         if images is None:
@@ -178,7 +188,7 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         sum(flops_of(nest.body) for nest in nests),
         _kind([nest.body for nest in nests]),
         reused,
-        simt.group_of(rendered.items),
+        simt.group_of(rendered.items, program.spec.group),
         {} if images is None else image_arguments(images, (*storage, *rendered.arguments)),
     )
 
@@ -204,11 +214,12 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
 
 def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     """Choose layouts and loops of one loop nest."""
+    spec = program.spec
     placed = split_ranges(place(body, program.layouts))
     # What several loop nests write has a layout already.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
     free = program.free & whole
-    vector, lanes = choose_vector(placed, free)
+    vector, lanes = choose_vector(placed, free, spec)
     for store in placed.stores:
         if store.target in free:
             program.layouts[store.target] = _layout(store, vector)
@@ -221,13 +232,17 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
     updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
-    schedule = (exact_schedule if updated else tuned_schedule)(placed, vector, lanes)
+    if updated:
+        schedule = exact_schedule(placed, vector, lanes, spec)
+    else:
+        schedule = tuned_schedule(placed, vector, lanes, spec, program.context.tuned)
     if schedule.local is not None and len(kernel.bodies) > 1:
-        schedule = simt.choose_schedule(placed, vector, lanes, apart=True)
+        schedule = simt.choose_schedule(placed, vector, lanes, spec, apart=True)
     for target, node in updated:
         if not overwrites(placed, node, target):
             raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
-    return Nest(placed, schedule, outputs, program.images, _spare_buffers(kernel))
+    spare = _spare_buffers(kernel, spec.limits)
+    return Nest(placed, schedule, outputs, spec, program.images, spare)
 
 
 def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
@@ -237,17 +252,17 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
         for store in body.stores:
             if store.target in program.free:
                 placed = split_ranges(place(body, program.layouts))
-                vector, _ = choose_vector(placed, {store.target})
+                vector, _ = choose_vector(placed, {store.target}, program.spec)
                 mine = next(s for s in placed.stores if s.target is store.target)
                 program.layouts[store.target] = _layout(mine, vector)
 
 
-def _spare_buffers(kernel: Kernel) -> int:
+def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
     """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
     loads = [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
     # Each view of a weight may be packed in an order of its own: another argument.
     read = {n if is_weight(n.src[0]) else n.src[0] for n in loads}
-    free = device_spec.limits().max_buffers - len(read) - len(kernel.targets)
+    free = limits.max_buffers - len(read) - len(kernel.targets)
     return max(0, free // len(kernel.bodies))
 
 

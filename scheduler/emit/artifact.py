@@ -275,7 +275,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     Raises:
         SchedulerError: an intermediate is never read (an internal error).
     """
-    spec = next((s.spec for s in entries.values()), device_spec.DEFAULT)
+    spec = next((s.context.spec for s in entries.values()), device_spec.DEFAULT)
     writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
     programs = writer.programs(options)

@@ -84,6 +84,7 @@ class Op(Enum):
     # the result is the whole buffer after the write
     CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
     RESULT = auto()  # (CUSTOM,); arg: number of the output
+    ALTERNATIVES = auto()  # (serial, simt): one value computed in two ways, for two kinds of device
     # scalar level
     LOAD = auto()  # (BUFFER,); arg: (Ix offset, valid, fill)
     INDEX = auto()  # arg: Ix; an index expression as an int32 value

@@ -156,6 +156,12 @@ def _custom(_: Sources, __: Any) -> Shape:
     return ()  # a launch has no value of its own
 
 
+def _alternatives(src: Sources, _: Any) -> Shape:
+    if len({s.shape for s in src}) != 1:
+        raise VerifyError(f"ALTERNATIVES: forms have shapes {[s.shape for s in src]}; expected one")
+    return src[0].shape
+
+
 def _result(src: Sources, arg: Any) -> Shape:
     if src[0].op is not Op.CUSTOM or not 0 <= arg < len(src[0].arg.outputs):
         raise VerifyError(f"RESULT: {src[0].op.name} has no output {arg}")
@@ -179,4 +185,5 @@ _SHAPE_RULES = {
     Op.ASSIGN: _assign,
     Op.CUSTOM: _custom,
     Op.RESULT: _result,
+    Op.ALTERNATIVES: _alternatives,
 }

@@ -14,7 +14,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
 from scheduler.errors import ModelError
 from scheduler.ir import index as ixs
 from scheduler.ir.custom_kernel import storage_of
@@ -26,12 +26,13 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import scalar_nodes
 
 
-def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:
+def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) -> Kernel:
     """Return the kernel of a CUSTOM node.
 
     Args:
         launch: the node; its inputs are stored.
         origin: names it covers.
+        limits: of one kernel on the device.
 
     Raises:
         ModelError: it has more buffers than a kernel may have.
@@ -43,9 +44,9 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:
         outputs.append(result)
     inputs = tuple(storage_of(s) for s in launch.src)
     reads = tuple(dict.fromkeys(inputs))
-    if not device_spec.limits().fits(len(reads), len(outputs)):
+    if not limits.fits(len(reads), len(outputs)):
         raise ModelError(
-            f"custom kernel {launch.arg}: expected at most {device_spec.limits().max_buffers} "
+            f"custom kernel {launch.arg}: expected at most {limits.max_buffers} "
             f"buffers, found {len(reads) + len(outputs)}; join some of them"
         )
     custom = CustomLaunch(launch.arg, inputs, tuple(outputs))
@@ -53,13 +54,17 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:
 
 
 def attach_epilogues(
-    kernels: Sequence[Kernel], sinks: Collection[Node], alone: Collection[Node] = ()
+    kernels: Sequence[Kernel],
+    sinks: Collection[Node],
+    limits: Limits,
+    alone: Collection[Node] = (),
 ) -> list[Kernel]:
     """Return the kernels with the consumers of custom kernels computed in their slots.
 
     Args:
         kernels: each after those it reads from.
         sinks: outputs and state writes: they stay stored.
+        limits: of one kernel on the device.
         alone: stored nodes whose kernels stay as they are.
     """
     current = list(kernels)
@@ -70,7 +75,7 @@ def attach_epilogues(
         readers = [k for k in current if raw in k.reads]
         if raw in sinks or raw in alone or len(readers) != 1 or readers[0].targets[0] in alone:
             continue
-        joined = _joined(kernel, readers[0])
+        joined = _joined(kernel, readers[0], limits)
         if joined is not None and not _waits(readers[0], kernel, current):
             # At the consumer's place: its operands come before, and so do the launch's inputs.
             current[current.index(readers[0])] = joined
@@ -78,7 +83,7 @@ def attach_epilogues(
     return current
 
 
-def _joined(kernel: Kernel, reader: Kernel) -> Kernel | None:
+def _joined(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
     """Return a custom kernel with a reader of its first output as its epilogue, if that fits."""
     launch = kernel.custom
     if launch is None or reader.custom is not None or len(reader.bodies) != 1:
@@ -89,7 +94,7 @@ def _joined(kernel: Kernel, reader: Kernel) -> Kernel | None:
         return None
     reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
     targets = (body.stores[0].target, *launch.outputs[1:])
-    if not device_spec.limits().fits(len(launch.inputs) + len(operands), len(targets)):
+    if not limits.fits(len(launch.inputs) + len(operands), len(targets)):
         return None
     origin = tuple(dict.fromkeys((*kernel.origin, *reader.origin)))
     return Kernel((), targets, reads, origin, replace(launch, epilogue=body))

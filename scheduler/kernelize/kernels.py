@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import prod
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
@@ -56,26 +57,30 @@ def _origins(root: Node, stored: frozenset[Node]) -> tuple[str, ...]:
     return tuple(reversed(names))
 
 
-def storage_plan(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
-    """Return what is stored so that kernels are cheap, and within the limits of the target.
+def storage_plan(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
+    """Return what is stored so that kernels are cheap, and within the limits of the device.
 
     Args:
         sinks: outputs and ASSIGN nodes.
+        spec: of the device.
         pins: what is stored in any case.
     """
     stored = set(pins)
-    plan = realize(sinks, stored)
-    while more := nodes_to_store(plan.regions) - stored:
+    plan = realize(sinks, spec, stored)
+    while more := nodes_to_store(plan.regions, spec.limits) - stored:
         stored |= more
-        plan = realize(sinks, stored)
+        plan = realize(sinks, spec, stored)
     return plan
 
 
-def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Kernel]:
+def make_kernels(
+    sinks: Sequence[Node], spec: DeviceSpec, splits: Splits | None = None
+) -> list[Kernel]:
     """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
 
     Args:
         sinks: what is stored in any case.
+        spec: of the device.
         splits: what else is, and which kernels stay as they are.
 
     Raises:
@@ -83,7 +88,7 @@ def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Ke
             cycle.
     """
     splits = splits or Splits()
-    plan = storage_plan(sinks, splits.pins)
+    plan = storage_plan(sinks, spec, splits.pins)
     stored = frozenset(plan.regions)
     kernels: list[Kernel] = []
     launched: set[Node] = set()
@@ -91,16 +96,17 @@ def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Ke
         if root.op is Op.RESULT:
             if root.src[0] not in launched:
                 launched.add(root.src[0])
-                kernels.append(make_custom_kernel(root.src[0], _origins(root, stored)))
+                origins = _origins(root, stored)
+                kernels.append(make_custom_kernel(root.src[0], origins, spec.limits))
             continue
         bodies = tuple(build_body(region, plan) for region in plan.regions[root])
         kernels.append(make_kernel(bodies, _origins(root, stored)))
     kernels = _without_unread(kernels, frozenset(sinks))
-    kernels = attach_epilogues(kernels, frozenset(sinks), splits.alone)
+    kernels = attach_epilogues(kernels, frozenset(sinks), spec.limits, splits.alone)
     kernels, steps = _with_states(kernels)
     outputs = frozenset(s for s in sinks if s.op is not Op.ASSIGN)
     sizes = _arena_sizes(kernels, outputs)
-    kernels, steps = fuse(kernels, steps, sizes, splits.alone)
+    kernels, steps = fuse(kernels, steps, sizes, spec, splits.alone)
     return [kernels[i] for i in best_order(steps, sizes)]
 
 

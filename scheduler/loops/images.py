@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from math import prod
 from typing import Final, NamedTuple
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import Images
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
@@ -38,10 +38,9 @@ class Image:
     width: int
     height: int
 
-    def fits(self) -> bool:
-        """Whether the device in force takes it."""
-        most = device_spec.current().images
-        return most is not None and self.width <= most.max_width and self.height <= most.max_height
+    def fits(self, most: Images) -> bool:
+        """Whether a device that takes such images takes this one."""
+        return self.width <= most.max_width and self.height <= most.max_height
 
 
 class Texel(NamedTuple):
@@ -115,11 +114,13 @@ class ImagePlan:
     """Which tensors of an entry point are images, as far as kernels are lowered.
 
     Attributes:
+        most: what images the device takes.
         tensors: intermediates that are.
         weights: packed weights that are.
         refused: intermediates that some access does not fit.
     """
 
+    most: Images
     tensors: dict[Node, ImageTensor] = field(default_factory=dict)
     weights: dict[PackedWeight, Image] = field(default_factory=dict)
     refused: dict[Node, None] = field(default_factory=dict)
@@ -128,7 +129,7 @@ class ImagePlan:
         """Return the plan to lower all kernels with once more, None if this one held."""
         if self.refused.keys().isdisjoint(self.tensors):
             return None
-        return ImagePlan(refused=dict(self.refused))
+        return ImagePlan(self.most, refused=dict(self.refused))
 
     def offer(self, store: PlacedStore, layout: Layout) -> None:
         """Make a result an image, if it may be one.
@@ -140,7 +141,7 @@ class ImagePlan:
         target = store.target
         if target in self.refused or store.row is not None or target.dtype not in DTYPES:
             return
-        tensor = _tensor_of(target.shape, layout.order)
+        tensor = _tensor_of(target.shape, layout.order, self.most)
         if tensor is not None:
             self.tensors[target] = tensor
 
@@ -164,7 +165,7 @@ def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
     return ixs.floordiv(start, TEXEL), None if step else component
 
 
-def _tensor_of(shape: tuple[int, ...], order: Sequence[int]) -> ImageTensor | None:
+def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> ImageTensor | None:
     """Return how a tensor is an image, None if it is none.
 
     Columns are the two innermost axes of a picture, the innermost one of a matrix, or more or fewer
@@ -178,12 +179,12 @@ def _tensor_of(shape: tuple[int, ...], order: Sequence[int]) -> ImageTensor | No
     for at in splits:
         rows, columns = tuple(order[:at]), tuple(order[at:])
         image = Image(prod(shape[a] for a in columns) // TEXEL, prod(shape[a] for a in rows))
-        if image.fits():
+        if image.fits(most):
             return ImageTensor(image, shape, rows, columns)
     return None
 
 
-def weight_image(packed: PackedWeight) -> Image | None:
+def weight_image(packed: PackedWeight, most: Images) -> Image | None:
     """Return the image of a packed weight, split where one of its axes ends; None if it is none."""
     size = packed.data.size
     if packed.source.dtype not in DTYPES or size % TEXEL:
@@ -192,7 +193,7 @@ def weight_image(packed: PackedWeight) -> Image | None:
     widths = sorted(step // TEXEL for step in {*steps, size})
     # As many rows as columns, about: the cache holds tiles.
     images = [Image(w, size // TEXEL // w) for w in widths if size // TEXEL % w == 0]
-    fitting = [i for i in images if i.fits()]
+    fitting = [i for i in images if i.fits(most)]
     return min(fitting, key=lambda i: max(i.width, i.height), default=None)
 
 

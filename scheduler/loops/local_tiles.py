@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from math import isqrt, prod
 from typing import Final
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
@@ -61,14 +61,14 @@ class LocalTile:
         return tiles * prod(r.size for r in self.batch)
 
 
-def choose_tile(body: PlacedBody, vector: Atom | None) -> LocalTile | None:
+def choose_tile(body: PlacedBody, vector: Atom | None, spec: DeviceSpec) -> LocalTile | None:
     """Return the tile of a body that is one matrix product, None if it is something else.
 
     Args:
         body: placed and merged.
         vector: range that lanes would run over; None if they would run along the reduction.
+        spec: of the device.
     """
-    spec = device_spec.current()
     loops = looped(body)
     vector = vector or _stored_along(body)
     if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:

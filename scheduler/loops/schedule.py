@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import prod
 
-from scheduler.device import spec as device_spec
 from scheduler.device.choice import HEURISTIC, Choice
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
@@ -123,6 +123,7 @@ def choose_schedule(
     body: PlacedBody,
     vector: Atom | None,
     lanes: int,
+    spec: DeviceSpec,
     choice: Choice = HEURISTIC,
     *,
     exact: bool = False,
@@ -133,6 +134,7 @@ def choose_schedule(
         body: placed and merged.
         vector: from `choose_vector`, after merging.
         lanes: same.
+        spec: of the device.
         choice: what is taken instead of the heuristics below, as far as it fits.
         exact: without lanes over results none of them is computed twice.
     """
@@ -150,9 +152,9 @@ def choose_schedule(
         _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
         heavy = [ld for ld in loads if ld.times > 1]
-        _register_tile(schedule, body, tiles, heavy, hoisted)
+        _register_tile(schedule, body, tiles, heavy, hoisted, spec)
     if vector is None and hoisted is None:
-        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes).items():
+        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes, spec).items():
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
@@ -268,6 +270,7 @@ def _register_tile(
     tiles: dict[Atom, Tile],
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
+    spec: DeviceSpec,
 ) -> None:
     vector = schedule.vector
     assert vector is not None  # the caller asked
@@ -296,11 +299,11 @@ def _register_tile(
         ends = [order[-1] for order in schedule.reduce_order.values() if order]
         whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
         operands = operands_of(body, (vector, row), inner, whole)
-        shape = contraction_tile(vectors, row.size, steps, lanes, operands)
+        shape = contraction_tile(vectors, row.size, steps, lanes, spec, operands)
         tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
-        accumulators = device_spec.current().vector_registers // 2
+        accumulators = spec.vector_registers // 2
         vectors = max(1, accumulators // WINDOW_ROWS)
         vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)

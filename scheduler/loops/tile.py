@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.loops.operands import Operands
 
 # Per cycle of a core: vector multiply-adds, and loads.
@@ -27,6 +27,7 @@ SPARE_REGISTERS = 6
 # that several vectors use is loaded once; one that a single vector uses is an operand in memory
 # where the device has such operands.
 ISSUED = 3.4
+FLOAT_BYTES = 4
 # Cycles per byte of weights that are read again for the next rows.
 STREAM_COST = 0.002
 # Cycles around a tile's reduction, and per vector of results.
@@ -48,7 +49,12 @@ UNKNOWN = Operands()
 
 
 def contraction_tile(
-    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
+    vectors: int,
+    rows: int,
+    steps: int,
+    lanes: int,
+    spec: DeviceSpec,
+    operands: Operands = UNKNOWN,
 ) -> tuple[int, int]:
     """Return (vectors, rows) of the register tile.
 
@@ -57,10 +63,11 @@ def contraction_tile(
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
+        spec: of the device.
         operands: what rows read.
     """
-    most = _cached_rows(operands.stride)
-    ranked = ranked_tiles(vectors, rows, steps, lanes, operands)
+    most = _cached_rows(operands.stride, spec.l1_bytes)
+    ranked = ranked_tiles(vectors, rows, steps, lanes, spec, operands)
     ranked = [t for t in ranked if t[2] <= most]
     if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
@@ -68,18 +75,23 @@ def contraction_tile(
     return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
 
 
-def _cached_rows(stride: int) -> int:
+def _cached_rows(stride: int, cache_bytes: int) -> int:
     """Return how many rows the innermost cache holds a line of.
 
     Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
     """
-    ways = max(4, device_spec.current().l1_bytes // PAGE)
+    ways = max(4, cache_bytes // PAGE)
     sets = PAGE // gcd(stride, PAGE) if stride else PAGE
     return ways * sets + MAX_SHARED_ROWS
 
 
 def ranked_tiles(
-    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
+    vectors: int,
+    rows: int,
+    steps: int,
+    lanes: int,
+    spec: DeviceSpec,
+    operands: Operands = UNKNOWN,
 ) -> list[tuple[float, int, int]]:
     """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
 
@@ -88,22 +100,23 @@ def ranked_tiles(
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
+        spec: of the device.
         operands: what rows read.
     """
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
         for r in range(1, rows + 1):
-            if not _fits(v, r, shared=operands.shared):
+            if not _fits(v, r, spec, shared=operands.shared):
                 break
-            tiles = -(-vectors // v) * -(-rows // r)
-            found.append(
-                (tiles * _tile_cycles(v, r, steps, lanes, operands.work, again=rows > r), v, r)
-            )
+            step = _step_cycles(v, r, operands.work, broadcasts=spec.broadcasts)
+            if rows > r:  # the weights are read once more for other rows
+                step += v * lanes * FLOAT_BYTES * STREAM_COST
+            cycles = steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
+            found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
     return sorted(found)
 
 
-def _fits(v: int, r: int, *, shared: bool) -> bool:
-    spec = device_spec.current()
+def _fits(v: int, r: int, spec: DeviceSpec, *, shared: bool) -> bool:
     # Of scalars that serve later steps, one for each further row was seen to wait; what waits
     # longer is loaded again, as it is where it can be an operand.
     waiting = r - 1 if shared and not spec.broadcasts else 0
@@ -112,24 +125,9 @@ def _fits(v: int, r: int, *, shared: bool) -> bool:
     return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
 
 
-def _tile_cycles(v: int, r: int, steps: int, lanes: int, work: int, *, again: bool) -> float:
-    """Return the cycles of one tile.
-
-    Args:
-        v: vectors of results.
-        r: rows.
-        steps: of the reduction.
-        lanes: float32 elements of a vector.
-        work: operations that compute a row's scalar.
-        again: its weights are read once more for other rows.
-    """
-    step = _step_cycles(v, r, work)
-    if again:
-        step += v * lanes * 4 * STREAM_COST
-    return steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
-
-
-def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> tuple[int, int]:
+def dot_tile(
+    rows: int, columns: int, steps: int, lanes: int, spec: DeviceSpec, sums: int = 1
+) -> tuple[int, int]:
     """Return (rows, columns) of the register tile of dot products with lanes across the reduction.
 
         rows x columns accumulators; a step loads one vector for each row and each column.
@@ -139,9 +137,10 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
         columns: the same.
         steps: of the reduction, in vectors.
         lanes: float32 elements of a vector.
+        spec: of the device.
         sums: reductions that run side by side.
     """
-    registers = device_spec.current().vector_registers
+    registers = spec.vector_registers
     horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
     best = (float("inf"), 2, 1, 1)
     for r in range(1, min(rows, MAX_DOTS) + 1):
@@ -156,9 +155,9 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
     return best[2:]
 
 
-def _step_cycles(v: int, r: int, work: int) -> float:
+def _step_cycles(v: int, r: int, work: int, *, broadcasts: bool) -> float:
     """Return the cycles of one step of the reduction, operands in the innermost cache."""
-    alone = v > 1 or work > 0 or not device_spec.current().broadcasts
+    alone = v > 1 or work > 0 or not broadcasts
     operations = v * r + v + (r if alone else 0) + r * work
     return max((v + work) * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
 

@@ -8,6 +8,7 @@ from math import prod
 from typing import Final
 
 from scheduler.device.choice import HEURISTIC, MAX_TILE, Choice
+from scheduler.device.spec import DeviceSpec
 from scheduler.loops.schedule import Schedule
 from scheduler.loops.tile import ranked_tiles
 
@@ -33,11 +34,12 @@ def form_of(schedule: Schedule) -> str:
     return f"{tiles} u{unrolls} {rest}".replace(", ", ",")
 
 
-def tile_choices(schedule: Schedule) -> list[Choice]:
+def tile_choices(schedule: Schedule, spec: DeviceSpec) -> list[Choice]:
     """Return register tiles to try, the heuristic first; the others by what the model says of them.
 
     Args:
         schedule: the heuristic's.
+        spec: of the device.
     """
     found = [HEURISTIC]
     vector = next((t for t in schedule.tiles if t.atom is schedule.vector), None)
@@ -51,7 +53,7 @@ def tile_choices(schedule: Schedule) -> list[Choice]:
     elif schedule.contracts:
         rows = row.atom.size if row is not None else 1
         steps = max(prod(r.size for r in order) for order in schedule.reduce_order.values())
-        ranked = ranked_tiles(vectors, rows, steps, vector.lanes)[: TILES + 1]
+        ranked = ranked_tiles(vectors, rows, steps, vector.lanes, spec)[: TILES + 1]
         tiles = [(v, r if row is not None else 0) for _, v, r in ranked]
     else:
         rows = row.atom.size if row is not None else 0

@@ -69,7 +69,7 @@ RULES = (
     Rule("integer minus itself", (Op.SUB,), _exact_minus_itself),
 )
 
-# With FLOAT_UNSAFE=1, or inside `flags.options(float_unsafe=True)`.
+# With `Flags.float_unsafe`.
 FLOAT_RULES = (
     Rule("float times 0", (Op.MUL,), _times_zero),
     Rule("float minus itself", (Op.SUB,), _minus_itself),

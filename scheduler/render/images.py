@@ -74,7 +74,7 @@ def read_packed(plan: ImagePlan, values: Values, packed: PackedWeight, offset: I
     """Emit a load of four elements of a packed weight; None if it is a buffer."""
     image = plan.weights.get(packed)
     if image is None:
-        image = weight_image(packed) if values.lanes == TEXEL else None
+        image = weight_image(packed, plan.most) if values.lanes == TEXEL else None
         if image is None:
             return None
         plan.weights[packed] = image

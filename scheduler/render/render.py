@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
@@ -44,6 +44,7 @@ class Nest:
         body: placed and merged.
         schedule: its loops.
         outputs: nodes whose storage its stores write, in their order.
+        spec: of the device.
         images: what is an image; None where the device reads buffers only.
         spare_buffers: arguments that may be added to those the body reads.
     """
@@ -51,6 +52,7 @@ class Nest:
     body: PlacedBody
     schedule: Schedule
     outputs: tuple[Node, ...]
+    spec: DeviceSpec
     images: ImagePlan | None = None
     spare_buffers: int = 0
 
@@ -74,7 +76,7 @@ class Rendered:
 
 class _Renderer:
     def __init__(self, nest: Nest, outputs: dict[Node, str], inputs: dict[Argument, str]) -> None:
-        self.body, self.schedule = nest.body, nest.schedule
+        self.body, self.schedule, self.simt = nest.body, nest.schedule, nest.spec.is_simt
         self.pointers = [outputs[node] for node in nest.outputs]
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
@@ -86,7 +88,7 @@ class _Renderer:
         reduces = self.loops.reduces.values()
         whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
-        if device_spec.current().is_simt:  # neighbouring work-items read neighbouring weights
+        if self.simt:  # neighbouring work-items read neighbouring weights
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
@@ -161,7 +163,8 @@ class _Renderer:
         values = [self.body.values[n] for n in numbers]
         axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # of the loops open
         with ExitStack() as loops:
-            if is_worth_rolling(values, axes, instances):
+            # Private arrays with run-time indices are slow on GPUs.
+            if not self.simt and is_worth_rolling(values, axes, instances):
                 instances = [roll(self.loops, loops, values, axes, instances)]
             for instance in instances:
                 for value in values:  # one may overwrite what another one still has to read
@@ -274,7 +277,7 @@ def render(nests: Sequence[Nest]) -> Rendered:
     items = sum(nest.schedule.items for nest in nests)
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
-    text = f"({', '.join(parameters)})\n{{\n{guard_of(items)}{lines}\n}}\n"
+    text = f"({', '.join(parameters)})\n{{\n{guard_of(items, nests[0].spec.group)}{lines}\n}}\n"
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
     return Rendered(text, tuple(inputs), items, lanes)
 

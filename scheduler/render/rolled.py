@@ -15,7 +15,6 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from scheduler.device import spec as device_spec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
@@ -41,8 +40,6 @@ def is_worth_rolling(
         axes: output ranges.
         instances: the coordinates of the tile.
     """
-    if device_spec.current().is_simt:  # private arrays with run-time indices are slow there
-        return False
     nodes = list(dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False)))
     if not any(n.op is Op.ACCUMULATE for n in nodes) or any(n.op is Op.STAGE for n in nodes):
         return False

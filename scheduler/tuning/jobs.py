@@ -60,7 +60,12 @@ class Job:
         """Return the loops of a choice."""
         heuristic = self.nest.schedule
         return choose_schedule(
-            self.nest.body, heuristic.vector, heuristic.lanes, choice, exact=self.exact
+            self.nest.body,
+            heuristic.vector,
+            heuristic.lanes,
+            self.nest.spec,
+            choice,
+            exact=self.exact,
         )
 
     def render(self, choice: Choice) -> Rendered:
@@ -69,7 +74,7 @@ class Job:
 
     def tiles(self) -> list[Choice]:
         """Return register tiles to try, the heuristic first."""
-        return self._different(tile_choices(self.nest.schedule))
+        return self._different(tile_choices(self.nest.schedule, self.nest.spec))
 
     def variations(self, best: Choice) -> list[Choice]:
         """Return the heuristic, the best so far, and loops around the tile of the latter."""

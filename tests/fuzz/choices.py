@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest import mock
 
 from scheduler import pipeline
 from scheduler.cache.schedules import EntryGraph
+from scheduler.context import CompileContext
 from scheduler.device import spec as device_spec
 from scheduler.device import tuned_table
 from scheduler.device.choice import MAX_BODY, MAX_TILE, Choice
 from scheduler.device.spec import SPECS
 from scheduler.device.tuned_table import Entry, TunedTable
-from scheduler.ir.node import Node
-from scheduler.passes.winograd import Worth, convolutions
+from scheduler.passes.winograd import Worth, winograd
 from scheduler.passes.winograd_kernel import fits
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import jobs_of
@@ -95,12 +97,12 @@ def winograd_nowhere() -> Iterator[None]:
 
 @contextmanager
 def _winograd(worth: Worth) -> Iterator[None]:
-    def forced(roots: Sequence[Node]) -> dict[Node, Node]:
-        return convolutions(roots, worth)
+    listed = pipeline.passes
 
-    before = pipeline.PASSES
-    pipeline.PASSES = tuple((n, forced if n == pipeline.WINOGRAD else apply) for n, apply in before)
-    try:
+    def forced(context: CompileContext) -> tuple[tuple[str, pipeline.Pass], ...]:
+        mine = partial(winograd, spec=context.spec, worth=worth)
+        found = listed(context)
+        return tuple((n, mine if n == pipeline.WINOGRAD else apply) for n, apply in found)
+
+    with mock.patch.object(pipeline, "passes", forced):
         yield
-    finally:
-        pipeline.PASSES = before

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler import pipeline
+from scheduler.context import CompileContext
 from tests.scheduler.support import values
 from tests.scheduler.support.verified import Verified
 
@@ -26,8 +27,12 @@ def no_tuned_table() -> Iterator[None]:
 def verify_each_pass() -> Iterator[None]:
     """Not by an observer: schedules are lowered at once while somebody watches."""
     patch = pytest.MonkeyPatch()
-    checked = tuple((name, Verified(name, apply)) for name, apply in pipeline.PASSES)
-    patch.setattr(pipeline, "PASSES", checked)
+    listed = pipeline.passes
+
+    def checked(context: CompileContext) -> tuple[tuple[str, pipeline.Pass], ...]:
+        return tuple((name, Verified(name, apply)) for name, apply in listed(context))
+
+    patch.setattr(pipeline, "passes", checked)
     yield
     patch.undo()
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.device import spec as device_spec
+from scheduler.device.spec import DEFAULT
 from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
 from scheduler.ir.node import Node
@@ -264,6 +265,6 @@ def test_kernels_read_only_what_was_written_before() -> None:
     a = x(16, 16)
     outputs = [a.sum(i % 2) + a.exp().sum() for i in range(4)]
     written: set[Node] = set()
-    for kernel in make_kernels([t.node for t in outputs]):
+    for kernel in make_kernels([t.node for t in outputs], DEFAULT):
         assert {r for r in kernel.reads if r.op is not Op.BUFFER} <= written
         written.update(kernel.targets)

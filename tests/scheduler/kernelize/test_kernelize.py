@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from scheduler.device.spec import DEFAULT
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, origin, toposort
 from scheduler.kernelize.kernel import Kernel, states_in_place
@@ -115,7 +116,7 @@ def test_assigning_one_state_twice_is_refused() -> None:
     with pytest.raises(SchedulerError, match=r"q.*assigned"):
         kernelize({}, [t.node for t in writes])
     with pytest.raises(SchedulerError, match="two values are assigned"):
-        make_kernels([t.node for t in writes])
+        make_kernels([t.node for t in writes], DEFAULT)
 
 
 def test_kernels_name_every_onnx_node_they_cover() -> None:

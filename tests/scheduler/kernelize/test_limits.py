@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scheduler import Tensor
 from scheduler.device import spec as device_spec
 from scheduler.device.limits import MAX_OPERATIONS, TABLE, Limits, limits_of
-from scheduler.device.spec import using_limits
+from scheduler.device.spec import DEFAULT, using_limits
 from scheduler.emit.artifact import emit
 from scheduler.errors import LoweringError, SchedulerError
 from scheduler.ir.node import Node, make, origin
@@ -280,7 +280,7 @@ def operations(root: Node, stored: Mapping[Node, object] | frozenset[Node]) -> l
 
 
 def split_of(tensor: Tensor) -> set[Node]:
-    return split_points(tensor.node, realize([tensor.node]).regions)
+    return split_points(tensor.node, realize([tensor.node], DEFAULT).regions)
 
 
 def test_a_reduction_inside_is_stored() -> None:
@@ -302,7 +302,7 @@ def test_a_chain_is_halved() -> None:
     y = x
     for _ in range(64):
         y = y.sin()
-    stored = realize([y.node]).regions
+    stored = realize([y.node], DEFAULT).regions
     (cut,) = split_points(y.node, stored)
     assert len(operations(cut, stored)) == 32
 
@@ -325,7 +325,7 @@ def refusing(
     """Return a `make` that stores as the pipeline does and refuses kernels of many operations."""
 
     def attempt(splits: Splits) -> tuple[Node, ...]:
-        stored = frozenset(realize(sinks, splits.pins).regions)
+        stored = frozenset(realize(sinks, DEFAULT, splits.pins).regions)
         for root in sorted(stored, key=lambda n: len(_fused(n, frozenset()))):
             if len(operations(root, stored)) > most:
                 raise KernelRefusedError(Refused((root,), stored, ", ".join(root.origin), reason))

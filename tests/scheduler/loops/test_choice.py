@@ -214,7 +214,8 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
     table = TunedTable(entries={job.key: entry})
     expected = compute(tensor, x=x)
     with tuned_table.using(table):
-        loops = tuned_schedule(job.nest.body, job.nest.schedule.vector, job.nest.schedule.lanes)
+        nest, heuristic = job.nest, job.nest.schedule
+        loops = tuned_schedule(nest.body, heuristic.vector, heuristic.lanes, nest.spec, table)
         assert form_of(loops) == form_of(job.loops(entry.choice)) != job.was
         np.testing.assert_allclose(compute(tensor, x=x), expected, rtol=1e-5, atol=1e-5)
 
@@ -222,13 +223,13 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
 def test_an_entry_against_other_loops_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = jobs({"y": contraction()})
     heuristic = job.nest.schedule
-    args = (job.nest.body, heuristic.vector, heuristic.lanes)
+    args = (job.nest.body, heuristic.vector, heuristic.lanes, job.nest.spec)
     choice = Choice(1, 2)
     for was, used in ((job.was, True), ("8/1x8 u[] i1 b0 x0 a0", False)):
         table = TunedTable(entries={job.key: Entry(was, choice, 2.0, 1.0, 3)})
         with tuned_table.using(table):
-            found = form_of(tuned_schedule(*args))
+            found = form_of(tuned_schedule(*args, tuned_table.current()))
             monkeypatch.setenv("TUNED", "0")
-            assert form_of(tuned_schedule(*args)) == job.was
+            assert form_of(tuned_schedule(*args, tuned_table.current())) == job.was
             monkeypatch.delenv("TUNED")
         assert (found == form_of(choose_schedule(*args, choice))) is used

@@ -71,8 +71,7 @@ def test_a_tile_of_dot_products_fits_its_registers(
     rows: int, columns: int, steps: int, sums: int, name: str
 ) -> None:
     spec = SPECS[name]
-    with using(spec):
-        r, c = dot_tile(rows, columns, steps, spec.lanes, sums)
+    r, c = dot_tile(rows, columns, steps, spec.lanes, spec, sums)
     assert 1 <= r <= rows
     assert 1 <= c <= columns
     assert (r, c) == (1, 1) or sums * (r * c + c + 1) <= spec.vector_registers
@@ -111,7 +110,7 @@ def test_what_is_overwritten_is_computed_once() -> None:
     nest = job_of(dots(1, 13, 11, 64)).nest
     loops = nest.schedule
     assert not is_exact(loops)
-    once = schedules.choose_schedule(nest.body, None, loops.lanes, exact=True)
+    once = schedules.choose_schedule(nest.body, None, loops.lanes, nest.spec, exact=True)
     assert is_exact(once)
 
 

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler import flags
 from scheduler.debug.pretty import pretty
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, make, toposort
@@ -131,8 +130,7 @@ def test_a_float_product_stays_unless_asked_for() -> None:
     """Infinity times 0 is NaN, so rows that are not chosen count."""
     product = (HOT.float() @ X).node
     assert one_hot([product])[product] is product
-    with flags.options(float_unsafe=True):
-        new = one_hot([product])[product]
+    new = one_hot([product], float_unsafe=True)[product]
     assert is_load(new)
     data = np.nan_to_num(table(N, 4))
     before, after = values([product, new], {"x": data, "i": OUTSIDE})
