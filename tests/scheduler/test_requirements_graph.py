@@ -20,7 +20,7 @@ from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes.canonicalize import RULES
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import Array, floats, program_of, same, values_of, x
+from tests.scheduler.support.programs import Array, Made, floats, program_of, same, values_of, x
 from tests.scheduler.support.verified import Verified
 
 # --- R01: immutable, interned graph -----------------------------------------------------------
