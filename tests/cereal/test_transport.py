@@ -154,11 +154,11 @@ def test_send_never_blocks_on_a_reader_that_does_not_read(transport: Transport) 
     publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
     connect(publisher, subscriber)
 
-    def send_many() -> None:
+    def send() -> None:
         for _ in range(5000):
             publisher.send(bytes(4096))
 
-    assert returns(send_many)
+    assert returns(send)
 
 
 def test_second_publisher_of_a_service_is_refused(transport: Transport) -> None:

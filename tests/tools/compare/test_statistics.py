@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tools.made_logs import Change, drive
+from tests.tools.compare.made_logs import Change, drive
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.findings import Comparison, FieldStatistics
 from tools.compare.running import BatchMeans, Series, Slope, is_shift

@@ -23,7 +23,7 @@ from cereal.schema import content, new_event, read_event
 from cereal.transport import MemoryTransport, ZmqTransport
 from modeld.drop_filter import DropFilter
 from modeld.frame_sync import FrameSync
-from tests.tools.memory_drive import FIRST_ID, PERIOD_NS, READOUT_NS, START_NS, MemoryDrive
+from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, READOUT_NS, START_NS, MemoryDrive
 from tools.drives.drive import Message, Moment
 from tools.errors import DriveError, ToolError, UsageError
 from tools.playback.ahead import ahead

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.tools.synthetic_drive import SyntheticDrive
-from tests.tools.test_overlay_video import made_log
+from tests.tools.playback.synthetic_drive import SyntheticDrive
+from tests.tools.views.test_overlay_video import made_log
 from tools.cli import main
 from tools.errors import DriveError
 from tools.views.pass_over import Written

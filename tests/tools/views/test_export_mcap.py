@@ -22,10 +22,10 @@ from cereal.log_writer import LogWriter
 from cereal.schema import log as log_schema
 from cereal.schema import new_event
 from modeld.calibration import Camera
-from tests.tools.made_logs import drive as made_drive
-from tests.tools.made_logs import write_log
-from tests.tools.synthetic_drive import SyntheticDrive
-from tests.tools.test_dump import _damaged, _model, _newer_than_the_schema
+from tests.tools.compare.made_logs import drive as made_drive
+from tests.tools.compare.made_logs import write_log
+from tests.tools.lib.test_dump import _damaged, _model, _newer_than_the_schema
+from tests.tools.playback.synthetic_drive import SyntheticDrive
 from tools.cli import main
 from tools.lib.camera import project
 from tools.lib.json_output import json_text

@@ -23,7 +23,7 @@ from tools.drives.open_drive import DriveOptions, open_drive
 from tools.render.spec import DriveSpec
 from tools.render.write_drive import write_drive
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SHARED = ROOT.parent / "shared/data/comma2k19"
 SPEC = DriveSpec(
     seed=3,

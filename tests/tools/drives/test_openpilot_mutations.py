@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.mutate_segments import Mutator, play
+from tests.tools.drives.mutate_segments import Mutator, play
 
-# `python -m tests.tools.mutate_segments` plays 10 000.
+# `python -m tests.tools.drives.mutate_segments` plays 10 000.
 COUNT = 120
 
 

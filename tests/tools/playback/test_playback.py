@@ -20,7 +20,7 @@ from cereal.log_reader import read_log, read_log_bytes
 from cereal.schema import new_event, read_event
 from modeld.inputs import DEMO_CAR
 from tests.tools.conftest import SIZE
-from tests.tools.synthetic_drive import START_NS, SyntheticDrive, brightness
+from tests.tools.playback.synthetic_drive import START_NS, SyntheticDrive, brightness
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
@@ -461,7 +461,7 @@ def test_memory_does_not_grow_with_the_drive(tmp_path: Path, tiny_model: Path) -
     code = (
         "import sys\n"
         "from pathlib import Path\n"
-        "from tests.tools.synthetic_drive import SyntheticDrive\n"
+        "from tests.tools.playback.synthetic_drive import SyntheticDrive\n"
         "from tools.playback.model import load_model\n"
         "from tools.playback.pictures import FramePictures\n"
         "from tools.playback.result import read_result\n"
@@ -481,7 +481,7 @@ def test_memory_does_not_grow_with_the_drive(tmp_path: Path, tiny_model: Path) -
             [sys.executable, "-c", code, str(count), str(tiny_model), str(tmp_path / "o.rlog.zst")],
             capture_output=True,
             check=True,
-            cwd=Path(__file__).parents[2],
+            cwd=Path(__file__).parents[3],
         )
         peaks.append(int(done.stdout))
     # 50 MiB in 10 800 more frames are 4.2 MiB in 900; a modelV2 alone is 20 kB, 17 MiB in 900.

@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 import tools.regress_drives
-from tests.tools import made_logs, tiny_driving
-from tests.tools.browser import Browser, browser, find_browser
+from tests.tools import tiny_driving
+from tests.tools.compare import made_logs
 from tests.tools.conftest import SIZE
 from tests.tools.tiny_driving import VISION_SLICES, write_tiny_driving
+from tests.tools.views.browser import Browser, browser, find_browser
 from tools.cli import main
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 from tools.regress.pool import OnResult, WorkDirectory

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cereal.schema import new_event, read_event
-from tests.tools.made_logs import SERVICES, drive, write_log
+from tests.tools.compare.made_logs import SERVICES, drive, write_log
 from tools.compare.align import Aligner, Pair
 from tools.compare.compare import CompareOptions, compare_events, compare_logs
 from tools.compare.findings import Comparison

@@ -15,7 +15,7 @@ import pytest
 
 from cereal.log_reader import read_log_bytes
 from cereal.schema import log, new_event, read_event
-from tests.tools.segments import (
+from tests.tools.drives.segments import (
     PERIOD_NS,
     READOUT_NS,
     START_NS,

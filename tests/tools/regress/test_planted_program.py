@@ -12,7 +12,7 @@ from scheduler.driving import program, warp
 from scheduler.driving.warp import model_image
 from scheduler.onnx_import import OnnxModel
 from scheduler.tensor.tensor import Tensor
-from tests.tools.planted import Planted, add_to_weight
+from tests.tools.regress.planted import Planted, add_to_weight
 
 pytestmark = pytest.mark.opencl
 

@@ -32,7 +32,7 @@ from tools.drives.open_drive import open_drive as open_any_drive
 from tools.errors import DriveError, TelemetryError
 from tools.lib.telemetry import MAX_GAP_S
 
-SHARED = Path(__file__).parents[3] / "shared/data/comma2k19"
+SHARED = Path(__file__).parents[4] / "shared/data/comma2k19"
 needs_data = [
     pytest.mark.footage,
     pytest.mark.skipif(not SHARED.exists(), reason="the shared footage is not checked out"),

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools.regress_workers import answer, be_interrupted, be_slow, die_always, die_once
+from tests.tools.regress.pool_workers import answer, be_interrupted, be_slow, die_always, die_once
 from tools.drives.open_drive import DriveOptions
 from tools.errors import ToolError
 from tools.regress.job import Job, JobResult
@@ -133,8 +133,8 @@ def test_jobs_and_results_travel(tmp_path: Path) -> None:
 SCRIPT = """
 import sys
 from pathlib import Path
-from tests.tools.regress_workers import be_slow
-from tests.tools.test_regress_pool import _jobs
+from tests.tools.regress.pool_workers import be_slow
+from tests.tools.regress.test_pool import _jobs
 from tools.regress.pool import run_jobs
 from tools.regress.run import work_directory
 
@@ -151,7 +151,7 @@ def test_an_interrupted_run_keeps_finished_drives_and_leaves_no_process(
 ) -> None:
     script = tmp_path / "script.py"
     script.write_text(SCRIPT)
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     process = subprocess.Popen(
         [sys.executable, script, tmp_path],
         env=environment,

@@ -16,7 +16,7 @@ from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tools import cli
 from tools.lib.json_output import json_text
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 
 
 def no_constant(name: str) -> Any:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cereal.schema import log, new_event, read_event
-from tests.tools.made_logs import SERVICES, Change, drive
+from tests.tools.compare.made_logs import SERVICES, Change, drive
 from tools.compare.canonical import cleared, spans_of
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.findings import Comparison, Finding

@@ -17,7 +17,7 @@ from modeld.daemon import Daemon
 from modeld.driving_model import DrivingModel, ModelInputs
 from modeld.fill_message import fill_model_v2
 from modeld.inputs import DesirePulse, read_bus_inputs
-from tests.tools.planted import EDGE_FRAME, FRAMES, Planted
+from tests.tools.regress.planted import EDGE_FRAME, FRAMES, Planted
 from tools.drives.drive import Moment
 from tools.playback.ahead import ahead
 

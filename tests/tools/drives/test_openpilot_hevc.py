@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cereal.frames import Frame, nv12_format
-from tests.tools.segments import GOP, SIZE, encode, shown
+from tests.tools.drives.segments import GOP, SIZE, encode, shown
 from tools.drives import hevc_frames
 from tools.drives.hevc_frames import HevcIndex, HevcReader, scan_hevc
 from tools.errors import DriveError

@@ -25,7 +25,7 @@ from cereal.schema import read_event
 from cereal.transport import ZmqTransport
 from cereal.transport.base import Subscriber
 from tests.tools.conftest import SIZE, MakeVideo
-from tests.tools.memory_drive import MemoryDrive
+from tests.tools.playback.memory_drive import MemoryDrive
 from tools.cli import main
 from tools.play import Console, clock_text
 from tools.playback.player_keys import Keys, split_keys
@@ -224,7 +224,7 @@ class Pressed(Keys):
 
 
 def test_what_keys_do() -> None:
-    from tests.tools.test_player import make
+    from tests.tools.playback.test_player import make
 
     player, tape, played = make(MemoryDrive(count=500))
     keys = Pressed()

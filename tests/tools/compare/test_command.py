@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cereal.schema import log
-from tests.tools.made_logs import Change, drive, write_log
+from tests.tools.compare.made_logs import Change, drive, write_log
 from tools.cli import main
 from tools.compare.compare import OUTPUT_SERVICES
 from tools.compare.fields import layout_of

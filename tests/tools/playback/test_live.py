@@ -18,7 +18,7 @@ from cereal.errors import LogError
 from cereal.log_reader import read_log
 from cereal.schema import new_event, read_event
 from tests.tools.conftest import MakeVideo
-from tests.tools.memory_drive import FIRST_ID, PERIOD_NS, START_NS, MemoryDrive
+from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, START_NS, MemoryDrive
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.errors import ArtifactMismatchError, DriveError, UsageError

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 from cereal.log_reader import read_log
 from cereal.schema import new_event
 from modeld.calibration import Camera
+from tests.tools.compare.made_logs import write_log
 from tests.tools.conftest import FRAMES, MakeVideo
-from tests.tools.made_logs import write_log
-from tests.tools.synthetic_drive import PERIOD_NS, START_NS, SyntheticDrive
+from tests.tools.playback.synthetic_drive import PERIOD_NS, START_NS, SyntheticDrive
 from tools.cli import main
 from tools.errors import DriveError
 from tools.lib.camera import project

@@ -22,7 +22,7 @@ from tools.playback.frame_table import frames_path, load_frames
 
 pytestmark = pytest.mark.opencl
 
-FOOTAGE = Path(__file__).parents[3] / "shared/data/dashcam/solidWhiteRight.mp4"
+FOOTAGE = Path(__file__).parents[4] / "shared/data/dashcam/solidWhiteRight.mp4"
 
 
 def _replay(video: Path, model: Path, log: Path, *more: str) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from cereal.log_reader import read_log
 from cereal.log_writer import LogWriter
-from tests.tools.segments import (
+from tests.tools.drives.segments import (
     GOP,
     READOUT_NS,
     START_NS,

@@ -13,8 +13,8 @@ import pytest
 from onnx import numpy_helper
 
 from scheduler.device.targets import target_for
-from tests.tools import planted as planting
-from tests.tools.planted import FRAMES, Planted, add_to_weight
+from tests.tools.regress import planted as planting
+from tests.tools.regress.planted import FRAMES, Planted, add_to_weight
 from tools.cli import main
 
 pytestmark = pytest.mark.opencl

@@ -1,7 +1,8 @@
 """Damaged drives: segments of which bytes, files or names were changed at random, by seed.
 
 Whatever is wrong with them, what comes of it is frames, or one error of a known type.
-``python -m tests.tools.mutate_segments --count 10000`` plays as many and says what came of them.
+``python -m tests.tools.drives.mutate_segments --count 10000`` plays as many and says what came of
+them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from cereal.errors import CerealError
-from tests.tools.segments import FILE_OF, Segment, Track, shown, write_segment
+from tests.tools.drives.segments import FILE_OF, Segment, Track, shown, write_segment
 from tools.drives.open_drive import DriveOptions
 from tools.drives.openpilot import expand, open_drive
 from tools.errors import ToolError
