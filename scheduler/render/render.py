@@ -21,6 +21,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
+from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
@@ -30,6 +31,7 @@ from scheduler.render import images as image_access
 from scheduler.render import opencl_c as clang
 from scheduler.render.emitter import Emitter
 from scheduler.render.instance import Instance
+from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.render.local_tiles import emit_tile
 from scheduler.render.nested import Loops, union
 from scheduler.render.rolled import is_worth_rolling, roll
@@ -55,23 +57,6 @@ class Nest:
     spec: DeviceSpec
     images: ImagePlan | None = None
     spare_buffers: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """Text of a kernel from the parameter list on, and what to launch it with.
-
-    Attributes:
-        text: "(parameters) { body }" without a name.
-        arguments: what is bound after the outputs, in parameter order.
-        items: work-items to launch.
-        lanes: vector widths used.
-    """
-
-    text: str
-    arguments: tuple[Argument, ...]
-    items: int
-    lanes: tuple[int, ...]
 
 
 class _Renderer:
@@ -254,8 +239,8 @@ class _Renderer:
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
-def render(nests: Sequence[Nest]) -> Rendered:
-    """Return the OpenCL text of one kernel.
+def render(nests: Sequence[Nest]) -> KernelCode:
+    """Return the code of one kernel.
 
     Args:
         nests: its loop nests; of several, each work-item runs one.
@@ -267,38 +252,48 @@ def render(nests: Sequence[Nest]) -> Rendered:
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
     outputs = dict(zip(nodes, names, strict=True))
     inputs: dict[Argument, str] = {}
+    renderers = [_Renderer(nest, outputs, inputs) for nest in nests]
     if len(nests) == 1:
-        lines = _Renderer(nests[0], outputs, inputs).render("get_global_id(0)", 1)
+        lines = renderers[0].render("get_global_id(0)", 1)
     else:
-        lines = "\n".join(_side_by_side(nests, outputs, inputs))
+        lines = "\n".join(_side_by_side(renderers))
     images = nests[0].images
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
     items = sum(nest.schedule.items for nest in nests)
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
-    text = f"({', '.join(parameters)})\n{{\n{guard_of(items, nests[0].spec.group)}{lines}\n}}\n"
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
-    return Rendered(text, tuple(inputs), items, lanes)
+    needs = Needs(float64=any(computes_in_float64(nest.body.value) for nest in nests))
+    needs = sum((renderer.e.needs for renderer in renderers), needs)
+    body = f"{{\n{guard_of(items, nests[0].spec.group)}{lines}\n}}\n"
+    return KernelCode(tuple(parameters), body, items, lanes, needs)
 
 
-def _parameter(images: ImagePlan | None, argument: Argument, name: str, *, written: bool) -> str:
+def computes_in_float64(value: Node) -> bool:
+    """Whether a body has a value of type float64, stored or only on its way."""
+    return any(node.dtype is dt.float64 for node in scalar_nodes(value))
+
+
+def _parameter(
+    images: ImagePlan | None, argument: Argument, name: str, *, written: bool
+) -> Parameter:
     if images is not None and images.image_of(argument) is not None:
-        return image_access.parameter(name, written=written)
-    kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
-    return f"{'' if written else 'const '}__global {kind.cl}* {name}"
+        kind = image_access.parameter_type(written=written)
+        return Parameter(name, kind, argument, written, image=True)
+    stored = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
+    return Parameter(name, clang.buffer_type(stored, written=written), argument, written)
 
 
-def _side_by_side(
-    nests: Sequence[Nest], outputs: dict[Node, str], inputs: dict[Argument, str]
-) -> Iterator[str]:
+def _side_by_side(renderers: Sequence[_Renderer]) -> Iterator[str]:
     """Yield the lines of a kernel in which each work-item runs one of several loop nests."""
     yield "  const int launched = get_global_id(0);"
     begin, opening = 0, "  if"
-    for nest in nests:
-        end = begin + nest.schedule.items
-        yield f"{opening} (launched < {end}) {{" if nest is not nests[-1] else "  } else {"
+    for renderer in renderers:
+        end = begin + renderer.schedule.items
+        last = renderer is renderers[-1]
+        yield "  } else {" if last else f"{opening} (launched < {end}) {{"
         first = f"launched - {begin}" if begin else "launched"
-        yield _Renderer(nest, outputs, inputs).render(first, 2)
+        yield renderer.render(first, 2)
         begin, opening = end, "  } else if"
     yield "  }"
