@@ -8,6 +8,7 @@ from pathlib import Path
 from docs.make_map import PACKAGES, map_of
 
 ROOT = Path(__file__).parent.parent
+MAX_BYTES = 12_000  # what the house promises newcomers
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
 
 
@@ -50,6 +51,10 @@ def test_the_map_says_what_each_file_says_of_itself(tmp_path: Path) -> None:
         "| `tools/room/file.py` | Holds `a \\| b`. |",
         "| `tools/room/form.capnp` | Forms of rooms. |",
     ]
+
+
+def test_the_text_can_be_read_in_one_sitting() -> None:
+    assert len(TEXT.encode()) <= MAX_BYTES, "move details to docs/"
 
 
 def test_layers_are_those_that_are_enforced() -> None:
