@@ -12,6 +12,7 @@ import onnx
 from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import.binding import Binding
 from scheduler.onnx_import.context import AnyValue, ValueList
 from scheduler.onnx_import.element_types import carried, graph_array, type_name
@@ -37,6 +38,7 @@ class ImportedModel:
         metadata: checkpoint and output slices.
         notes: what was assumed, one sentence each (symbolic dimensions bound to 1).
         source: the checked model.
+        origins: ONNX nodes that each node of the graph comes from.
     """
 
     inputs: dict[str, Tensor]
@@ -44,6 +46,7 @@ class ImportedModel:
     metadata: ModelMetadata
     notes: tuple[str, ...]
     source: OnnxModel
+    origins: Origins
 
 
 def import_model(
@@ -52,6 +55,7 @@ def import_model(
     *,
     bind: Mapping[str, int] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
+    origins: Origins | None = None,
 ) -> ImportedModel:
     """Translate an ONNX model.
 
@@ -62,6 +66,7 @@ def import_model(
             not bound are 1, with a note.
         constants: values of inputs that are known while compiling, by name: the model is
             specialised for them, and has these inputs no more.
+        origins: names of the nodes that compute `inputs`; those of the model come beside them.
 
     Raises:
         DynamicInputError: a shape, an axis, ... depends on the inputs; names node and value.
@@ -80,7 +85,9 @@ def import_model(
             kind = carried(value.type.tensor_type.elem_type)
             given = bound[value.name]
             values[value.name] = kind.decode(given) if kind else given
-    scope = Scope(translation_of(model, carried_types(model)), values, model.opset)
+    origins = origins if origins is not None else Origins()
+    origins.name((v.node for v in values.values() if isinstance(v, Tensor)), ())
+    scope = Scope(translation_of(model, carried_types(model), origins), values, model.opset)
     scope.translate(model.proto.graph.node)
     outputs = {
         output.name: _output(scope, output, model.name) for output in model.proto.graph.output
@@ -89,7 +96,7 @@ def import_model(
         logger.info("%s: %s", model.name, note)
     width = sliced_width({name: tensor.shape for name, tensor in outputs.items()})
     metadata = parse_metadata(model.metadata_props, width, model.name)
-    return ImportedModel(bound, outputs, metadata, (*model.notes, *binding.notes), model)
+    return ImportedModel(bound, outputs, metadata, (*model.notes, *binding.notes), model, origins)
 
 
 def _as_model(source: str | Path | onnx.ModelProto | OnnxModel) -> OnnxModel:

@@ -194,4 +194,4 @@ _UNSAFE = (*_SAFE, *cancel.FLOAT_RULES)
 
 def canonicalize(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node with all rules applied that are switched on."""
-    return Rewriter(_UNSAFE if flags.float_unsafe() else _SAFE, pure=True)(roots)
+    return Rewriter(_UNSAFE if flags.float_unsafe() else _SAFE)(roots)

@@ -19,6 +19,7 @@ from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.emit.artifact import emit
+from scheduler.ir.origin import Origins
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
 
@@ -64,9 +65,14 @@ class Made:
         return Program(from_memory(self.manifest, self.data), device, shared_cache(device))
 
 
-def make_program(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Made:
+def make_program(
+    outputs: Mapping[str, Tensor],
+    writes: Sequence[Tensor] = (),
+    origins: Origins | None = None,
+) -> Made:
     """Schedule and emit outputs and state writes as one entry "run"."""
-    plan = schedule({n: t.node for n, t in outputs.items()}, [w.node for w in writes])
+    nodes = {n: t.node for n, t in outputs.items()}
+    plan = schedule(nodes, [w.node for w in writes], origins=origins)
     made = emit({"run": plan}, name="requirement", kind="plain")
     (table,) = kernel_tables(made.manifest, {"run": plan})
     return Made(plan, made.manifest, made.data, table)

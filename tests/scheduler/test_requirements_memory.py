@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.errors import SchedulerError
-from scheduler.ir.node import origin
+from scheduler.ir.origin import Origins
 from scheduler.kernelize.order import Step, best_order
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.memory_check import memory_faults
@@ -295,13 +295,13 @@ def test_r30_a_weight_that_is_needed_twice_is_carried_once() -> None:
 
 @pytest.mark.opencl
 def test_r31_source_manifest_and_profile_name_the_nodes_of_the_model() -> None:
-    with origin("/encoder/MatMul"):
-        y = x(8, 8) @ Tensor.weight(floats(8, 8))
-    with origin("/encoder/Relu"):
-        y = y.relu().contiguous()
-    with origin("/head/Softmax"):
-        y = y.softmax()
-    made = program_of(y)
+    y = x(8, 8) @ Tensor.weight(floats(8, 8))
+    relu = y.relu().contiguous()
+    probabilities, origins = relu.softmax(), Origins()
+    origins.name([y.node], ("/encoder/MatMul",))
+    origins.name([relu.node], ("/encoder/Relu",))
+    origins.name([probabilities.node], ("/head/Softmax",))
+    made = make_program({"y": probabilities}, origins=origins)
     first, second = made.manifest["kernels"]
     assert first["origin"] == ["/encoder/MatMul", "/encoder/Relu"]
     assert second["origin"] == ["/head/Softmax"]

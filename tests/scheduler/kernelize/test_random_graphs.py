@@ -14,6 +14,7 @@ from scheduler.device.spec import SPECS, using
 from scheduler.ir.interp import evaluate as evaluate_nodes
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.pipeline import PASSES, run_passes, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.memory_check import memory_faults
@@ -76,7 +77,7 @@ class EachStage(Observer):
         self.seen: list[str] = []
         self.found: list[list[Array]] = []
 
-    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+    def after_pass(self, name: str, roots: Sequence[Node], _: Origins) -> None:
         buffers = {
             n.arg: self.inputs[n.arg.name]
             for n in toposort(roots)

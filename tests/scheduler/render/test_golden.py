@@ -80,7 +80,8 @@ def test_kernel_text(build: Callable[[], Schedule], golden: Golden) -> None:
 def test_kernels_of_the_example_vision_model(tmp_path: Path, golden: Golden) -> None:
     ((path, _),) = write_models(tmp_path, ("vision",))
     imported = import_model(load_model(path))
-    plan = schedule({n: t.node for n, t in imported.outputs.items()})
+    outputs = {n: t.node for n, t in imported.outputs.items()}
+    plan = schedule(outputs, origins=imported.origins)
     rows = [
         f"{k.kind:8} items {k.items:3} lanes {max(k.lanes):2} flops {k.flops:10}  "
         f"{' '.join(k.kernel.origin)}"
