@@ -31,13 +31,13 @@ from runtime.plainpickle import PlainPickleError, decode, encode
 from scheduler import flags
 from scheduler.debug import trace
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.errors import SchedulerError
 from scheduler.ir.digest import canonical, graph_digest
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.loops import tuned_table
 from scheduler.passes.precision import FP32
 from scheduler.pipeline import Schedule, schedule
 

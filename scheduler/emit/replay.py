@@ -16,24 +16,17 @@ does everything. The last one to leave sets the counters back to zero.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.lower import LoweredKernel
-from scheduler.render.custom_kernel import read_source
-from scheduler.render.prelude.prelude import prelude
+from scheduler.render.kernel_code import KernelCode
+from scheduler.render.prelude.prelude import prelude_of
 
 # Name of the kernel, its argument order and the table's layout are part of the ABI.
 KERNEL_NAME = "replay"
 # Fewer launches than this gain nothing from being one.
 LEAST_LAUNCHES = 2
-_PARAMETER = re.compile(r"((?:const )?__global \w+\*) \w+")
-# What a function beside a kernel cannot have, or what concerns a whole work-group.
-_KERNEL_ONLY = re.compile(
-    r"(__)?(local|constant)|barrier|async_\w+|wait_group_events|(work|sub)_group_\w+"
-    r"|get_(max_|enqueued_)?(num_)?sub_group\w*|image\w*"
-)
 
 _HEADER = """
 /* A work-item is a function call here, so what it asks about itself is answered by macros. */
@@ -177,49 +170,41 @@ void replay(__global uchar* m_memory, const __global uchar* m_data,
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One kernel text as a function of the replay program.
+    """One kernel as a function of the replay program.
 
     Attributes:
         name: as in the other programs.
-        text: "(parameters) { body }" without a name.
-        lanes: vector widths used.
+        code: of the kernel; its parameters are all pointers to global memory.
         origins: ONNX nodes, for the comment above it.
     """
 
     name: str
-    text: str
-    lanes: tuple[int, ...]
-    origins: tuple[str, ...]
-
-    @property
-    def types(self) -> list[str]:
-        """Types of its parameters, which are all pointers to global memory."""
-        found = _parameter_types(self.text)
-        assert found is not None  # can_replay
-        return found
+    code: KernelCode
+    origins: Sequence[str] = ()
 
 
 def can_replay(kernel: LoweredKernel) -> bool:
     """Whether a kernel can be a function: buffers only, one work-item a group, nothing shared."""
-    if kernel.group > 1 or _parameter_types(kernel.text) is None:
-        return False
-    launch = kernel.kernel.custom
-    if launch is None:
-        return True
-    names = read_source(launch.spec.name, launch.spec.source).names
-    return not any(_KERNEL_ONLY.fullmatch(name) for name in names)
+    return kernel.group == 1 and kernel.code.is_callable
+
+
+def origin_comment(origins: Sequence[str]) -> str:
+    """Return the comment above a kernel, which names the ONNX nodes that it comes from."""
+    shown = ", ".join(origin.replace("*/", "* /") for origin in origins) or "-"
+    return f"\n/* {shown} */\n"
 
 
 def replay_source(functions: Sequence[Function]) -> str:
     """Return the OpenCL C of the replay program; function n is number n of its switch."""
     bodies, runners, cases = [], [], []
     for number, function in enumerate(functions):
-        shown = ", ".join(o.replace("*/", "* /") for o in function.origins) or "-"
+        code = function.code
         bodies.append(
-            f"\n/* {shown} */\nstatic __attribute__((noinline))\n"
-            f"void {function.name}(const int m_item, const int m_items, {function.text[1:]}"
+            f"{origin_comment(function.origins)}static __attribute__((noinline))\n"
+            f"void {function.name}(const int m_item, const int m_items, {code.declarations})\n"
+            f"{code.body}"
         )
-        words = (f"M_AT({kind}, {i})" for i, kind in enumerate(function.types))
+        words = (f"M_AT({p.type}, {i})" for i, p in enumerate(code.parameters))
         call = f"{function.name}(m_item, m_items, {', '.join(words)})"
         runners.append(
             f"static __attribute__((noinline)) int m_run_{number}(M_PARAMETERS)\n"
@@ -230,14 +215,6 @@ def replay_source(functions: Sequence[Function]) -> str:
             "m_items, m_self, m_groups); break;"
         )
     text = "".join(bodies)
-    lanes = [1, *(n for function in functions for n in function.lanes)]
     kernel = _KERNEL.format(cases="\n".join(cases))
-    head = prelude(text, lanes, host_clang=True)
+    head = prelude_of([function.code for function in functions], host_clang=True)
     return f"{head}{_HEADER}{text}{_RUNNER}{''.join(runners)}{kernel}"
-
-
-def _parameter_types(text: str) -> list[str] | None:
-    """Return the types of a kernel's parameters; None unless all are pointers to global memory."""
-    found = [_PARAMETER.fullmatch(p.strip()) for p in text[1 : text.index(")")].split(",")]
-    types = [m[1] for m in found if m is not None]
-    return types if len(types) == len(found) else None

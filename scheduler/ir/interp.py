@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
+from scheduler.ir.alternatives import SERIAL, keep_form
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op, identity
@@ -224,6 +225,10 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
     """
     given = buffers or {}
     order = toposort(roots)
+    if any(n.op is Op.ALTERNATIVES for n in order):
+        new = keep_form(roots, SERIAL)  # the form with less work for one core
+        roots = [new[r] for r in roots]
+        order = toposort(roots)
     contracted = {n.src[0] for n in order if _is_contraction(n)}
     contracted -= {s for n in order if not _is_contraction(n) for s in n.src} | set(roots)
     reads = {

@@ -17,7 +17,8 @@ from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.interned import Interned
-from scheduler.ir.ops import COMPARE, Op, Shape, infer_shape
+from scheduler.ir.ops import COMPARE, Op, Shape
+from scheduler.ir.shapes import infer_shape
 
 _serials = count()
 # Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.

@@ -19,7 +19,7 @@ _ARITY = (
     | dict.fromkeys((Op.BUFFER, Op.CONST, Op.IOTA), 0)
     | dict.fromkeys((Op.CAST, Op.BITCAST, Op.RESHAPE, Op.PERMUTE, Op.EXPAND, Op.PAD, Op.SHRINK), 1)
     | dict.fromkeys((Op.FLIP, Op.WINDOW, Op.REDUCE, Op.CONTIGUOUS), 1)
-    | {Op.WHERE: 3, Op.GATHER: 2, Op.RESULT: 1}
+    | {Op.WHERE: 3, Op.GATHER: 2, Op.RESULT: 1, Op.ALTERNATIVES: 2}
 )
 _FLOAT_ONLY = frozenset(
     {Op.SQRT, Op.RECIP, Op.EXP, Op.LOG, Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.DIV}

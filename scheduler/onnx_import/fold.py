@@ -18,6 +18,7 @@ from onnx import helper
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
+from scheduler.ir.alternatives import SERIAL, keep_form
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.onnx_import.context import Array, Value
@@ -52,7 +53,9 @@ def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], 
     """
     for tensor in tensors:
         check_shape(tensor.shape, tensor.dtype.itemsize, "its value, known now", MAX_KNOWN_BYTES)
-    order = toposort([t.node for t in tensors])
+    nodes = [t.node for t in tensors]
+    kept = keep_form(nodes, SERIAL)  # what the interpreter computes
+    order = toposort([kept[node] for node in nodes])
     products = {n.src[0] for n in order if _is_product(n)}
     work = sum(_work(node, products) for node in order)
     if work > MAX_NODE_WORK or spent + work > MAX_MODEL_WORK:

@@ -16,7 +16,7 @@ import onnx
 from onnx import TypeProto
 
 from runtime.quantities import count_text
-from scheduler.errors import DynamicInputError, ModelError, SchedulerError
+from scheduler.errors import DynamicInputError, InternalError, ModelError, SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
@@ -34,18 +34,16 @@ from scheduler.onnx_import.functions import (
     tensor_type,
 )
 from scheduler.onnx_import.limits import check_shape
-from scheduler.onnx_import.support import node_label, qualified_op
+from scheduler.onnx_import.support import RANDOM, node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor.tensor import Tensor
 
 Values = MutableMapping[str, AnyValue]
 
-# What a translator runs into on inputs of the wrong rank or attributes of the wrong type.
-_MALFORMED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError),
-    *(MemoryError, RuntimeError),
-)
+# What a translator runs into on inputs of the wrong rank or attributes of the wrong type. Any other
+# exception has its reason in the translator.
+_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RuntimeError)
 # Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
 MAX_DEPTH = 32
 MAX_NODES = 500_000
@@ -73,7 +71,7 @@ class Translation:
     model: str
     functions: Mapping[Key, onnx.FunctionProto]
     types: Mapping[str, int]
-    origins: Origins = field(default_factory=Origins)
+    origins: Origins
     weights: WeightCache = field(default_factory=WeightCache)
     nodes: int = 0
     folded: int = 0
@@ -87,11 +85,9 @@ class Translation:
         return self.initializers[id(graph)][1]
 
 
-def translation_of(
-    model: OnnxModel, types: Mapping[str, int], origins: Origins | None = None
-) -> Translation:
+def translation_of(model: OnnxModel, types: Mapping[str, int], origins: Origins) -> Translation:
     """Return what an import of a model starts with."""
-    return Translation(model.name, local_functions(model.proto), types, origins or Origins())
+    return Translation(model.name, local_functions(model.proto), types, origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,12 +139,19 @@ class Scope:
                 return self._named(_checked(self._results(node, resolved, label)), label)
         except DynamicInputError as error:
             raise DynamicInputError(_prefixed(where, error), error.value, error.inputs) from error
+        except InternalError:
+            raise
         except SchedulerError as error:
             raise ModelError(_prefixed(where, error)) from error
         except _MALFORMED as error:
             shapes = [None if v is None else list(getattr(v, "shape", ())) for v in resolved]
             raise ModelError(
                 f"{where}: inputs of shapes {shapes} do not fit the operator: {one_line(error)}"
+            ) from error
+        except Exception as error:
+            raise InternalError(
+                f"{where}: a defect of the compiler, not of the model: "
+                f"{type(error).__name__}: {one_line(error)}"
             ) from error
 
     def _named(self, results: Sequence[AnyValue], label: str) -> Sequence[AnyValue]:
@@ -166,9 +169,11 @@ class Scope:
         arrays = [v for v in resolved if not isinstance(v, Tensor | ValueList)]
         known = len(arrays) == len(resolved)
         if translator is None:
-            if known and node.domain in DEFAULT_DOMAINS:
+            defined = node.domain in DEFAULT_DOMAINS and node.op_type not in RANDOM
+            if known and defined:
                 return evaluate_reference(node, arrays, self.opset)
-            function = schema_body(node, self.opset, self._types(node, resolved))
+            types = self._types(node, resolved)
+            function = schema_body(node, self.opset, types) if defined else None
             if function is None:
                 raise ModelError("no translator; its inputs depend on run-time data")
             return self._call(instantiate(function, node, self.opset), resolved, label)

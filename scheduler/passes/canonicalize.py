@@ -20,7 +20,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from scheduler import flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.boxes import like, source_box, spread, whole
 from scheduler.ir.node import Node, alu, const, make
@@ -192,6 +191,11 @@ _SAFE = (*RULES, *uniform.SUM_RULES)
 _UNSAFE = (*_SAFE, *cancel.FLOAT_RULES)
 
 
-def canonicalize(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with all rules applied that are switched on."""
-    return Rewriter(_UNSAFE if flags.float_unsafe() else _SAFE)(roots)
+def canonicalize(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, Node]:
+    """Return old node -> new node with all rules applied.
+
+    Args:
+        roots: of the graph.
+        float_unsafe: floats may cancel as real numbers do, see `Flags`.
+    """
+    return Rewriter(_UNSAFE if float_unsafe else _SAFE)(roots)

@@ -19,6 +19,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
@@ -124,20 +125,24 @@ def check_precision(name: str) -> str:
 
 
 def store_halves(
-    roots: Sequence[Node], stored: Collection[Node], origins: Origins | None = None
+    roots: Sequence[Node],
+    stored: Collection[Node],
+    spec: DeviceSpec,
+    origins: Origins | None = None,
 ) -> Halved:
     """Return the graph in which what is stored is half where that does no harm.
 
     Args:
         roots: outputs and ASSIGN nodes, after the other passes; they keep their types.
         stored: what kernels would store of this graph, roots included.
+        spec: of the device.
         origins: names for the report.
     """
     order = toposort(roots)
     fixed = set(roots)
     values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
     weights = [n for n in order if is_weight(n) and n not in fixed and n.dtype is dt.float32]
-    reason = reasons(roots, [*weights, *values])
+    reason = reasons(roots, [*weights, *values], spec)
     half_values = {n for n in values if n not in reason}
     half_weights = {n for n in weights if n not in reason}
     new: dict[Node, Node] = {}

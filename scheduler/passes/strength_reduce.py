@@ -21,12 +21,12 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.boxes import spread
+from scheduler.ir.half_power import half_power
 from scheduler.ir.node import Node, alu, const, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.sensitivity import decided
 from scheduler.passes.splat import value_of
-from scheduler.tensor.power import half_power
 
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.

@@ -32,7 +32,8 @@ from scheduler.loops.schedule import Schedule
 from scheduler.render import opencl_c as clang
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.horizontal import combine_lanes
-from scheduler.render.values import Instance, Values
+from scheduler.render.instance import Instance
+from scheduler.render.values import Values
 
 Key = tuple[object, ...]
 NO_UNROLL = "__attribute__((opencl_unroll_hint(1)))"

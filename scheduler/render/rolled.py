@@ -15,7 +15,6 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from scheduler.device import spec as device_spec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
@@ -24,8 +23,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
 from scheduler.render import opencl_c as clang
 from scheduler.render.emitter import Val
+from scheduler.render.instance import Instance
 from scheduler.render.nested import Loops
-from scheduler.render.values import Instance
 
 # Elementary operations, all results together, from which on a loop pays.
 ROLL_COST = 200
@@ -41,8 +40,6 @@ def is_worth_rolling(
         axes: output ranges.
         instances: the coordinates of the tile.
     """
-    if device_spec.current().is_simt:  # private arrays with run-time indices are slow there
-        return False
     nodes = list(dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False)))
     if not any(n.op is Op.ACCUMULATE for n in nodes) or any(n.op is Op.STAGE for n in nodes):
         return False

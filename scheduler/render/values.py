@@ -8,7 +8,6 @@ lane).
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
@@ -17,32 +16,17 @@ from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
+from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Axis, PackedWeight, pack
 from scheduler.loops.place import Place, dependencies
+from scheduler.render import images
 from scheduler.render import opencl_c as clang
 from scheduler.render.emitter import Emitter, Val
-from scheduler.render.images import ImagePlan
+from scheduler.render.instance import Instance
 from scheduler.render.pointers import Pointers
 
 # Weights of at least so many bytes are asked for one tile ahead: the innermost cache holds less.
 AHEAD_BYTES = 65536
-
-
-@dataclass(frozen=True, slots=True)
-class Instance:
-    """One coordinate of the register tile.
-
-    Attributes:
-        mapping: value of each range, and of each run-time index met so far.
-        coordinates: (outer step, unroll coordinate) of each range, for packed weights.
-    """
-
-    mapping: dict[Atom, Ix]
-    coordinates: dict[Atom, tuple[Ix, Ix]]
-
-    def extended(self, other: Instance) -> Instance:
-        """Return this instance with the ranges of another."""
-        return Instance(self.mapping | other.mapping, self.coordinates | other.coordinates)
 
 
 class Values:
@@ -249,7 +233,7 @@ class Values:
         if packed is not None:
             return self._load_packed(packed, instance)
         if self.images is not None:
-            texel = self.images.read(self, node, instance)
+            texel = images.read(self.images, self, node, instance)
             if texel is not None:
                 return texel
         offset = ixs.substitute(place.offset, instance.mapping)
@@ -337,7 +321,7 @@ class Values:
             offset = ixs.add(offset, ixs.mul(coordinate, unroll))
             vector = vector or (lane == 1 and self.moves(instance.mapping[atom]))
         if self.images is not None and vector:
-            texel = self.images.read_packed(self, packed, offset)
+            texel = images.read_packed(self.images, self, packed, offset)
             if texel is not None:
                 return texel
         kind = packed.source.dtype

@@ -18,12 +18,13 @@ becomes one.
 from __future__ import annotations
 
 from scheduler.errors import ModelError
+from scheduler.ir import alternatives as forms
 from scheduler.ir.custom_kernel import CustomKernel
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor
 
-__all__ = ["CustomKernel", "custom_kernel"]
+__all__ = ["CustomKernel", "alternatives", "custom_kernel"]
 
 
 def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
@@ -48,3 +49,13 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
     launch = make(Op.CUSTOM, first, tuple(t.node for t in inputs), kernel)
     kinds = enumerate(kind for _, kind in kernel.outputs)
     return tuple(Tensor.of(make(Op.RESULT, kind, (launch,), i)) for i, kind in kinds)
+
+
+def alternatives(serial: Tensor, simt: Tensor) -> Tensor:
+    """Return a value that is computed in one of two ways, as suits the device.
+
+    Args:
+        serial: for devices whose work-items each have a core to themselves: CPUs.
+        simt: the same value, for those that run neighbouring work-items in lock step: GPUs.
+    """
+    return Tensor.of(forms.alternatives(serial.node, simt.node))

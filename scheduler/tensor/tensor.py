@@ -17,12 +17,12 @@ import numpy as np
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.ir.dtype import DType
+from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.tensor import realize as running
 from scheduler.tensor.assign import TensorAssign
-from scheduler.tensor.core import Scalar, as_dtype, axis_of, evaluate
+from scheduler.tensor.core import Scalar, axis_of, evaluate
 from scheduler.tensor.movement import shape_of
 from scheduler.tensor.protocols import TensorProtocols
 

@@ -1,10 +1,10 @@
-"""CumSum and CumProd along one axis, in blocks: by definition inside, the same again over blocks.
+"""The CumSum and CumProd operators, in blocks: by definition inside, the same again over blocks.
 
     n values  ->  blocks of 32: each element with those before it in its block
                   + all blocks before, the n/32 totals taken the same way
 
 So n values cost some 32 n operations in a few kernels, however long the axis is, and rounding
-errors grow with log n only. That is for devices with many weak cores; others run along an axis
+errors grow with log n only. That suits devices with many weak cores; the others run along an axis
 longer than two blocks in one kernel (`running`).
 """
 
@@ -13,10 +13,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.running import Running, run_along
+from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 
 # Up to LONG elements are one block.
@@ -50,14 +50,19 @@ def cumulative(ctx: NodeContext) -> Value:
         return x
     kind = _SUM if ctx.node.op_type == "CumSum" else _PRODUCT
     reverse, exclusive = (bool(ctx.integer(name, 0)) for name in ("reverse", "exclusive"))
-    if x.shape[axis] > _LONG and not device_spec.current().is_simt:
-        return run_along(x, axis, Running(kind is _PRODUCT, exclusive, reverse))
+    how = Running(kind is _PRODUCT, exclusive, reverse)
+    blocks = _in_blocks(x, axis, kind, how)
+    return blocks if x.shape[axis] <= _LONG else alternatives(run_along(x, axis, how), blocks)
+
+
+def _in_blocks(x: Tensor, axis: int, kind: _Kind, how: Running) -> Tensor:
+    """Return what has been accumulated at each element, as an ordinary graph."""
     rows = x.transpose(axis, -1) if axis != x.ndim - 1 else x
-    rows = rows.flip(-1) if reverse else rows
-    if exclusive:
+    rows = rows.flip(-1) if how.reverse else rows
+    if how.exclusive:
         rows = _shifted(rows, kind)
     result = _accumulated(rows, kind)
-    result = result.flip(-1) if reverse else result
+    result = result.flip(-1) if how.reverse else result
     result = result.transpose(axis, -1) if axis != x.ndim - 1 else result
     return result.cast(x.dtype)
 

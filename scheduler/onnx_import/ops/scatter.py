@@ -1,4 +1,4 @@
-"""Operators that write elements at indices: a new tensor, each element of which finds its update.
+"""Scatter operators: they make a new tensor, each element of which finds the update written to it.
 
 There is no scattered store in a graph: kernels compute each element of their result from others.
 
@@ -14,11 +14,11 @@ part of the graph. Indices that are out of range at run time write nothing.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 import numpy as np
 
-from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, as_tensor, normal_axis
@@ -34,10 +34,11 @@ from scheduler.onnx_import.ops.picks import (
 from scheduler.onnx_import.ops.reducers import Reduction, reduction_named
 from scheduler.onnx_import.ops.scatter_known import scatter_known
 from scheduler.onnx_import.ops.scatter_store import combined, last_writers
+from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 
-# Comparisons of one search: some 30 us of one core; what it takes otherwise is two launches more.
-# Where neighbouring work-items run together a search has thousands of them.
+# Comparisons of one search: some 30 us of one core; a hand-written kernel takes two launches more.
+# A SIMT device makes thousands of comparisons at once.
 MAX_VISITS = 2**18
 MAX_SIMT_VISITS = 2**26
 
@@ -102,46 +103,56 @@ def _search_line(
         (0, 0) if i == axis else (0, s - n)
         for i, (s, n) in enumerate(zip(data.shape, index.shape, strict=True))
     ]
-    many = _too_many(index.size * size)
     lines = (prod(index.shape[:axis]), count, prod(index.shape[axis + 1 :]))
     whole = tuple(size if i == axis else n for i, n in enumerate(index.shape))
-    if how is not None and many:
+    if how is None:
+        last = _stored_or_found(
+            index.size * size,
+            lambda: last_writers(rows.reshape(lines), size).reshape(whole),
+            lambda: match.where(ramp(count, axis + 1, data.ndim + 1), -1).max(axis + 1),
+        )
+        at = element_positions(last.maximum(0), axis, updates.shape)
+        return (last >= 0).pad(pairs).where(pick_flat(updates, at).pad(pairs), data)
+
+    def stored() -> Tensor:
         own = data.shrink([(0, n) for n in whole]).reshape((lines[0], size, lines[2]))
-        found = _combined(rows.reshape(lines), own, updates.reshape(lines), how).reshape(whole)
+        result = _combined(rows.reshape(lines), own, updates.reshape(lines), how).reshape(whole)
         if whole == data.shape:
-            return found
-        return Tensor.full(whole, True).pad(pairs).where(found.pad(pairs), data)
-    if how is not None:
+            return result
+        return Tensor.full(whole, True).pad(pairs).where(result.pad(pairs), data)
+
+    def found() -> Tensor:
         value = match.where(updates.unsqueeze(axis), how.neutral(data.dtype))
         total = how.over(value, axis + 1)
         return how.join(data, total.pad(pairs, how.neutral(data.dtype)))
-    if many:
-        last = last_writers(rows.reshape(lines), size).reshape(whole)
-    else:
-        last = match.where(ramp(count, axis + 1, data.ndim + 1), -1).max(axis + 1)
-    at = element_positions(last.maximum(0), axis, updates.shape)
-    return (last >= 0).pad(pairs).where(pick_flat(updates, at).pad(pairs), data)
+
+    return _stored_or_found(index.size * size, stored, found)
 
 
 def _search_rows(data: Tensor, at: Tensor, updates: Tensor, how: Reduction | None) -> Tensor:
     """Each row of (R, ...) compares itself with all targets (U,), or is stored."""
     size, count = data.shape[0], at.shape[0]
-    many = _too_many(size * (count if how is None else updates.size))
     targets = at.reshape((1, count, 1))
     match = ramp(size, 0, 2).eq(at)
     inner = (1,) * (data.ndim - 1)
-    if how is not None and many:
+    if how is None:
+        last = _stored_or_found(
+            size * count,
+            lambda: last_writers(targets, size).reshape((size,)),
+            lambda: match.where(ramp(count, 1, 2), -1).max(1),
+        )
+        written = (last >= 0).reshape((size, *inner))
+        return written.where(updates.gather(last.maximum(0), 0), data)
+
+    def stored() -> Tensor:
         own, new = (x.reshape((1, x.shape[0], 1, *x.shape[1:])) for x in (data, updates))
         return _combined(targets, own, new, how).reshape(data.shape)
-    if how is not None:
+
+    def found() -> Tensor:
         value = match.reshape((size, count, *inner)).where(updates, how.neutral(data.dtype))
         return how.join(data, how.over(value, 1))
-    if many:
-        last = last_writers(targets, size).reshape((size,))
-    else:
-        last = match.where(ramp(count, 1, 2), -1).max(1)
-    written = (last >= 0).reshape((size, *inner))
-    return written.where(updates.gather(last.maximum(0), 0), data)
+
+    return _stored_or_found(size * updates.size, stored, found)
 
 
 def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) -> Tensor:
@@ -150,8 +161,19 @@ def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) ->
     return combined(targets, data, updates, how)
 
 
-def _too_many(visits: int) -> bool:
-    return visits > (MAX_SIMT_VISITS if device_spec.current().is_simt else MAX_VISITS)
+def _stored_or_found(
+    visits: int, stored: Callable[[], Tensor], found: Callable[[], Tensor]
+) -> Tensor:
+    """Return what a search finds on the devices for which it is short enough, else what is stored.
+
+    Args:
+        visits: comparisons of the search.
+        stored: makes the value with a hand-written kernel.
+        found: makes it with a search.
+    """
+    if visits <= MAX_VISITS:
+        return found()
+    return stored() if visits > MAX_SIMT_VISITS else alternatives(stored(), found())
 
 
 def _rows_or_outside(rows: Tensor, size: int) -> Tensor:

@@ -1,7 +1,7 @@
-"""TopK: each element counts those before it, and the first k are picked; long rows are sorted.
+"""The TopK operator: each element counts those before it, or a hand-written kernel sorts the rows.
 
-Counting is an ordinary part of the graph, and the way of devices with many weak cores. Others sort
-(`row_order`) what takes longer to count than a few launches.
+Counting is an ordinary part of the graph and suits devices with many weak cores. Sorting
+(`row_order`) suits the others, where counting takes longer than a few launches.
 
 Counting compares all pairs. So a long axis is cut into blocks first: the k first of each block are
 the candidates of the next round. Candidates stay in the order of their places among equal values,
@@ -12,23 +12,22 @@ n = 8400, k = 100: 70 million comparisons at once, 9 million with blocks of 512.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from math import prod
 
 import numpy as np
 
-from scheduler.device import spec as device_spec
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import LAUNCH_COST
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.picks import ramp
 from scheduler.onnx_import.ops.row_order import sorted_places
+from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 
-# Counting costs its launches and this many more before a row is sorted instead; on a device that
-# runs neighbouring work-items together, this many comparisons.
+# Adds that counting may cost before rows are sorted instead: four launches where work-items each
+# have a core; far more on SIMT devices, where one work-item that sorts is slow.
 _COUNTING = 4 * LAUNCH_COST
 _SIMT_COUNTING = 2**28
 # A row this long is sorted in parts, if they leave out most of it and few rows are there to share.
@@ -92,30 +91,31 @@ def first_places(keys: Tensor, k: int) -> Tensor:
     Returns:
         (rows, k).
     """
+    most = (_COUNTING, _SIMT_COUNTING)
+    serial, simt = (_counted_or_sorted(keys, k, comparisons) for comparisons in most)
+    return alternatives(serial, simt)
+
+
+def _counted_or_sorted(keys: Tensor, k: int, most: int) -> Tensor:
+    """Return the places, found by comparisons if they cost at most `most` adds."""
     rows, size = keys.shape
     if k == 1:
         return keys.argmax(1, keepdim=True)
     cost, block = _plan(rows, size, k)
-    simt = device_spec.current().is_simt
-    if cost > (_SIMT_COUNTING if simt else _COUNTING):
+    first = _ranked
+    if cost > most:
         if size < _LONG_ROW or rows >= _PARTS or 8 * _PARTS * k > size:
             return sorted_places(keys.contiguous(), k)
-        return _in_blocks(keys, k, -(-size // _PARTS), sorted_places)
-    if not block:
+        block, first = -(-size // _PARTS), sorted_places
+    elif not block:
         return _ranked(keys, k)
-    return _in_blocks(keys, k, block, _ranked)
-
-
-def _in_blocks(keys: Tensor, k: int, block: int, first: Callable[[Tensor, int], Tensor]) -> Tensor:
-    """Return the same from the k first of each block."""
-    rows, size = keys.shape
     count = -(-size // block)
     padded = keys.pad([(0, 0), (0, count * block - size)], int(dt.min_value(keys.dtype)))
     inner = first(padded.reshape((rows * count, block)), k).reshape((rows, count, k))
     places = (inner + ramp(count, 1, 3) * block).reshape((rows, count * k)).contiguous()
     # What was padded is the smallest key and comes last: it is never among the k first.
     candidates = _at(padded, places)
-    return _at(places, first_places(candidates, k))
+    return _at(places, _counted_or_sorted(candidates, k, most))
 
 
 def _ranked(keys: Tensor, k: int) -> Tensor:

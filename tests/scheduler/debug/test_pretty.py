@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops
+from scheduler.device.spec import DEFAULT
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.node import const, make
@@ -68,7 +69,7 @@ def test_an_origin_of_many_lines_stays_on_one() -> None:
 
 def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
     x, w = Tensor.input("x", (4, 8)), Tensor.input("w", (8, 5))
-    (kernel,) = make_kernels([(x @ w).contiguous().node])
+    (kernel,) = make_kernels([(x @ w).contiguous().node], DEFAULT)
     lines = pretty_body(kernel.bodies[0], lambda n: str(n.arg.name)).splitlines()
     assert lines[0] == "for r0<4, r1<5:"
     loads = {line.partition(" = ")[2] for line in lines[1:3]}
@@ -79,7 +80,7 @@ def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
 
 def test_the_body_shows_where_a_padded_value_is_read() -> None:
     x = Tensor.input("x", (4,))
-    (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node])
+    (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node], DEFAULT)
     text = pretty_body(kernel.bodies[0])
     assert "v0 = load %0[r0-1] where 0<=r0-1<=3 else 0" in text
 
@@ -104,14 +105,15 @@ def test_loops_on_one_line() -> None:
 
 PROGRAM = """
 import numpy as np
+from scheduler.device.spec import DEFAULT
 from scheduler.kernelize.kernels import make_kernels
-from scheduler.pretty import pretty, pretty_body
-from scheduler.tensor import Tensor
+from scheduler.debug.pretty import pretty, pretty_body
+from scheduler.tensor.tensor import Tensor
 x = Tensor.input("x", (1, 3, 8, 8))
 w = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
 root = x.conv2d(w, padding=1).relu().softmax(1).contiguous().node
 print(pretty([root]))
-for kernel in make_kernels([root]):
+for kernel in make_kernels([root], DEFAULT):
     print(pretty_body(kernel.bodies[0]))
 """
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from scheduler import flags
+from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.trace import INPUT, Recorder, Trace
 from scheduler.debug.viz import page, write_page
@@ -23,7 +24,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, const, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.pipeline import PASSES, schedule
+from scheduler.pipeline import passes, schedule
 from scheduler.tensor.tensor import Tensor
 
 ROOT = Path(__file__).parents[3]
@@ -101,7 +102,7 @@ def test_page_is_sound_html_that_loads_nothing() -> None:
 def test_page_shows_passes_kernels_memory_and_source() -> None:
     manifest, trace = traced(two_products())
     text = page(manifest, [trace])
-    for name in (INPUT, *(name for name, _ in PASSES)):
+    for name in (INPUT, *(name for name, _ in passes(CompileContext()))):
         assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
     assert f"<th>{INPUT}</th>" in text
     assert "<th>split joins</th>" not in text, "a pass that changes nothing has no column"

@@ -20,9 +20,9 @@ from scheduler.emit.artifact import Emitted, emit
 from scheduler.ir import dtype as dt
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import emitted
-from tests.scheduler.random_graphs import Graph
-from tests.scheduler.random_motifs import graphs
+from tests.fuzz.graphs import programs
+from tests.fuzz.program import Program as RandomProgram
+from tests.scheduler.support.programs import emitted
 
 Array = np.ndarray[Any, Any]
 
@@ -103,19 +103,19 @@ def test_a_profile_has_a_time_for_each_kernel() -> None:
 
 @pytest.mark.opencl
 @settings(max_examples=8)
-@given(graphs())
-def test_random_graphs_give_the_same_bits(graph: Graph) -> None:
-    made = emitted(graph.tensors, graph.assigns)
+@given(programs())
+def test_random_programs_give_the_same_bits(random: RandomProgram) -> None:
+    made = emitted(random.outputs, list(random.writes.values()))
     if not made.manifest["replay"]:
         return
     with load(made, 3) as replayed, load(launched(made)) as plain:
         used = {spec.name for spec in plain.inputs}
         for turn in range(2):
-            feed = {n: v for n, v in graph.feed(turn).items() if n in used}
+            feed = {n: v for n, v in random.feed(turn).items() if n in used}
             got, want = replayed.run(feed), plain.run(feed)
             for name in want:
                 np.testing.assert_array_equal(got[name], want[name])
-            for name in graph.writes:
+            for name in random.writes:
                 np.testing.assert_array_equal(replayed.state(name), plain.state(name))
 
 

@@ -118,7 +118,7 @@ def test_frozen_weights_are_read_once() -> None:
 SCRIPT = """
 import numpy as np
 from scheduler import Tensor
-from scheduler.digest import graph_digest
+from scheduler.ir.digest import graph_digest
 x = Tensor.input("x", (4, 8))
 w = Tensor.weight(np.arange(64, dtype=np.float32).reshape(8, 8))
 y = (x @ w + 0.1).softmax(-1).max(0)

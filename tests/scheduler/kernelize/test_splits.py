@@ -14,7 +14,7 @@ from scheduler.errors import LoweringError
 from scheduler.ir.origin import Origins
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 
 @pytest.fixture

@@ -16,18 +16,17 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import EntryGraph
+from scheduler.device.choice import Choice
 from scheduler.emit.artifact import Emitted
-from scheduler.loops.choice import Choice
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.schedule import Schedule
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.on_device import emitted, load
+from tests.scheduler.support.programs import emitted, load
 
 Array = np.ndarray[Any, Any]
-RNG = np.random.default_rng(7)
 # Vectors and rows of a register tile, so that tests do not depend on which one is the fastest.
 TILE = Choice(2, 8)
 # A loop whose bounds are computed: from which step, to which.
@@ -35,7 +34,7 @@ BOUNDED = re.compile(r"for \(int (\w+) = (v\d+); \1 < (v\d+); \1\+\+\)")
 
 
 def floats(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
 def weight(*shape: int) -> Tensor:

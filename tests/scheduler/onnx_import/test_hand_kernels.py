@@ -12,32 +12,33 @@ from runtime import run_once
 from scheduler.device import spec as device_spec
 from scheduler.device.spec import SPECS
 from scheduler.emit.artifact import emit
+from scheduler.ir.digest import graph_digest
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.importer import ImportedModel
+from scheduler.passes.alternatives import expand_alternatives
 from scheduler.pipeline import schedule
-from scheduler.tensor.tensor import evaluate
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, k
+from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, draw, f, k
 from tests.scheduler.onnx_import.test_ops import build, reference
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(11)
 
 
 def ties(*shape: int, dtype: type = np.float32) -> Array:
-    return RNG.integers(-50, 50, shape).astype(dtype)
+    return draw().integers(-50, 50, shape).astype(dtype)
 
 
 def wild(*shape: int) -> Array:
     """Return floats of all magnitudes, some of them infinite."""
-    bits = RNG.integers(0, 2**32, shape, np.uint32)
+    bits = draw().integers(0, 2**32, shape, np.uint32)
     values = bits.view(np.float32)
     return np.where(np.isnan(values), np.float32(np.inf), values)
 
 
 def rows(high: int, *shape: int) -> Array:
-    return RNG.integers(-high, high, shape)
+    return draw().integers(-high, high, shape)
 
 
 CASES = [
@@ -131,11 +132,34 @@ def test_kernel_agrees_with_onnxruntime(one: Case) -> None:
     same([found[name] for name in model.outputs], expected)
 
 
-def test_devices_whose_items_run_together_keep_the_graph() -> None:
-    simt = next(spec for spec in SPECS.values() if spec.is_simt)
-    for one in (CASES[0], case("CumSum", f(500), Const(np.array(0)))):
-        with device_spec.using(simt):
-            model, feeds, expected = imported(one)
-        nodes = toposort([t.node for t in model.outputs.values()])
-        assert Op.CUSTOM not in {n.op for n in nodes}
-        same(evaluate(list(model.outputs.values()), feeds), expected)
+@pytest.mark.parametrize("target", ["cpu", "cpu-sse", "gpu", "adreno"])
+def test_one_import_has_a_form_for_each_device(target: str) -> None:
+    spec = SPECS[target]
+    few_updates = case("ScatterND", f(2000), rows(2000, 900, 1), f(900), opset=18)
+    for one in (CASES[0], few_updates, case("CumSum", f(500), Const(np.array(0)))):
+        model, feeds, expected = imported(one)
+        nodes = [t.node for t in model.outputs.values()]
+        new = expand_alternatives(nodes, spec)
+        kept = [new[node] for node in nodes]
+        operations = {n.op for n in toposort(kept)}
+        assert Op.ALTERNATIVES not in operations
+        assert (Op.CUSTOM in operations) == (not spec.is_simt)
+        same(evaluate([Tensor.of(node) for node in kept], feeds), expected)
+
+
+def test_import_does_not_depend_on_the_device_in_force() -> None:
+    one = CASES[0]
+    proto, _ = build(one, folded=False)
+    digests = set()
+    for target in ("cpu", "gpu"):
+        with device_spec.using(SPECS[target]):
+            model = import_model(proto)
+        digests.add(graph_digest({name: t.node for name, t in model.outputs.items()}))
+    assert len(digests) == 1
+
+
+def test_search_that_is_too_long_everywhere_has_one_form() -> None:
+    model, _, _ = imported(case("ScatterND", f(20_000), rows(20_000, 9000, 1), f(9000), opset=18))
+    operations = {n.op for n in toposort([t.node for t in model.outputs.values()])}
+    assert Op.CUSTOM in operations
+    assert Op.ALTERNATIVES not in operations

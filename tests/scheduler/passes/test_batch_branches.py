@@ -13,7 +13,7 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.passes.batch_branches import MAX_MEMBERS, batch_branches
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.pass_check import check, one, ops, text, weight
+from tests.scheduler.passes.pass_check import check, one, ops, text, weight
 
 X = Tensor.input("x", (2, 6))
 

@@ -10,7 +10,7 @@ from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.passes.split_concat_sums import MAX_SOURCES, split_joined_sums
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.pass_check import check, one, ops, text, weight
+from tests.scheduler.passes.pass_check import check, one, ops, text, weight
 
 X = Tensor.input("x", (3, 5))
 Y = Tensor.input("y", (3, 2))

@@ -14,8 +14,8 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import compute
-from tests.scheduler.pass_check import one, ops
+from tests.scheduler.passes.pass_check import one, ops
+from tests.scheduler.support.programs import compute
 
 ROOT_HALF, ROOT_TWO = math.sqrt(0.5), math.sqrt(2.0)
 

@@ -3,27 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.device.spec import SPECS, using
+from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.ir import interp
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.passes.split_concat_sums import split_joined_sums
-from scheduler.passes.winograd import convolutions
+from scheduler.passes.winograd import winograd
 from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array, load
-from tests.scheduler.pass_check import check, ops, weight
+from tests.scheduler.passes.pass_check import check, ops, weight
+from tests.scheduler.support.programs import Array, load
 
 
-def always(roots: Sequence[Node]) -> dict[Node, Node]:
-    return convolutions(roots, fits)
+def always(roots: Sequence[Node], spec: DeviceSpec = DEFAULT) -> dict[Node, Node]:
+    return winograd(roots, spec, fits)
 
 
 def inside(*shape: int, name: str = "x") -> Tensor:
@@ -36,9 +37,9 @@ def ended(y: Tensor) -> Node:
     return y.sum(1).node
 
 
-def taken(node: Node) -> int:
-    """Return how many convolutions become custom kernels, on any device row in force."""
-    return ops(*(always([node])[node],)).count(Op.CUSTOM)
+def taken(node: Node, spec: DeviceSpec = DEFAULT) -> int:
+    """Return how many convolutions become custom kernels."""
+    return ops(*(always([node], spec)[node],)).count(Op.CUSTOM)
 
 
 @st.composite
@@ -74,8 +75,7 @@ def chains(draw: st.DrawFn) -> tuple[Node, int]:
 @given(chains())
 def test_convolutions_keep_their_values(drawn: tuple[Node, int]) -> None:
     node, count = drawn
-    with using(SPECS["cpu-avx2"]):
-        (found,) = check(always, [node])
+    (found,) = check(partial(always, spec=SPECS["cpu-avx2"]), [node])
     assert ops(found).count(Op.CUSTOM) <= count
 
 
@@ -170,8 +170,7 @@ def test_it_is_for_floats_on_processors() -> None:
     y = inside(1, 32, 32, 32).conv2d(weight(32, 32, 3, 3), padding=1).relu()
     node = ended(y)
     for target in ("gpu", "adreno"):
-        with using(SPECS[target]):
-            assert taken(node) == 0
+        assert taken(node, SPECS[target]) == 0
     assert any(k.custom for k in schedule({"y": node}).launches)
     assert not any(k.custom for k in schedule({"y": node}, precision="fp16").launches)
 

@@ -1,0 +1,26 @@
+"""Alternatives: a graph keeps the form of each value that suits the device.
+
+    alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
+                                                            ->   count_before(keys)      on a GPU
+
+A hand-written kernel of an ONNX operator is a loop for one strong core; a device that runs
+neighbouring work-items in lock step has thousands of weak ones and computes the ordinary graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduler.device.spec import DeviceSpec
+from scheduler.ir.alternatives import SERIAL, SIMT, keep_form
+from scheduler.ir.node import Node
+
+
+def expand_alternatives(roots: Sequence[Node], spec: DeviceSpec) -> dict[Node, Node]:
+    """Return old node -> new node without ALTERNATIVES.
+
+    Args:
+        roots: of the graph.
+        spec: the device that it will run on.
+    """
+    return keep_form(roots, SIMT if spec.is_simt else SERIAL)
