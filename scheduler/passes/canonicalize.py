@@ -198,4 +198,4 @@ def canonicalize(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[N
         roots: of the graph.
         float_unsafe: floats may cancel as real numbers do, see `Flags`.
     """
-    return Rewriter(_UNSAFE if float_unsafe else _SAFE, pure=True)(roots)
+    return Rewriter(_UNSAFE if float_unsafe else _SAFE)(roots)

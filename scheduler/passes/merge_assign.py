@@ -33,9 +33,7 @@ def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
         src = tuple(new[s] for s in node.src)
         current = node if src == node.src else remake(node, src)
         if node.op is Op.ASSIGN and node.arg is not None and not _stays(node, users):
-            whole = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
-            whole.origin = whole.origin or node.origin
-            current = whole
+            current = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
         new[node] = current
     return new
 

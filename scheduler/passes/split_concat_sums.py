@@ -160,7 +160,6 @@ def _split(node: Node, found: _Joined, new: dict[Node, Node]) -> Node:
             part = like(node.src[0], Op.MUL, tuple(factors))
         one = like(node, Op.REDUCE, (part,), node.arg)
         total = one if total is None else alu(Op.ADD, total, one)
-        total.origin = total.origin or node.origin
         at += size
     assert total is not None  # a join has sources
     return total

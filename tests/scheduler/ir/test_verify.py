@@ -10,8 +10,9 @@ import pytest
 from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
-from scheduler.ir.node import Buffer, Node, alu, const, make, origin
+from scheduler.ir.node import Buffer, Node, alu, const, make
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.tensor.tensor import Tensor
 
@@ -93,10 +94,10 @@ def test_a_state_assigned_twice_is_refused() -> None:
 
 
 def test_the_message_names_the_pass_and_the_onnx_node() -> None:
-    with origin("/head/sqrt"):
-        bad = make(Op.SQRT, dt.int32, (make(Op.ABS, dt.int32, (I,)),))
+    bad, origins = make(Op.SQRT, dt.int32, (make(Op.ABS, dt.int32, (I,)),)), Origins()
+    origins.name([bad], ("/head/sqrt",))
     with pytest.raises(VerifyError, match=r"after folding: .*SQRT.*/head/sqrt"):
-        verify([bad], "folding")
+        verify([bad], "folding", origins)
 
 
 def test_every_kind_of_op_passes_when_it_is_right() -> None:
