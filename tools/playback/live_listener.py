@@ -1,4 +1,4 @@
-"""Hears what a live daemon publishes: when it arrived, in a thread; and writes the log, in another.
+"""Listens to a live daemon in a thread, which stamps arrivals, and writes the log in another.
 
 Arrival is stamped by a thread that does nothing else. Compressing the log takes milliseconds at a
 time, so it is done by a thread of low priority that is fed through a queue.

@@ -1,4 +1,4 @@
-"""Who waits for whom: a thread that decodes yields to everybody, one that plays to nobody.
+"""Priorities of the player's threads: decoding yields to everybody, playing to nobody.
 
 Prefetching can wait; the daemon and the thread that hands frames over cannot.
 Linux counts priorities by thread, and threads inherit them: a decoder's own threads are those of
