@@ -102,7 +102,7 @@ test-logs: $(STAMP)
 	$(BIN)/python -m tests.logs kills --count 50
 
 test-pages: $(STAMP)
-	$(BIN)/python -m pytest tests/tools/test_pages_in_a_browser.py tests/tools/test_rerun_file.py
+	$(BIN)/python -m pytest tests/tools/views/test_pages_in_a_browser.py tests/tools/views/test_rerun_file.py
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)

@@ -28,24 +28,31 @@ from scheduler.loops.vector import LoadInfo, choose_across, is_outer_product, lo
 
 # Vectors of results where there are no rows: several streams of weights at once.
 STREAM_VECTORS = 4
-# Register tile of a sliding window: half of the registers are accumulators, so many of each vector;
-# rows of one without weights.
+# Register tile of a sliding window: one part of so many of the registers are accumulators; rows of
+# each vector, and rows of a window without weights, as in pooling.
+WINDOW_PART = 2
 WINDOW_ROWS = 8
 POOL_ROWS = 4
-# Bytes a step of a streaming kernel stores: its index arithmetic is paid once for two lines.
+# Bytes a step of a streaming kernel stores at most, two cache lines: its index arithmetic is paid
+# once for both; and vectors of a step, the most that fit.
 STREAM_BYTES = 128
-# Ranges that only weights follow are unrolled up to this size: the other loads are shared.
+STREAM_UNROLLS = (8, 4, 2)
+# Ranges that only weights follow are unrolled up to this many results: the other loads are shared.
 SMALL_RANGE = 4
-# Reduce loops up to this size are unrolled whole, so that overlapping windows share their loads.
+# Reduce loops of up to this many steps are unrolled whole, so that overlapping windows, up
+# to those of 7x7, share their loads; of longer ones a body holds up to so many steps.
 FULL_UNROLL = 7
-# Multiply-adds that the innermost loop holds at most when it is unrolled further.
+UNROLL = 4
+# Multiply-adds that the innermost loop holds at most when it is unrolled: beyond, code only grows.
 MAX_UNROLLED = 128
-# Smallest useful share of a launch per work-item, in elementary operations.
+# Smallest useful share of a launch per work-item, in elementary operations; and work-items of a
+# launch, enough for several cores to share evenly.
 MIN_ITEM_WORK = 20_000
 MAX_ITEMS = 32
 # Blocks of rows that become work-items: enough for several cores to share evenly.
 MAX_BLOCKS = 16
-# Weights may be so many times larger than what else is read when rows become work-items.
+# Weights are fewer than so many times the elements of what else is read when rows become
+# work-items: each reads all of them.
 BLOCKED_WEIGHTS = 4
 # Row tiles that share a block of weights, up to which the next block is fetched meanwhile.
 MAX_AHEAD_REPEATS = 32
@@ -228,7 +235,7 @@ def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
                 schedule.reduce_unroll[r] = 1
             continue
         if asked or r.size > FULL_UNROLL:
-            most = asked or max(1, min(4, MAX_UNROLLED // tile))
+            most = asked or max(1, min(UNROLL, MAX_UNROLLED // tile))
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
@@ -247,7 +254,7 @@ def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tup
 def _stream_tile(tile: Tile, body: PlacedBody) -> None:
     """Let a step of a kernel that only streams move whole cache lines, not narrow vectors."""
     vector_bytes = tile.lanes * body.value.dtype.itemsize
-    for unroll in (8, 4, 2):
+    for unroll in STREAM_UNROLLS:
         exact = tile.atom.size % (tile.lanes * unroll) == 0
         if exact and vector_bytes * unroll <= STREAM_BYTES:
             tile.unroll = unroll
@@ -303,7 +310,7 @@ def _register_tile(
         tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
-        accumulators = spec.vector_registers // 2
+        accumulators = spec.vector_registers // WINDOW_PART
         vectors = max(1, accumulators // WINDOW_ROWS)
         vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)

@@ -16,7 +16,7 @@ import onnx
 from onnx import TypeProto
 
 from runtime.quantities import count_text
-from scheduler.errors import DynamicInputError, ModelError, SchedulerError
+from scheduler.errors import DynamicInputError, InternalError, ModelError, SchedulerError
 from scheduler.ir.node import origin
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
 from scheduler.onnx_import.element_types import graph_array
@@ -33,18 +33,16 @@ from scheduler.onnx_import.functions import (
     tensor_type,
 )
 from scheduler.onnx_import.limits import check_shape
-from scheduler.onnx_import.support import node_label, qualified_op
+from scheduler.onnx_import.support import RANDOM, node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor.tensor import Tensor
 
 Values = MutableMapping[str, AnyValue]
 
-# What a translator runs into on inputs of the wrong rank or attributes of the wrong type.
-_MALFORMED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError),
-    *(MemoryError, RuntimeError),
-)
+# What a translator runs into on inputs of the wrong rank or attributes of the wrong type. Any other
+# exception has its reason in the translator.
+_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RuntimeError)
 # Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
 MAX_DEPTH = 32
 MAX_NODES = 500_000
@@ -138,12 +136,19 @@ class Scope:
                 return _checked(self._results(node, resolved, label))
         except DynamicInputError as error:
             raise DynamicInputError(_prefixed(where, error), error.value, error.inputs) from error
+        except InternalError:
+            raise
         except SchedulerError as error:
             raise ModelError(_prefixed(where, error)) from error
         except _MALFORMED as error:
             shapes = [None if v is None else list(getattr(v, "shape", ())) for v in resolved]
             raise ModelError(
                 f"{where}: inputs of shapes {shapes} do not fit the operator: {one_line(error)}"
+            ) from error
+        except Exception as error:
+            raise InternalError(
+                f"{where}: a defect of the compiler, not of the model: "
+                f"{type(error).__name__}: {one_line(error)}"
             ) from error
 
     def _results(
@@ -156,9 +161,11 @@ class Scope:
         arrays = [v for v in resolved if not isinstance(v, Tensor | ValueList)]
         known = len(arrays) == len(resolved)
         if translator is None:
-            if known and node.domain in DEFAULT_DOMAINS:
+            defined = node.domain in DEFAULT_DOMAINS and node.op_type not in RANDOM
+            if known and defined:
                 return evaluate_reference(node, arrays, self.opset)
-            function = schema_body(node, self.opset, self._types(node, resolved))
+            types = self._types(node, resolved)
+            function = schema_body(node, self.opset, types) if defined else None
             if function is None:
                 raise ModelError("no translator; its inputs depend on run-time data")
             return self._call(instantiate(function, node, self.opset), resolved, label)

@@ -14,15 +14,15 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.support.programs import compute
+from tests.scheduler.support.values import rng
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
-RNG = np.random.default_rng(11)
 WIDE = 37  # two vectors of 16 lanes and a rest
 
 
 def bits(*shape: int) -> Array:
-    return RNG.integers(0, 2, shape).astype(bool)
+    return rng().integers(0, 2, shape).astype(bool)
 
 
 def check(y: Tensor, /, **inputs: Array) -> None:
@@ -66,7 +66,7 @@ def test_a_private_array_of_bools_is_the_same_for_scalars_and_lanes() -> None:
     q, k = Tensor.input("q", (20, 8)), Tensor.input("k", (8, WIDE))
     mask = q.matmul(k) > 0
     y = mask.flip(1).float() * mask.float().sum(-1, keepdim=True)
-    values = RNG.integers(-3, 4, (20, 8)), RNG.integers(-3, 4, (8, WIDE))
+    values = rng().integers(-3, 4, (20, 8)), rng().integers(-3, 4, (8, WIDE))
     check(y, q=values[0].astype(np.float32), k=values[1].astype(np.float32))
 
 
@@ -104,7 +104,7 @@ def test_a_constant_wraps_around_in_a_narrow_type() -> None:
 def test_an_index_that_wraps_around_in_a_narrow_type_is_computed() -> None:
     ramp = Tensor.arange(200)
     index = (ramp.unsqueeze(1) + ramp.unsqueeze(0)).cast(dt.uint8)
-    values = RNG.standard_normal(400).astype(np.float32)
+    values = rng().standard_normal(400).astype(np.float32)
     check(Tensor.input("x", (400,)).gather(index), x=values)
 
 
@@ -123,7 +123,7 @@ def test_integer_division_of_the_smallest_value_does_not_trap(kind: type, size: 
 
 @pytest.mark.parametrize("name", ["exp", "tanh", "erf", "sigmoid"])
 def test_functions_of_doubles_are_computed_as_doubles(name: str) -> None:
-    values = RNG.standard_normal((3, WIDE))
+    values = rng().standard_normal((3, WIDE))
     y = getattr(Tensor.input("x", values.shape, dt.float64), name)()
     np.testing.assert_allclose(compute(y, x=values), y.interp({"x": values}), rtol=1e-14)
 
@@ -152,7 +152,7 @@ def test_lanes_do_not_run_over_the_rows_of_a_private_array(shape: tuple[int, int
     x, w = Tensor.input("x", (1, 2, columns)), Tensor.input("w", (rows, 2))
     y = w @ x * 0.125
     y = y - y.max(1, keepdim=True)
-    values = RNG.integers(-8, 9, (1, 2, columns)), RNG.integers(-8, 9, (rows, 2))
+    values = rng().integers(-8, 9, (1, 2, columns)), rng().integers(-8, 9, (rows, 2))
     check(y, x=values[0].astype(np.float32), w=values[1].astype(np.float32))
 
 

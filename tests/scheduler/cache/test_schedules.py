@@ -29,10 +29,10 @@ from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import origin
 from scheduler.pipeline import Schedule
+from tests.scheduler.support.values import rng
 
 ROOT = Path(__file__).parents[3]
-RNG = np.random.default_rng(5)
-W = RNG.standard_normal((16, 16)).astype(np.float32)
+W = np.random.default_rng(5).standard_normal((16, 16)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -473,7 +473,7 @@ def test_default_limits_are_those_of_the_processor() -> None:
 
 @pytest.mark.opencl
 def test_tensors_of_one_structure_are_compiled_once(log: Log) -> None:
-    values = [RNG.standard_normal((8, 16)).astype(np.float32) for _ in range(2)]
+    values = [rng().standard_normal((8, 16)).astype(np.float32) for _ in range(2)]
     log.take()
     results = [(Tensor(v) @ Tensor.weight(W)).relu().numpy() for v in values]
     assert log.take() == ["compiled", "taken from memory"]

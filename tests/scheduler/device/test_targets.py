@@ -34,16 +34,16 @@ from scheduler.kernelize.memory_plan import Lifetime
 from scheduler.loops.images import Image
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.support.values import rng
 from tools import cli
 from tools.lib.target_report import target_report
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
-RNG = np.random.default_rng(8)
 
 
 def floats(*shape: int) -> Array:
-    return (RNG.standard_normal(shape) * 0.3).astype(np.float32)
+    return (rng().standard_normal(shape) * 0.3).astype(np.float32)
 
 
 def compiled(

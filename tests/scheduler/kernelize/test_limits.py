@@ -24,15 +24,15 @@ from scheduler.kernelize.limits import _fused, split_points
 from scheduler.kernelize.realize import realize
 from scheduler.kernelize.splits import KernelRefusedError, Refused, Splits, with_splits
 from scheduler.pipeline import kernelize, schedule
+from tests.scheduler.support.values import rng
 
 Array = NDArray[Any]
 Values = dict[str, Array]
-RNG = np.random.default_rng(3)
 MOST = TABLE["cpu"].max_buffers
 
 
 def sources(count: int, shape: tuple[int, ...] = (24,)) -> tuple[list[Tensor], Values]:
-    values = {f"a{i}": RNG.standard_normal(shape).astype(np.float32) for i in range(count)}
+    values = {f"a{i}": rng().standard_normal(shape).astype(np.float32) for i in range(count)}
     return [Tensor.input(n, shape) for n in values], values
 
 
@@ -91,8 +91,8 @@ def sum_of_products() -> tuple[Tensor, Values]:
 
 
 def views_of_a_weight() -> tuple[Tensor, Values]:
-    weight = Tensor.weight(RNG.standard_normal((16, 16)).astype(np.float32))
-    x = RNG.standard_normal((16, 16)).astype(np.float32)
+    weight = Tensor.weight(rng().standard_normal((16, 16)).astype(np.float32))
+    x = rng().standard_normal((16, 16)).astype(np.float32)
     total = Tensor.input("x", (16, 16))
     for step in range(1, 16):
         moved = Tensor.cat([weight[step:], weight[:step]], 0)

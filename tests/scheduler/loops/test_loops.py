@@ -27,7 +27,6 @@ from scheduler.tuning.jobs import Job, jobs_of
 from tests.scheduler.support.programs import emitted, load
 
 Array = np.ndarray[Any, Any]
-RNG = np.random.default_rng(7)
 # Vectors and rows of a register tile, so that tests do not depend on which one is the fastest.
 TILE = Choice(2, 8)
 # A loop whose bounds are computed: from which step, to which.
@@ -35,7 +34,7 @@ BOUNDED = re.compile(r"for \(int (\w+) = (v\d+); \1 < (v\d+); \1\+\+\)")
 
 
 def floats(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return np.random.default_rng(shape).standard_normal(shape).astype(np.float32)
 
 
 def weight(*shape: int) -> Tensor:

@@ -27,9 +27,9 @@ from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, 
 from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
+from tests.scheduler.support.values import rng
 
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-RNG = np.random.default_rng(4)
 
 
 # --- the model of a core ------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: i
 
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def product(rows: int, inner: int, columns: int) -> Tensor:

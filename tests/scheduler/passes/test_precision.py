@@ -227,10 +227,10 @@ def test_the_device_computes_what_the_interpreter_says(seed: int) -> None:
 @pytest.mark.opencl
 def test_half_storage_stays_close_to_float32() -> None:
     y = (network() + Tensor.input("r", (48, 64))).layernorm(-1).gelu() @ weight(64, 64, seed=9)
-    random = np.random.default_rng(4)
+    drawn = np.random.default_rng(4)
     inputs = {
-        "x": random.standard_normal((48, 64)).astype(np.float32),
-        "r": random.standard_normal((48, 64)).astype(np.float32),
+        "x": drawn.standard_normal((48, 64)).astype(np.float32),
+        "r": drawn.standard_normal((48, 64)).astype(np.float32),
     }
     plan = halved(y)
     assert plan.precision is not None

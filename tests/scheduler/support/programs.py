@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
+from scheduler.device.spec import DeviceSpec, using
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
@@ -59,9 +61,20 @@ class Made:
         return loaded(self.manifest, self.data)
 
 
-def plan_of(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Schedule:
-    """Schedule outputs and state writes as one entry: here tests call the pipeline."""
-    return schedule({n: t.node for n, t in outputs.items()}, [w.node for w in writes])
+def plan_of(
+    outputs: Mapping[str, Tensor],
+    writes: Sequence[Tensor] = (),
+    *,
+    spec: DeviceSpec | None = None,
+    precision: str = "fp32",
+) -> Schedule:
+    """Schedule outputs and state writes as one entry: here tests call the pipeline.
+
+    Without a device it is for the one that the environment asks for.
+    """
+    nodes = {n: t.node for n, t in outputs.items()}
+    with nullcontext() if spec is None else using(spec):
+        return schedule(nodes, [w.node for w in writes], precision=precision)
 
 
 def plan_for(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Schedule:
