@@ -77,7 +77,7 @@ class _Renderer:
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
-        self.v.pointers.spare_buffers, self.v.ahead = nest.spare_buffers, self.schedule.ahead
+        self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v

@@ -26,7 +26,7 @@ from scheduler.render.instance import Instance
 from scheduler.render.pointers import Pointers
 
 # Weights of at least so many bytes are asked for one tile ahead: the innermost cache holds less.
-AHEAD_BYTES = 65536
+MIN_PREFETCH_BYTES = 65536
 
 
 class Values:
@@ -52,7 +52,7 @@ class Values:
         self.assumed: set[tuple[Ix, int, int]] = set()  # what the bounds of open loops ensure
         self._by_lane = {self.lane}  # atoms that differ by lane
         self.images: ImagePlan | None = None  # where the device reads images
-        self.ahead: Atom | None = None  # the range whose next step's weights are asked for early
+        self.prefetch: Atom | None = None  # the range whose next step's weights are asked for early
         self.narrow: Atom | None = None  # the range of the lanes, where there are more of them
         self._runtime: dict[str, Atom] = {}
         self._orders: dict[Node, list[Node]] = {}
@@ -330,9 +330,9 @@ class Values:
             return known
         base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
         depth = self.e.depth_of(offset)
-        ahead = packed.strides[self.ahead][0] if self.ahead in packed.strides else 0
-        if vector and ahead and packed.data.nbytes >= AHEAD_BYTES:
-            self.e.statement(f"M_AHEAD({base} + ({int(at) + ahead}));", depth)
+        prefetched = packed.strides[self.prefetch][0] if self.prefetch in packed.strides else 0
+        if vector and prefetched and packed.data.nbytes >= MIN_PREFETCH_BYTES:
+            self.e.statement(f"M_AHEAD({base} + ({int(at) + prefetched}));", depth)
         code = cl.load(base, at, kind, lanes)
         return self.e.define(key, cl.ctype(kind, lanes), code, vector=vector, depth=depth)
 
