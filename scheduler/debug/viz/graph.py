@@ -16,6 +16,7 @@ from runtime.quantities import count_text, flops_text, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch
 from scheduler.debug.kernel_text import shape_text
 
+# Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
 GAP_X, GAP_Y = 14, 24
 LANE = 8
