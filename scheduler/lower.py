@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from scheduler.context import CompileContext
@@ -22,7 +22,7 @@ from scheduler.kernelize.splits import KernelRefusedError, Refused
 from scheduler.loops import simt
 from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.factor import group_factors
-from scheduler.loops.images import Image, ImagePlan, image_arguments
+from scheduler.loops.images import ImagePlan
 from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
 from scheduler.loops.pack import Argument
 from scheduler.loops.place import (
@@ -59,7 +59,6 @@ class LoweredKernel:
         nests: its loop nests with the loops chosen for each; a custom kernel has none.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
         group: work-items of a work-group; the launch is rounded up to whole ones.
-        images: those of storage and arguments that are images.
     """
 
     kernel: Kernel
@@ -69,7 +68,6 @@ class LoweredKernel:
     nests: tuple[Nest, ...] = ()
     in_place_of: Node | None = None
     group: int = 1
-    images: Mapping[Argument, Image] = field(default_factory=dict)
 
     @property
     def storage(self) -> tuple[Node, ...]:
@@ -196,7 +194,6 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         free = program.free_after(position)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
     code = render(nests)
-    images = program.images
     return LoweredKernel(
         kernel,
         code,
@@ -205,7 +202,6 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         tuple(nests),
         reused,
         simt.group_of(code.items, program.spec.group),
-        {} if images is None else image_arguments(images, (*code.storage, *code.arguments)),
     )
 
 

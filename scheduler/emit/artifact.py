@@ -154,13 +154,12 @@ class _Writer:
         place = self._place(schedule)
         launches = []
         for kernel in schedule.lowered:
-            arguments = [place[node] for node in kernel.storage]
-            for argument in kernel.arguments:
-                if isinstance(argument, PackedWeight):
-                    image = kernel.images.get(argument)
-                    arguments.append(self.weight(argument.data, "", image))
-                else:
-                    arguments.append(place[argument])
+            arguments = [
+                self.weight(p.argument.data, "", p.image)
+                if isinstance(p.argument, PackedWeight)
+                else place[p.argument]
+                for p in kernel.code.parameters
+            ]
             launches.append(len(self.kernels))
             name = self.kernel_name(kernel)
             self.kernels.append(

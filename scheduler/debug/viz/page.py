@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from runtime.origin import short_origin
+from runtime.quantities import count_text, flops_text, size_text
 from runtime.whole_file import whole_file
 from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
 from scheduler.debug.kernel_text import ranges_text, shape_text
 from scheduler.debug.pretty import pretty_body, pretty_loops
 from scheduler.debug.trace import Trace
 from scheduler.debug.viz.graph import KINDS, kernel_graph
-from scheduler.debug.viz.markup import ROW_LIMIT, count_text, escape, flops_text, size_text
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
@@ -26,6 +27,8 @@ from scheduler.lower import LoweredKernel
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _GAUGE = 40  # pixels of the longest bar in the table
+# Beyond this many kernels the drawings start folded.
+ROW_LIMIT = 400
 
 
 def write_page(

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
+from runtime.quantities import count_text
 from scheduler.debug.pretty import Line, Names, listing
 from scheduler.debug.trace import Trace
 from scheduler.debug.viz.alike import pair_nodes, rewired
-from scheduler.debug.viz.markup import count_text, escape
 from scheduler.ir.node import Node, toposort
 
 # Lines of a listing that the browser lays out at once, when they come into view.
