@@ -2,6 +2,7 @@
 
 SchedulerError
 ├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model
+├── InternalError          a translator of ONNX nodes has a defect: ours, not the model's
 ├── LoweringError          a kernel cannot be generated
 ├── DeviceLimitError       an artifact needs more than its target has
 ├── SelfCheckError         a compiled model does not compute what the model says
@@ -27,6 +28,12 @@ class SchedulerError(Exception):
 
 class VerifyError(SchedulerError):
     """A graph breaks a rule of the IR; the message names the node and the rule."""
+
+
+class InternalError(SchedulerError):
+    """The compiler has a defect; the message names the node that shows it."""
+
+    exit_code = 1
 
 
 class LoweringError(SchedulerError):

@@ -39,6 +39,7 @@ from scheduler.loops.place import (
 )
 from scheduler.loops.vector import choose_vector
 from scheduler.render.custom_kernel import render_custom
+from scheduler.render.kernel_code import KernelCode
 from scheduler.render.render import Nest, render
 
 # Kernels index with int.
@@ -47,34 +48,53 @@ MAX_OFFSET = ixs.LARGEST
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel as OpenCL text and what its launch needs.
+    """A kernel as OpenCL C, how it came about, and what its launch needs.
 
     Attributes:
         kernel: what was lowered.
-        storage: nodes whose storage it writes, in parameter order: the kernel's targets, but the
-            state's BUFFER where an ASSIGN is done in place.
-        text: "(parameters) { body }" without a name.
-        arguments: bound after the storage, in parameter order.
-        items: work-items that have something to do.
-        lanes: vector widths used.
+        code: what was rendered of it. It writes the kernel's targets, or the BUFFER of the state
+            where an ASSIGN is done in place.
         flops: static estimate.
         kind: "contract", "reduce", "map" or "custom"; only a name for people.
+        nests: its loop nests with the loops chosen for each; a custom kernel has none.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
         group: work-items of a work-group; the launch is rounded up to whole ones.
         images: those of storage and arguments that are images.
     """
 
     kernel: Kernel
-    storage: tuple[Node, ...]
-    text: str
-    arguments: tuple[Argument, ...]
-    items: int
-    lanes: tuple[int, ...]
+    code: KernelCode
     flops: int
     kind: str
+    nests: tuple[Nest, ...] = ()
     in_place_of: Node | None = None
     group: int = 1
     images: Mapping[Argument, Image] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> tuple[Node, ...]:
+        """Nodes whose storage the kernel writes, in parameter order."""
+        return self.code.storage
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """What is bound after the storage, in parameter order."""
+        return self.code.arguments
+
+    @property
+    def items(self) -> int:
+        """Work-items that have something to do."""
+        return self.code.items
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Vector widths used."""
+        return self.code.lanes
+
+    @property
+    def text(self) -> str:
+        """The kernel in C, without what stands before its parameters."""
+        return self.code.text
 
 
 class _Program:
@@ -175,21 +195,17 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
     if len(nests) == 1:
         free = program.free_after(position)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
-    rendered = render(nests)
-    storage = tuple(dict.fromkeys(node for nest in nests for node in nest.outputs))
+    code = render(nests)
     images = program.images
     return LoweredKernel(
         kernel,
-        storage,
-        rendered.text,
-        rendered.arguments,
-        rendered.items,
-        rendered.lanes,
+        code,
         sum(flops_of(nest.body) for nest in nests),
         _kind([nest.body for nest in nests]),
+        tuple(nests),
         reused,
-        simt.group_of(rendered.items, program.spec.group),
-        {} if images is None else image_arguments(images, (*storage, *rendered.arguments)),
+        simt.group_of(code.items, program.spec.group),
+        {} if images is None else image_arguments(images, (*code.storage, *code.arguments)),
     )
 
 
@@ -198,18 +214,9 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
     body = None if launch.epilogue is None else place(launch.epilogue, program.layouts)
     if body is not None:
         _check_offsets(body)
-    made = render_custom(launch, kernel.targets, body)
+    code = render_custom(launch, kernel.targets, body)
     flops = launch.spec.flops + (0 if body is None else flops_of(body))
-    return LoweredKernel(
-        kernel,
-        kernel.targets,
-        made.text,
-        made.arguments,
-        made.items,
-        made.lanes,
-        flops,
-        "custom",
-    )
+    return LoweredKernel(kernel, code, flops, "custom")
 
 
 def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:

@@ -27,7 +27,7 @@ from onnx import helper
 from scheduler.check.adversarial_inputs import Kind, special_floats, units_of
 from scheduler.onnx_import import OnnxModel
 from scheduler.onnx_import.element_types import CARRIED
-from scheduler.onnx_import.probe import infer
+from scheduler.onnx_import.inference import infer
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]

@@ -1,10 +1,12 @@
-"""Read the source of a custom kernel: the names that it uses, and its epilogue slot."""
+"""Read the source of a custom kernel: its epilogue slot, and what it needs of a device."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
+from typing import Final
 
 from scheduler.errors import ModelError
 
@@ -20,6 +22,26 @@ _DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
 _PAIRS = {"(": ")", "[": "]", "{": "}"}
 _SLOT = "EPILOGUE"
 _BEFORE_STATEMENT = frozenset("{};):")
+# What a function beside a kernel cannot have, or what concerns a whole work-group.
+_WORK_GROUP: Final = re.compile(
+    r"(__)?(local|constant)|barrier|async_\w+|wait_group_events|(work|sub)_group_\w+"
+    r"|get_(max_|enqueued_)?(num_)?sub_group\w*|image\w*"
+)
+_DOUBLE: Final = re.compile(r"double(2|3|4|8|16)?")
+_LOCAL_ARRAY: Final = re.compile(r"\b(?:__)?local (\w+?)(\d*) \w+((?:\[\d+\])+)")
+_BYTES: Final = {
+    "char": 1,
+    "uchar": 1,
+    "short": 2,
+    "ushort": 2,
+    "half": 2,
+    "int": 4,
+    "uint": 4,
+    "float": 4,
+    "long": 8,
+    "ulong": 8,
+    "double": 8,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +67,17 @@ class Source:
         text: as written.
         names: identifiers, of comments and literals none.
         slot: of the first output; None if the source stores it itself.
+        float64: whether it names a type of that width.
+        work_group: whether it names what only kernels have, such as local memory and barriers.
+        local_bytes: of the arrays in local memory whose type and size it spells out.
     """
 
     text: str
     names: frozenset[str]
     slot: Slot | None
+    float64: bool
+    work_group: bool
+    local_bytes: int
 
 
 @lru_cache(maxsize=256)
@@ -86,7 +114,19 @@ def read_source(name: str, text: str) -> Source:
     reserved = sorted(n for n in names if _RESERVED.fullmatch(n))
     if reserved:
         raise ModelError(f"{where}: {reserved[0]} is a name of the compiler's; choose another")
-    return Source(text, names, _find_slot(where, code, bare, closing))
+    return Source(
+        text,
+        names,
+        _find_slot(where, code, bare, closing),
+        any(_DOUBLE.fullmatch(name) for name in names),
+        any(_WORK_GROUP.fullmatch(name) for name in names),
+        sum(_array_bytes(*found) for found in _LOCAL_ARRAY.findall(bare)),
+    )
+
+
+def _array_bytes(base: str, lanes: str, extents: str) -> int:
+    """Return the size of an array "float4 a[2][16]"; 0 for a type that is not built in."""
+    return _BYTES.get(base, 0) * int(lanes or 1) * prod(map(int, re.findall(r"\d+", extents)))
 
 
 def _blank(text: str) -> str:

@@ -17,14 +17,21 @@ from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.loops.place import PlacedBody, looped
 
+# No GPU was at hand: sizes are reasoned, not measured.
+# float32 elements of a vector: 16 bytes, the widest load of one work-item.
 LANES: Final = 4
-DEPTH: Final = 16  # steps of the reduction in a tile
-# Behind each row of a tile: neighbours that store a column do not meet in one bank.
+# Steps of the reduction in a tile: those of the largest tile take 17 of 32 KiB.
+DEPTH: Final = 16
+# Elements behind each row of a tile: neighbours that store a column do not meet in one bank.
 PADDING: Final = 4
-# Rows x columns of a work-group's tile, largest first.
+# Tiles of each operand: products are made of one while the next one is on its way.
+BUFFERS: Final = 2
+FLOAT_BYTES: Final = 4
+# Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
 TILES: Final = ((64, 64), (32, 64), (32, 32))
 # Work-groups that the tiles divide among their work-items.
 GROUPS: Final = (64, 256)
+# Smaller products are left to work-items that work alone.
 MIN_ROWS: Final = 16
 MIN_COLUMNS: Final = 32
 MIN_DEPTH: Final = 32
@@ -98,7 +105,7 @@ def choose_tile(body: PlacedBody, vector: Atom | None, spec: DeviceSpec) -> Loca
     found = [
         LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
         for size in TILES
-        if _bytes(*size) <= spec.local_bytes
+        if sum(map(array_bytes, size)) <= spec.local_bytes
         # A work-item moves whole rows of a tile, and computes at least one vector.
         and max(size) <= spec.group
         and size[1] >= side * LANES
@@ -132,5 +139,10 @@ def _product(node: Node) -> tuple[Node, Node] | None:
     return loads[0], loads[1]
 
 
-def _bytes(rows: int, columns: int) -> int:
-    return 2 * DEPTH * (rows + columns + 2 * PADDING) * 4
+def array_bytes(extent: int) -> int:
+    """Return the size of an operand's array in local memory: two tiles of floats, taking turns.
+
+    Args:
+        extent: rows or columns of a tile.
+    """
+    return BUFFERS * DEPTH * (extent + PADDING) * FLOAT_BYTES

@@ -24,12 +24,14 @@ from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.schedule import Schedule, Tile, hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of
 
+# No GPU was at hand: these are reasoned, not measured.
 # Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
 # registers to neighbours on the same core.
 TILE_ROWS = 4
 # Rows of a sliding window: neighbours share most of it.
 WINDOW_ROWS = 2
-# Reduce loops up to this size are unrolled whole, others by as much as this divides them.
+# Reduce loops of up to this many steps are unrolled whole, others by this where it divides them,
+# else by 3 or 2.
 FULL_UNROLL = 7
 UNROLL = 4
 # A launch should have so many work-groups per core before a work-item takes several rows.
@@ -190,7 +192,7 @@ def _share_rows(
     most = TILE_ROWS if shared else WINDOW_ROWS
     items = prod(t.outer for t in tiles.values())
     enough = spec.group * spec.cores * GROUPS_PER_CORE
-    choices = [u for u in (4, 3, 2) if u <= most and row.size % u == 0 and items // u >= enough]
+    choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]
     tiles[row].unroll = max(choices, default=1)
 
 

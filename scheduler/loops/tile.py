@@ -14,15 +14,17 @@ from math import gcd
 from scheduler.device.spec import DeviceSpec
 from scheduler.loops.operands import Operands
 
-# Per cycle of a core: vector multiply-adds, and loads.
+# Per cycle of a core: vector multiply-adds, and loads; as of x86-64 since AVX2.
 ISSUE = 2
 # Cycles until the result of a multiply-add can be added to.
 LATENCY = 4
 # Compilers load all rows of a step first where several vectors use them: these many registers more
 # than there are still serve (seen: 2x10 and 4x5 of 32 do, 2x12 and 2x13 spill).
 REGISTER_SLACK = 2
-# Registers that accumulators of one vector leave free: its rows are operands in memory.
+# Registers that accumulators of one vector leave free: its rows are operands in memory. Where they
+# are not, a vector of weights and a scalar take at least two.
 SPARE_REGISTERS = 6
+OPERAND_REGISTERS = 2
 # Operations a cycle, half of what a core can issue: its other hardware thread may be busy. A scalar
 # that several vectors use is loaded once; one that a single vector uses is an operand in memory
 # where the device has such operands.
@@ -30,16 +32,20 @@ ISSUED = 3.4
 FLOAT_BYTES = 4
 # Cycles per byte of weights that are read again for the next rows.
 STREAM_COST = 0.002
-# Cycles around a tile's reduction, and per vector of results.
+# Cycles around a tile's reduction, and per vector of results. These and the above were fitted on
+# one processor with registers of 512 bits.
 TILE_OVERHEAD = 12
 RESULT_OVERHEAD = 3
 # Cycles per row of results: it starts on a cache line of its own.
 ROW_OVERHEAD = 3
+# Vectors of results of a tile: of five, 32 registers hold four rows only.
 MAX_VECTORS = 4
-# Rows and columns of a tile of dot products.
+# Rows and columns of a tile of dot products: 64 accumulators are more than any row's registers.
 MAX_DOTS = 8
-# Bytes after which the sets of the innermost cache repeat.
+# Bytes after which the sets of the innermost cache repeat: 64 sets of lines of
+# 64 bytes; and its ways at least.
 PAGE = 4096
+MIN_WAYS = 4
 # Cycles to widen a vector of halves.
 CONVERSION = 1.0
 # Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways run
@@ -80,7 +86,7 @@ def _cached_rows(stride: int, cache_bytes: int) -> int:
 
     Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
     """
-    ways = max(4, cache_bytes // PAGE)
+    ways = max(MIN_WAYS, cache_bytes // PAGE)
     sets = PAGE // gcd(stride, PAGE) if stride else PAGE
     return ways * sets + MAX_SHARED_ROWS
 
@@ -121,7 +127,7 @@ def _fits(v: int, r: int, spec: DeviceSpec, *, shared: bool) -> bool:
     # longer is loaded again, as it is where it can be an operand.
     waiting = r - 1 if shared and not spec.broadcasts else 0
     if v == 1:
-        return r + max(SPARE_REGISTERS, 2 + waiting) <= spec.vector_registers + 1
+        return r + max(SPARE_REGISTERS, OPERAND_REGISTERS + waiting) <= spec.vector_registers + 1
     return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
 
 
@@ -173,5 +179,5 @@ def window_rows(rows: int, most: int) -> int:
     """
     if rows <= most:
         return rows
-    good = [d for d in range(-(-most // 2), most + 1) if rows % d == 0]
-    return max(good, default=-(-most // 2))
+    least = -(-most // 2)  # fewer rows share fewer loads
+    return max((d for d in range(least, most + 1) if rows % d == 0), default=least)

@@ -16,8 +16,15 @@ from scheduler.loops.tile import ranked_tiles
 TILES: Final = 11
 WINDOW_ROWS: Final = (2, 4, 7, 8, 14, 16)
 WINDOW_VECTORS: Final = (1, 2)
+MAX_WINDOW_ROWS: Final = 16
 # Vectors of one step of a kernel that streams.
 STREAM_VECTORS: Final = (1, 2, 4, 8)
+# Of results of at least as many elements half a vector of 16 lanes is tried.
+HALF_LANES: Final = 8
+# Steps of a reduce loop's body, work-items, and blocks of rows.
+UNROLLS: Final = (1, 2, 3, 4, 8)
+ITEMS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
+BLOCKS: Final = (1, 2, 4, 8, 16)
 
 
 def form_of(schedule: Schedule) -> str:
@@ -29,8 +36,8 @@ def form_of(schedule: Schedule) -> str:
     reduced = [r for order in schedule.reduce_order.values() for r in order]
     unrolls = [schedule.reduce_unroll.get(r, 1) for r in reduced]
     blocked = schedule.blocked[1] if schedule.blocked is not None else 0
-    ahead = int(schedule.ahead is not None)
-    rest = f"i{schedule.items} b{blocked} x{len(schedule.across)} a{ahead}"
+    prefetched = int(schedule.prefetch is not None)
+    rest = f"i{schedule.items} b{blocked} x{len(schedule.across)} a{prefetched}"
     return f"{tiles} u{unrolls} {rest}".replace(", ", ",")
 
 
@@ -57,11 +64,11 @@ def tile_choices(schedule: Schedule, spec: DeviceSpec) -> list[Choice]:
         tiles = [(v, r if row is not None else 0) for _, v, r in ranked]
     else:
         rows = row.atom.size if row is not None else 0
-        fitting = [r for r in (*WINDOW_ROWS, min(rows, 16)) if r <= rows] or [0]
+        fitting = [r for r in (*WINDOW_ROWS, min(rows, MAX_WINDOW_ROWS)) if r <= rows] or [0]
         tiles = [(v, r) for v in WINDOW_VECTORS if v <= vectors for r in dict.fromkeys(fitting)]
     found += [Choice(v, r) for v, r in tiles if (v, r) != now and v * max(1, r) <= MAX_TILE]
-    if schedule.reduce_order and vector.lanes == 16 and vector.atom.size >= 8:
-        found.append(Choice(lanes=8))
+    if schedule.reduce_order and vector.lanes == 2 * HALF_LANES <= 2 * vector.atom.size:
+        found.append(Choice(lanes=HALF_LANES))
     return list(dict.fromkeys(found))
 
 
@@ -89,16 +96,16 @@ def _changes(schedule: Schedule) -> Iterator[dict[str, int]]:
         for node, order in schedule.reduce_order.items()
         if order and order[-1] is not schedule.across.get(node)
     ]
-    for u in (1, 2, 3, 4, 8):
+    for u in UNROLLS:
         if any(size % u == 0 and now != u and size > 1 for size, now in unrolls):
             yield {"unroll": u}
-    for items in (2, 4, 8, 16, 32, 64, 128, 256):
+    for items in ITEMS:
         if items <= schedule.steps and 2 * items > schedule.items / 4 and items != schedule.items:
             yield {"items": items}
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     if sum(t.outer > 1 for t in outer) > 1 and schedule.reduce_order:
         yield {"outside": 1}
-        for blocks in (1, 2, 4, 8, 16):
+        for blocks in BLOCKS:
             yield {"blocks": blocks}
     if schedule.contracts:
-        yield {"ahead": 1 if schedule.ahead is not None else 2}
+        yield {"prefetch": 1 if schedule.prefetch is not None else 2}

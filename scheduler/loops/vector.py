@@ -18,9 +18,22 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependencies, looped
 
-# What lanes gain on an operation, in units of what they gain on a load.
+# Vector widths that are used, in elements, the widest first.
+WIDTHS = (16, 8, 4)
+# Scores are votes for a range: what lanes over it gain, in units of what they gain on a load that
+# becomes one vector load. All were set by hand; what matters is their order.
+SERVED_SCORE = 1.0
+# A load or store that each lane does alone: its stride is not 0 or 1, or known at run time only.
+ALONE_SCORE = -2.0
+# A load whose predicate differs from lane to lane: each lane is tested, and loads alone.
+MASKED_SCORE = -1.5
+# An elementwise operation.
 ARITHMETIC_SCORE = 0.2
-# What lanes across a reduction gain in place of lanes over results, and the steps of a reduction
+# Factor for lanes that make an outer product, of which a register tile shares all loads.
+OUTER_PRODUCT_FACTOR = 1.25
+# Narrower vectors than the device has are worth (lanes / widest) to this power: 16 % less by half.
+WIDTH_POWER = 0.25
+# Factor for lanes across a reduction in place of lanes over results, and the steps of a reduction
 # that the horizontal sum at its end takes as long as.
 ACROSS_SCORE = 0.8
 HORIZONTAL_STEPS = 4
@@ -86,7 +99,7 @@ def choose_vector(
         if is_output:
             score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
         if is_output and any(is_outer_product(load, atom, loads) for load in loads):
-            score *= 1.25
+            score *= OUTER_PRODUCT_FACTOR
         score *= _efficiency(atom.size, lanes, widest)
         if not is_output:  # a horizontal sum at the end, and nothing to share between lanes
             steps = prod(reduces_of[atom]) / lanes
@@ -99,15 +112,15 @@ def choose_vector(
 def _store_score(store: PlacedStore, atom: Atom) -> float:
     if atom not in set(ixs.leaves(store.offset)):
         return 0.0
-    return 1.0 if ixs.coefficient(store.offset, atom) == 1 else -2.0
+    return SERVED_SCORE if ixs.coefficient(store.offset, atom) == 1 else ALONE_SCORE
 
 
 def _lanes(size: int, widest: int) -> int:
-    return next((n for n in (16, 8, 4) if n <= min(widest, size)), 1)
+    return next((n for n in WIDTHS if n <= min(widest, size)), 1)
 
 
 def _wide_lanes(size: int, widest: int) -> int:
-    return next((n for n in (4, 8, 16) if n >= size), widest)
+    return next((n for n in reversed(WIDTHS) if n >= size), widest)
 
 
 def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo], spec: DeviceSpec) -> bool:
@@ -131,19 +144,19 @@ def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo], spec: 
 
 def _efficiency(size: int, lanes: int, widest: int) -> float:
     useful = size / (-(-size // lanes) * lanes)
-    return useful * float((lanes / widest) ** 0.25)
+    return useful * float((lanes / widest) ** WIDTH_POWER)
 
 
 def load_score(load: LoadInfo, atom: Atom) -> float:
     """Return what a load gains from lanes over a range; below 0 where each lane loads alone."""
     if atom in load.gathered_by:
-        return -2.0 * load.times
+        return ALONE_SCORE * load.times
     if load.weight:
-        return float(load.times)
+        return SERVED_SCORE * load.times
     step = ixs.coefficient(load.node.arg.offset, atom)
     if step not in (0, 1):
-        return -2.0 * load.times
-    return -1.5 * load.times if atom in load.masked_by else 1.0 * load.times
+        return ALONE_SCORE * load.times
+    return (MASKED_SCORE if atom in load.masked_by else SERVED_SCORE) * load.times
 
 
 def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:

@@ -48,43 +48,53 @@ class Binding:
                     f"{sorted(open_names) or 'no symbolic dimensions'}"
                 )
 
-    def inputs(self, given: dict[str, Tensor], known: Collection[str]) -> dict[str, Tensor]:
-        """Return a Tensor for every input; one with an initializer is an input only if it is given.
+    def free_inputs(
+        self, given: Collection[str], known: Collection[str]
+    ) -> list[onnx.ValueInfoProto]:
+        """Return the inputs that get a Tensor; one with an initializer does only if it is given.
 
         Args:
-            given: Tensors to use, by name; emptied.
+            given: names of inputs that the caller has Tensors for.
             known: names of inputs whose values are known, which are no inputs then.
 
         Raises:
-            ModelError: a Tensor does not fit its input, or a name is none of an input.
+            ModelError: a name is none of an input.
         """
         model = self._model
-        bound: dict[str, Tensor] = {}
         names = [value.name for value in model.proto.graph.input]
-        unknown = sorted((set(given) | set(known)) - set(names))
+        unknown = sorted({*given, *known} - set(names))
         if unknown:
             raise ModelError(f"{model.name}: has no input {unknown}; found {names}")
-        for value in model.proto.graph.input:
-            tensor = given.pop(value.name, None)
-            if value.name in known or (tensor is None and value.name in model.constants):
-                continue
-            bound[value.name] = self._input(value, tensor)
-        return bound
+        return [
+            value
+            for value in model.proto.graph.input
+            if value.name not in known
+            and (value.name in given or value.name not in model.constants)
+        ]
 
-    def _input(self, value: onnx.ValueInfoProto, tensor: Tensor | None) -> Tensor:
+    def tensor(self, value: onnx.ValueInfoProto, given: Tensor | None) -> Tensor:
+        """Return the Tensor of an input.
+
+        Args:
+            value: the input.
+            given: Tensor to use; None for a new one.
+
+        Raises:
+            ModelError: the Tensor does not fit, or there is none of such a type.
+        """
         where = f'{self._model.name}: input "{printable(value.name)}"'
         shape, dtype = declared(value, where)
-        if tensor is None:
+        if given is None:
             return Tensor.input(value.name, self._sizes_of(value.name, shape), dtype)
-        fits = len(tensor.shape) == len(shape) and all(
-            size in (None, actual) for (_, size), actual in zip(shape, tensor.shape, strict=True)
+        fits = len(given.shape) == len(shape) and all(
+            size in (None, actual) for (_, size), actual in zip(shape, given.shape, strict=True)
         )
-        if not fits or tensor.dtype is not dtype:
+        if not fits or given.dtype is not dtype:
             wanted = [name if size is None else size for name, size in shape]
             raise ModelError(
-                f"{where}: expected {dtype} {wanted}, found {tensor.dtype} {list(tensor.shape)}"
+                f"{where}: expected {dtype} {wanted}, found {given.dtype} {list(given.shape)}"
             )
-        return tensor
+        return given
 
     def _sizes_of(self, input_name: str, shape: Declared) -> list[int]:
         sizes, assumed = [], []

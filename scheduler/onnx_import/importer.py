@@ -1,19 +1,21 @@
-"""An ONNX model as Tensors: inputs bound, nodes translated, outputs named."""
+"""The import of an ONNX model: inputs are bound, nodes translated in order, outputs named."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import onnx
 from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import.binding import Binding
-from scheduler.onnx_import.context import AnyValue, ValueList
+from scheduler.onnx_import.context import AnyValue, Array, ValueList
 from scheduler.onnx_import.element_types import carried, graph_array, type_name
 from scheduler.onnx_import.files.load import OnnxModel, from_proto, load_model
 from scheduler.onnx_import.inference import carried_types
@@ -37,6 +39,7 @@ class ImportedModel:
         metadata: checkpoint and output slices.
         notes: what was assumed, one sentence each (symbolic dimensions bound to 1).
         source: the checked model.
+        origins: ONNX nodes that each node of the graph comes from.
     """
 
     inputs: dict[str, Tensor]
@@ -44,6 +47,7 @@ class ImportedModel:
     metadata: ModelMetadata
     notes: tuple[str, ...]
     source: OnnxModel
+    origins: Origins
 
 
 def import_model(
@@ -52,6 +56,7 @@ def import_model(
     *,
     bind: Mapping[str, int] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
+    origins: Origins | None = None,
 ) -> ImportedModel:
     """Translate an ONNX model.
 
@@ -62,6 +67,7 @@ def import_model(
             not bound are 1, with a note.
         constants: values of inputs that are known while compiling, by name: the model is
             specialised for them, and has these inputs no more.
+        origins: names of the nodes that compute `inputs`; those of the model come beside them.
 
     Raises:
         DynamicInputError: a shape, an axis, ... depends on the inputs; names node and value.
@@ -72,24 +78,97 @@ def import_model(
     fixed = {name: graph_array(array) for name, array in (constants or {}).items()}
     check_supported(model, known=fixed)
     binding = Binding(model, dict(bind or {}))
-    bound = binding.inputs(dict(inputs or {}), fixed)
-    values: Values = {name: graph_array(array) for name, array in model.constants.items()}
-    values.update(fixed)
-    for value in model.proto.graph.input:
-        if value.name in bound:
-            kind = carried(value.type.tensor_type.elem_type)
-            given = bound[value.name]
-            values[value.name] = kind.decode(given) if kind else given
-    scope = Scope(translation_of(model, carried_types(model)), values, model.opset)
-    scope.translate(model.proto.graph.node)
-    outputs = {
-        output.name: _output(scope, output, model.name) for output in model.proto.graph.output
-    }
+    given = dict(inputs or {})
+    origins = Origins() if origins is None else origins
+    found = walk(model, binding, _first_problem, given, fixed, origins)
     for note in binding.notes:
         logger.info("%s: %s", model.name, note)
+    metadata = metadata_of(model, found.outputs)
+    notes = (*model.notes, *binding.notes)
+    return ImportedModel(found.inputs, found.outputs, metadata, notes, model, origins)
+
+
+@dataclass(frozen=True, slots=True)
+class Walked:
+    """What a walk through a model found; without what had a problem, if the walk went on.
+
+    Attributes:
+        inputs, outputs: as in `ImportedModel`.
+        values: of all names of the graph.
+    """
+
+    inputs: dict[str, Tensor]
+    values: Values
+    outputs: dict[str, Tensor]
+
+
+class Reaction(Protocol):
+    """Decides what becomes of a SchedulerError: it ends the import, or is noted."""
+
+    def __call__(
+        self, kind: str, subject: onnx.NodeProto | onnx.ValueInfoProto, values: Values, /
+    ) -> AbstractContextManager[None]:
+        """Return the context in which a node, an input or an output is looked at.
+
+        Args:
+            kind: "input", "node" or "output".
+            subject: which one.
+            values: all that are known so far; the context may add what stands in for others.
+        """
+
+
+def _first_problem(_: str, __: object, ___: Values) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+def walk(
+    model: OnnxModel,
+    binding: Binding,
+    reaction: Reaction,
+    given: Mapping[str, Tensor],
+    fixed: Mapping[str, Array],
+    origins: Origins | None = None,
+) -> Walked:
+    """Bind the inputs of a model, translate its nodes in order, and store its outputs.
+
+    Args:
+        model: to import.
+        binding: of its symbolic dimensions.
+        reaction: to each problem.
+        given: Tensors to use for inputs.
+        fixed: values of inputs that are known while compiling.
+        origins: takes the names of what is made.
+    """
+    graph, origins = model.proto.graph, Origins() if origins is None else origins
+    values: Values = {name: graph_array(array) for name, array in model.constants.items()}
+    values.update(fixed)
+    bound: dict[str, Tensor] = {}
+    for value in binding.free_inputs(given, fixed):
+        with reaction("input", value, values):
+            bound[value.name] = binding.tensor(value, given.get(value.name))
+            kind = carried(value.type.tensor_type.elem_type)
+            stored = bound[value.name]
+            values[value.name] = kind.decode(stored) if kind else stored
+    origins.name((v.node for v in values.values() if isinstance(v, Tensor)), ())
+    scope = Scope(translation_of(model, carried_types(model), origins), values, model.opset)
+    for node in graph.node:
+        with reaction("node", node, values):
+            scope.translate([node])
+    outputs = {}
+    for output in graph.output:
+        with reaction("output", output, values):
+            outputs[output.name] = _output(scope, output, model.name)
+    return Walked(bound, values, outputs)
+
+
+def metadata_of(model: OnnxModel, outputs: Mapping[str, Tensor]) -> ModelMetadata:
+    """Return what a model says about itself.
+
+    Raises:
+        ModelError: its output slices are unreadable, or do not fit the outputs.
+    """
     width = sliced_width({name: tensor.shape for name, tensor in outputs.items()})
-    metadata = parse_metadata(model.metadata_props, width, model.name)
-    return ImportedModel(bound, outputs, metadata, (*model.notes, *binding.notes), model)
+    return parse_metadata(model.metadata_props, width, model.name)
 
 
 def _as_model(source: str | Path | onnx.ModelProto | OnnxModel) -> OnnxModel:

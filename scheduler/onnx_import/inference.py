@@ -1,17 +1,22 @@
-"""Element types of values in models that use types which are carried (see `element_types`).
+"""ONNX's own inference of shapes and element types, for what the translation cannot tell.
 
-What a value is carried in does not tell what it is: a float32 may be a bfloat16. Where a model has
-such types at all, ONNX's own inference tells which values have them.
+A value of a carried type (see `element_types`) is a Tensor of another one: a float32 may be a
+bfloat16. Where a model has such types at all, inference tells which values have them. Where a node
+has no translation, inference tells the shapes behind it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import onnx
+from onnx import helper, numpy_helper
 
 from scheduler.onnx_import.element_types import CARRIED
 from scheduler.onnx_import.files.load import OnnxModel
+
+# Larger initializers are no shapes: inference does not need their values.
+MAX_SHAPE_ELEMENTS = 1024
 
 
 def carried_types(model: OnnxModel) -> dict[str, int]:
@@ -65,3 +70,60 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                 yield from _graphs(attribute.g)
             for inner in attribute.graphs:
                 yield from _graphs(inner)
+
+
+def infer(
+    model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
+) -> dict[str, tuple[tuple[int, ...], int]]:
+    """Return value name -> (shape, ONNX element type) for what ONNX's inference finds static.
+
+    Args:
+        model: large weights are left out, so this is cheap.
+        inputs: shapes to use for inputs, symbolic dimensions bound.
+    """
+    light, sizes = _light(model, inputs)
+    try:
+        graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
+    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
+        graph = light.graph  # what the file declares is left
+    found = {}
+    for value in (*graph.value_info, *graph.output):
+        kind = value.type.tensor_type
+        if not kind.HasField("shape") or not kind.elem_type:
+            continue
+        shape = [
+            int(d.dim_value) if d.HasField("dim_value") else sizes.get(d.dim_param, -1)
+            for d in kind.shape.dim
+        ]
+        if all(size >= 0 for size in shape):
+            found[value.name] = (tuple(shape), int(kind.elem_type))
+    return found
+
+
+def _light(
+    model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
+) -> tuple[onnx.ModelProto, dict[str, int]]:
+    """Return the model without large weights, and the sizes of its symbolic dimensions."""
+    full, sizes = model.proto, {"": -1}
+    light = onnx.ModelProto(ir_version=full.ir_version)
+    light.opset_import.extend(full.opset_import)
+    light.functions.extend(full.functions)
+    light.graph.name = "light"
+    light.graph.node.extend(full.graph.node)
+    light.graph.output.extend(full.graph.output)
+    light.graph.value_info.extend(full.graph.value_info)
+    for value in model.inputs:
+        light.graph.input.append(value)
+        dims = light.graph.input[-1].type.tensor_type.shape.dim
+        for dim, size in zip(dims, inputs.get(value.name, ()), strict=False):
+            if not dim.HasField("dim_value"):
+                sizes[dim.dim_param] = size
+            dim.dim_value = size
+    for name, array in model.constants.items():
+        if array.size <= MAX_SHAPE_ELEMENTS:
+            light.graph.initializer.append(numpy_helper.from_array(array, name))
+        else:
+            code = helper.np_dtype_to_tensor_dtype(array.dtype)
+            light.graph.input.append(helper.make_tensor_value_info(name, code, array.shape))
+    sizes[""] = -1
+    return light, sizes

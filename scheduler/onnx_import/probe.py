@@ -1,31 +1,29 @@
-"""Every value and every problem of a model at once, whether it can be compiled or not.
+"""The report's view of a model: every value and every problem at once, whether it compiles or not.
 
-Translates node by node like `importer`. Where a node cannot be translated, the problem is noted and
-its outputs become stand-ins of the shape that ONNX's own inference gives them, so that what comes
-after is looked at as well. Costs what an import costs. Called by `report`.
+The walk is that of an import. Where a node cannot be translated, the problem is noted and its
+outputs become stand-ins of the shape that ONNX's own inference gives them, so that what comes after
+is looked at as well.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 import onnx
-from onnx import helper, numpy_helper
 
-from scheduler.errors import ModelError, SchedulerError
-from scheduler.onnx_import.binding import Binding, declared
-from scheduler.onnx_import.context import AnyValue
-from scheduler.onnx_import.element_types import carried, graph_array, graph_dtype, type_name
+from scheduler.errors import InternalError, ModelError, SchedulerError
+from scheduler.onnx_import.binding import Binding
+from scheduler.onnx_import.context import Array, ValueList
+from scheduler.onnx_import.element_types import carried, graph_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
-from scheduler.onnx_import.inference import carried_types
-from scheduler.onnx_import.metadata import ModelMetadata, parse_metadata, sliced_width
+from scheduler.onnx_import.importer import metadata_of, walk
+from scheduler.onnx_import.inference import carried_types, infer
+from scheduler.onnx_import.metadata import ModelMetadata
 from scheduler.onnx_import.support import nearest_form, node_label, qualified_op, unsupported_nodes
-from scheduler.onnx_import.translate import Scope, translation_of
+from scheduler.onnx_import.translate import Values
 from scheduler.tensor.tensor import Tensor
-
-# Larger initializers are no shapes: inference does not need their values.
-MAX_SHAPE_ELEMENTS = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,191 +88,96 @@ def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
 
     Raises:
         ModelError: a name in `bind` is none of a dimension.
+        InternalError: a translator has a defect.
     """
     found = Probe()
     binding = Binding(model, dict(bind or {}))
-    inputs = _inputs(model, binding, found)
+    problems = _AllProblems(model, found)
+    walked = walk(model, binding, problems, {}, {})
     found.notes = tuple(binding.notes)
-    _Walk(model, found, inputs).run()
-    _check_metadata(model, found)
+    types = carried_types(model)
+    for name, value in walked.values.items():
+        if not isinstance(value, ValueList):
+            found.values[name] = _value(value, types.get(name, 0))
+    # Where the widths of outputs are not known, whether slices fit cannot be said.
+    if len(walked.outputs) == len(model.proto.graph.output):
+        try:
+            found.metadata = metadata_of(model, walked.outputs)
+        except ModelError as error:
+            problems.note("metadata", str(error))
     return found
 
 
-def _inputs(model: OnnxModel, binding: Binding, found: Probe) -> dict[str, Tensor]:
-    try:
-        return binding.inputs({}, ())
-    except ModelError as error:
-        found.problems += list(_input_problems(model)) or [Problem("", "input", str(error))]
-        return {}
+class _AllProblems:
+    """Notes each problem; what a node does not give gets stand-ins, so that the walk goes on."""
 
-
-def _input_problems(model: OnnxModel) -> Iterator[Problem]:
-    for value in model.inputs:
-        try:
-            declared(value, f'"{value.name}"')
-        except ModelError as error:
-            yield Problem("", "input", str(error))
-
-
-class _Walk:
-    """Translates what can be translated."""
-
-    def __init__(self, model: OnnxModel, found: Probe, inputs: Mapping[str, Tensor]) -> None:
+    def __init__(self, model: OnnxModel, found: Probe) -> None:
         self._model = model
         self._found = found
-        self._inputs = inputs
-        self._types = carried_types(model)
+        self._untranslated = {tuple(node.output) for node in unsupported_nodes(model)}
+        self._unknown: set[str] = set()
         self._inferred: dict[str, tuple[tuple[int, ...], int]] | None = None
 
-    def run(self) -> None:
-        """Fill in values and problems."""
-        model = self._model
-        bad = {tuple(node.output) for node in unsupported_nodes(model)}
-        scope = Scope(translation_of(model, self._types), self._leaves(), model.opset)
-        for name, value in list(scope.values.items()):
-            self._remember(name, value)
-        for node in model.proto.graph.node:
-            unknown = any(name and name not in scope.values for name in node.input)
-            if tuple(node.output) in bad:
-                self._refuse(scope, node, "no translation")
-            elif unknown:
-                self._found.unchecked += 1
-                self._stand_in(scope, node)
-            else:
-                self._translate(scope, node)
-            for name in node.output:
-                if name in scope.values:
-                    self._remember(name, scope.values[name])
-        self._outputs(scope)
-
-    def _leaves(self) -> dict[str, AnyValue]:
-        model = self._model
-        values: dict[str, AnyValue] = {n: graph_array(a) for n, a in model.constants.items()}
-        for value in model.proto.graph.input:
-            if value.name in self._inputs:
-                kind = carried(value.type.tensor_type.elem_type)
-                given = self._inputs[value.name]
-                values[value.name] = kind.decode(given) if kind else given
-        return values
-
-    def _translate(self, scope: Scope, node: onnx.NodeProto) -> None:
+    @contextmanager
+    def __call__(
+        self, kind: str, subject: onnx.NodeProto | onnx.ValueInfoProto, values: Values
+    ) -> Iterator[None]:
+        problem = ""
         try:
-            scope.translate([node])
+            yield
+        except InternalError:
+            raise
         except SchedulerError as error:
-            reason = str(error)
-            # The message begins with model and node, which the report says in columns.
-            start = f'{self._model.name}: node "'
-            reason = reason.partition("): ")[2] if reason.startswith(start) else reason
-            self._refuse(scope, node, reason or str(error))
+            problem = str(error)
+        if isinstance(subject, onnx.NodeProto):
+            self._node(subject, values, problem)
+        elif problem and subject.name not in self._unknown:
+            self.note(kind, problem)
 
-    def _refuse(self, scope: Scope, node: onnx.NodeProto, reason: str) -> None:
-        op = qualified_op(node)
-        nearest = nearest_form(op) if reason == "no translation" else ""
-        self._found.problems.append(Problem(node_label(node), op, reason, nearest))
-        self._stand_in(scope, node)
+    def note(self, kind: str, problem: str) -> None:
+        """Note a problem of an input, an output, or the metadata."""
+        # The message begins with the model, and what the report says in a column of its own.
+        reason = problem.removeprefix(f"{self._model.name}: ").removeprefix(f"{kind} ")
+        self._found.problems.append(Problem("", kind, reason))
 
-    def _stand_in(self, scope: Scope, node: onnx.NodeProto) -> None:
-        if self._inferred is None:
-            self._inferred = infer(self._model, {n: t.shape for n, t in self._inputs.items()})
-        for name in node.output:
-            if name in self._inferred and name not in scope.values:
-                shape, code = self._inferred[name]
-                try:
-                    scope.values[name] = Tensor.input(f"stand-in {name}", shape, graph_dtype(code))
-                except SchedulerError:  # a type that there is no Tensor of: stays unknown
-                    continue
-
-    def _outputs(self, scope: Scope) -> None:
-        for output in self._model.proto.graph.output:
-            value = scope.values.get(output.name)
-            if value is not None and not hasattr(value, "shape"):
-                reason = f'"{output.name}" is a sequence or an optional; expected a tensor'
-                self._found.problems.append(Problem("", "output", reason))
-
-    def _remember(self, name: str, value: AnyValue) -> None:
-        if not hasattr(value, "shape"):
+    def _node(self, node: onnx.NodeProto, values: Values, problem: str) -> None:
+        untranslated = tuple(node.output) in self._untranslated
+        if not untranslated and not problem:
             return
-        constant = not isinstance(value, Tensor)
-        kind = carried(self._types.get(name, 0))
-        if kind is not None:
-            dtype, itemsize = kind.name, kind.storage.itemsize
+        op = qualified_op(node)
+        if untranslated:
+            reason, nearest = "no translation", nearest_form(op)
+            self._found.problems.append(Problem(node_label(node), op, reason, nearest))
+        elif any(name and name not in values for name in node.input):
+            self._found.unchecked += 1
         else:
-            dtype, itemsize = _type_of(value)
-        self._found.values[name] = Value(tuple(value.shape), dtype, itemsize, constant)
+            is_own = problem.startswith(f'{self._model.name}: node "')
+            reason = problem.partition("): ")[2] if is_own else ""
+            self._found.problems.append(Problem(node_label(node), op, reason or problem))
+        self._stand_in(node, values)
+
+    def _stand_in(self, node: onnx.NodeProto, values: Values) -> None:
+        if self._inferred is None:
+            known = {value.name: values.get(value.name) for value in self._model.inputs}
+            shapes = {n: v.shape for n, v in known.items() if isinstance(v, Tensor)}
+            self._inferred = infer(self._model, shapes)
+        for name in node.output:
+            if name in values:
+                continue
+            self._unknown.add(name)
+            if name in self._inferred:
+                shape, code = self._inferred[name]
+                # A type that there is no Tensor of stays unknown.
+                with suppress(ModelError):
+                    values[name] = Tensor.input(f"stand-in {name}", shape, graph_dtype(code))
 
 
-def _type_of(value: AnyValue) -> tuple[str, int]:
-    dtype = value.dtype  # type: ignore[union-attr]  # has a shape: a Tensor or an array
-    return (dtype.name, dtype.itemsize)
-
-
-def infer(
-    model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
-) -> dict[str, tuple[tuple[int, ...], int]]:
-    """Return value name -> (shape, ONNX element type) for what ONNX's inference finds static.
-
-    Args:
-        model: large weights are left out, so this is cheap.
-        inputs: shapes to use for inputs, symbolic dimensions bound.
-    """
-    light, sizes = _light(model, inputs)
-    try:
-        graph = onnx.shape_inference.infer_shapes(light, data_prop=True).graph
-    except (RuntimeError, ValueError, onnx.shape_inference.InferenceError):
-        graph = light.graph  # what the file declares is left
-    found = {}
-    for value in (*graph.value_info, *graph.output):
-        kind = value.type.tensor_type
-        if not kind.HasField("shape") or not kind.elem_type:
-            continue
-        shape = [
-            int(d.dim_value) if d.HasField("dim_value") else sizes.get(d.dim_param, -1)
-            for d in kind.shape.dim
-        ]
-        if all(size >= 0 for size in shape):
-            found[value.name] = (tuple(shape), int(kind.elem_type))
-    return found
-
-
-def _light(
-    model: OnnxModel, inputs: Mapping[str, tuple[int, ...]]
-) -> tuple[onnx.ModelProto, dict[str, int]]:
-    """Return the model without large weights, and the sizes of its symbolic dimensions."""
-    full, sizes = model.proto, {"": -1}
-    light = onnx.ModelProto(ir_version=full.ir_version)
-    light.opset_import.extend(full.opset_import)
-    light.functions.extend(full.functions)
-    light.graph.name = "light"
-    light.graph.node.extend(full.graph.node)
-    light.graph.output.extend(full.graph.output)
-    light.graph.value_info.extend(full.graph.value_info)
-    for value in model.inputs:
-        light.graph.input.append(value)
-        dims = light.graph.input[-1].type.tensor_type.shape.dim
-        for dim, size in zip(dims, inputs.get(value.name, ()), strict=False):
-            if not dim.HasField("dim_value"):
-                sizes[dim.dim_param] = size
-            dim.dim_value = size
-    for name, array in model.constants.items():
-        if array.size <= MAX_SHAPE_ELEMENTS:
-            light.graph.initializer.append(numpy_helper.from_array(array, name))
-        else:
-            code = helper.np_dtype_to_tensor_dtype(array.dtype)
-            light.graph.input.append(helper.make_tensor_value_info(name, code, array.shape))
-    sizes[""] = -1
-    return light, sizes
-
-
-def _check_metadata(model: OnnxModel, found: Probe) -> None:
-    outputs = [output.name for output in model.proto.graph.output]
-    shapes = {name: found.values[name].shape for name in outputs if name in found.values}
-    if len(shapes) < len(outputs):
-        return  # widths are not known: whether slices fit cannot be said
-    try:
-        found.metadata = parse_metadata(model.metadata_props, sliced_width(shapes), model.name)
-    except ModelError as error:
-        reason = str(error).removeprefix(f"{model.name}: ")
-        found.problems.append(Problem("", "metadata", reason))
+def _value(value: Tensor | Array, code: int) -> Value:
+    """Return what is known of a value; `code` is its ONNX element type if that is carried, or 0."""
+    kind = carried(code)
+    dtype = value.dtype
+    name, itemsize = (kind.name, kind.storage.itemsize) if kind else (dtype.name, dtype.itemsize)
+    return Value(tuple(value.shape), name, itemsize, constant=not isinstance(value, Tensor))
 
 
 def declared_type(value: onnx.ValueInfoProto) -> str:

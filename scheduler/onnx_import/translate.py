@@ -8,7 +8,7 @@ defines it: bodies of If, Loop and Scan see the names around them, bodies of fun
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,8 +16,9 @@ import onnx
 from onnx import TypeProto
 
 from runtime.quantities import count_text
-from scheduler.errors import DynamicInputError, ModelError, SchedulerError
-from scheduler.ir.node import origin
+from scheduler.errors import DynamicInputError, InternalError, ModelError, SchedulerError
+from scheduler.ir.node import Node
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
 from scheduler.onnx_import.element_types import graph_array
 from scheduler.onnx_import.files.initializers import graph_constants
@@ -33,18 +34,16 @@ from scheduler.onnx_import.functions import (
     tensor_type,
 )
 from scheduler.onnx_import.limits import check_shape
-from scheduler.onnx_import.support import node_label, qualified_op
+from scheduler.onnx_import.support import RANDOM, node_label, qualified_op
 from scheduler.onnx_import.table import TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor.tensor import Tensor
 
 Values = MutableMapping[str, AnyValue]
 
-# What a translator runs into on inputs of the wrong rank or attributes of the wrong type.
-_MALFORMED = (
-    *(ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError),
-    *(MemoryError, RuntimeError),
-)
+# What a translator runs into on inputs of the wrong rank or attributes of the wrong type. Any other
+# exception has its reason in the translator.
+_MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RuntimeError)
 # Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
 MAX_DEPTH = 32
 MAX_NODES = 500_000
@@ -61,6 +60,7 @@ class Translation:
         model: its name, for messages.
         functions: the model's own.
         types: ONNX element types by value name, where some are carried.
+        origins: names of the nodes made so far.
         weights: constants already turned into Tensors.
         nodes: translated so far.
         folded: elements computed so far for values that are known.
@@ -71,6 +71,7 @@ class Translation:
     model: str
     functions: Mapping[Key, onnx.FunctionProto]
     types: Mapping[str, int]
+    origins: Origins
     weights: WeightCache = field(default_factory=WeightCache)
     nodes: int = 0
     folded: int = 0
@@ -84,9 +85,9 @@ class Translation:
         return self.initializers[id(graph)][1]
 
 
-def translation_of(model: OnnxModel, types: Mapping[str, int]) -> Translation:
+def translation_of(model: OnnxModel, types: Mapping[str, int], origins: Origins) -> Translation:
     """Return what an import of a model starts with."""
-    return Translation(model.name, local_functions(model.proto), types)
+    return Translation(model.name, local_functions(model.proto), types, origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +135,12 @@ class Scope:
         resolved = tuple(self.values[name] if name else None for name in node.input)
         try:
             # Arithmetic on what is known may divide by 0, as on the device: no warning then.
-            with origin(label), np.errstate(all="ignore"):
-                return _checked(self._results(node, resolved, label))
+            with np.errstate(all="ignore"):
+                return self._named(_checked(self._results(node, resolved, label)), label)
         except DynamicInputError as error:
             raise DynamicInputError(_prefixed(where, error), error.value, error.inputs) from error
+        except InternalError:
+            raise
         except SchedulerError as error:
             raise ModelError(_prefixed(where, error)) from error
         except _MALFORMED as error:
@@ -145,6 +148,16 @@ class Scope:
             raise ModelError(
                 f"{where}: inputs of shapes {shapes} do not fit the operator: {one_line(error)}"
             ) from error
+        except Exception as error:
+            raise InternalError(
+                f"{where}: a defect of the compiler, not of the model: "
+                f"{type(error).__name__}: {one_line(error)}"
+            ) from error
+
+    def _named(self, results: Sequence[AnyValue], label: str) -> Sequence[AnyValue]:
+        """Return results; the nodes made for them are called after their ONNX node from now on."""
+        self.shared.origins.name(_nodes(results), (label,))
+        return results
 
     def _results(
         self, node: onnx.NodeProto, resolved: tuple[AnyValue | None, ...], label: str
@@ -156,9 +169,11 @@ class Scope:
         arrays = [v for v in resolved if not isinstance(v, Tensor | ValueList)]
         known = len(arrays) == len(resolved)
         if translator is None:
-            if known and node.domain in DEFAULT_DOMAINS:
+            defined = node.domain in DEFAULT_DOMAINS and node.op_type not in RANDOM
+            if known and defined:
                 return evaluate_reference(node, arrays, self.opset)
-            function = schema_body(node, self.opset, self._types(node, resolved))
+            types = self._types(node, resolved)
+            function = schema_body(node, self.opset, types) if defined else None
             if function is None:
                 raise ModelError("no translator; its inputs depend on run-time data")
             return self._call(instantiate(function, node, self.opset), resolved, label)
@@ -229,6 +244,14 @@ def _prefixed(where: str, error: SchedulerError) -> str:
     if text.startswith(where.split(": node ", 1)[0] + ": node "):
         return text
     return f"{where}: {printable(text, MAX_REASON)}"
+
+
+def _nodes(values: Iterable[AnyValue]) -> Iterator[Node]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value.node
+        elif isinstance(value, ValueList):
+            yield from _nodes(value.values)
 
 
 def _checked(results: Sequence[AnyValue]) -> Sequence[AnyValue]:

@@ -22,10 +22,11 @@ from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.place import PlacedBody, merge_ranges
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
-from scheduler.render.render import Rendered
+from scheduler.render.kernel_code import KernelCode, Needs, Parameter
+from scheduler.render.render import computes_in_float64
 from scheduler.render.values import Values
 
 
@@ -46,8 +47,8 @@ def _no_loops(node: Node, _: Instance) -> None:
 
 def render_custom(
     launch: CustomLaunch, targets: Sequence[Node], epilogue: PlacedBody | None
-) -> Rendered:
-    """Return the OpenCL text of a custom kernel.
+) -> KernelCode:
+    """Return the code of a custom kernel.
 
     Args:
         launch: what it runs.
@@ -66,10 +67,18 @@ def render_custom(
         line = text.count("\n", 0, slot.end) + 1
         text = f"{text[: slot.start]}{block}\n#line {line} {title}\n{text[slot.end :]}"
     body = "\n".join(line if line.startswith("#line") else f"  {line}" for line in text.split("\n"))
-    parameters = [f"__global {t.dtype.cl}* out{i}" for i, t in enumerate(targets)]
-    parameters += [f"const __global {a.dtype.cl}* in{i}" for i, a in enumerate(arguments)]
-    whole = f'({", ".join(parameters)})\n{{\n#line 1 {title}\n{body}\n#line 1 "generated"\n}}\n'
-    return Rendered(whole, tuple(arguments), launch.spec.items, (1, launch.spec.lanes))
+    parameters = [_parameter(f"out{i}", node, written=True) for i, node in enumerate(targets)]
+    parameters += [_parameter(f"in{i}", node, written=False) for i, node in enumerate(arguments)]
+    float64 = source.float64 or any(n.dtype is dt.float64 for n in (*targets, *arguments))
+    if epilogue is not None:
+        float64 = float64 or computes_in_float64(epilogue.value)
+    needs = Needs(float64, source.work_group, source.local_bytes)
+    block = f'{{\n#line 1 {title}\n{body}\n#line 1 "generated"\n}}\n'
+    return KernelCode(tuple(parameters), block, launch.spec.items, (1, launch.spec.lanes), needs)
+
+
+def _parameter(name: str, node: Node, *, written: bool) -> Parameter:
+    return Parameter(name, cl.buffer_type(node.dtype, written=written), node, written)
 
 
 def _block(
@@ -77,13 +86,13 @@ def _block(
 ) -> tuple[str, list[str], list[Node]]:
     """Return what a slot stands for: what it is given, statements, the buffers they read."""
     raw, lanes = launch.outputs[0], launch.spec.lanes
-    kind = clang.ctype(raw.dtype, lanes)
+    kind = cl.ctype(raw.dtype, lanes)
     value = f"({slot.value}) != 0" if raw.dtype is dt.bool_ else f"({slot.value})"
     if raw.dtype is dt.float16 and epilogue is not None:  # without one, the store rounds
         value = f"m_round_half(({kind}){value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
-        stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
+        stored = cl.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
         return given, [f"  {stored}"], []
     body, _ = merge_ranges(epilogue, None)
     emitter = Emitter()
@@ -95,7 +104,7 @@ def _block(
             emitter.remember(operands.key(node, instance), known)
     operands.evaluate(body.value, instance)
     code = operands.in_lanes(body.value, instance, lanes)
-    emitter.statement(clang.store("out0", "epilogue_at", code, body.value.dtype, lanes))
+    emitter.statement(cl.store("out0", "epilogue_at", code, body.value.dtype, lanes))
     read = [a for a in operands.pointers.arguments if isinstance(a, Node)]
     return given, emitter.text(1).split("\n"), read
 

@@ -8,11 +8,12 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node
 from scheduler.loops.images import TEXEL, ImagePlan, Texel, weight_image
-from scheduler.loops.pack import PackedWeight
+from scheduler.loops.pack import Argument, PackedWeight
 from scheduler.loops.place import Place, PlacedStore
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
+from scheduler.render.kernel_code import Needs
 from scheduler.render.pointers import Pointers
 
 # What is read outside is zero.
@@ -39,9 +40,9 @@ class Values(Protocol):
         ...
 
 
-def parameter(name: str, *, written: bool) -> str:
-    """Return the declaration of an image parameter."""
-    return f"__{'write' if written else 'read'}_only image2d_t {name}"
+def parameter_type(*, written: bool) -> str:
+    """Return the type of an image parameter."""
+    return f"__{'write' if written else 'read'}_only image2d_t"
 
 
 def read(plan: ImagePlan, values: Values, load: Node, instance: Instance) -> Val | None:
@@ -80,10 +81,7 @@ def read_packed(plan: ImagePlan, values: Values, packed: PackedWeight, offset: I
         plan.weights[packed] = image
     whole = ixs.floordiv(offset, TEXEL)
     x, y = ixs.mod(whole, image.width), ixs.floordiv(whole, image.width)
-    name = values.pointers.argument(packed)
-    code = f"read_imagef({name}, m_nearest, (int2)({values.e.index(x)}, {values.e.index(y)}))"
-    depth = max(values.e.depth_of(x), values.e.depth_of(y))
-    return values.e.define(("texel", name, x, y), "float4", code, vector=True, depth=depth)
+    return _read_texel(values, packed, x, y)
 
 
 def write(
@@ -109,26 +107,40 @@ def write(
         plan.refused[store.target] = None
         return None
     x, y = values.e.index(at.x), values.e.index(at.y)
+    values.e.needs += Needs(image_writes=1)
     return f"write_imagef({name}, (int2)({x}, {y}), {code});"
 
 
 def _texel(values: Values, load: Node, at: Texel, gates: Predicate) -> Val:
+    """Emit the read of a texel, or of the one of its elements that all lanes take."""
     place: Place = load.arg
-    x, y, component, _ = at
-    name = values.pointers.argument(load.src[0])
+    fill = cl.widen(cl.literal(place.fill, load.dtype), load.dtype, TEXEL)
+    found = _read_texel(values, load.src[0], at.x, at.y, gates, fill)
+    if at.component is None:
+        return found
+    return Val(f"{found.code}.s{at.component}", vector=False, depth=found.depth)
+
+
+def _read_texel(
+    values: Values, source: Argument, x: Ix, y: Ix, gates: Predicate = (), fill: str = ""
+) -> Val:
+    """Emit the read of a texel where it is not known yet.
+
+    Args:
+        values: of the kernel.
+        source: the image.
+        x: column of the texel.
+        y: its row.
+        gates: where it is read.
+        fill: what stands for it elsewhere.
+    """
+    name = values.pointers.argument(source)
     code = f"read_imagef({name}, m_nearest, (int2)({values.e.index(x)}, {values.e.index(y)}))"
     depth = max(values.e.depth_of(x), values.e.depth_of(y))
     if gates:
         condition = values.condition(gates)
-        fill = clang.widen(clang.literal(place.fill, load.dtype), load.dtype, TEXEL)
         code, depth = f"{condition.code} ? {code} : {fill}", max(depth, condition.depth)
-    key = ("texel", name, x, y, gates, place.fill)
-    found = values.e.define(key, "float4", code, vector=True, depth=depth)
-    if component is None:
-        return found
-    return Val(f"{found.code}.s{component}", vector=False, depth=found.depth)
-
-
-def image_prelude(text: str) -> str:
-    """Return what kernels that read images need before them."""
-    return SAMPLER if "m_nearest" in text else ""
+    key = ("texel", name, x, y, gates, fill)
+    if values.e.lookup(key) is None:
+        values.e.needs += Needs(image_reads=1, gated_reads=1 if gates else 0)
+    return values.e.define(key, "float4", code, vector=True, depth=depth)

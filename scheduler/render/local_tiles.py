@@ -20,10 +20,11 @@ from dataclasses import dataclass
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
-from scheduler.loops.local_tiles import DEPTH, LANES, PADDING, LocalTile
-from scheduler.render import opencl_c as clang
+from scheduler.loops.local_tiles import DEPTH, LANES, PADDING, LocalTile, array_bytes
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
+from scheduler.render.kernel_code import Needs
 from scheduler.render.values import Values
 
 
@@ -128,6 +129,7 @@ class _Emission:
         width = extent + PADDING
         align = "__attribute__((aligned(16)))"
         self.e.statement(f"__local float {name}[2][{DEPTH}][{width}] {align};")
+        self.e.needs += Needs(work_group=True, local_bytes=array_bytes(extent))
         count = extent * DEPTH // items
         deep_first = ixs.coefficient(load.arg.offset, tile.depth) == 1
         inner = DEPTH if deep_first else extent
@@ -158,7 +160,7 @@ class _Emission:
                 at = whole if inside else self._clamped(f"{op.name}_k{s}", whole, size)
                 mapping = {**self.batch, op.across: i, self.t.depth: at}
                 offset = ixs.substitute(op.load.arg.offset, mapping)
-                code = clang.load(pointer, self.e.index(offset), op.load.dtype, 1)
+                code = cl.load(pointer, self.e.index(offset), op.load.dtype, 1)
                 if not inside:
                     code = f"{self.e.index(whole)} < {size} ? {code} : 0.0f"
                 self.e.statement(f"{op.name}{s} = {code};")

@@ -25,7 +25,8 @@ from scheduler.loops.schedule import Schedule as Loops
 from scheduler.loops.variations import form_of, tile_choices, variations
 from scheduler.lower import flops_of
 from scheduler.pipeline import Schedule
-from scheduler.render.render import Nest, Rendered, render
+from scheduler.render.kernel_code import KernelCode
+from scheduler.render.render import Nest, render
 
 
 @dataclass(eq=False, slots=True)
@@ -68,8 +69,8 @@ class Job:
             exact=self.exact,
         )
 
-    def render(self, choice: Choice) -> Rendered:
-        """Return the text of a choice."""
+    def render(self, choice: Choice) -> KernelCode:
+        """Return the code of a choice."""
         return render([replace(self.nest, schedule=self.loops(choice))])
 
     def tiles(self) -> list[Choice]:

@@ -11,6 +11,7 @@ import pytest
 
 from scheduler import pipeline
 from scheduler.context import CompileContext
+from tests.scheduler.support import values
 from tests.scheduler.support.verified import Verified
 
 
@@ -34,3 +35,12 @@ def verify_each_pass() -> Iterator[None]:
     patch.setattr(pipeline, "passes", checked)
     yield
     patch.undo()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    values.start()
+
+
+def pytest_runtest_teardown() -> None:
+    values.stop()

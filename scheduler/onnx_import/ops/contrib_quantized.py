@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
 from scheduler.onnx_import.ops.pool import average_pool, max_pool
@@ -74,6 +75,8 @@ def qlinear_conv_any_layout(ctx: NodeContext) -> Value:
 
 def nhwc_max_pool(ctx: NodeContext) -> Value:
     """Translate NhwcMaxPool: MaxPool of integers with the channels last."""
+    if ctx.outputs > 1:
+        raise ModelError(f"it has one output, found {ctx.outputs}")
     y = max_pool(replace(ctx, inputs=(_channels_second(ctx.tensor(0)),)))
     assert isinstance(y, Tensor)
     return _channels_last(y)

@@ -26,8 +26,8 @@ from scheduler.onnx_import.ops.row_order import sorted_places
 from scheduler.tensor.custom_kernel import alternatives
 from scheduler.tensor.tensor import Tensor
 
-# Adds that counting may cost before rows are sorted instead: four launches on devices whose
-# work-items each have a core; on SIMT devices, where a work-item that sorts is slow, far more.
+# Adds that counting may cost before rows are sorted instead: four launches where work-items each
+# have a core; far more on SIMT devices, where one work-item that sorts is slow.
 _COUNTING = 4 * LAUNCH_COST
 _SIMT_COUNTING = 2**28
 # A row this long is sorted in parts, if they leave out most of it and few rows are there to share.

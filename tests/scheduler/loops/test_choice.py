@@ -26,8 +26,7 @@ from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.trial import Variant, make_trials
 from tests.scheduler.support.programs import compute
-
-RNG = np.random.default_rng(11)
+from tests.scheduler.support.values import Weights, rng
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +35,7 @@ def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def jobs(tensors: Mapping[str, Tensor]) -> list[Job]:
@@ -55,7 +54,7 @@ def choices() -> st.SearchStrategy[Choice]:
             "blocks": numbers,
             "lanes": st.sampled_from((4, 8, 16)),
             "outside": st.just(1),
-            "ahead": st.integers(1, 2),
+            "prefetch": st.integers(1, 2),
         },
     )
     return kept.map(lambda fields: Choice(**fields))
@@ -141,16 +140,17 @@ def networks() -> dict[str, Tensor]:
     """One of each kind of loop nest, of sizes that blocks do not divide."""
     image = Tensor.input("image", (1, 13, 15, 24)).permute((0, 3, 1, 2))
     rows = Tensor.input("rows", (19, 45))
+    weight = Weights()
     return {
-        "conv": image.conv2d(Tensor.weight(floats(40, 24, 3, 3)), padding=1).relu(),
-        "window": image.conv2d(Tensor.weight(floats(24, 1, 3, 3)), groups=24, padding=1),
-        "strided": image.conv2d(Tensor.weight(floats(48, 1, 3, 3)), groups=24, stride=2),
-        "product": rows @ Tensor.weight(floats(45, 52)),
-        "softmax": (rows @ Tensor.weight(floats(45, 33))).softmax(-1),
-        "norm": rows.layernorm() @ Tensor.weight(floats(45, 16)),
-        "row": Tensor.input("one", (1, 70)) @ Tensor.weight(floats(70, 90)),
-        "narrow": rows @ Tensor.weight(floats(45, 10)),
-        "stream": rows * 2.0 + Tensor.weight(floats(19, 45)),
+        "conv": image.conv2d(weight(40, 24, 3, 3), padding=1).relu(),
+        "window": image.conv2d(weight(24, 1, 3, 3), groups=24, padding=1),
+        "strided": image.conv2d(weight(48, 1, 3, 3), groups=24, stride=2),
+        "product": rows @ weight(45, 52),
+        "softmax": (rows @ weight(45, 33)).softmax(-1),
+        "norm": rows.layernorm() @ weight(45, 16),
+        "row": Tensor.input("one", (1, 70)) @ weight(70, 90),
+        "narrow": rows @ weight(45, 10),
+        "stream": rows * 2.0 + weight(19, 45),
         "mean": image.mean((2, 3)),
     }
 

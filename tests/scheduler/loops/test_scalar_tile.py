@@ -19,14 +19,14 @@ from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
 from tests.scheduler.support.programs import load
+from tests.scheduler.support.values import rng
 
 Array = np.ndarray[Any, Any]
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-RNG = np.random.default_rng(5)
 
 
 def floats(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def dots(heads: int, rows: int, columns: int, depth: int) -> Tensor:

@@ -24,12 +24,12 @@ from scheduler.loops.split_work import WANTED_PARTS
 from scheduler.loops.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
 from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
-from scheduler.render.render import Rendered
+from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
+from tests.scheduler.support.values import rng
 
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-RNG = np.random.default_rng(4)
 
 
 # --- the model of a core ------------------------------------------------------------------------
@@ -156,7 +156,7 @@ def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: i
 
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def product(rows: int, inner: int, columns: int) -> Tensor:
@@ -203,7 +203,7 @@ def test_scalars_that_are_computed_make_more_vectors_pay() -> None:
     assert computed > v
 
 
-def stores(rendered: Rendered, item: int) -> Iterator[tuple[int, int]]:
+def stores(rendered: KernelCode, item: int) -> Iterator[tuple[int, int]]:
     """Yield (first element, elements) of each store of a work-item: its text, run as Python.
 
     Loops and ints stay, stores are noted, all else is left out.

@@ -6,7 +6,7 @@ import os
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import onnx
@@ -14,8 +14,9 @@ import pytest
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
-from scheduler.onnx_import import from_proto
+from scheduler.onnx_import import TRANSLATORS, from_proto
 from tests.scheduler.onnx_import.onnx_models import FLOAT, model_of, node, refused, values_of
+from tools.cli import main
 
 Array = NDArray[Any]
 
@@ -309,3 +310,43 @@ def test_booleans_are_true_or_false_whatever_their_bytes() -> None:
     model = model_of([node("Where", "f x z", "y")], weights={"z": np.zeros(4, np.float32)})
     model.graph.initializer.append(flags)
     np.testing.assert_array_equal(values_of(model, x=[1, 2, 3, 4])[0], [0, 2, 3, 4])
+
+
+# --- defects of ours ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("defect", [AssertionError("no"), AttributeError("shap"), NameError("x")])
+def test_a_defect_of_a_translator_is_no_fault_of_the_model(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    defect: Exception,
+) -> None:
+    def translate(_: object) -> None:
+        raise defect
+
+    monkeypatch.setitem(cast(dict[str, Any], TRANSLATORS), "Relu", translate)
+    path = tmp_path / "m.onnx"
+    result = helper.make_tensor_value_info("r", FLOAT, [4])
+    branch = helper.make_graph([node("Relu", "x", "r", "inside")], "branch", [], [result])
+    choose = node("If", "flag", "y", "choose", then_branch=branch, else_branch=branch)
+    onnx.save(model_of([choose], weights={"flag": True}), path)
+    for command in ("compile", "inspect"):
+        options = ["--plain", "-o", str(tmp_path / "m.pkl")] if command == "compile" else []
+        assert main([command, str(path), *options]) == 1
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1
+        for part in ('m.onnx: node "choose/branch/inside" (Relu', "defect", str(defect)):
+            assert part in message
+
+
+def test_what_a_model_does_wrong_is_a_fault_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "m.onnx"
+    onnx.save(model_of([node("DepthToSpace", "x", "y", "it", blocksize=2)]), path)
+    assert main(["compile", str(path), "--plain", "-o", str(tmp_path / "m.pkl")]) == 4
+    message = capsys.readouterr().err
+    assert 'node "it"' in message
+    assert "do not fit the operator" in message
+    assert "defect" not in message

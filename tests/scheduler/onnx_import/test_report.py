@@ -131,14 +131,33 @@ def test_what_depends_on_unknown_shapes_is_counted_as_not_looked_at() -> None:
 def test_an_input_of_an_unsupported_type_is_a_problem_not_an_error() -> None:
     nodes = [
         helper.make_node("Identity", ["s"], ["t"]),
-        helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("Add", ["x", "x"], ["y"]),
+        helper.make_node("Identity", ["c"], ["z"]),
     ]
-    inputs = [value("s", (2,), TensorProto.STRING), value("x", (3,))]
-    outputs = [value("t", (2,), TensorProto.STRING), value("y", (3,))]
+    inputs = [
+        *(value(name, (2,), TensorProto.STRING) for name in ("s", "c")),
+        value("x", (3,)),
+    ]
+    outputs = [
+        *(value(name, (2,), TensorProto.STRING) for name in ("t", "z")),
+        value("y", ("n",)),
+    ]
     found = of(model_of(nodes, inputs, outputs))
-    assert found.problems[0].op == "input"
-    assert '"s"' in found.problems[0].reason
-    assert "string" in found.problems[0].reason
+    assert [p.op for p in found.problems] == ["input", "input"]
+    for name, problem in zip("sc", found.problems, strict=True):
+        assert problem.reason == f'"{name}": unsupported element type string'
+    assert found.unchecked == 2
+    assert found.nodes[1].shape == (3,)  # the other inputs are known all the same
+
+
+def test_random_numbers_have_no_translation_even_where_inputs_are_known() -> None:
+    nodes = [
+        helper.make_node("RandomNormal", [], ["noise"], name="random", shape=[3]),
+        helper.make_node("Add", ["x", "noise"], ["y"], name="sum"),
+    ]
+    found = of(model_of(nodes, [value("x", (3,))], [value("y", (3,))]))
+    assert [(p.node, p.reason) for p in found.problems] == [("random", "no translation")]
+    assert found.nodes[1].shape == (3,)
 
 
 def test_symbolic_dimensions_are_bound_and_noted() -> None:

@@ -24,14 +24,14 @@ from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.passes.pass_check import same
 from tests.scheduler.support.programs import compute, emitted, load
+from tests.scheduler.support.values import rng
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
-RNG = np.random.default_rng(3)
 
 
 def floats(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def check(outputs: Mapping[str, Tensor], inputs: Mapping[str, Array], scale: float = 1.0) -> None:
@@ -113,7 +113,10 @@ def test_reductions_over_every_set_of_axes() -> None:
         for axes in combinations(range(3), count):
             outputs[f"sum{axes}"] = x.sum(axes)
             outputs[f"max{axes}"] = n.max(axes)
-    check(outputs, {"x": floats(3, 5, 19), "n": RNG.integers(-99, 99, (3, 5, 19)).astype(np.int32)})
+    check(
+        outputs,
+        {"x": floats(3, 5, 19), "n": rng().integers(-99, 99, (3, 5, 19)).astype(np.int32)},
+    )
 
 
 def test_networks_of_reductions_in_a_row() -> None:
@@ -150,7 +153,7 @@ def test_halves_are_rounded_to_the_nearest_even() -> None:
 def test_storage_of_every_type() -> None:
     outputs, inputs = {}, {}
     for kind in (dt.float16, dt.int8, dt.uint16, dt.int64, dt.uint64, dt.float64, dt.bool_):
-        values = RNG.integers(0, 2 if kind is dt.bool_ else 100, (5, 21)).astype(kind.np)
+        values = rng().integers(0, 2 if kind is dt.bool_ else 100, (5, 21)).astype(kind.np)
         x = Tensor.input(kind.name, (5, 21), kind)
         inputs[kind.name] = values
         outputs[f"{kind.name}_flip"] = x.flip(1)
