@@ -125,6 +125,7 @@ def compile_plain(
             {n: t.node for n, t in imported.outputs.items()},
             inputs=[t.node for t in imported.inputs.values()],
             precision=precision,
+            origins=imported.origins,
         )
         name = Path(model.name).stem or "model"
         emitted = _emitted({"run": graph}, name, "plain", tables)

@@ -17,6 +17,7 @@ from scheduler.emit.arena import Arena, plan_arena
 from scheduler.errors import ModelError
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.kernels import make_kernels, storage_plan
@@ -34,7 +35,7 @@ from scheduler.passes.precision import PrecisionReport, check_precision, store_h
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import narrow
 from scheduler.passes.split_concat import split_concat
-from scheduler.passes.split_concat_sums import split_joined_sums
+from scheduler.passes.split_concat_sums import split_concat_sums
 from scheduler.passes.split_reduce import split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.passes.winograd import winograd
@@ -61,10 +62,10 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("reduce strength", strength_reduce),
         ("push gathers", push_gather),
         ("narrow", narrow),
-        ("split joined sums", split_joined_sums),
+        ("split concat sums", split_concat_sums),
         ("batch branches", batch_branches),
         ("split reductions", split_reduce),
-        ("split joins", partial(split_concat, limits=context.limits)),
+        ("split concat", partial(split_concat, limits=context.limits)),
         (WINOGRAD, partial(winograd, spec=context.spec)),
         ("canonicalize again", simplify),
         ("bind custom inputs", custom_inputs),
@@ -144,13 +145,16 @@ class Schedule:
         return self.arena().unplanned
 
 
-def run_passes(roots: Sequence[Node], context: CompileContext | None = None) -> list[Node]:
+def run_passes(
+    roots: Sequence[Node], context: CompileContext | None = None, origins: Origins | None = None
+) -> list[Node]:
     """Return the roots after all graph passes.
 
     Args:
         roots: of the graph.
         context: what the graph is compiled for, by default for what is in force. With halves,
             Winograd's convolutions are left out: their weights are floats, 16 for 9.
+        origins: ONNX names, of `Origins.over`; it follows the passes.
 
     Raises:
         VerifyError: a pass broke the graph: checked after each under DEBUG >= 1 and in tests,
@@ -158,18 +162,20 @@ def run_passes(roots: Sequence[Node], context: CompileContext | None = None) -> 
     """
     context = context or ambient()
     current = list(roots)
+    origins = origins or Origins()
     check = context.flags.debug >= flags.Level.SUMMARY
-    trace.after_pass(trace.INPUT, current)
+    trace.after_pass(trace.INPUT, current, origins)
     for name, apply in passes(context):
         if name == WINOGRAD and context.precision != FP32:
             continue
         new = apply(current)
         current = [new[r] for r in current]
+        origins.follow(new)
         if check:
-            verify(current, name)
-        trace.after_pass(name, current)
+            verify(current, name, origins)
+        trace.after_pass(name, current, origins)
     if not check:
-        verify(current, "all passes")
+        verify(current, "all passes", origins)
     return current
 
 
@@ -183,16 +189,16 @@ def kernelize(
         states: ASSIGN nodes to perform.
     """
     context = ambient()
-    named, roots = _sinks(outputs, states, context)
+    named, roots = _sinks(outputs, states, context, Origins())
     return named, make_kernels(roots, context.spec)
 
 
 def _sinks(
-    outputs: Mapping[str, Node], states: Sequence[Node], context: CompileContext
+    outputs: Mapping[str, Node], states: Sequence[Node], context: CompileContext, origins: Origins
 ) -> tuple[dict[str, Node], list[Node]]:
     """Return the stored node of each output, and all nodes to compute, after the passes."""
-    verify([*outputs.values(), *states])
-    roots = run_passes([*outputs.values(), *states], context)
+    verify([*outputs.values(), *states], origins=origins)
+    roots = run_passes([*outputs.values(), *states], context, origins)
     sinks: list[Node] = []
     for node in roots[: len(outputs)]:
         # An output needs storage of its own: not a buffer's, not a state's, not another output's.
@@ -203,12 +209,13 @@ def _sinks(
 
 
 def _with_halves(
-    named: Mapping[str, Node], roots: Sequence[Node], spec: DeviceSpec
+    named: Mapping[str, Node], roots: Sequence[Node], spec: DeviceSpec, origins: Origins
 ) -> tuple[dict[str, Node], list[Node], frozenset[Node], PrecisionReport]:
     """Return outputs and roots with half storage, what has to be stored for it, and a report."""
-    halved = store_halves(roots, storage_plan(roots, spec).regions, spec)
-    verify(halved.roots, "half storage")
-    trace.after_pass("half storage", halved.roots)
+    halved = store_halves(roots, storage_plan(roots, spec).regions, spec, origins)
+    origins.follow(halved.new)
+    verify(halved.roots, "half storage", origins)
+    trace.after_pass("half storage", halved.roots, origins)
     outputs = dict(zip(named, halved.roots, strict=False))  # the roots begin with the outputs
     return outputs, halved.roots, halved.pins, halved.report
 
@@ -231,6 +238,7 @@ def schedule(
     inputs: Sequence[Node] | None = None,
     observer: trace.Observer | None = None,
     precision: str = FP32,
+    origins: Origins | None = None,
 ) -> Schedule:
     """Compile a graph to kernels.
 
@@ -240,6 +248,7 @@ def schedule(
         inputs: input BUFFER nodes in calling order; by default those the graph reads.
         observer: watches, beside those of the context and those that DEBUG and VIZ ask for.
         precision: "fp32", or "fp16": what is stored between kernels, and weights, are halves.
+        origins: ONNX names of the nodes, for what is said about kernels.
 
     Raises:
         SchedulerError: the graph cannot be scheduled or lowered.
@@ -258,13 +267,15 @@ def schedule(
     watching = [observer] if observer is not None else []
     with trace.observing(*watching, *environment_observers()):
         some = {n: node for n, node in outputs.items() if all(node.shape)}
-        named, roots = _sinks(some, writes, context)
+        origins = (origins or Origins()).over([*some.values(), *writes])
+        named, roots = _sinks(some, writes, context, origins)
         pins, report = frozenset[Node](), None
         if precision != FP32:
-            named, roots, pins, report = _with_halves(named, roots, context.spec)
+            named, roots, pins, report = _with_halves(named, roots, context.spec, origins)
 
         def remake(splits: Splits) -> list[Kernel]:
-            return make_kernels(roots, context.spec, replace(splits, pins=splits.pins | pins))
+            more = replace(splits, pins=splits.pins | pins)
+            return make_kernels(roots, context.spec, more, origins)
 
         buffers = tuple(n.arg for n in inputs)
         stored = {n: named[n] if n in named else _unwritten(outputs[n]) for n in outputs}

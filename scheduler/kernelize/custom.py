@@ -37,11 +37,8 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) ->
     Raises:
         ModelError: it has more buffers than a kernel may have.
     """
-    outputs = []
-    for i, (_, kind) in enumerate(launch.arg.outputs):
-        result = make(Op.RESULT, kind, (launch,), i)
-        result.origin = result.origin or launch.origin
-        outputs.append(result)
+    kinds = enumerate(kind for _, kind in launch.arg.outputs)
+    outputs = tuple(make(Op.RESULT, kind, (launch,), i) for i, kind in kinds)
     inputs = tuple(storage_of(s) for s in launch.src)
     reads = tuple(dict.fromkeys(inputs))
     if not limits.fits(len(reads), len(outputs)):
@@ -49,7 +46,7 @@ def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) ->
             f"custom kernel {launch.arg}: expected at most {limits.max_buffers} "
             f"buffers, found {len(reads) + len(outputs)}; join some of them"
         )
-    custom = CustomLaunch(launch.arg, inputs, tuple(outputs))
+    custom = CustomLaunch(launch.arg, inputs, outputs)
     return Kernel((), custom.outputs, reads, origin, custom)
 
 

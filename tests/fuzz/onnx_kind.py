@@ -14,6 +14,7 @@ from scheduler.device import spec as device_spec
 from scheduler.device.spec import SPECS
 from scheduler.ir.dtype import float64
 from scheduler.ir.node import Node, toposort
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.context import run_time_inputs
 from scheduler.passes.precision import FP16
@@ -69,7 +70,7 @@ class _Halves(Observer):
     def __init__(self) -> None:
         self.roots: Sequence[Node] = ()
 
-    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+    def after_pass(self, name: str, roots: Sequence[Node], _: Origins) -> None:
         if name == "half storage":
             self.roots = roots
 

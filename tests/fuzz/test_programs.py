@@ -13,6 +13,7 @@ from scheduler.debug.trace import Observer, observing
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, REDUCERS, Op
+from scheduler.ir.origin import Origins
 from scheduler.pipeline import ambient, passes, run_passes, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.fuzz.apart import apart, with_copies
@@ -93,7 +94,7 @@ class EachStage(Observer):
     def __init__(self) -> None:
         self.stages: list[tuple[str, list[Node]]] = []
 
-    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+    def after_pass(self, name: str, roots: Sequence[Node], _: Origins) -> None:
         self.stages.append((name, list(roots)))
 
 

@@ -27,7 +27,7 @@ from scheduler.device.limits import TABLE
 from scheduler.device.spec import using_limits
 from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
-from scheduler.ir.node import origin
+from scheduler.ir.origin import Origins
 from scheduler.pipeline import Schedule
 from tests.scheduler.support.values import rng
 
@@ -67,14 +67,17 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     return Log(caplog)
 
 
-def network(weight: np.ndarray = W, label: str = "/a") -> Tensor:
-    with origin(label):
-        x = Tensor.input("x", (4, 16))
-        return (x @ Tensor.weight(weight.copy()) + 0.5).softmax(-1)
+def network(weight: np.ndarray = W) -> Tensor:
+    x = Tensor.input("x", (4, 16))
+    return (x @ Tensor.weight(weight.copy()) + 0.5).softmax(-1)
 
 
-def emitted(tensor: Tensor, *, options: str = "", name: str = "n", out: str = "out") -> Emitted:
-    graph = EntryGraph({out: tensor.node})
+def emitted(
+    tensor: Tensor, *, options: str = "", name: str = "n", out: str = "out", label: str = "/a"
+) -> Emitted:
+    origins = Origins()
+    origins.name([tensor.node], (label,))
+    graph = EntryGraph({out: tensor.node}, origins=origins)
     return emitted_for({"run": graph}, name=name, kind="plain", options=options)
 
 
@@ -157,7 +160,7 @@ def test_what_changes_the_result_is_compiled_again(
     emitted(network())
     log.take()
     emitted(network(W + 1))
-    emitted(network(label="/b"))
+    emitted(network(), label="/b")
     emitted(network(), options="-cl-mad-enable")
     emitted(network(), name="m")
     emitted(network(), out="y")

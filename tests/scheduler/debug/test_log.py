@@ -40,7 +40,7 @@ class Log(Observer):
         self.plans: list[Schedule] = []
         self.chosen = 0
 
-    def after_pass(self, name: str, roots: object) -> None:
+    def after_pass(self, name: str, roots: object, _: object) -> None:
         assert roots
         self.passes.append(name)
 

@@ -12,8 +12,9 @@ from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops
 from scheduler.device.spec import DEFAULT
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.node import const, make, origin
+from scheduler.ir.node import const, make
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.loops.schedule import Schedule as Loops
@@ -25,10 +26,12 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_graph_is_a_line_for_each_node_sources_first() -> None:
     x = Tensor.input("x", (4, 3))
-    with origin("/layer/Sum"):
-        total = make(Op.REDUCE, dt.float32, (x.node,), (Op.ADD, (1,)))
+    total = make(Op.REDUCE, dt.float32, (x.node,), (Op.ADD, (1,)))
     root = make(Op.PAD, dt.float32, (total,), (((0, 0), (1, 2)), -1.5))
-    assert pretty([root]) == (
+    origins = Origins()
+    origins.name([x.node], ())
+    origins.name([total], ("/layer/Sum",))
+    assert pretty([root], origins=origins) == (
         "%0 = buffer input x : float32[4, 3]\n"
         "%1 = reduce add axes 1 (%0) : float32[4, 1]  # /layer/Sum\n"
         "%2 = pad ((0, 0), (1, 2)) with -1.5 (%1) : float32[4, 4]\n"
@@ -57,9 +60,11 @@ def test_a_node_keeps_its_number_after_a_pass() -> None:
 
 
 def test_an_origin_of_many_lines_stays_on_one() -> None:
-    with origin("a\nb"):
-        node = Tensor.input("x", (2,)).exp().node
-    assert len(pretty([node]).splitlines()) == len({*node.src}) + 2
+    node, origins = Tensor.input("x", (2,)).exp().node, Origins()
+    origins.name([node], ("a\nb",))
+    text = pretty([node], origins=origins)
+    assert "# a b" in text
+    assert len(text.splitlines()) == len({*node.src}) + 2
 
 
 def test_the_body_of_a_matrix_product_names_its_ranges() -> None:

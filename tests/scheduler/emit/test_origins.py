@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from scheduler.ir.node import origin
+from scheduler.ir.origin import Origins
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import (
     floats,
-    program_of,
+    make_program,
     x,
 )
 
 
 @pytest.mark.opencl
 def test_source_manifest_and_profile_name_the_nodes_of_the_model() -> None:
-    with origin("/encoder/MatMul"):
-        y = x(8, 8) @ Tensor.weight(floats(8, 8))
-    with origin("/encoder/Relu"):
-        y = y.relu().contiguous()
-    with origin("/head/Softmax"):
-        y = y.softmax()
-    made = program_of(y)
+    y = x(8, 8) @ Tensor.weight(floats(8, 8))
+    relu = y.relu().contiguous()
+    probabilities, origins = relu.softmax(), Origins()
+    origins.name([y.node], ("/encoder/MatMul",))
+    origins.name([relu.node], ("/encoder/Relu",))
+    origins.name([probabilities.node], ("/head/Softmax",))
+    made = make_program({"y": probabilities}, origins=origins)
     first, second = made.manifest["kernels"]
     assert first["origin"] == ["/encoder/MatMul", "/encoder/Relu"]
     assert second["origin"] == ["/head/Softmax"]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.node import Buffer, Node, make, origin, toposort
+from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes.canonicalize import RULES
@@ -115,13 +115,6 @@ def test_hits_are_counted_by_name() -> None:
     rewriter = Rewriter(RULES)
     rewriter([((X * 1.0) * 1.0 - 0.0).node])
     assert rewriter.hits == {"neutral element": 3}
-
-
-def test_origins_survive_a_rewrite() -> None:
-    source = make(Op.BUFFER, dt.float32, (), Buffer("input", "z", (4,), dt.float32))
-    with origin("/scale"):
-        y = Tensor.of(source) / 4.0
-    assert canonical(y)[0].origin == ("/scale",)
 
 
 def test_long_chains_are_rewritten_without_recursion() -> None:

@@ -9,7 +9,8 @@ import pytest
 
 from scheduler.device.spec import DEFAULT
 from scheduler.errors import SchedulerError
-from scheduler.ir.node import Node, origin, toposort
+from scheduler.ir.node import Node, toposort
+from scheduler.ir.origin import Origins
 from scheduler.kernelize.kernel import Kernel, states_in_place
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.pipeline import kernelize, schedule
@@ -119,20 +120,18 @@ def test_assigning_one_state_twice_is_refused() -> None:
 
 
 def test_kernels_name_every_onnx_node_they_cover() -> None:
-    with origin("conv"):
-        y = x(1, 3, 8, 8).conv2d(w(4, 3, 3, 3))
-    with origin("act"):
-        y = y.elu()
-    assert kernelize({"y": y.node})[1][0].origin == ("conv", "act")
+    y, origins = x(1, 3, 8, 8).conv2d(w(4, 3, 3, 3)), Origins()
+    origins.name([y.node], ("conv",))
+    origins.name([y.elu().node], ("act",))
+    assert schedule({"y": y.elu().node}, origins=origins).launches[0].origin == ("conv", "act")
 
 
 def test_a_constant_that_two_layers_share_does_not_lend_its_name() -> None:
     first, second = x(300_000), b(300_000)  # small ones would share a launch
-    with origin("one"):
-        y = first * 0.3
-    with origin("two"):
-        z = second * 0.3
-    _, kernels = kernelize({"y": y.node, "z": z.node})
+    y, z, origins = first * 0.3, second * 0.3, Origins()
+    origins.name([y.node], ("one",))
+    origins.name([z.node], ("two",))
+    kernels = schedule({"y": y.node, "z": z.node}, origins=origins).launches
     assert sorted(k.origin for k in kernels) == [("one",), ("two",)]
 
 

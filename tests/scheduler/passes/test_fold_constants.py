@@ -9,19 +9,21 @@ import pytest
 from hypothesis import given, settings
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.node import Node, origin, toposort
+from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.ir.origin import Origins
 from scheduler.passes.fold_constants import MAX_GROWTH, fold_constants
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program
 from tests.scheduler.passes.pass_check import check
-from tests.scheduler.support.values import rng
+
+RNG = np.random.default_rng(0)
 
 
 def weight(*shape: int) -> Tensor:
-    return Tensor.weight(rng().standard_normal(shape).astype(np.float32))
+    return Tensor.weight(RNG.standard_normal(shape).astype(np.float32))
 
 
 def folded(tensor: Tensor) -> Node:
@@ -74,12 +76,14 @@ def test_folding_keeps_values_and_leaves_no_arithmetic(program: Program) -> None
 
 
 def test_values_and_names_are_kept() -> None:
-    with origin("/bn/Mul"):
-        scaled = weight(4) * 3.0
-    node = folded(Tensor.input("x", (4,)) + scaled)
-    constant = node.src[1]
+    scaled, origins = weight(4) * 3.0, Origins()
+    origins.name([scaled.node], ("/bn/Mul",))
+    root = (Tensor.input("x", (4,)) + scaled).node
+    new = fold_constants([root])
+    origins.follow(new)
+    constant = new[root].src[1]
     assert constant.op is Op.BUFFER
-    assert constant.origin == ("/bn/Mul",)
+    assert origins.of(constant) == ("/bn/Mul",)
     assert np.array_equal(constant.arg.data, scaled.interp())
 
 

@@ -190,7 +190,8 @@ def test_blocks_are_shown_once() -> None:
 
 def test_kernels_of_the_example_vision_model(tmp_path: Path, golden: Golden) -> None:
     ((path, _),) = write_models(tmp_path, ("vision",))
-    plan = plan_of(import_model(load_model(path)).outputs)
+    imported = import_model(load_model(path))
+    plan = plan_of(imported.outputs, origins=imported.origins)
     rows = [
         f"{k.kind:8} items {k.items:3} lanes {max(k.lanes):2} flops {k.flops:10}  "
         f"{' '.join(k.kernel.origin)}"

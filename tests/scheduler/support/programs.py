@@ -17,6 +17,7 @@ from runtime.program_cache import shared_cache
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.device.spec import DeviceSpec, using
 from scheduler.emit.artifact import Emitted, emit
+from scheduler.ir.origin import Origins
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
 
@@ -45,7 +46,7 @@ class Made:
 
     @property
     def source(self) -> str:
-        """The OpenCL C of all kernels, each once: that of the replay program is left out."""
+        """The OpenCL C of all kernels, each once: that of the megakernel is left out."""
         replay = self.manifest["replay"].get("program")
         programs = enumerate(self.manifest["programs"])
         return "\n".join(program["source"] for i, program in programs if i != replay)
@@ -67,6 +68,7 @@ def plan_of(
     *,
     spec: DeviceSpec | None = None,
     precision: str = "fp32",
+    origins: Origins | None = None,
 ) -> Schedule:
     """Schedule outputs and state writes as one entry: here tests call the pipeline.
 
@@ -74,7 +76,8 @@ def plan_of(
     """
     nodes = {n: t.node for n, t in outputs.items()}
     with nullcontext() if spec is None else using(spec):
-        return schedule(nodes, [w.node for w in writes], precision=precision)
+        states = [w.node for w in writes]
+        return schedule(nodes, states, precision=precision, origins=origins)
 
 
 def plan_for(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Schedule:
@@ -110,9 +113,13 @@ def compute(tensor: Tensor, **inputs: Array) -> Array:
         return program.run(inputs)["y"].copy()
 
 
-def make_program(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Made:
+def make_program(
+    outputs: Mapping[str, Tensor],
+    writes: Sequence[Tensor] = (),
+    origins: Origins | None = None,
+) -> Made:
     """Schedule and emit outputs and state writes as one entry "run"."""
-    plan = plan_of(outputs, writes)
+    plan = plan_of(outputs, writes, origins=origins)
     made = artifact_of(plan)
     (table,) = kernel_tables(made.manifest, {"run": plan})
     return Made(plan, made.manifest, made.data, table)
