@@ -57,40 +57,44 @@ def has_schema_body(op_type: str, opset: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def schema_body(
-    node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]
-) -> onnx.FunctionProto | None:
+def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) -> onnx.FunctionProto:
     """Return ONNX's own definition of an operator through others.
 
     Args:
-        node: of the default domain.
+        node: of the default domain, of an operator that has one.
         opset: version of it.
         types: of the node's inputs, an empty one for what is left out.
 
     Raises:
         ModelError: the definition does not exist for these types.
     """
-    if not has_schema_body(node.op_type, opset):
-        return None
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     function = onnx.FunctionProto()
     try:
         if schema.has_context_dependent_function:
-            versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
             data = schema.get_context_dependent_function_with_opset_version(
-                max(versions),
+                _version(schema.context_dependent_function_opset_versions, opset),
                 node.SerializeToString(),
                 [t.SerializeToString() for t in types],
             )
         else:
-            versions = [v for v in schema.function_opset_versions if v <= opset]
-            data = schema.get_function_with_opset_version(max(versions))
+            version = _version(schema.function_opset_versions, opset)
+            data = schema.get_function_with_opset_version(version)
         function.ParseFromString(data)
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"ONNX gives it no definition here: {one_line(error)}") from error
     defaults = (a.default_value for a in schema.attributes.values())
     function.attribute_proto.extend(d for d in defaults if d.name)
     return function
+
+
+def _version(versions: Sequence[int], opset: int) -> int:
+    """Return which text of a definition serves an opset: the newest that it knows.
+
+    Some operators were given a definition long after their last change of meaning: the oldest text
+    holds for the opsets before it, too.
+    """
+    return max((v for v in versions if v <= opset), default=min(versions))
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:

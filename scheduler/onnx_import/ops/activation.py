@@ -25,11 +25,6 @@ def mish(x: Tensor) -> Tensor:
     return x * softplus(x).tanh()
 
 
-def hard_swish(x: Tensor) -> Tensor:
-    """Return x clip(x/6 + 1/2, 0, 1)."""
-    return x * (x * (1.0 / 6.0) + 0.5).clip(0.0, 1.0)
-
-
 def hard_sigmoid(ctx: NodeContext) -> Value:
     """Translate HardSigmoid: clip(alpha x + beta, 0, 1)."""
     alpha, beta = ctx.number("alpha", 0.2), ctx.number("beta", 0.5)
@@ -42,12 +37,6 @@ def leaky_relu(ctx: NodeContext) -> Value:
     return (x < 0).where(x * ctx.number("alpha", 0.01), x)
 
 
-def thresholded_relu(ctx: NodeContext) -> Value:
-    """Translate ThresholdedRelu: x above alpha, else 0."""
-    x = ctx.tensor(0)
-    return (x > ctx.number("alpha", 1.0)).where(x, 0.0)
-
-
 def prelu(ctx: NodeContext) -> Value:
     """Translate PRelu: slope x below 0; the slope broadcasts to x only.
 
@@ -57,12 +46,6 @@ def prelu(ctx: NodeContext) -> Value:
     if x.ndim > 2 and slope.ndim == 1 and slope.shape[0] not in (1, x.shape[-1]):
         slope = slope.reshape((-1, *[1] * (x.ndim - 2)))
     return (x < 0).where(x * slope.broadcast_to(x.shape), x)
-
-
-def swish(ctx: NodeContext) -> Value:
-    """Translate Swish (opset 24): x sigmoid(alpha x)."""
-    x, alpha = ctx.tensor(0), ctx.number("alpha", 1.0)
-    return x * (x if alpha == 1 else x * alpha).sigmoid()
 
 
 def elu(ctx: NodeContext) -> Value:

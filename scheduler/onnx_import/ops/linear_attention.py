@@ -21,14 +21,6 @@ _RULES = {
 }
 
 
-def swiglu(ctx: NodeContext) -> Value:
-    """Translate SwiGLU: a sigmoid(alpha a) b."""
-    gate, alpha = ctx.tensor(0), ctx.number("alpha", 1.0)
-    x = wide(gate)
-    scaled = x if alpha == 1.0 else x * alpha
-    return (x * scaled.sigmoid() * wide(ctx.tensor(1))).cast(gate.dtype)
-
-
 def linear_attention(ctx: NodeContext) -> Sequence[Value]:
     """Translate LinearAttention, unrolled over the tokens: a state (N, heads, E, F) is updated.
 
