@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnx import TypeProto, helper
+from onnx import TypeProto
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line
@@ -89,11 +89,8 @@ def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) ->
 
 
 def _version(versions: Sequence[int], opset: int) -> int:
-    """Return which text of a definition serves an opset: the newest that it knows.
-
-    Some operators were given a definition long after their last change of meaning: the oldest text
-    holds for the opsets before it, too.
-    """
+    """Return which text of a definition serves an opset: the newest it knows, or the oldest."""
+    # Some operators were given a definition long after their last change of meaning.
     return max((v for v in versions if v <= opset), default=min(versions))
 
 
@@ -142,8 +139,3 @@ def _with_attributes(
 
 def _refers(node: onnx.NodeProto) -> bool:
     return any(a.ref_attr_name or a.HasField("g") or a.graphs for a in node.attribute)
-
-
-def tensor_type(code: int, shape: Sequence[int]) -> TypeProto:
-    """Return the ONNX type of a tensor of known element type and shape."""
-    return helper.make_tensor_type_proto(code, list(shape))

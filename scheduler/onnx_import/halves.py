@@ -1,4 +1,4 @@
-"""Operators on halves: computed as float32, and rounded once, at their end."""
+"""Operators on halves compute in float32 and are rounded once, at their end."""
 
 from __future__ import annotations
 

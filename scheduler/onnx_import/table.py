@@ -117,6 +117,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "Gelu": activation.gelu,
     "Hardmax": generators.hardmax,
     "HardSigmoid": activation.hard_sigmoid,
+    "HardSwish": unary(activation.hard_swish),
     "LeakyRelu": activation.leaky_relu,
     "LogSoftmax": activation.softmax,
     "Mish": unary(activation.mish),

@@ -1,4 +1,4 @@
-"""ONNX nodes -> Tensors, in the order of the file; graphs inside nodes and functions as well.
+"""The translation of ONNX nodes to Tensors, graphs inside nodes and functions included.
 
 Values known while importing (weights, shapes and everything computed from them) stay arrays and are
 computed here; only what depends on the inputs becomes a graph. A name belongs to the graph that
@@ -31,7 +31,6 @@ from scheduler.onnx_import.functions import (
     instantiate,
     local_functions,
     schema_body,
-    tensor_type,
 )
 from scheduler.onnx_import.halves import is_half, narrow, wide
 from scheduler.onnx_import.limits import check_shape
@@ -234,7 +233,7 @@ class Scope:
         for name, value in zip(node.input, resolved, strict=True):
             if isinstance(value, Tensor | np.ndarray):
                 code = self.shared.types.get(name, 0) or _element_type(value)
-                types.append(tensor_type(code, value.shape))
+                types.append(onnx.helper.make_tensor_type_proto(code, value.shape))
             else:
                 types.append(TypeProto())
         return types

@@ -1,4 +1,4 @@
-"""Activations with parameters. Formulas and defaults: ONNX operator documentation."""
+"""Translators of activations with parameters. Formulas, defaults: ONNX operator documentation."""
 
 from __future__ import annotations
 
@@ -23,6 +23,11 @@ def softsign(x: Tensor) -> Tensor:
 def mish(x: Tensor) -> Tensor:
     """Return x tanh(softplus(x))."""
     return x * softplus(x).tanh()
+
+
+def hard_swish(x: Tensor) -> Tensor:
+    """Return x clip(x/6 + 1/2, 0, 1)."""
+    return x * (x * (1.0 / 6.0) + 0.5).clip(0.0, 1.0)
 
 
 def hard_sigmoid(ctx: NodeContext) -> Value:

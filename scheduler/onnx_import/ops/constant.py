@@ -1,4 +1,4 @@
-"""Operators whose result is known while importing: literals, shapes, ranges."""
+"""Translators of operators whose result is known while importing: literals, shapes, ranges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution and its transpose, any number of spatial axes."""
+"""Translators of convolution and its transpose, with any number of spatial axes."""
 
 from __future__ import annotations
 

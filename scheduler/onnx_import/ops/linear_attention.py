@@ -1,4 +1,4 @@
-"""LinearAttention (opset 27) and SwiGLU (opset 28). Formulas: ONNX operator documentation."""
+"""Translator of LinearAttention (opset 27). Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 

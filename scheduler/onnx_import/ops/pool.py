@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole images. Definitions: ONNX operator documentation.
+"""Translators of pooling over windows and over whole images. Definitions: ONNX documentation.
 
 Sums of halves are taken in float32: a mean over an image is a half, its sum may be none.
 """

@@ -1,4 +1,4 @@
-"""Quantised numbers: conversions, and products of integers.
+"""Translators of quantised numbers: conversions, and products of integers.
 
     q = saturate(round(x / scale) + zero_point)        x = (q - zero_point) * scale
 

@@ -1,4 +1,4 @@
-"""What a scattering operator does with updates of one element: add, mul, max, min."""
+"""The reductions of scatter operators, for updates of one element: add, mul, max, min."""
 
 from __future__ import annotations
 

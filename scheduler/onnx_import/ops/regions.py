@@ -1,4 +1,4 @@
-"""Regions of images: RoiAlign, CenterCropPad, NonMaxSuppression. Source: ONNX operators."""
+"""Translators of RoiAlign and NonMaxSuppression. Source: ONNX operator documentation."""
 
 from __future__ import annotations
 
