@@ -11,6 +11,8 @@
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
+#   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
+#   make site    the documents as a small site in build/site
 #   make clean   remove build/ and the tools' caches; make help: this list
 
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
@@ -39,7 +41,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format map site bench clean
 .PHONY: regress-program
 
 help:
@@ -100,7 +102,7 @@ test-logs: $(STAMP)
 	$(BIN)/python -m tests.logs kills --count 50
 
 test-pages: $(STAMP)
-	$(BIN)/python -m pytest tests/tools/test_pages_in_a_browser.py tests/tools/test_rerun_file.py
+	$(BIN)/python -m pytest tests/tools/views/test_pages_in_a_browser.py tests/tools/views/test_rerun_file.py
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
@@ -110,10 +112,19 @@ check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python docs/make_map.py --check
+	$(BIN)/mkdocs build --strict --quiet
 
 format: $(STAMP)
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+# After a module was added, renamed, or has another first line.
+map: $(STAMP)
+	$(BIN)/python docs/make_map.py
+
+site: $(STAMP)
+	$(BIN)/mkdocs build --strict
 
 # Where the peers cannot be installed, those that are there are compared with.
 $(BENCH_STAMP): $(STAMP)

@@ -21,7 +21,7 @@ import numpy as np
 
 from scheduler.ir.node import toposort
 from scheduler.lower import lower_kernels
-from scheduler.pipeline import kernelize
+from scheduler.pipeline import ambient, kernelize
 from scheduler.tensor.tensor import Tensor
 
 CALIBRATION_STEPS = 20_000
@@ -161,7 +161,11 @@ def measure(name: str, tensor: Tensor, repeats: int = 3, *, lowering: bool = Fal
     started = time.perf_counter_ns()
     named, kernels = kernelize(outputs)
     times.append((time.perf_counter_ns() - started) / 1e6)
-    lower = _ms(lambda: lower_kernels(kernels, list(named.values()))) if lowering else math.nan
+    lower = (
+        _ms(lambda: lower_kernels(kernels, list(named.values()), ambient()))
+        if lowering
+        else math.nan
+    )
     return Speed(name, len(toposort([tensor.node])), len(kernels), min(times), lower)
 
 

@@ -19,9 +19,9 @@ from runtime.device import Device, choose_device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.compile import compile_driving, compile_plain
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
 from scheduler.device.targets import target_for
-from scheduler.loops import tuned_table
-from scheduler.loops.tuned_table import Entry, TunedTable
+from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.tuning.jobs import jobs_of
 from scheduler.tuning.tune import tune
 from tools.compile import DEFAULT_CAMERAS, parse_camera

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from runtime.code_facts import check_code
 from runtime.errors import ArtifactError
 from runtime.fields import Fields
 from runtime.image_spec import ImageSpec, parse_image
@@ -188,7 +189,7 @@ def parse_manifest(raw: object) -> Manifest:
     )
     replay = parse_replay(top.value, len(programs))
     kernels = tuple(
-        _parse_kernel(Fields(item, f"kernels[{index}]"), buffers, len(programs), replay)
+        _parse_kernel(Fields(item, f"kernels[{index}]"), buffers, programs, replay)
         for index, item in enumerate(top.items("kernels"))
     )
     target = Fields(top.get("target", dict), "target")
@@ -274,7 +275,7 @@ def _parse_program(fields: Fields) -> ProgramSpec:
 def _parse_kernel(
     fields: Fields,
     buffers: tuple[BufferSpec, ...],
-    program_count: int,
+    programs: tuple[ProgramSpec, ...],
     replay: ReplaySpec | None,
 ) -> KernelSpec:
     name = fields.text("name")
@@ -287,7 +288,7 @@ def _parse_kernel(
     size = _parse_size(fields, "global", 2**40)
     spec = KernelSpec(
         name=name,
-        program=fields.number("program", 0, program_count - 1),
+        program=fields.number("program", 0, len(programs) - 1),
         args=args,
         global_size=size,
         local_size=_parse_size(fields, "local", 2**16),
@@ -305,6 +306,7 @@ def _parse_kernel(
                 f"local {list(spec.local_size)}"
             )
     _check_arena_overlap([buffers[index] for index in spec.args], f"{fields.where} ({name})")
+    check_code(fields, programs[spec.program].source, len(args))
     return spec
 
 

@@ -13,14 +13,14 @@ from runtime.device import choose_device
 from runtime.executor import build_binaries
 from scheduler.cache.schedules import EntryGraph, emitted_for
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
+from scheduler.device.tuned_table import TunedTable
 from scheduler.driving.program import driving_metadata, make_states, prepare_graph, run_graph
 from scheduler.driving.warp import Camera
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
-from scheduler.loops import tuned_table
-from scheduler.loops.tuned_table import TunedTable
 from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.interfaces import check_driving, recognise
@@ -110,7 +110,7 @@ def compile_plain(
         precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
         target: device to compile for, see `scheduler.device.targets`; None for the one of the
             context, or of this machine's device.
-        tables: measured loops; None for the table in force, see `scheduler.loops.tuned_table`.
+        tables: measured loops; None for the table in force, see `scheduler.device.tuned_table`.
         bind: sizes of symbolic dimensions by name, see `import_model`; those not named are 1.
 
     Raises:
@@ -125,6 +125,7 @@ def compile_plain(
             {n: t.node for n, t in imported.outputs.items()},
             inputs=[t.node for t in imported.inputs.values()],
             precision=precision,
+            origins=imported.origins,
         )
         name = Path(model.name).stem or "model"
         emitted = _emitted({"run": graph}, name, "plain", tables)

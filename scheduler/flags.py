@@ -60,6 +60,43 @@ FLAGS = (
 )
 
 
+@dataclass(frozen=True, slots=True)
+class Flags:
+    """The values of the variables, read once.
+
+    Attributes:
+        debug: step of the DEBUG ladder, 0 for off.
+        viz: what VIZ asks for, see `viz_path`.
+        float_unsafe: x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
+        schedule_cache: compiled graphs are kept and taken again.
+        max_kernel_buffers: buffers per kernel; None if only the device says.
+        tuned: tables of measured loops are used.
+    """
+
+    debug: int = 0
+    viz: str = ""
+    float_unsafe: bool = False
+    schedule_cache: bool = True
+    max_kernel_buffers: int | None = None
+    tuned: bool = True
+
+    @classmethod
+    def from_environment(cls) -> Flags:
+        """Return the flags that the environment sets.
+
+        Raises:
+            SchedulerError: MAX_KERNEL_BUFFERS is set to something that is no number.
+        """
+        return cls(
+            debug(),
+            os.environ.get(VIZ, "").strip(),
+            os.environ.get(FLOAT_UNSAFE, "").strip() not in ("", "0"),
+            schedule_cache(),
+            max_kernel_buffers(),
+            tuned(),
+        )
+
+
 def debug() -> int:
     """Return the step of the DEBUG ladder, 0 for off.
 

@@ -6,21 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 
+from scheduler.context import CompileContext
 from scheduler.debug import trace
-from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
 from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import COST, ELEMENTWISE, Op
 from scheduler.kernelize.body import Body
-from scheduler.kernelize.custom import CustomLaunch
+from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.kernelize.splits import KernelRefusedError, Refused
 from scheduler.loops import simt
+from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.factor import group_factors
+from scheduler.loops.images import Image, ImagePlan, image_arguments
 from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
+from scheduler.loops.pack import Argument
 from scheduler.loops.place import (
     Layout,
     PlacedBody,
@@ -33,11 +37,9 @@ from scheduler.loops.place import (
     split_ranges,
     store_as,
 )
-from scheduler.loops.tuned_table import tuned_schedule
 from scheduler.loops.vector import choose_vector
 from scheduler.render.custom_kernel import render_custom
-from scheduler.render.images import Image, ImagePlan, image_arguments
-from scheduler.render.pointers import Argument
+from scheduler.render.kernel_code import KernelCode
 from scheduler.render.render import Nest, render
 
 # Kernels index with int.
@@ -46,41 +48,60 @@ MAX_OFFSET = ixs.LARGEST
 
 @dataclass(frozen=True, slots=True)
 class LoweredKernel:
-    """A kernel as OpenCL text and what its launch needs.
+    """A kernel as OpenCL C, how it came about, and what its launch needs.
 
     Attributes:
         kernel: what was lowered.
-        storage: nodes whose storage it writes, in parameter order: the kernel's targets, but the
-            state's BUFFER where an ASSIGN is done in place.
-        text: "(parameters) { body }" without a name.
-        arguments: bound after the storage, in parameter order.
-        items: work-items that have something to do.
-        lanes: vector widths used.
+        code: what was rendered of it. It writes the kernel's targets, or the BUFFER of the state
+            where an ASSIGN is done in place.
         flops: static estimate.
         kind: "contract", "reduce", "map" or "custom"; only a name for people.
+        nests: its loop nests with the loops chosen for each; a custom kernel has none.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
         group: work-items of a work-group; the launch is rounded up to whole ones.
         images: those of storage and arguments that are images.
     """
 
     kernel: Kernel
-    storage: tuple[Node, ...]
-    text: str
-    arguments: tuple[Argument, ...]
-    items: int
-    lanes: tuple[int, ...]
+    code: KernelCode
     flops: int
     kind: str
+    nests: tuple[Nest, ...] = ()
     in_place_of: Node | None = None
     group: int = 1
     images: Mapping[Argument, Image] = field(default_factory=dict)
+
+    @property
+    def storage(self) -> tuple[Node, ...]:
+        """Nodes whose storage the kernel writes, in parameter order."""
+        return self.code.storage
+
+    @property
+    def arguments(self) -> tuple[Argument, ...]:
+        """What is bound after the storage, in parameter order."""
+        return self.code.arguments
+
+    @property
+    def items(self) -> int:
+        """Work-items that have something to do."""
+        return self.code.items
+
+    @property
+    def lanes(self) -> tuple[int, ...]:
+        """Vector widths used."""
+        return self.code.lanes
+
+    @property
+    def text(self) -> str:
+        """The kernel in C, without what stands before its parameters."""
+        return self.code.text
 
 
 class _Program:
     """What lowering one kernel needs to know of the others.
 
     Attributes:
-        kernels, outputs: as for `lower_kernels`.
+        kernels, outputs, context: as for `lower_kernels`.
         layouts: of intermediates lowered so far.
         direct: state BUFFER of each ASSIGN node that is written in place.
         arena: stored nodes that are neither outputs nor written to a state.
@@ -91,9 +112,14 @@ class _Program:
     """
 
     def __init__(
-        self, kernels: Sequence[Kernel], outputs: Sequence[Node], images: ImagePlan | None
+        self,
+        kernels: Sequence[Kernel],
+        outputs: Sequence[Node],
+        context: CompileContext,
+        images: ImagePlan | None,
     ) -> None:
         self.kernels, self.outputs, self.images = kernels, frozenset(outputs), images
+        self.context, self.spec = context, context.spec
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
@@ -123,19 +149,23 @@ class _Program:
         ]
 
 
-def lower_kernels(kernels: Sequence[Kernel], outputs: Sequence[Node]) -> list[LoweredKernel]:
+def lower_kernels(
+    kernels: Sequence[Kernel], outputs: Sequence[Node], context: CompileContext
+) -> list[LoweredKernel]:
     """Lower kernels in running order.
 
     Args:
         kernels: from `make_kernels`.
         outputs: stored nodes that are program outputs: they stay row-major.
+        context: what they are compiled for.
 
     Raises:
         KernelRefusedError: a kernel has no rendering; the message names its origin.
     """
-    images = ImagePlan() if device_spec.current().images is not None else None
+    most = context.spec.images
+    images = None if most is None else ImagePlan(most)
     while True:
-        program = _Program(kernels, outputs, images)
+        program = _Program(kernels, outputs, context, images)
         lowered = [_lower_or_refuse(program, position) for position in range(len(kernels))]
         images = None if images is None else images.again()
         if images is None:
@@ -165,21 +195,17 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
     if len(nests) == 1:
         free = program.free_after(position)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
-    rendered = render(nests)
-    storage = tuple(dict.fromkeys(node for nest in nests for node in nest.outputs))
+    code = render(nests)
     images = program.images
     return LoweredKernel(
         kernel,
-        storage,
-        rendered.text,
-        rendered.arguments,
-        rendered.items,
-        rendered.lanes,
+        code,
         sum(flops_of(nest.body) for nest in nests),
         _kind([nest.body for nest in nests]),
+        tuple(nests),
         reused,
-        simt.group_of(rendered.items),
-        {} if images is None else image_arguments(images, (*storage, *rendered.arguments)),
+        simt.group_of(code.items, program.spec.group),
+        {} if images is None else image_arguments(images, (*code.storage, *code.arguments)),
     )
 
 
@@ -188,27 +214,19 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
     body = None if launch.epilogue is None else place(launch.epilogue, program.layouts)
     if body is not None:
         _check_offsets(body)
-    made = render_custom(launch, kernel.targets, body)
+    code = render_custom(launch, kernel.targets, body)
     flops = launch.spec.flops + (0 if body is None else flops_of(body))
-    return LoweredKernel(
-        kernel,
-        kernel.targets,
-        made.text,
-        made.arguments,
-        made.items,
-        made.lanes,
-        flops,
-        "custom",
-    )
+    return LoweredKernel(kernel, code, flops, "custom")
 
 
 def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     """Choose layouts and loops of one loop nest."""
+    spec = program.spec
     placed = split_ranges(place(body, program.layouts))
     # What several loop nests write has a layout already.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
     free = program.free & whole
-    vector, lanes = choose_vector(placed, free)
+    vector, lanes = choose_vector(placed, free, spec)
     for store in placed.stores:
         if store.target in free:
             program.layouts[store.target] = _layout(store, vector)
@@ -221,13 +239,17 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
     updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
-    schedule = (exact_schedule if updated else tuned_schedule)(placed, vector, lanes)
+    if updated:
+        schedule = exact_schedule(placed, vector, lanes, spec)
+    else:
+        schedule = tuned_schedule(placed, vector, lanes, spec, program.context.tuned)
     if schedule.local is not None and len(kernel.bodies) > 1:
-        schedule = simt.choose_schedule(placed, vector, lanes, apart=True)
+        schedule = simt.choose_schedule(placed, vector, lanes, spec, apart=True)
     for target, node in updated:
         if not overwrites(placed, node, target):
             raise LoweringError(f"{node.arg}: overwrites elements of the state that it still reads")
-    return Nest(placed, schedule, outputs, program.images, _spare_buffers(kernel))
+    spare = _spare_buffers(kernel, spec.limits)
+    return Nest(placed, schedule, outputs, spec, program.images, spare)
 
 
 def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
@@ -237,17 +259,17 @@ def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
         for store in body.stores:
             if store.target in program.free:
                 placed = split_ranges(place(body, program.layouts))
-                vector, _ = choose_vector(placed, {store.target})
+                vector, _ = choose_vector(placed, {store.target}, program.spec)
                 mine = next(s for s in placed.stores if s.target is store.target)
                 program.layouts[store.target] = _layout(mine, vector)
 
 
-def _spare_buffers(kernel: Kernel) -> int:
+def _spare_buffers(kernel: Kernel, limits: Limits) -> int:
     """Return how many arguments each loop nest of a kernel may have beside what its bodies read."""
     loads = [n for b in kernel.bodies for n in scalar_nodes(b.value) if n.op is Op.LOAD]
     # Each view of a weight may be packed in an order of its own: another argument.
     read = {n if is_weight(n.src[0]) else n.src[0] for n in loads}
-    free = device_spec.limits().max_buffers - len(read) - len(kernel.targets)
+    free = limits.max_buffers - len(read) - len(kernel.targets)
     return max(0, free // len(kernel.bodies))
 
 

@@ -1,47 +1,61 @@
-"""ARCHITECTURE.md names every file of the packages, and only files that exist."""
+"""ARCHITECTURE.md has the layers that are enforced; the map of files is that of the code."""
 
 import re
+import subprocess
+import sys
+import tomllib
 from pathlib import Path
 
-import pytest
+from docs.make_map import PACKAGES, map_of
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
-SUFFIXES = {".py", ".capnp"}
+MAX_BYTES = 12_000  # what the house promises newcomers
 TEXT = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
-PATH = re.compile(r"`((?:cereal|runtime|scheduler|modeld|tools|tests|docs|deploy)/[\w./-]*)`")
 
 
-def package_files() -> set[str]:
-    found = {
+def mapped_files() -> list[str]:
+    """Return the first column of the map's tables."""
+    text = (ROOT / "docs/map.md").read_text(encoding="utf-8")
+    return re.findall(r"^\| `([\w./-]+\.(?:py|capnp))` \| \S", text, re.MULTILINE)
+
+
+def test_every_package_file_is_in_the_map_once() -> None:
+    wanted = [
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
         for path in (ROOT / package).rglob("*")
-        if path.suffix in SUFFIXES
-    }
-    assert len(found) > 100  # a wrong root would make the test pass on nothing
-    return found
+        if path.suffix in {".py", ".capnp"} and path.name != "__init__.py"
+    ]
+    assert len(wanted) > 100  # a wrong root would make the test pass on nothing
+    assert sorted(mapped_files()) == sorted(wanted), "write the map with: make map"
 
 
-def described_files() -> list[str]:
-    """Return the first column of the file tables."""
-    return re.findall(r"^\| `([\w./-]+\.(?:py|capnp))` \| \S", TEXT, re.MULTILINE)
+def test_the_map_has_the_first_lines_of_today() -> None:
+    command = [sys.executable, "docs/make_map.py", "--check"]
+    checked = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stderr
 
 
-def test_every_package_file_is_described() -> None:
-    wanted = {name for name in package_files() if not name.endswith("__init__.py")}
-    missing = sorted(wanted - set(described_files()))
-    assert not missing, f"add a line for each of these to ARCHITECTURE.md: {missing}"
+def test_the_map_says_what_each_file_says_of_itself(tmp_path: Path) -> None:
+    room = tmp_path / "tools" / "room"
+    room.mkdir(parents=True)
+    (room / "__init__.py").write_text('"""A room."""\n', encoding="utf-8")
+    (room / "file.py").write_text('"""Holds ``a | b``.\n\nMore.\n"""\n', encoding="utf-8")
+    (room / "form.capnp").write_text("# Forms of\n# rooms. More.\n\n@0x1;\n", encoding="utf-8")
+    assert map_of(tmp_path).splitlines()[-8:] == [
+        "## `tools/room/`",
+        "",
+        "A room.",
+        "",
+        "| file | what |",
+        "|---|---|",
+        "| `tools/room/file.py` | Holds `a \\| b`. |",
+        "| `tools/room/form.capnp` | Forms of rooms. |",
+    ]
 
 
-def test_no_file_is_described_twice() -> None:
-    files = described_files()
-    assert sorted(files) == sorted(set(files))
-
-
-@pytest.mark.parametrize("name", sorted(set(PATH.findall(TEXT)) | set(described_files())))
-def test_every_named_file_exists(name: str) -> None:
-    assert (ROOT / name).exists(), f"ARCHITECTURE.md names {name}, which is gone"
+def test_the_text_can_be_read_in_one_sitting() -> None:
+    assert len(TEXT.encode()) <= MAX_BYTES, "move details to docs/"
 
 
 def test_layers_are_those_that_are_enforced() -> None:
@@ -49,3 +63,19 @@ def test_layers_are_those_that_are_enforced() -> None:
     for layer in ("tools", "modeld | scheduler", "runtime | cereal"):
         assert f'"{layer}"' in configured
         assert re.search(rf"^{re.escape(layer)}  ", TEXT, re.MULTILINE)
+
+
+def test_floors_of_the_compiler_are_its_files_and_those_that_are_enforced() -> None:
+    section = TEXT.partition("## Floors of the compiler")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", section, re.MULTILINE)
+    floors = [set(re.findall(r"`(\w+)`", row)) for row in rows]
+    files = {
+        path.stem for path in (ROOT / "scheduler").glob("[a-z]*") if path.name != "__pycache__"
+    }
+    assert set().union(*floors) == files
+    assert sum(map(len, floors)) == len(files)
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        contracts = tomllib.load(file)["tool"]["importlinter"]["contracts"]
+    for contract in contracts:
+        if contract.get("containers") == ["scheduler"]:
+            assert [set(layer.split(" | ")) for layer in contract["layers"]] == floors

@@ -188,7 +188,7 @@ def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> P
     from runtime.device import choose_device
     from scheduler.compile import compile_driving, compile_plain
     from scheduler.device.targets import AUTO, target_for
-    from scheduler.loops.tuned_table import table_for
+    from scheduler.device.tuned_table import table_for
     from scheduler.onnx_import import load_model
     from tools.compile import parse_camera
 

@@ -35,9 +35,9 @@ from scheduler.debug.viz import write_page
 from scheduler.device import spec as device_spec
 from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
+from scheduler.device.tuned_table import TunedTable, table_for
 from scheduler.driving.warp import Camera
 from scheduler.errors import SelfCheckError
-from scheduler.loops.tuned_table import TunedTable, table_for
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.onnx_import.interfaces import recognise
 from scheduler.passes.precision import FP32, PRECISIONS

@@ -112,7 +112,7 @@ class ZmqTransport:
         """Wait until one of `subscribers` has a message; False on timeout."""
         poller = zmq.Poller()
         for subscriber in subscribers:
-            if isinstance(subscriber, ZmqSubscriber):
+            if isinstance(subscriber, ZmqSubscriber) and not subscriber.socket.closed:
                 poller.register(subscriber.socket, zmq.POLLIN)
         return bool(poller.poll(timeout_ms))
 
@@ -210,7 +210,9 @@ class ZmqSubscriber:
         self.socket = socket
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
-        """Return the next message, or None after `timeout_ms`."""
+        """Return the next message, or None after `timeout_ms` or when closed."""
+        if self.socket.closed:
+            return None
         if timeout_ms > 0 and not self.socket.poll(timeout_ms, zmq.POLLIN):
             return None
         try:

@@ -17,7 +17,7 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -31,12 +31,13 @@ from runtime.plainpickle import PlainPickleError, decode, encode
 from scheduler import flags
 from scheduler.debug import trace
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.errors import SchedulerError
 from scheduler.ir.digest import canonical, graph_digest
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
-from scheduler.loops import tuned_table
+from scheduler.ir.origin import Origins
 from scheduler.passes.precision import FP32
 from scheduler.pipeline import Schedule, schedule
 
@@ -61,12 +62,14 @@ class EntryGraph:
         states: ASSIGN nodes to perform.
         inputs: input BUFFER nodes in calling order; None for those the graph reads.
         precision: "fp32" or "fp16", as for `schedule`.
+        origins: ONNX names of the nodes.
     """
 
     outputs: Mapping[str, Node]
     states: Sequence[Node] = ()
     inputs: Sequence[Node] | None = None
     precision: str = FP32
+    origins: Origins = field(default_factory=Origins)
 
     def roots(self) -> list[tuple[str, Node]]:
         """Return everything that defines the entry, each with what it is."""
@@ -82,7 +85,13 @@ class EntryGraph:
         Raises:
             SchedulerError: as `scheduler.pipeline.schedule`.
         """
-        return schedule(self.outputs, self.states, self.inputs, precision=self.precision)
+        return schedule(
+            self.outputs,
+            self.states,
+            self.inputs,
+            precision=self.precision,
+            origins=self.origins,
+        )
 
 
 class Lru(Generic[T]):
@@ -253,11 +262,12 @@ def _request(entries: Mapping[str, EntryGraph], options: tuple[str, ...]) -> str
     spec = device_spec.current()
     try:
         graph = graph_digest(roots)
+        named = tuple(graph_digest(dict(g.roots()), g.origins) for g in entries.values())
     except SchedulerError as error:
         logger.warning("schedules are not cached: %s", error)
         return None
     tuned = tuned_table.current().digest
-    text = canonical((graph, names, options, spec.key(), tuned, _flags_in_force()))
+    text = canonical((graph, named, names, options, spec.key(), tuned, _flags_in_force()))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

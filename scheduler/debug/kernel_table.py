@@ -6,21 +6,18 @@ Made from the manifest of an artifact, so that it shows what will run. What a ma
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from scheduler.emit.memory_plan import aligned
 from scheduler.ir.ops import Op
+from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.scalar import scalar_nodes
 
 if TYPE_CHECKING:
     from scheduler.lower import LoweredKernel
     from scheduler.pipeline import Schedule
-
-_HASH = re.compile(r"_[0-9a-f]{12}$")  # what `emit` appends to the kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +169,6 @@ def kernel_tables(
         manifest: of an artifact, as `emit` makes it.
         plans: schedules it was made of, by entry name, where known.
     """
-    sources = _signatures(manifest)
     tables = []
     for name, entry in manifest["entries"].items():
         plan = (plans or {}).get(name)
@@ -183,35 +179,13 @@ def kernel_tables(
         made = _Values(manifest["buffers"])
         launches = []
         for i, (kernel, lowered) in enumerate(zip(kernels, known, strict=True)):
-            launch = _launch(i, kernel, made, _written(kernel, sources))
+            launch = _launch(i, kernel, made)
             if lowered is not None:
                 made.describe(launch.writes, lowered)
                 launch = _with_loops(launch, lowered)
             launches.append(launch)
         tables.append(KernelTable(name, tuple(launches), tuple(made.values)))
     return tables
-
-
-def _signatures(manifest: Mapping[str, Any]) -> dict[tuple[int, str], list[bool]]:
-    """Return by program and kernel name which parameters a kernel may write."""
-    pattern = re.compile(r"\bvoid\s+(\w+)\s*\(([^)]*)\)")
-    found = {}
-    for number, program in enumerate(manifest["programs"]):
-        for name, parameters in pattern.findall(program["source"]):
-            found[number, name] = [
-                "__global" in p and not re.search(r"\bconst\b", p) for p in parameters.split(",")
-            ]
-    return found
-
-
-def _written(
-    kernel: Mapping[str, Any], signatures: Mapping[tuple[int, str], list[bool]]
-) -> list[bool]:
-    """Return which arguments a launch may write."""
-    count = len(kernel["args"])
-    found = signatures.get((kernel["program"], kernel["name"]), [])
-    # A text that is not like ours: the convention is that the result comes first.
-    return found if len(found) == count else [i == 0 for i in range(count)]
 
 
 class _Values:
@@ -261,17 +235,17 @@ class _Values:
         return self._now[buffer]
 
 
-def _launch(
-    number: int, kernel: Mapping[str, Any], values: _Values, written: Sequence[bool]
-) -> Launch:
-    args: list[int] = list(kernel["args"])
-    read = dict.fromkeys(a for a, w in zip(args, written, strict=True) if not w)
-    reads = tuple(values.read(a, number) for a in read)
-    writes = tuple(values.write(a, number) for a, w in zip(args, written, strict=True) if w)
+def _launch(number: int, kernel: Mapping[str, Any], values: _Values) -> Launch:
+    # A kernel that was not written by this compiler says nothing of its code: by convention the
+    # result comes first.
+    code = kernel.get("code", {"writes": 1, "kind": kernel["name"]})
+    count = code["writes"]
+    reads = tuple(values.read(a, number) for a in dict.fromkeys(kernel["args"][count:]))
+    writes = tuple(values.write(a, number) for a in kernel["args"][:count])
     return Launch(
         number,
         kernel["name"],
-        _HASH.sub("", kernel["name"]),
+        code["kind"],
         tuple(kernel["origin"]),
         prod(kernel["global"]),
         kernel["flops"],
@@ -291,12 +265,9 @@ def _with_loops(launch: Launch, lowered: LoweredKernel) -> Launch:
 
 
 def source_of(manifest: Mapping[str, Any], kernel: str) -> str:
-    """Return the OpenCL C of one kernel, without the functions it calls; "" if it is not found."""
-    for program in manifest["programs"]:
-        source: str = program["source"]
-        at = re.search(rf"\bvoid\s+{re.escape(kernel)}\s*\(", source)
-        if at is not None:
-            start = max(0, source.rfind("__kernel", 0, at.start()))
-            end = source.find("\n}", at.end())
-            return source[start : end + 2 if end >= 0 else len(source)]
+    """Return the OpenCL C of one kernel, without the functions it calls; "" if it is not known."""
+    for launch in manifest["kernels"]:
+        if launch["name"] == kernel and "code" in launch:
+            source: str = manifest["programs"][launch["program"]]["source"]
+            return source[launch["code"]["start"] : launch["code"]["end"]].rstrip()
     return ""

@@ -18,6 +18,7 @@ from scheduler.flags import Level
 
 if TYPE_CHECKING:
     from scheduler.ir.node import Node
+    from scheduler.ir.origin import Origins
     from scheduler.pipeline import Schedule
 
 logger = logging.getLogger("scheduler")
@@ -52,12 +53,12 @@ class DebugLog(Recorder):
         self.level = level
         self._names = Names()
 
-    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+    def after_pass(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
         """Log the graph at Level.IR."""
-        super().after_pass(name, roots)
+        super().after_pass(name, roots, origins)
         if self.level >= Level.IR:
             when = "before all passes" if name == INPUT else f"after {name}"
-            logger.debug("%s:\n%s", when, pretty(roots, self._names))
+            logger.debug("%s:\n%s", when, pretty(roots, self._names, origins))
 
     def scheduled(self, plan: Schedule) -> None:
         """Log the rest, source and loops beside their kernel."""

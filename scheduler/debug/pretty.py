@@ -18,6 +18,7 @@ from typing import Any
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import LOOPS, Op
+from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.schedule import Schedule as Loops
@@ -62,31 +63,36 @@ class Line:
     text: str
 
 
-def listing(roots: Sequence[Node], names: Names | None = None) -> list[Line]:
+def listing(
+    roots: Sequence[Node], names: Names | None = None, origins: Origins | None = None
+) -> list[Line]:
     """Return a line for each node of a graph, sources before users.
 
     Args:
         roots: outputs and state writes.
         names: numbers of nodes seen before.
+        origins: ONNX names, shown behind the nodes.
     """
-    names = names or Names()
-    return [Line(n, _node_text(n, names)) for n in toposort(roots)]
+    names, origins = names or Names(), origins or Origins()
+    return [Line(n, _node_text(n, names, origins.of(n))) for n in toposort(roots)]
 
 
-def pretty(roots: Sequence[Node], names: Names | None = None) -> str:
-    """Return a graph as text: a line for each node, and one that names the roots."""
+def pretty(
+    roots: Sequence[Node], names: Names | None = None, origins: Origins | None = None
+) -> str:
+    """Return a graph as text: `listing`, and a line that names the roots."""
     names = names or Names()
-    lines = [line.text for line in listing(roots, names)]
+    lines = [line.text for line in listing(roots, names, origins)]
     return "\n".join([*lines, f"return {', '.join(names(r) for r in roots)}"])
 
 
-def _node_text(node: Node, names: Names) -> str:
+def _node_text(node: Node, names: Names, origins: Sequence[str]) -> str:
     name = names(node)
     argument = _argument(node)
     sources = f" ({', '.join(names(s) for s in node.src)})" if node.src else ""
-    shown = list(node.origin[:MAX_ORIGINS])
-    if len(node.origin) > MAX_ORIGINS:
-        shown.append(f"+{len(node.origin) - MAX_ORIGINS}")
+    shown = list(origins[:MAX_ORIGINS])
+    if len(origins) > MAX_ORIGINS:
+        shown.append(f"+{len(origins) - MAX_ORIGINS}")
     origin = f"  # {' '.join(shown)}" if shown else ""
     what = f"{node.op.name.lower()}{' ' + argument if argument else ''}"
     return _one_line(f"{name} = {what}{sources} : {node.dtype.name}{list(node.shape)}{origin}")

@@ -17,6 +17,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from scheduler.ir.origin import Origins
+
 if TYPE_CHECKING:
     from scheduler.ir.node import Node
     from scheduler.kernelize.kernel import Kernel
@@ -31,7 +33,7 @@ INPUT = "input"
 class Observer:
     """Is told what the pipeline does; override what is of interest."""
 
-    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+    def after_pass(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
         """The graph has gone through a pass; INPUT is the graph before the first one."""
 
     def loops(self, kernel: Kernel, loops: Sequence[Loops]) -> None:
@@ -50,11 +52,13 @@ class Trace:
 
     Attributes:
         stages: name and roots of the graph before the first pass and after each.
+        origins: ONNX names of the nodes of all stages.
         chosen: kernels with the loops chosen for them, in the order of the choices.
         plan: the result; None while it is not complete.
     """
 
     stages: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)
+    origins: Origins = field(default_factory=Origins)
     chosen: list[tuple[Kernel, Sequence[Loops]]] = field(default_factory=list)
     plan: Schedule | None = None
 
@@ -70,10 +74,10 @@ class Recorder(Observer):
         self._open = Trace()
         self.traces: list[Trace] = []
 
-    def after_pass(self, name: str, roots: Sequence[Node]) -> None:
+    def after_pass(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
         """Keep the roots; they keep their graph."""
         if name == INPUT:
-            self._open = Trace()
+            self._open = Trace(origins=origins)
         self._open.stages.append((name, tuple(roots)))
 
     def loops(self, kernel: Kernel, loops: Sequence[Loops]) -> None:
@@ -116,10 +120,10 @@ def is_recorded() -> bool:
     return any(isinstance(o, Recorder) for o in _active.get())
 
 
-def after_pass(name: str, roots: Sequence[Node]) -> None:
+def after_pass(name: str, roots: Sequence[Node], origins: Origins) -> None:
     """Tell the observers; called by the pipeline."""
     for observer in _active.get():
-        observer.after_pass(name, roots)
+        observer.after_pass(name, roots, origins)
 
 
 def loops(kernel: Kernel, chosen: Sequence[Loops]) -> None:

@@ -16,7 +16,8 @@ from scheduler.cache.schedules import EntryGraph
 from scheduler.driving.warp import Camera, model_image
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.ir.node import Node, origin
+from scheduler.ir.node import Node
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
 from scheduler.onnx_import.binding import declared
 from scheduler.pipeline import Schedule
@@ -62,12 +63,13 @@ def make_states() -> States:
 
 @dataclass(frozen=True, slots=True)
 class _Frame:
-    """Inputs of one entry point and the queues after they were pushed."""
+    """Inputs of one entry point, the queues after they were pushed, and what each is called."""
 
     inputs: dict[str, Tensor]
     road: Tensor
     wide: Tensor
     desire: Tensor
+    origins: Origins
 
 
 def _push(queue: Tensor, newest: Tensor) -> Tensor:
@@ -81,15 +83,18 @@ def _frame(camera: Camera, states: States) -> _Frame:
         inputs[f"{name}_frame"] = Tensor.input(f"{name}_frame", (camera.payload_bytes,), dt.uint8)
         inputs[f"{name}_transform"] = Tensor.input(f"{name}_transform", (3, 3))
     inputs["desire"] = Tensor.input("desire", (DESIRE_WIDTH,))
+    origins = Origins()
+    buffers = (*inputs.values(), states.road, states.wide, states.desire, states.features)
+    origins.name((t.node for t in buffers), ())
     queues = {}
     for name, state in (("road", states.road), ("wide", states.wide)):
-        with origin(f"warp/{name}"):
-            image = model_image(inputs[f"{name}_frame"], inputs[f"{name}_transform"], camera)
-        with origin(f"queue/{name}"):
-            queues[name] = _push(state, image)
-    with origin("queue/desire"):
-        desire = _push(states.desire, inputs["desire"])
-    return _Frame(inputs, queues["road"], queues["wide"], desire)
+        image = model_image(inputs[f"{name}_frame"], inputs[f"{name}_transform"], camera)
+        origins.name([image.node], (f"warp/{name}",))
+        queues[name] = _push(state, image)
+        origins.name([queues[name].node], (f"queue/{name}",))
+    desire = _push(states.desire, inputs["desire"])
+    origins.name([desire.node], ("queue/desire",))
+    return _Frame(inputs, queues["road"], queues["wide"], desire, origins)
 
 
 def run_graph(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> EntryGraph:
@@ -103,8 +108,8 @@ def run_graph(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: Stat
     frame = _frame(camera, states)
     seen = _run_vision(vision, frame)
     feature = _hidden_state(seen)
-    with origin("queue/features"):
-        features = _push(states.features, feature)
+    features = _push(states.features, feature)
+    frame.origins.name([features.node], ("queue/features",))
     traffic = Tensor.input("traffic_convention", (1, 2))
     frame.inputs["traffic_convention"] = traffic
     decided = _run_policy(policy, frame, features, traffic)
@@ -113,7 +118,8 @@ def run_graph(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: Stat
         "policy_outputs": _only_output(decided).node,
     }
     writes = [frame.road.node, frame.wide.node, frame.desire.node, features.node]
-    return EntryGraph(outputs, writes, [t.node for t in frame.inputs.values()])
+    inputs = [t.node for t in frame.inputs.values()]
+    return EntryGraph(outputs, writes, inputs, origins=frame.origins)
 
 
 def run_entry(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> Schedule:
@@ -125,7 +131,8 @@ def prepare_graph(camera: Camera, states: States) -> EntryGraph:
     """Return what only advances image and desire queues (after dropped frames)."""
     frame = _frame(camera, states)
     writes: list[Node] = [frame.road.node, frame.wide.node, frame.desire.node]
-    return EntryGraph({}, writes, [t.node for t in frame.inputs.values()])
+    inputs = [t.node for t in frame.inputs.values()]
+    return EntryGraph({}, writes, inputs, origins=frame.origins)
 
 
 def prepare_entry(camera: Camera, states: States) -> Schedule:
@@ -140,12 +147,12 @@ def _run_vision(vision: OnnxModel, frame: _Frame) -> ImportedModel:
             f"{vision.name}: expected two image inputs, one with 'big' in its name; found {names}"
         )
     images = {}
-    with origin("vision/images"):
-        for name in names:
-            queue = frame.wide if "big" in name else frame.road
-            pair = queue[0::TEMPORAL_SKIP]
-            images[name] = pair.reshape((1, 2 * IMAGE_SHAPE[0], *IMAGE_SHAPE[1:]))
-    return import_model(vision, _as_declared(vision, images))
+    for name in names:
+        queue = frame.wide if "big" in name else frame.road
+        pair = queue[0::TEMPORAL_SKIP]
+        images[name] = pair.reshape((1, 2 * IMAGE_SHAPE[0], *IMAGE_SHAPE[1:]))
+    frame.origins.name((t.node for t in images.values()), ("vision/images",))
+    return import_model(vision, _as_declared(vision, images), origins=frame.origins)
 
 
 def _run_policy(
@@ -159,13 +166,13 @@ def _run_policy(
             f"{policy.name}: expected inputs desire_pulse, traffic_convention, features_buffer; "
             f"found {names}"
         )
-    with origin("queue/desire"):
-        groups = frame.desire.reshape(CONTEXT_LENGTH, TEMPORAL_SKIP, DESIRE_WIDTH)
-        desire = groups.max(1).unsqueeze(0)
-    with origin("queue/features"):
-        history = features[TEMPORAL_SKIP - 1 :: TEMPORAL_SKIP].unsqueeze(0)
+    groups = frame.desire.reshape(CONTEXT_LENGTH, TEMPORAL_SKIP, DESIRE_WIDTH)
+    desire = groups.max(1).unsqueeze(0)
+    frame.origins.name([desire.node], ("queue/desire",))
+    history = features[TEMPORAL_SKIP - 1 :: TEMPORAL_SKIP].unsqueeze(0)
+    frame.origins.name([history.node], ("queue/features",))
     given = {desire_name: desire, "traffic_convention": traffic, "features_buffer": history}
-    return import_model(policy, _as_declared(policy, given))
+    return import_model(policy, _as_declared(policy, given), origins=frame.origins)
 
 
 def _as_declared(model: OnnxModel, given: dict[str, Tensor]) -> dict[str, Tensor]:

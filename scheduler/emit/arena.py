@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from math import prod
 
 from scheduler.emit.image_pool import image_nodes
-from scheduler.emit.memory_plan import Lifetime, aligned, live_bytes, plan_memory
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import Kernel, states_in_place
+from scheduler.kernelize.memory_plan import Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower import LoweredKernel
 
 

@@ -19,17 +19,24 @@ from runtime.manifest import ABI, FORMAT
 from scheduler.device import spec as device_spec
 from scheduler.emit.arena import Arena
 from scheduler.emit.image_pool import image_nodes, share_images
-from scheduler.emit.memory_plan import ALIGNMENT, aligned
-from scheduler.emit.replay import LEAST_LAUNCHES, Function, can_replay, replay_source
+from scheduler.emit.megakernel import (
+    LEAST_LAUNCHES,
+    Function,
+    is_callable,
+    megakernel_source,
+    origin_comment,
+)
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import states_in_place
+from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
+from scheduler.loops.images import Image, texel_bytes
 from scheduler.loops.pack import PackedWeight
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import Schedule
-from scheduler.render.images import Image, image_prelude, texel_bytes
-from scheduler.render.prelude.prelude import prelude
+from scheduler.render.kernel_code import KernelCode
+from scheduler.render.prelude.prelude import prelude_of
 
 # Kernels per OpenCL program: one compiler start-up serves several, and several programs can be
 # built at once.
@@ -46,13 +53,40 @@ class Emitted:
 
 
 @dataclass(slots=True)
-class _Text:
-    """A kernel function: from its parameters on, what it needs, and the nodes it computes."""
+class _Kernel:
+    """A kernel function, which several launches may share.
 
-    text: str
-    lanes: tuple[int, ...]
+    Attributes:
+        code: what was rendered.
+        kind: as in `LoweredKernel`.
+        group: work-items of a work-group.
+        origins: ONNX nodes that its launches compute.
+    """
+
+    code: KernelCode
+    kind: str
     group: int
     origins: list[str] = field(default_factory=list)
+
+    def text(self, name: str) -> str:
+        """Return the kernel in C."""
+        attribute = f"__attribute__((reqd_work_group_size({self.group}, 1, 1)))"
+        return f"__kernel {attribute}\nvoid {name}{self.code.text}"
+
+    def facts(self, start: int, end: int) -> dict[str, Any]:
+        """Return what the manifest says of the code, given the characters of its program."""
+        needs = self.code.needs
+        return {
+            "kind": self.kind,
+            "start": start,
+            "end": end,
+            "writes": len(self.code.storage),
+            "float64": needs.float64,
+            "local_bytes": needs.local_bytes,
+            "image_reads": needs.image_reads,
+            "gated_reads": needs.gated_reads,
+            "image_writes": needs.image_writes,
+        }
 
 
 @dataclass(slots=True)
@@ -63,7 +97,7 @@ class _Writer:
     arena_size: int = 0
     arena_unplanned: int = 0
     host_clang: bool = True
-    texts: dict[str, _Text] = field(default_factory=dict)
+    codes: dict[str, _Kernel] = field(default_factory=dict)
     functions: dict[str, int] = field(default_factory=dict)
     _by_buffer: dict[Buffer, int] = field(default_factory=dict)
     _by_digest: dict[bytes, int] = field(default_factory=dict)
@@ -102,16 +136,16 @@ class _Writer:
         return len(self.buffers) - 1
 
     def kernel_name(self, kernel: LoweredKernel) -> str:
-        """Return the name of a kernel's text; equal texts are one function."""
-        digest = hashlib.sha256(kernel.text.encode()).hexdigest()[:12]
+        """Return the name of a kernel's code; equal texts are one function."""
+        digest = hashlib.sha256(kernel.code.text.encode()).hexdigest()[:12]
         name = f"{kernel.kind}_{digest}" + (f"_{kernel.group}" if kernel.group > 1 else "")
-        known = self.texts.setdefault(name, _Text(kernel.text, kernel.lanes, kernel.group))
+        known = self.codes.setdefault(name, _Kernel(kernel.code, kernel.kind, kernel.group))
         known.origins.extend(o for o in kernel.kernel.origin if o not in known.origins)
         return name
 
     def _function_of(self, name: str, kernel: LoweredKernel) -> int:
-        """Return the number of a kernel's function in the replay program, -1 if it has none."""
-        if not can_replay(kernel):
+        """Return the number of a kernel's function in the megakernel, -1 if it has none."""
+        if not is_callable(kernel):
             return -1
         return self.functions.setdefault(name, len(self.functions))
 
@@ -187,26 +221,30 @@ class _Writer:
                 place[node] = place[owner]
 
     def programs(self, options: str) -> list[dict[str, Any]]:
-        """Group kernels into programs, fill in their program numbers, return the programs."""
-        names = list(self.texts)
-        number = {name: i // KERNELS_PER_PROGRAM for i, name in enumerate(names)}
-        for kernel in self.kernels:
-            kernel["program"] = number[kernel["name"]]
-        result = []
+        """Group kernels into programs, say where each is to be found, return the programs."""
+        names = list(self.codes)
+        found: dict[str, tuple[int, dict[str, Any]]] = {}
+        result: list[dict[str, Any]] = []
         for start in range(0, len(names), KERNELS_PER_PROGRAM):
             group = names[start : start + KERNELS_PER_PROGRAM]
-            known = {name: self.texts[name] for name in group}
-            bodies = "".join(_function(name, text) for name, text in known.items())
-            lanes = [1, *(n for text in known.values() for n in text.lanes)]
-            head = prelude(bodies, lanes, host_clang=self.host_clang) + image_prelude(bodies)
-            source = head + bodies
+            codes = [self.codes[name].code for name in group]
+            source = prelude_of(codes, host_clang=self.host_clang)
+            for name in group:
+                known = self.codes[name]
+                source += origin_comment(known.origins)
+                begin = len(source)
+                source += known.text(name)
+                found[name] = len(result), known.facts(begin, len(source))
             result.append({"source": source, "options": options, "binary": b""})
+        for kernel in self.kernels:
+            kernel["program"], facts = found[kernel["name"]]
+            kernel["code"] = dict(facts)
         return result
 
-    def replay(
+    def megakernel(
         self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Append the replay program, where the row takes it and it saves launches.
+        """Append the megakernel, where the row takes it and it saves launches.
 
         Returns:
             What the manifest says of it.
@@ -222,20 +260,12 @@ class _Writer:
             for kernel in self.kernels:
                 kernel["function"] = -1
             return {}
-        functions = []
-        for name in self.functions:
-            known = self.texts[name]
-            functions.append(Function(name, known.text, known.lanes, tuple(known.origins)))
+        known = [(name, self.codes[name]) for name in self.functions]
+        functions = [Function(name, kernel.code, kernel.origins) for name, kernel in known]
         options = programs[0]["options"]
-        programs.append({"source": replay_source(functions), "options": options, "binary": b""})
-        listed = [{"name": f.name, "args": len(f.types)} for f in functions]
+        programs.append({"source": megakernel_source(functions), "options": options, "binary": b""})
+        listed = [{"name": f.name, "args": len(f.code.parameters)} for f in functions]
         return {"program": len(programs) - 1, "functions": listed}
-
-
-def _function(name: str, kernel: _Text) -> str:
-    shown = ", ".join(o.replace("*/", "* /") for o in kernel.origins) or "-"
-    attribute = f"__attribute__((reqd_work_group_size({kernel.group}, 1, 1)))"
-    return f"\n/* {shown} */\n__kernel {attribute}\nvoid {name}{kernel.text}"
 
 
 def _stored_bytes(shape: tuple[int, ...], dtype: DType) -> int:
@@ -274,11 +304,11 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     Raises:
         SchedulerError: an intermediate is never read (an internal error).
     """
-    spec = next((s.spec for s in entries.values()), device_spec.DEFAULT)
+    spec = next((s.context.spec for s in entries.values()), device_spec.DEFAULT)
     writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
     programs = writer.programs(options)
-    replay = writer.replay(table, programs)
+    megakernel = writer.megakernel(table, programs)
     manifest: dict[str, Any] = {
         "magic": "modeld-artifact",
         "format": FORMAT,
@@ -293,7 +323,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
         "programs": programs,
         "kernels": writer.kernels,
         "entries": table,
-        "replay": replay,
+        "replay": megakernel,
         "self_test": {},
     }
     return Emitted(manifest, bytes(writer.data), writer.arena_unplanned)

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from scheduler.emit.memory_plan import Lifetime
 from scheduler.ir.node import Node
+from scheduler.kernelize.memory_plan import Lifetime
+from scheduler.loops.images import Image
 from scheduler.lower import LoweredKernel
-from scheduler.render.images import Image
 
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:

@@ -1,37 +1,18 @@
-"""Does an artifact stay within what its target takes? Asked before a device is there to refuse it.
+"""Check that an artifact stays within the limits of its target, before a device refuses it.
 
-Every limit has a name, which `DeviceLimitError.limit` carries. Figures are those of the row
-(`device_spec`). What only the device's compiler knows, registers above all, is not checked.
+Every limit has a name, which `DeviceLimitError.limit` carries. Figures are those of the target's
+row in `scheduler.device.spec`. What only the device's compiler knows, registers above all, is not
+checked.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from math import prod
-from typing import Any, Final
-
-import numpy as np
+from typing import Any
 
 from scheduler.device.spec import DeviceSpec
-from scheduler.emit.kernel_source import kernel_texts, parameters_of
 from scheduler.errors import DeviceLimitError
-
-_LOCAL_ARRAY: Final = re.compile(r"__local (\w+?)(\d*) \w+((?:\[\d+\])+)")
-_DOUBLE: Final = re.compile(r"\bdouble(2|3|4|8|16)?\b")
-_BYTES: Final = {
-    "char": 1,
-    "uchar": 1,
-    "short": 2,
-    "ushort": 2,
-    "half": 2,
-    "int": 4,
-    "uint": 4,
-    "float": 4,
-    "long": 8,
-    "ulong": 8,
-    "double": 8,
-}
 
 # Name, where, what the target takes, what was found.
 Fault = tuple[str, str, int, int]
@@ -59,12 +40,12 @@ def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
 
 def _check_float64(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
     """Refuse kernels that compute in float64; ranges and constants are folded before."""
-    for name, text in kernel_texts(manifest).items():
-        if _DOUBLE.search(text):
+    for kernel in manifest["kernels"]:
+        if kernel["code"]["float64"]:
             raise DeviceLimitError(
                 "float64",
-                f"kernel {name!r}: computes in float64, which target {spec.target} does not have; "
-                "export the model in float32, or cast at its borders",
+                f"kernel {kernel['name']!r}: computes in float64, which target {spec.target} does "
+                "not have; export the model in float32, or cast at its borders",
             )
 
 
@@ -88,36 +69,28 @@ def _buffer_faults(manifest: Mapping[str, Any], spec: DeviceSpec) -> Iterator[Fa
 
 
 def _faults(manifest: Mapping[str, Any], spec: DeviceSpec) -> Iterator[Fault]:
-    texts = kernel_texts(manifest)
     for kernel in manifest["kernels"]:
         where = f"kernel {kernel['name']!r}"
-        yield from _argument_faults(parameters_of(texts[kernel["name"]]), where, spec)
+        yield from _argument_faults(manifest, kernel, where, spec)
         group = prod(kernel["local"])
         if group > spec.max_group:
             yield "work-group items", where, spec.max_group, group
-        used = local_bytes(texts[kernel["name"]])
+        used = kernel["code"]["local_bytes"]
         if spec.is_simt and used > spec.local_bytes:
             yield "local memory bytes", where, spec.local_bytes, used
 
 
-def _argument_faults(parameters: list[str], where: str, spec: DeviceSpec) -> Iterator[Fault]:
-    limits = spec.limits
-    size = len(parameters) * limits.pointer_bytes
-    if size > limits.parameter_bytes:
-        yield "argument bytes", where, limits.parameter_bytes, size
+def _argument_faults(
+    manifest: Mapping[str, Any], kernel: Mapping[str, Any], where: str, spec: DeviceSpec
+) -> Iterator[Fault]:
+    size = len(kernel["args"]) * spec.limits.pointer_bytes
+    if size > spec.limits.parameter_bytes:
+        yield "argument bytes", where, spec.limits.parameter_bytes, size
     if spec.images is not None:
-        read = sum(p.startswith("__read_only image") for p in parameters)
-        written = sum(p.startswith("__write_only image") for p in parameters)
+        images = ["image" in manifest["buffers"][i] for i in kernel["args"]]
+        written = sum(images[: kernel["code"]["writes"]])
+        read = sum(images) - written
         if read > spec.images.max_reads:
             yield "images read", where, spec.images.max_reads, read
         if written > spec.images.max_writes:
             yield "images written", where, spec.images.max_writes, written
-
-
-def local_bytes(text: str) -> int:
-    """Return the bytes of local memory that a kernel's text declares."""
-    total = 0
-    for base, lanes, extents in _LOCAL_ARRAY.findall(text):
-        elements = int(np.prod([int(n) for n in re.findall(r"\d+", extents)]))
-        total += _BYTES[base] * int(lanes or 1) * elements
-    return total

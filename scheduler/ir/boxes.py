@@ -41,11 +41,8 @@ def hull(a: Box | None, b: Box) -> Box:
 
 
 def like(node: Node, op: Op, src: tuple[Node, ...], arg: Any = None) -> Node:
-    """Return a node that stands for part of another one: its type, and its origin."""
-    made = make(op, node.dtype, src, arg)
-    if not made.origin:
-        made.origin = node.origin
-    return made
+    """Return a node of the type of another one."""
+    return make(op, node.dtype, src, arg)
 
 
 def spread(node: Node, shape: Shape) -> Node:

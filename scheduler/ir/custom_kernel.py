@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from runtime.quantities import count_text
 from scheduler.errors import ModelError
-from scheduler.ir.dtype import DType
-from scheduler.render.custom_kernel import Source, read_source
-from scheduler.tensor.core import as_dtype
+from scheduler.ir.custom_source import Source, read_source
+from scheduler.ir.dtype import DType, as_dtype
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
 
 Array = NDArray[Any]
 Reference = Callable[..., Array | Sequence[Array]]
@@ -141,3 +142,21 @@ def _numbered(prefix: str, source: Source) -> set[int]:
     """Return the numbers of the parameters of one kind that a source names."""
     found = (_PARAMETER.fullmatch(name) for name in source.names)
     return {int(m[2]) for m in found if m is not None and m[1] == prefix}
+
+
+def storage_of(source: Node) -> Node:
+    """Return the node whose storage is bound for an input: a reshape has that of what is below."""
+    while source.op is Op.RESHAPE:
+        source = source.src[0]
+    return source
+
+
+def stored_for_custom(order: Sequence[Node]) -> set[Node]:
+    """Return what has to be stored because custom kernels read or write it.
+
+    Args:
+        order: nodes of a graph.
+    """
+    launches = [n for n in order if n.op is Op.CUSTOM]
+    inputs = {storage_of(s) for n in launches for s in n.src}
+    return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}

@@ -22,18 +22,19 @@ from scheduler.errors import SchedulerError
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 
 # Content of weights by their BUFFER node, which is unique to the buffer and can be held weakly.
 _contents: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
 
 
-def graph_digest(roots: Mapping[str, Node] | Iterable[Node], *, origins: bool = True) -> str:
+def graph_digest(roots: Mapping[str, Node] | Iterable[Node], origins: Origins | None = None) -> str:
     """Return the sha256 of a graph's structure and of the values of its weights, in hexadecimal.
 
     Args:
         roots: outputs, state writes, inputs of several entries, in order; names count where they
             have some.
-        origins: whether the ONNX names count; the source of kernels has them in its comments.
+        origins: ONNX names, where they count: the source of kernels has them in its comments.
 
     Raises:
         SchedulerError: an argument of a node has no canonical text (an internal error).
@@ -45,8 +46,8 @@ def graph_digest(roots: Mapping[str, Node] | Iterable[Node], *, origins: bool = 
     for node in order:
         sources = ",".join(str(position[s]) for s in node.src)
         line = f"{node.op.name} {node.dtype.name} ({sources}) {_argument(node)}"
-        if origins:
-            line += f" {canonical(node.origin)}"
+        if origins is not None:
+            line += f" {canonical(origins.of(node))}"
         digest.update(line.encode())
         digest.update(b"\n")
     for name, node in named:

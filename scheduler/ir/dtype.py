@@ -126,3 +126,8 @@ def max_value(dtype: DType) -> float | int:
 def holds(dtype: DType, value: int) -> bool:
     """Return whether an integer is a value of an integer type or bool."""
     return min_value(dtype) <= value <= max_value(dtype)
+
+
+def as_dtype(dtype: DType | Any) -> DType:
+    """Return a type given as one of ours, or as anything numpy takes."""
+    return dtype if isinstance(dtype, DType) else from_numpy(dtype)

@@ -13,12 +13,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import count
 from math import gcd
-from typing import TYPE_CHECKING
 
 from scheduler.ir.interned import Interned
-
-if TYPE_CHECKING:
-    from scheduler.ir.node import Node
+from scheduler.ir.node import Node
 
 # Kernels compute indices in int: what one may be.
 LARGEST = 2**31 - 1

@@ -6,12 +6,9 @@ common-subexpression table, and a graph is compared by comparing its roots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Iterable
 from itertools import count
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,15 +17,12 @@ from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.interned import Interned
-from scheduler.ir.ops import COMPARE, Op, Shape, infer_shape
+from scheduler.ir.ops import COMPARE, Op, Shape
+from scheduler.ir.shapes import infer_shape
 
 _serials = count()
 # Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
 UNNAMED = "%"
-# Most passes change nothing, and all want the order of the same roots: that of a long graph is
-# kept, without its root, for the last few of them.
-LONG_ORDER = 256
-RECENT_ORDERS = 4
 
 
 class Buffer:
@@ -72,18 +66,6 @@ class Buffer:
 
 
 _interned: Interned[Node] = Interned()
-_orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
-_origin: ContextVar[tuple[str, ...]] = ContextVar("origin", default=())
-
-
-@contextmanager
-def origin(name: str) -> Iterator[None]:
-    """Give every node created inside the block this origin (an ONNX node name)."""
-    token = _origin.set((name,))
-    try:
-        yield
-    finally:
-        _origin.reset(token)
 
 
 class Node:
@@ -92,31 +74,15 @@ class Node:
     Attributes:
         op, dtype, src, arg: what it is; together its identity.
         shape: derived from the sources when the node is made.
-        origin: ONNX node names that gave rise to it; not part of the identity (first maker wins).
-        settled: the rules of which none applies to it: what `rewrite` need not try again.
-        verified: whether `verify` found that it keeps the rules.
     """
 
-    __slots__ = (
-        "__weakref__",
-        "arg",
-        "dtype",
-        "op",
-        "origin",
-        "settled",
-        "shape",
-        "src",
-        "verified",
-    )
+    __slots__ = ("__weakref__", "arg", "dtype", "op", "shape", "src")
 
     op: Op
     dtype: DType
     src: tuple[Node, ...]
     arg: Any
     shape: Shape
-    origin: tuple[str, ...]
-    settled: object
-    verified: bool
 
     def __repr__(self) -> str:
         return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
@@ -143,7 +109,6 @@ def make(op: Op, dtype: DType, src: tuple[Node, ...] = (), arg: Any = None) -> N
     node = Node()
     node.op, node.dtype, node.src, node.arg = op, dtype, src, arg
     node.shape = infer_shape(op, src, arg)
-    node.origin, node.settled, node.verified = _origin.get(), None, False
     _interned[key] = node
     return node
 
@@ -180,10 +145,7 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
     stack = list(roots)[::-1]
     order: list[Node] = []
-    first = stack[-1] if stack else None
-    if first is not None and first in _orders:
-        order = [*_orders[first], first]
-    done = set(order)
+    done: set[Node] = set()
     while stack:
         node = stack.pop()
         if node in done:
@@ -195,16 +157,7 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
         else:
             done.add(node)
             order.append(node)
-            if node is first and len(order) >= LONG_ORDER:
-                _remember(order)
     return order
-
-
-def _remember(order: Sequence[Node]) -> None:
-    """Keep the order of what is below the last node for as long as that node exists."""
-    if len(_orders) >= RECENT_ORDERS:
-        _orders.clear()
-    _orders[order[-1]] = tuple(order[:-1])
 
 
 def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:

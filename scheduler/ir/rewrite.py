@@ -29,13 +29,10 @@ class Rewriter:
 
     Attributes:
         rules: the first that applies to a node is applied, until none does.
-        pure: the rules look at nothing but the graph below a node, so that a node to which none
-            applied need not be tried again: in the next pass, or in the next graph.
         hits: how often each rule fired.
     """
 
     rules: Sequence[Rule]
-    pure: bool = False
     hits: Counter[str] = field(default_factory=Counter)
 
     def __call__(self, roots: Sequence[Node]) -> dict[Node, Node]:
@@ -50,11 +47,10 @@ class Rewriter:
                 table.setdefault(op, []).append(rule)
         order = toposort(roots)
         new = unchanged(order)
-        known = self.rules if self.pure else _NOT_KNOWN
         changed = False
         for node in order:
             current = with_sources(node, new) if changed else node
-            if current.op in table and current.settled is not known:
+            if current.op in table:
                 current = self._fixpoint(current, table)
             if current is not node:
                 new[node], changed = current, True
@@ -66,18 +62,11 @@ class Rewriter:
                 result = rule.apply(node)
                 if result is not None and result is not node:
                     self.hits[rule.name] += 1
-                    if not result.origin:
-                        result.origin = node.origin
                     node = result
                     break
             else:
-                if self.pure:
-                    node.settled = self.rules
                 return node
         raise SchedulerError(f"{node!r}: rewrite rules do not come to an end ({self.hits})")
-
-
-_NOT_KNOWN = object()
 
 
 def unchanged(order: Sequence[Node]) -> dict[Node, Node]:
@@ -92,8 +81,5 @@ def with_sources(node: Node, new: Mapping[Node, Node]) -> Node:
 
 
 def remake(node: Node, src: tuple[Node, ...]) -> Node:
-    """Return the node with other sources; it keeps its origin."""
-    result = make(node.op, node.dtype, src, node.arg)
-    if not result.origin:
-        result.origin = node.origin
-    return result
+    """Return the node with other sources."""
+    return make(node.op, node.dtype, src, node.arg)

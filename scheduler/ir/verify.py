@@ -11,6 +11,7 @@ from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import BINARY, COMPARE, SCALAR_LEVEL, UNARY, Op
+from scheduler.ir.origin import Origins
 
 _ARITY = (
     dict.fromkeys(UNARY, 1)
@@ -28,34 +29,30 @@ _INT_ONLY = frozenset({Op.IDIV, Op.MOD, Op.SHL, Op.SHR})
 _NOT_BOOL = frozenset({Op.NEG, Op.SUB})
 
 
-def verify(roots: Sequence[Node], after: str = "") -> None:
+def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = None) -> None:
     """Check a graph.
 
     Args:
         roots: outputs and state writes.
         after: name of the pass that made it, for the message.
+        origins: names of the nodes, for the message.
 
     Raises:
         VerifyError: names the node and the rule.
     """
     states: dict[Node, Node] = {}
     for node in toposort(roots):
-        if not node.verified:  # nodes do not change: once is enough, however many passes follow
-            _check(node, after)
-            node.verified = True
+        for rule in _RULES:
+            problem = rule(node)
+            if problem:
+                where = f"after {after}: " if after else ""
+                names = ", ".join(origins.of(node)) if origins is not None else ""
+                named = f" of {names}" if names else ""
+                raise VerifyError(f"{where}{node!r}{named}: {problem}")
         if node.op is Op.ASSIGN:
             other = states.setdefault(node.src[0], node)
             if other is not node:
                 raise VerifyError(f"{node.src[0].arg}: assigned twice in one run")
-
-
-def _check(node: Node, after: str) -> None:
-    for rule in _RULES:
-        problem = rule(node)
-        if problem:
-            where = f"after {after}: " if after else ""
-            origin = f" of {', '.join(node.origin)}" if node.origin else ""
-            raise VerifyError(f"{where}{node!r}{origin}: {problem}")
 
 
 def _check_arity(node: Node) -> str:

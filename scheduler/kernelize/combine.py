@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import Counter
 from math import prod
 
-from scheduler.device import spec as device_spec
 from scheduler.device.limits import Limits
 from scheduler.ir.index import leaves
 from scheduler.ir.node import Node, is_weight
@@ -60,7 +59,7 @@ def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
         second: may wait for first, but for nobody who does.
     """
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
-    limits = device_spec.limits()
+    limits = graph.spec.limits
     if a.operations + b.operations > limits.operations:
         return None
     bodies: tuple[Body, ...] | None = None
@@ -91,7 +90,11 @@ def _nest(graph: FusionGraph, first: int, second: int, limits: Limits) -> Body |
         return None
     if pair not in tried.nests:
         merged = merge(a.bodies[0], b.bodies[0])
-        if merged is None or not _pays(merged, a, b) or not _keeps_old_values(graph, merged):
+        if (
+            merged is None
+            or not _pays(merged, a, b, graph.spec.hoist_rows)
+            or not _keeps_old_values(graph, merged)
+        ):
             tried.unfit.add(pair)
             return None
         tried.nests[pair] = merged.body
@@ -159,7 +162,15 @@ def _fits_beside(a: Kernel, b: Kernel) -> bool:
     return apart and few and a.is_small and b.is_small
 
 
-def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
+def _pays(merged: Merged, a: Kernel, b: Kernel, least_rows: int) -> bool:
+    """Whether one loop nest is better than two.
+
+    Args:
+        merged: the one.
+        a: what ran first.
+        b: what ran after it.
+        least_rows: rows that a kernel must have before its work-items are rows.
+    """
     body = merged.body
     loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
     on = {n: frozenset(found) for n, found in depends_on(body.value).items()}
@@ -175,7 +186,7 @@ def _pays(merged: Merged, a: Kernel, b: Kernel) -> bool:
         reduced = rows * sum(prod(r.size for r in n.arg[1]) for n in loops)
         if merged.again and reduced > MAX_AGAIN * size:
             return False
-        return alike and (rows >= device_spec.current().hoist_rows or size <= SMALL_KERNEL)
+        return alike and (rows >= least_rows or size <= SMALL_KERNEL)
     if merged.again:
         return False
     if hoisted and any(on[n] & mine == mine for n in loops):

@@ -11,109 +11,57 @@ need that output.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING
 
-from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
 from scheduler.errors import ModelError
 from scheduler.ir import index as ixs
+from scheduler.ir.custom_kernel import storage_of
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.body import Body
+from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.scalar import depends_on, scalar_nodes
-
-if TYPE_CHECKING:
-    from scheduler.ir.custom_kernel import CustomKernel
+from scheduler.kernelize.scalar import scalar_nodes
 
 
-@dataclass(frozen=True, eq=False)
-class CustomLaunch:
-    """What makes a Kernel a custom one.
-
-    Attributes:
-        spec: what the user wrote.
-        inputs: whose storage is bound to in0, in1, ...; row-major, a node may come twice.
-        outputs: its RESULT nodes, all of them, whether or not anybody reads them.
-        epilogue: loop nest whose value is stored instead of the first output, from which it loads;
-            None if that is stored as it is.
-    """
-
-    spec: CustomKernel
-    inputs: tuple[Node, ...]
-    outputs: tuple[Node, ...]
-    epilogue: Body | None = None
-
-    @property
-    def bytes_moved(self) -> int:
-        """Bytes of its arguments; what an epilogue reads is counted once per element."""
-        moved = [*dict.fromkeys(self.inputs), *self.outputs[1:]]
-        total = sum(n.dtype.itemsize * prod(n.shape) for n in moved)
-        if self.epilogue is None:
-            return total + self.outputs[0].dtype.itemsize * prod(self.outputs[0].shape)
-        (store,) = self.epilogue.stores
-        total += store.target.dtype.itemsize * prod(store.target.shape)
-        read: dict[Node, int] = {}
-        for node, atoms in depends_on(self.epilogue.value).items():
-            if node.op is Op.LOAD and node.src[0] is not self.outputs[0]:
-                read[node.src[0]] = read.get(node.src[0], 0) + prod(a.size for a in atoms)
-        both = ((n, min(count, prod(n.shape))) for n, count in read.items())
-        return total + sum(n.dtype.itemsize * count for n, count in both)
-
-
-def storage_of(source: Node) -> Node:
-    """Return the node whose storage is bound for an input: a reshape has that of what is below."""
-    while source.op is Op.RESHAPE:
-        source = source.src[0]
-    return source
-
-
-def stored_for_custom(order: Sequence[Node]) -> set[Node]:
-    """Return what has to be stored because custom kernels read or write it.
-
-    Args:
-        order: nodes of a graph.
-    """
-    launches = [n for n in order if n.op is Op.CUSTOM]
-    inputs = {storage_of(s) for n in launches for s in n.src}
-    return {n for n in inputs if n.op is not Op.BUFFER} | {n for n in order if n.op is Op.RESULT}
-
-
-def make_custom_kernel(launch: Node, origin: tuple[str, ...]) -> Kernel:
+def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) -> Kernel:
     """Return the kernel of a CUSTOM node.
 
     Args:
         launch: the node; its inputs are stored.
         origin: names it covers.
+        limits: of one kernel on the device.
 
     Raises:
         ModelError: it has more buffers than a kernel may have.
     """
-    outputs = []
-    for i, (_, kind) in enumerate(launch.arg.outputs):
-        result = make(Op.RESULT, kind, (launch,), i)
-        result.origin = result.origin or launch.origin
-        outputs.append(result)
+    kinds = enumerate(kind for _, kind in launch.arg.outputs)
+    outputs = tuple(make(Op.RESULT, kind, (launch,), i) for i, kind in kinds)
     inputs = tuple(storage_of(s) for s in launch.src)
     reads = tuple(dict.fromkeys(inputs))
-    if not device_spec.limits().fits(len(reads), len(outputs)):
+    if not limits.fits(len(reads), len(outputs)):
         raise ModelError(
-            f"custom kernel {launch.arg}: expected at most {device_spec.limits().max_buffers} "
+            f"custom kernel {launch.arg}: expected at most {limits.max_buffers} "
             f"buffers, found {len(reads) + len(outputs)}; join some of them"
         )
-    custom = CustomLaunch(launch.arg, inputs, tuple(outputs))
+    custom = CustomLaunch(launch.arg, inputs, outputs)
     return Kernel((), custom.outputs, reads, origin, custom)
 
 
 def attach_epilogues(
-    kernels: Sequence[Kernel], sinks: Collection[Node], alone: Collection[Node] = ()
+    kernels: Sequence[Kernel],
+    sinks: Collection[Node],
+    limits: Limits,
+    alone: Collection[Node] = (),
 ) -> list[Kernel]:
     """Return the kernels with the consumers of custom kernels computed in their slots.
 
     Args:
         kernels: each after those it reads from.
         sinks: outputs and state writes: they stay stored.
+        limits: of one kernel on the device.
         alone: stored nodes whose kernels stay as they are.
     """
     current = list(kernels)
@@ -124,7 +72,7 @@ def attach_epilogues(
         readers = [k for k in current if raw in k.reads]
         if raw in sinks or raw in alone or len(readers) != 1 or readers[0].targets[0] in alone:
             continue
-        joined = _joined(kernel, readers[0])
+        joined = _joined(kernel, readers[0], limits)
         if joined is not None and not _waits(readers[0], kernel, current):
             # At the consumer's place: its operands come before, and so do the launch's inputs.
             current[current.index(readers[0])] = joined
@@ -132,7 +80,7 @@ def attach_epilogues(
     return current
 
 
-def _joined(kernel: Kernel, reader: Kernel) -> Kernel | None:
+def _joined(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
     """Return a custom kernel with a reader of its first output as its epilogue, if that fits."""
     launch = kernel.custom
     if launch is None or reader.custom is not None or len(reader.bodies) != 1:
@@ -143,7 +91,7 @@ def _joined(kernel: Kernel, reader: Kernel) -> Kernel | None:
         return None
     reads = tuple(dict.fromkeys((*launch.inputs, *operands)))
     targets = (body.stores[0].target, *launch.outputs[1:])
-    if not device_spec.limits().fits(len(launch.inputs) + len(operands), len(targets)):
+    if not limits.fits(len(launch.inputs) + len(operands), len(targets)):
         return None
     origin = tuple(dict.fromkeys((*kernel.origin, *reader.origin)))
     return Kernel((), targets, reads, origin, replace(launch, epilogue=body))

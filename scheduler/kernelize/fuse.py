@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import pairwise
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir.node import Node
 from scheduler.kernelize.combine import Pair, combine, score
 from scheduler.kernelize.fusion_graph import FusionGraph
@@ -33,6 +34,7 @@ def fuse(
     kernels: Sequence[Kernel],
     steps: Sequence[Step],
     sizes: Mapping[Node, int],
+    spec: DeviceSpec,
     alone: Collection[Node] = (),
 ) -> tuple[list[Kernel], list[Step]]:
     """Return fewer kernels that compute the same, and their steps.
@@ -41,9 +43,10 @@ def fuse(
         kernels: in creation order.
         steps: of the same kernels; `after` holds the edges that states need.
         sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
+        spec: of the device.
         alone: stored nodes whose kernels stay as they are.
     """
-    graph = FusionGraph(kernels, steps, sizes)
+    graph = FusionGraph(kernels, steps, sizes, spec)
     for _ in range(MAX_ROUNDS):
         pairs = _candidates(graph, frozenset(alone))
         trial = graph.copy()

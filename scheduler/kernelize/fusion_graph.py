@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.body import Body
@@ -53,15 +54,20 @@ class FusionGraph:
     Attributes:
         groups: by number; a group that was merged into another is gone.
         sizes: bytes in the arena of what kernels write; what is not in it must stay stored.
+        spec: of the device.
         tried: known to all copies.
     """
 
     def __init__(
-        self, kernels: Sequence[Kernel], steps: Sequence[Step], sizes: Mapping[Node, int]
+        self,
+        kernels: Sequence[Kernel],
+        steps: Sequence[Step],
+        sizes: Mapping[Node, int],
+        spec: DeviceSpec,
     ) -> None:
         both = enumerate(zip(kernels, steps, strict=True))
         self.groups = {i: Group(k, s, i) for i, (k, s) in both}
-        self.sizes = sizes
+        self.sizes, self.spec = sizes, spec
         self.tried = Tried()
         self._merged: dict[int, int] = {}
         self._committed = frozenset(t for k in kernels for t in k.targets if t.op is Op.BUFFER)
@@ -77,6 +83,7 @@ class FusionGraph:
         """Return a graph that can change without changing this one."""
         other = FusionGraph.__new__(FusionGraph)
         other.groups, other.sizes, other.tried = dict(self.groups), self.sizes, self.tried
+        other.spec = self.spec
         other._committed = self._committed
         other._merged, other._producer = dict(self._merged), dict(self._producer)
         other._readers, other._ancestors = dict(self._readers), list(self._ancestors)

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
 from scheduler.ir.index import Atom, flatten, leaves
 from scheduler.ir.node import Node
 from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, LOOPS, Op
 from scheduler.kernelize.body import Body, Store
+from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.scalar import depends_on, scalar_nodes, scalar_sources
-
-if TYPE_CHECKING:
-    from scheduler.kernelize.custom import CustomLaunch
 
 # A loop nest with less work than this, in operations, takes less time than its launch.
 SMALL_WORK = LAUNCH_COST

@@ -14,15 +14,17 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from math import prod
 
-from scheduler.emit.memory_plan import aligned
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, make, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body, Store, build_body
 from scheduler.kernelize.custom import attach_epilogues, make_custom_kernel
 from scheduler.kernelize.fuse import fuse
 from scheduler.kernelize.kernel import Kernel, make_kernel, name_of, overwritable, states_in_place
 from scheduler.kernelize.limits import nodes_to_store
+from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.order import Step, best_order, wait_for_readers
 from scheduler.kernelize.realize import realize
 from scheduler.kernelize.splits import Splits
@@ -36,54 +38,64 @@ def _is_constant(node: Node) -> bool:
     return node.op is Op.CONST
 
 
-def _origins(root: Node, stored: frozenset[Node]) -> tuple[str, ...]:
-    """Return the ONNX names of everything fused into the kernel of `root`, in topological order."""
+def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, ...]:
+    """Return the ONNX names of everything fused into the kernel of `root`, in topological order.
+
+    A kernel that only moves or casts what others computed is called after those.
+    """
     names: dict[str, None] = {}
+    read: dict[str, None] = {}
     seen: set[Node] = set()
     stack = [root]
     while stack:
         node = stack.pop()
-        if (
-            node in seen
-            or node.op is Op.BUFFER
-            or _is_constant(node)
-            or (node in stored and node is not root)
-        ):
+        if node in seen or node.op is Op.BUFFER or _is_constant(node):
             continue
         seen.add(node)
-        names.update(dict.fromkeys(node.origin))
+        if node in stored and node is not root:
+            read.update(dict.fromkeys(origins.of(node)))
+            continue
+        names.update(dict.fromkeys(origins.of(node)))
         stack.extend(node.src)
-    return tuple(reversed(names))
+    return tuple(reversed(names or read))
 
 
-def storage_plan(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
-    """Return what is stored so that kernels are cheap, and within the limits of the target.
+def storage_plan(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
+    """Return what is stored so that kernels are cheap, and within the limits of the device.
 
     Args:
         sinks: outputs and ASSIGN nodes.
+        spec: of the device.
         pins: what is stored in any case.
     """
     stored = set(pins)
-    plan = realize(sinks, stored)
-    while more := nodes_to_store(plan.regions) - stored:
+    plan = realize(sinks, spec, stored)
+    while more := nodes_to_store(plan.regions, spec.limits) - stored:
         stored |= more
-        plan = realize(sinks, stored)
+        plan = realize(sinks, spec, stored)
     return plan
 
 
-def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Kernel]:
+def make_kernels(
+    sinks: Sequence[Node],
+    spec: DeviceSpec,
+    splits: Splits | None = None,
+    origins: Origins | None = None,
+) -> list[Kernel]:
     """Return the kernels that compute `sinks` (outputs and ASSIGN nodes), in running order.
 
     Args:
         sinks: what is stored in any case.
+        spec: of the device.
         splits: what else is, and which kernels stay as they are.
+        origins: ONNX names of the nodes.
 
     Raises:
         SchedulerError: two ASSIGN nodes write one state, or the kernels depend on each other in a
             cycle.
     """
-    splits = splits or Splits()
-    plan = storage_plan(sinks, splits.pins)
+    splits, origins = splits or Splits(), origins or Origins()
+    plan = storage_plan(sinks, spec, splits.pins)
     stored = frozenset(plan.regions)
     kernels: list[Kernel] = []
     launched: set[Node] = set()
@@ -91,16 +103,17 @@ def make_kernels(sinks: Sequence[Node], splits: Splits | None = None) -> list[Ke
         if root.op is Op.RESULT:
             if root.src[0] not in launched:
                 launched.add(root.src[0])
-                kernels.append(make_custom_kernel(root.src[0], _origins(root, stored)))
+                names = _names(root, stored, origins)
+                kernels.append(make_custom_kernel(root.src[0], names, spec.limits))
             continue
         bodies = tuple(build_body(region, plan) for region in plan.regions[root])
-        kernels.append(make_kernel(bodies, _origins(root, stored)))
+        kernels.append(make_kernel(bodies, _names(root, stored, origins)))
     kernels = _without_unread(kernels, frozenset(sinks))
-    kernels = attach_epilogues(kernels, frozenset(sinks), splits.alone)
+    kernels = attach_epilogues(kernels, frozenset(sinks), spec.limits, splits.alone)
     kernels, steps = _with_states(kernels)
     outputs = frozenset(s for s in sinks if s.op is not Op.ASSIGN)
     sizes = _arena_sizes(kernels, outputs)
-    kernels, steps = fuse(kernels, steps, sizes, splits.alone)
+    kernels, steps = fuse(kernels, steps, sizes, spec, splits.alone)
     return [kernels[i] for i in best_order(steps, sizes)]
 
 

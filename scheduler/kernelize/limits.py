@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Collection, Container, Sequence
 from math import prod
 
-from scheduler.device import spec as device_spec
 from scheduler.device.limits import Limits
 from scheduler.ir.node import Node, consumers, is_weight
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
@@ -27,17 +26,13 @@ _LEAVES = frozenset({Op.BUFFER, Op.CONST, Op.IOTA})
 MAX_CUT_BYTES = 256 << 20
 
 
-def nodes_to_store(regions: Collection[Node], limits: Limits | None = None) -> set[Node]:
+def nodes_to_store(regions: Collection[Node], limits: Limits) -> set[Node]:
     """Return nodes that must be stored so that every kernel is within limits; empty if all are.
 
     Args:
         regions: stored nodes, in order.
-        limits: by default those in force, see `device_spec.limits`.
-
-    Raises:
-        SchedulerError: `MAX_KERNEL_BUFFERS` makes no sense.
+        limits: of one kernel on the device.
     """
-    limits = limits or device_spec.limits()
     found: set[Node] = set()
     for root in regions:
         if root.op is Op.RESULT:

@@ -25,14 +25,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
+from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, consumers, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
 from scheduler.ir.ranges import Index, cat_sources, source_index
 from scheduler.kernelize.concat import cut_at_joins, in_parts
-from scheduler.kernelize.custom import stored_for_custom
 from scheduler.kernelize.uses import (
     Realized,
     Region,
@@ -82,6 +82,7 @@ class _Walk:
     """What the walk has decided so far.
 
     Attributes:
+        spec: of the device.
         regions: loop nests of stored nodes.
         stages: values kept in private arrays.
         around: per reduce range, the ranges of the loops it runs inside of.
@@ -89,6 +90,7 @@ class _Walk:
         reduced: per node, the elements read by the largest reduction it holds one to one.
     """
 
+    spec: DeviceSpec
     regions: dict[Node, tuple[Region, ...]]
     stages: dict[Node, Stage]
     around: dict[Atom, frozenset[Atom]]
@@ -129,7 +131,7 @@ class _Walk:
         """
         if loops == mine:
             return True
-        rows = device_spec.current().hoist_rows
+        rows = self.spec.hoist_rows
         large = prod(root.root.shape) > SMALL_KERNEL or work > MAX_SERIAL_WORK
         few = prod(a.size for a in loops) < rows and large
         if few or self.hoisted.get(root, loops) != loops:
@@ -159,7 +161,7 @@ class _Walk:
             else:
                 axes.append(axis)
         array = prod(node.shape[a] for a in axes)
-        most = device_spec.current().private_elements
+        most = self.spec.private_elements
         small = array <= most and self.reduced[node] <= MAX_NESTED_WORK
         rows = prod(a.size for a in row)
         if not axes or not small or rows * array > prod(node.shape):
@@ -175,11 +177,12 @@ class _Walk:
         return True
 
 
-def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
+def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
     """Decide what is stored, and what kernels keep in private arrays.
 
     Args:
         sinks: outputs and state writes.
+        spec: of the device.
         pins: nodes to store in any case.
     """
     order = toposort(sinks)
@@ -188,7 +191,7 @@ def realize(sinks: Sequence[Node], pins: Collection[Node] = ()) -> Realized:
     users = consumers(order)
     carries, cost = _summaries(order, forced, users)
     uses: dict[Node, dict[tuple[Region, Index], Use]] = {n: {} for n in order}
-    walk = _Walk({}, {}, {}, {}, _reduced_elements(order))
+    walk = _Walk(spec, {}, {}, {}, {}, _reduced_elements(order))
     for node in reversed(order):
         needed = list(uses[node].values())
         if node.op is Op.RESULT:

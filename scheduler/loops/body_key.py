@@ -11,13 +11,12 @@ from __future__ import annotations
 import hashlib
 from math import prod
 
+from scheduler.device.tuned_table import KEY_LENGTH
 from scheduler.ir.index import Atom, Ix, Predicate
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes, scalar_sources
 from scheduler.loops.place import PlacedBody
-
-KEY_LENGTH = 24
 
 
 class _Names:

@@ -1,19 +1,23 @@
-"""The loops of a kernel for the device in force: which chooser is asked."""
+"""Choose the loops of a kernel for a device: measured ones, or those of its heuristics."""
 
 from __future__ import annotations
 
-from scheduler.device import spec as device_spec
+from scheduler.device.choice import HEURISTIC, Choice
+from scheduler.device.spec import DeviceSpec
+from scheduler.device.tuned_table import TunedTable
 from scheduler.ir.index import Atom
 from scheduler.loops import schedule, simt
-from scheduler.loops.choice import HEURISTIC, Choice
+from scheduler.loops.body_key import body_key
 from scheduler.loops.place import PlacedBody
 from scheduler.loops.schedule import Schedule
+from scheduler.loops.variations import form_of
 
 
 def choose_schedule(
     body: PlacedBody,
     vector: Atom | None,
     lanes: int,
+    spec: DeviceSpec,
     choice: Choice = HEURISTIC,
     *,
     exact: bool = False,
@@ -24,9 +28,31 @@ def choose_schedule(
         body: placed and merged.
         vector: from `schedule.choose_vector`, after merging.
         lanes: same.
+        spec: of the device.
         choice: what is taken instead of the heuristics; GPUs have no choices.
         exact: without lanes over results none of them is computed twice.
     """
-    if device_spec.current().is_simt:
-        return simt.choose_schedule(body, vector, lanes)
-    return schedule.choose_schedule(body, vector, lanes, choice, exact=exact)
+    if spec.is_simt:
+        return simt.choose_schedule(body, vector, lanes, spec)
+    return schedule.choose_schedule(body, vector, lanes, spec, choice, exact=exact)
+
+
+def tuned_schedule(
+    body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, table: TunedTable
+) -> Schedule:
+    """Return the loops of a body: the heuristic's, or those that were measured to be faster.
+
+    Args:
+        body: placed and merged.
+        vector: from `choose_vector`, after merging.
+        lanes: same.
+        spec: of the device.
+        table: what was measured.
+    """
+    chosen = choose_schedule(body, vector, lanes, spec)
+    if not table.entries:
+        return chosen
+    entry = table.entries.get(body_key(body, vector, lanes))
+    if entry is None or entry.choice.is_heuristic or entry.was != form_of(chosen):
+        return chosen
+    return choose_schedule(body, vector, lanes, spec, entry.choice)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
@@ -28,19 +29,20 @@ def is_exact(schedule: Schedule) -> bool:
     return all(t.atom.size % t.block == 0 for t in schedule.tiles)
 
 
-def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int) -> Schedule:
+def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec) -> Schedule:
     """Return loops that compute every element once, as wide as sizes allow.
 
     Args:
         body: placed and merged.
         vector: from `choose_vector`, after merging.
         lanes: same.
+        spec: of the device.
     """
     for width in (n for n in (lanes, 8, 4) if n <= lanes):
-        schedule = choose_schedule(body, vector, width)
+        schedule = choose_schedule(body, vector, width, spec)
         if is_exact(schedule):
             return schedule
-    return choose_schedule(body, None, lanes if looped(body) else 1, exact=True)
+    return choose_schedule(body, None, lanes if looped(body) else 1, spec, exact=True)
 
 
 def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:

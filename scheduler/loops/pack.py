@@ -20,7 +20,9 @@ from scheduler.ir.node import Node
 from scheduler.loops.place import Place
 
 # Packing may repeat a weight (overlapping last block); beyond this factor it is read as it is.
+# Weights of fewer elements than the second may grow as if they had as many.
 MAX_GROWTH = 4
+MIN_SIZE = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class PackedWeight:
         )
 
 
+# What a parameter of a kernel is bound to.
+Argument = Node | PackedWeight
+
+
 def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     """Return the packed form of a weight load, None if it should be read as it is.
 
@@ -98,7 +104,7 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     order = _order(used)
     at = {part: i for i, part in enumerate(order)}
     sizes = [(used[i].outer, used[i].unroll, used[i].lanes)[part] for i, part in order]
-    if prod(sizes) > MAX_GROWTH * max(64, buffer.data.size):
+    if prod(sizes) > MAX_GROWTH * max(MIN_SIZE, buffer.data.size):
         return None
     grids: dict[Atom, NDArray[np.int64]] = {}
     for i, axis in enumerate(used):

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from itertools import combinations
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
@@ -28,7 +29,11 @@ SCALAR_ROWS = 8
 
 
 def laneless_tile(
-    body: PlacedBody, loads: Collection[LoadInfo], across: Mapping[Node, Atom], lanes: int
+    body: PlacedBody,
+    loads: Collection[LoadInfo],
+    across: Mapping[Node, Atom],
+    lanes: int,
+    spec: DeviceSpec,
 ) -> dict[Atom, int]:
     """Return how many results of which output ranges a step computes, where there are several.
 
@@ -37,14 +42,17 @@ def laneless_tile(
         loads: of the body.
         across: per reduction the range that its lanes run over.
         lanes: vector width.
+        spec: of the device.
     """
     nodes = looped(body)
     if not nodes or any(n.op is not Op.ACCUMULATE for n in nodes):
         return {}  # of a private array there is one, not one per result
-    return _neighbours(body.ranges, loads) if lanes == 1 else _dots(body, across, lanes)
+    return _neighbours(body.ranges, loads) if lanes == 1 else _dots(body, across, lanes, spec)
 
 
-def _dots(body: PlacedBody, across: Mapping[Node, Atom], lanes: int) -> dict[Atom, int]:
+def _dots(
+    body: PlacedBody, across: Mapping[Node, Atom], lanes: int, spec: DeviceSpec
+) -> dict[Atom, int]:
     """Cut the innermost two ranges of which each moves loads that the other does not."""
     depends = dependencies(body.value)
     loads = {n for node in across for n in _repeated(node, depends)}
@@ -56,7 +64,7 @@ def _dots(body: PlacedBody, across: Mapping[Node, Atom], lanes: int) -> dict[Ato
         return {}
     outer, inner = pairs[-1]
     steps = max(r.size for r in across.values()) // lanes
-    shape = dot_tile(outer.size, inner.size, steps, lanes, len(across))
+    shape = dot_tile(outer.size, inner.size, steps, lanes, spec, len(across))
     return dict(zip((outer, inner), shape, strict=True))
 
 

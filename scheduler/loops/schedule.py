@@ -10,15 +10,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from typing import TYPE_CHECKING
 
-from scheduler.device import spec as device_spec
+from scheduler.device.choice import HEURISTIC, Choice
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.choice import HEURISTIC, Choice
+from scheduler.loops.local_tiles import LocalTile
 from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.scalar_tile import laneless_tile
@@ -26,34 +26,38 @@ from scheduler.loops.split_work import inner_parts
 from scheduler.loops.tile import contraction_tile, window_rows
 from scheduler.loops.vector import LoadInfo, choose_across, is_outer_product, load_score, loads_of
 
-if TYPE_CHECKING:
-    from scheduler.render.local_tiles import LocalTile
-
 # Vectors of results where there are no rows: several streams of weights at once.
 STREAM_VECTORS = 4
-# Register tile of a sliding window: half of the registers are accumulators, so many of each vector;
-# rows of one without weights.
+# Register tile of a sliding window: one part of so many of the registers are accumulators; rows of
+# each vector, and rows of a window without weights, as in pooling.
+WINDOW_PART = 2
 WINDOW_ROWS = 8
 POOL_ROWS = 4
-# Bytes a step of a streaming kernel stores: its index arithmetic is paid once for two lines.
+# Bytes a step of a streaming kernel stores at most, two cache lines: its index arithmetic is paid
+# once for both; and vectors of a step, the most that fit.
 STREAM_BYTES = 128
-# Ranges that only weights follow are unrolled up to this size: the other loads are shared.
+STREAM_UNROLLS = (8, 4, 2)
+# Ranges that only weights follow are unrolled up to this many results: the other loads are shared.
 SMALL_RANGE = 4
-# Reduce loops up to this size are unrolled whole, so that overlapping windows share their loads.
+# Reduce loops of up to this many steps are unrolled whole, so that overlapping windows, up
+# to those of 7x7, share their loads; of longer ones a body holds up to so many steps.
 FULL_UNROLL = 7
-# Multiply-adds that the innermost loop holds at most when it is unrolled further.
+UNROLL = 4
+# Multiply-adds that the innermost loop holds at most when it is unrolled: beyond, code only grows.
 MAX_UNROLLED = 128
-# Smallest useful share of a launch per work-item, in elementary operations.
+# Smallest useful share of a launch per work-item, in elementary operations; and work-items of a
+# launch, enough for several cores to share evenly.
 MIN_ITEM_WORK = 20_000
 MAX_ITEMS = 32
 # Blocks of rows that become work-items: enough for several cores to share evenly.
 MAX_BLOCKS = 16
-# Weights may be so many times larger than what else is read when rows become work-items.
+# Weights are fewer than so many times the elements of what else is read when rows become
+# work-items: each reads all of them.
 BLOCKED_WEIGHTS = 4
 # Row tiles that share a block of weights, up to which the next block is fetched meanwhile.
-MAX_AHEAD_REPEATS = 32
+MAX_PREFETCH_REPEATS = 32
 # Rows of the tile that share the cost of asking early.
-MIN_AHEAD_ROWS = 8
+MIN_PREFETCH_ROWS = 8
 
 
 @dataclass(slots=True)
@@ -89,8 +93,8 @@ class Schedule:
             own; the items of a step repeat what is above that loop.
         blocked: an output range whose steps are counted in blocks outside all other loops, and the
             steps of a block; the block divides them.
-        ahead: the output range whose next step's weights are fetched during a step, None if weights
-            stay in the innermost cache.
+        prefetch: the output range whose next step's weights are fetched during a step, None if
+            weights stay in the innermost cache.
         row: the output range that the register tile's rows are of, None if it has none.
         contracts: whether each vector of weights meets several rows; else rows share a window.
         across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
@@ -108,7 +112,7 @@ class Schedule:
     chunk: int = 1
     parts: int = 1
     blocked: tuple[Atom, int] | None = None
-    ahead: Atom | None = None
+    prefetch: Atom | None = None
     row: Atom | None = None
     contracts: bool = False
     reduce_unroll: dict[Atom, int] = field(default_factory=dict)
@@ -126,6 +130,7 @@ def choose_schedule(
     body: PlacedBody,
     vector: Atom | None,
     lanes: int,
+    spec: DeviceSpec,
     choice: Choice = HEURISTIC,
     *,
     exact: bool = False,
@@ -136,6 +141,7 @@ def choose_schedule(
         body: placed and merged.
         vector: from `choose_vector`, after merging.
         lanes: same.
+        spec: of the device.
         choice: what is taken instead of the heuristics below, as far as it fits.
         exact: without lanes over results none of them is computed twice.
     """
@@ -153,9 +159,9 @@ def choose_schedule(
         _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
         heavy = [ld for ld in loads if ld.times > 1]
-        _register_tile(schedule, body, tiles, heavy, hoisted)
+        _register_tile(schedule, body, tiles, heavy, hoisted, spec)
     if vector is None and hoisted is None:
-        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes).items():
+        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes, spec).items():
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
@@ -167,7 +173,7 @@ def choose_schedule(
     schedule.steps = prod(t.outer for t in outer)
     schedule.blocked = _blocked_rows(outer, loads, choice.blocks)
     schedule.chunk = _chunk(schedule, outer, body, choice.items)
-    schedule.ahead = _fetched_ahead(schedule, outer, choice.ahead)
+    schedule.prefetch = _prefetched(schedule, outer, choice.prefetch)
     if schedule.inner and schedule.chunk == 1:
         below = schedule.tiles[len(outer)].outer
         above = frozenset(t.atom for t in outer)
@@ -229,7 +235,7 @@ def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
                 schedule.reduce_unroll[r] = 1
             continue
         if asked or r.size > FULL_UNROLL:
-            most = asked or max(1, min(4, MAX_UNROLLED // tile))
+            most = asked or max(1, min(UNROLL, MAX_UNROLLED // tile))
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
@@ -248,7 +254,7 @@ def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tup
 def _stream_tile(tile: Tile, body: PlacedBody) -> None:
     """Let a step of a kernel that only streams move whole cache lines, not narrow vectors."""
     vector_bytes = tile.lanes * body.value.dtype.itemsize
-    for unroll in (8, 4, 2):
+    for unroll in STREAM_UNROLLS:
         exact = tile.atom.size % (tile.lanes * unroll) == 0
         if exact and vector_bytes * unroll <= STREAM_BYTES:
             tile.unroll = unroll
@@ -271,6 +277,7 @@ def _register_tile(
     tiles: dict[Atom, Tile],
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
+    spec: DeviceSpec,
 ) -> None:
     vector = schedule.vector
     assert vector is not None  # the caller asked
@@ -299,11 +306,11 @@ def _register_tile(
         ends = [order[-1] for order in schedule.reduce_order.values() if order]
         whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
         operands = operands_of(body, (vector, row), inner, whole)
-        shape = contraction_tile(vectors, row.size, steps, lanes, operands)
+        shape = contraction_tile(vectors, row.size, steps, lanes, spec, operands)
         tiles[vector].unroll, tiles[row].unroll = shape
         return
     if row is not None:
-        accumulators = device_spec.current().vector_registers // 2
+        accumulators = spec.vector_registers // WINDOW_PART
         vectors = max(1, accumulators // WINDOW_ROWS)
         vectors = min(vectors, -(-vector.size // tiles[vector].lanes))
         weighted = any(ld.weight for ld in inner)
@@ -355,12 +362,12 @@ def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
-def _fetched_ahead(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
+def _prefetched(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
     """Return the vector's range if its weights are read few times before the next ones."""
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
-    pays = repeats <= MAX_AHEAD_REPEATS and rows >= MIN_AHEAD_ROWS
+    pays = repeats <= MAX_PREFETCH_REPEATS and rows >= MIN_PREFETCH_ROWS
     wanted = asked == 2 or (not asked and pays)
     return schedule.vector if alone and wanted else None
 

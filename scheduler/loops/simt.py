@@ -13,46 +13,57 @@ from __future__ import annotations
 
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
 from scheduler.loops.place import PlacedBody, dependencies, looped
 from scheduler.loops.schedule import Schedule, Tile, hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of
-from scheduler.render.local_tiles import LANES, LocalTile, choose_tile
 
+# No GPU was at hand: these are reasoned, not measured.
 # Rows of a contraction that share each weight vector: 4 accumulators of 4 lanes leave most
 # registers to neighbours on the same core.
 TILE_ROWS = 4
 # Rows of a sliding window: neighbours share most of it.
 WINDOW_ROWS = 2
-# Reduce loops up to this size are unrolled whole, others by as much as this divides them.
+# Reduce loops of up to this many steps are unrolled whole, others by this where it divides them,
+# else by 3 or 2.
 FULL_UNROLL = 7
 UNROLL = 4
 # A launch should have so many work-groups per core before a work-item takes several rows.
 GROUPS_PER_CORE = 4
 
 
-def group_of(items: int) -> int:
-    """Return the work-items of a work-group for a launch: no larger than the launch needs."""
-    spec = device_spec.current()
-    group = spec.group
+def group_of(items: int, most: int) -> int:
+    """Return the work-items of a work-group for a launch: no larger than the launch needs.
+
+    Args:
+        items: of the launch.
+        most: work-items of a group that the device is asked for.
+    """
+    group = most
     while group > 1 and group // 2 >= items:
         group //= 2
     return group
 
 
-def guard_of(items: int) -> str:
-    """Return the statement that ends work-items beyond the last, empty if there are none."""
-    group = group_of(items)
+def guard_of(items: int, most: int) -> str:
+    """Return the statement that ends work-items beyond the last, empty if there are none.
+
+    Args:
+        items: of the launch.
+        most: as for `group_of`.
+    """
+    group = group_of(items, most)
     return f"  if (get_global_id(0) >= {items}) return;\n" if items % group else ""
 
 
 def choose_schedule(
-    body: PlacedBody, vector: Atom | None, lanes: int, *, apart: bool = False
+    body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, *, apart: bool = False
 ) -> Schedule:
     """Return the loops for a body whose ranges are merged: one step for each work-item.
 
@@ -60,11 +71,12 @@ def choose_schedule(
         body: placed and merged.
         vector: range that lanes run over; None if there is none, or lanes run across reductions.
         lanes: vector width.
+        spec: of the device.
         apart: work-items do not meet: only some of a launch run this body.
     """
-    local = choose_tile(body, vector) if not apart else None
+    local = choose_tile(body, vector, spec) if not apart else None
     if local is not None:
-        return _in_local_memory(body, local)
+        return _in_local_memory(body, local, spec.group)
     tiles = {r: Tile(r) for r in body.ranges}
     if vector is not None:
         lanes = next(n for n in (lanes, 2, 1) if vector.size % n == 0)
@@ -86,9 +98,9 @@ def choose_schedule(
         schedule.reduce_unroll.update(dict.fromkeys(order, 1))
         if order and node.op is Op.ACCUMULATE and order[-1] is not across:
             schedule.reduce_unroll[order[-1]] = _unroll(order[-1].size)
-    hoisted = _worth_hoisting(body, hoisted_ranges(body))
+    hoisted = _worth_hoisting(body, hoisted_ranges(body), spec)
     if schedule.reduce_order:
-        _share_rows(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted)
+        _share_rows(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted, spec)
     schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
     if hoisted is not None:
         schedule.inner = sum(t.atom not in hoisted for t in schedule.tiles)
@@ -97,17 +109,19 @@ def choose_schedule(
     return schedule
 
 
-def _in_local_memory(body: PlacedBody, local: LocalTile) -> Schedule:
+def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> Schedule:
     """Return the loops of a matrix product that work-groups compute together."""
     tiles = [Tile(r, lanes=LANES if r is local.column else 1) for r in body.ranges]
     schedule = Schedule(tiles, local.column, LANES, local=local)
-    schedule.steps = local.groups * device_spec.current().group
+    schedule.steps = local.groups * group
     schedule.reduce_order[local.node] = (local.depth,)
     schedule.reduce_unroll[local.depth] = 1
     return schedule
 
 
-def _worth_hoisting(body: PlacedBody, hoisted: frozenset[Atom] | None) -> frozenset[Atom] | None:
+def _worth_hoisting(
+    body: PlacedBody, hoisted: frozenset[Atom] | None, spec: DeviceSpec
+) -> frozenset[Atom] | None:
     """Return the hoisted ranges, None if they are too few to be the work-items.
 
     A LayerNorm of one row before a matrix product: every work-item computes the row's mean again,
@@ -115,7 +129,6 @@ def _worth_hoisting(body: PlacedBody, hoisted: frozenset[Atom] | None) -> frozen
     """
     if hoisted is None:
         return None
-    spec = device_spec.current()
     ranges = frozenset(body.ranges)
     stored = any(body.loops_around(store) < ranges for store in body.stores)
     staged = any(n.op is Op.STAGE for n in looped(body))
@@ -161,6 +174,7 @@ def _share_rows(
     vector: Atom | None,
     inner: list[LoadInfo],
     hoisted: frozenset[Atom] | None,
+    spec: DeviceSpec,
 ) -> None:
     """Give a work-item several rows of the range that activations move with, if enough remain."""
     activations = [ld.node.arg.offset for ld in inner if not ld.weight]
@@ -176,10 +190,9 @@ def _share_rows(
     row = rows[-1]
     shared = vector is None or any(ixs.coefficient(o, vector) == 0 for o in activations)
     most = TILE_ROWS if shared else WINDOW_ROWS
-    spec = device_spec.current()
     items = prod(t.outer for t in tiles.values())
     enough = spec.group * spec.cores * GROUPS_PER_CORE
-    choices = [u for u in (4, 3, 2) if u <= most and row.size % u == 0 and items // u >= enough]
+    choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]
     tiles[row].unroll = max(choices, default=1)
 
 

@@ -16,9 +16,11 @@ from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.place import PlacedBody, dependencies
 
-# Work-items wanted where rows are few, and the share of a part that may be repeated work.
+# Work-items wanted where rows are few; what a part repeats may be so much of its own work. Two
+# parts are made whatever they repeat, or one core would do it all.
 WANTED_PARTS = 16
 MAX_REPEATED = 0.5
+FREE_PARTS = 2
 # A part does at least so many elementary operations.
 MIN_PART_WORK = 20_000
 
@@ -40,7 +42,7 @@ def inner_parts(body: PlacedBody, outer: frozenset[Atom], steps: int, inner: int
         share = below / steps / parts
         if inner % parts or steps * parts > WANTED_PARTS or share < MIN_PART_WORK:
             continue
-        if above / steps <= MAX_REPEATED * share or parts <= 2:
+        if above / steps <= MAX_REPEATED * share or parts <= FREE_PARTS:
             best = parts
     return best
 

@@ -11,34 +11,41 @@ from __future__ import annotations
 
 from math import gcd
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.loops.operands import Operands
 
-# Per cycle of a core: vector multiply-adds, and loads.
+# Per cycle of a core: vector multiply-adds, and loads; as of x86-64 since AVX2.
 ISSUE = 2
 # Cycles until the result of a multiply-add can be added to.
 LATENCY = 4
 # Compilers load all rows of a step first where several vectors use them: these many registers more
 # than there are still serve (seen: 2x10 and 4x5 of 32 do, 2x12 and 2x13 spill).
 REGISTER_SLACK = 2
-# Registers that accumulators of one vector leave free: its rows are operands in memory.
+# Registers that accumulators of one vector leave free: its rows are operands in memory. Where they
+# are not, a vector of weights and a scalar take at least two.
 SPARE_REGISTERS = 6
+OPERAND_REGISTERS = 2
 # Operations a cycle, half of what a core can issue: its other hardware thread may be busy. A scalar
 # that several vectors use is loaded once; one that a single vector uses is an operand in memory
 # where the device has such operands.
 ISSUED = 3.4
+FLOAT_BYTES = 4
 # Cycles per byte of weights that are read again for the next rows.
 STREAM_COST = 0.002
-# Cycles around a tile's reduction, and per vector of results.
+# Cycles around a tile's reduction, and per vector of results. These and the above were fitted on
+# one processor with registers of 512 bits.
 TILE_OVERHEAD = 12
 RESULT_OVERHEAD = 3
 # Cycles per row of results: it starts on a cache line of its own.
 ROW_OVERHEAD = 3
+# Vectors of results of a tile: of five, 32 registers hold four rows only.
 MAX_VECTORS = 4
-# Rows and columns of a tile of dot products.
+# Rows and columns of a tile of dot products: 64 accumulators are more than any row's registers.
 MAX_DOTS = 8
-# Bytes after which the sets of the innermost cache repeat.
+# Bytes after which the sets of the innermost cache repeat: 64 sets of lines of
+# 64 bytes; and its ways at least.
 PAGE = 4096
+MIN_WAYS = 4
 # Cycles to widen a vector of halves.
 CONVERSION = 1.0
 # Rows beyond the cache's that replacement still copes with (seen: 25 rows in 2 sets of 12 ways run
@@ -48,7 +55,12 @@ UNKNOWN = Operands()
 
 
 def contraction_tile(
-    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
+    vectors: int,
+    rows: int,
+    steps: int,
+    lanes: int,
+    spec: DeviceSpec,
+    operands: Operands = UNKNOWN,
 ) -> tuple[int, int]:
     """Return (vectors, rows) of the register tile.
 
@@ -57,10 +69,11 @@ def contraction_tile(
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
+        spec: of the device.
         operands: what rows read.
     """
-    most = _cached_rows(operands.stride)
-    ranked = ranked_tiles(vectors, rows, steps, lanes, operands)
+    most = _cached_rows(operands.stride, spec.l1_bytes)
+    ranked = ranked_tiles(vectors, rows, steps, lanes, spec, operands)
     ranked = [t for t in ranked if t[2] <= most]
     if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
@@ -68,18 +81,23 @@ def contraction_tile(
     return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
 
 
-def _cached_rows(stride: int) -> int:
+def _cached_rows(stride: int, cache_bytes: int) -> int:
     """Return how many rows the innermost cache holds a line of.
 
     Lines a page apart share a set. Rows whole pages apart all do; rows half a page apart share two.
     """
-    ways = max(4, device_spec.current().l1_bytes // PAGE)
+    ways = max(MIN_WAYS, cache_bytes // PAGE)
     sets = PAGE // gcd(stride, PAGE) if stride else PAGE
     return ways * sets + MAX_SHARED_ROWS
 
 
 def ranked_tiles(
-    vectors: int, rows: int, steps: int, lanes: int, operands: Operands = UNKNOWN
+    vectors: int,
+    rows: int,
+    steps: int,
+    lanes: int,
+    spec: DeviceSpec,
+    operands: Operands = UNKNOWN,
 ) -> list[tuple[float, int, int]]:
     """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
 
@@ -88,48 +106,34 @@ def ranked_tiles(
         rows: in all.
         steps: of the reduction.
         lanes: float32 elements of a vector.
+        spec: of the device.
         operands: what rows read.
     """
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
         for r in range(1, rows + 1):
-            if not _fits(v, r, shared=operands.shared):
+            if not _fits(v, r, spec, shared=operands.shared):
                 break
-            tiles = -(-vectors // v) * -(-rows // r)
-            found.append(
-                (tiles * _tile_cycles(v, r, steps, lanes, operands.work, again=rows > r), v, r)
-            )
+            step = _step_cycles(v, r, operands.work, broadcasts=spec.broadcasts)
+            if rows > r:  # the weights are read once more for other rows
+                step += v * lanes * FLOAT_BYTES * STREAM_COST
+            cycles = steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
+            found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
     return sorted(found)
 
 
-def _fits(v: int, r: int, *, shared: bool) -> bool:
-    spec = device_spec.current()
+def _fits(v: int, r: int, spec: DeviceSpec, *, shared: bool) -> bool:
     # Of scalars that serve later steps, one for each further row was seen to wait; what waits
     # longer is loaded again, as it is where it can be an operand.
     waiting = r - 1 if shared and not spec.broadcasts else 0
     if v == 1:
-        return r + max(SPARE_REGISTERS, 2 + waiting) <= spec.vector_registers + 1
+        return r + max(SPARE_REGISTERS, OPERAND_REGISTERS + waiting) <= spec.vector_registers + 1
     return v * r + v + r + waiting <= spec.vector_registers + REGISTER_SLACK
 
 
-def _tile_cycles(v: int, r: int, steps: int, lanes: int, work: int, *, again: bool) -> float:
-    """Return the cycles of one tile.
-
-    Args:
-        v: vectors of results.
-        r: rows.
-        steps: of the reduction.
-        lanes: float32 elements of a vector.
-        work: operations that compute a row's scalar.
-        again: its weights are read once more for other rows.
-    """
-    step = _step_cycles(v, r, work)
-    if again:
-        step += v * lanes * 4 * STREAM_COST
-    return steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
-
-
-def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> tuple[int, int]:
+def dot_tile(
+    rows: int, columns: int, steps: int, lanes: int, spec: DeviceSpec, sums: int = 1
+) -> tuple[int, int]:
     """Return (rows, columns) of the register tile of dot products with lanes across the reduction.
 
         rows x columns accumulators; a step loads one vector for each row and each column.
@@ -139,9 +143,10 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
         columns: the same.
         steps: of the reduction, in vectors.
         lanes: float32 elements of a vector.
+        spec: of the device.
         sums: reductions that run side by side.
     """
-    registers = device_spec.current().vector_registers
+    registers = spec.vector_registers
     horizontal = 2 * (lanes.bit_length() - 1) / ISSUED  # half a vector is moved, and added
     best = (float("inf"), 2, 1, 1)
     for r in range(1, min(rows, MAX_DOTS) + 1):
@@ -156,9 +161,9 @@ def dot_tile(rows: int, columns: int, steps: int, lanes: int, sums: int = 1) -> 
     return best[2:]
 
 
-def _step_cycles(v: int, r: int, work: int) -> float:
+def _step_cycles(v: int, r: int, work: int, *, broadcasts: bool) -> float:
     """Return the cycles of one step of the reduction, operands in the innermost cache."""
-    alone = v > 1 or work > 0 or not device_spec.current().broadcasts
+    alone = v > 1 or work > 0 or not broadcasts
     operations = v * r + v + (r if alone else 0) + r * work
     return max((v + work) * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
 
@@ -174,5 +179,5 @@ def window_rows(rows: int, most: int) -> int:
     """
     if rows <= most:
         return rows
-    good = [d for d in range(-(-most // 2), most + 1) if rows % d == 0]
-    return max(good, default=-(-most // 2))
+    least = -(-most // 2)  # fewer rows share fewer loads
+    return max((d for d in range(least, most + 1) if rows % d == 0), default=least)

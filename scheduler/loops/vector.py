@@ -10,7 +10,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, is_weight
@@ -18,9 +18,22 @@ from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.kernelize.scalar import atoms_of, scalar_nodes
 from scheduler.loops.place import PlacedBody, PlacedStore, accumulates, dependencies, looped
 
-# What lanes gain on an operation, in units of what they gain on a load.
+# Vector widths that are used, in elements, the widest first.
+WIDTHS = (16, 8, 4)
+# Scores are votes for a range: what lanes over it gain, in units of what they gain on a load that
+# becomes one vector load. All were set by hand; what matters is their order.
+SERVED_SCORE = 1.0
+# A load or store that each lane does alone: its stride is not 0 or 1, or known at run time only.
+ALONE_SCORE = -2.0
+# A load whose predicate differs from lane to lane: each lane is tested, and loads alone.
+MASKED_SCORE = -1.5
+# An elementwise operation.
 ARITHMETIC_SCORE = 0.2
-# What lanes across a reduction gain in place of lanes over results, and the steps of a reduction
+# Factor for lanes that make an outer product, of which a register tile shares all loads.
+OUTER_PRODUCT_FACTOR = 1.25
+# Narrower vectors than the device has are worth (lanes / widest) to this power: 16 % less by half.
+WIDTH_POWER = 0.25
+# Factor for lanes across a reduction in place of lanes over results, and the steps of a reduction
 # that the horizontal sum at its end takes as long as.
 ACROSS_SCORE = 0.8
 HORIZONTAL_STEPS = 4
@@ -54,7 +67,9 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
     return result
 
 
-def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None, int]:
+def choose_vector(
+    body: PlacedBody, free: Collection[Node], spec: DeviceSpec
+) -> tuple[Atom | None, int]:
     """Return the output range to run lanes over and the number of lanes.
 
     (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
@@ -62,7 +77,9 @@ def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None
     Args:
         body: placed, ranges not merged.
         free: results that may be stored in any order of axes.
+        spec: of the device.
     """
+    widest = spec.lanes
     loads = loads_of(body)
     depends = dependencies(body.value)
     arithmetic = [n for n in scalar_nodes(body.value) if n.op in ELEMENTWISE]
@@ -72,9 +89,9 @@ def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
     for atom in [*reversed(body.ranges), *reversed(reduces_of)]:
         is_output = atom in body.ranges
-        lanes = _lanes(atom.size)
-        if is_output and _is_narrow(atom, body, loads):
-            lanes = _wide_lanes(atom.size)
+        lanes = _lanes(atom.size, widest)
+        if is_output and _is_narrow(atom, body, loads, spec):
+            lanes = _wide_lanes(atom.size, widest)
         if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
             continue
         score = sum(load_score(load, atom) for load in loads)
@@ -82,8 +99,8 @@ def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None
         if is_output:
             score += sum(_store_score(s, atom) for s in body.stores if s.target not in free)
         if is_output and any(is_outer_product(load, atom, loads) for load in loads):
-            score *= 1.25
-        score *= _efficiency(atom.size, lanes)
+            score *= OUTER_PRODUCT_FACTOR
+        score *= _efficiency(atom.size, lanes, widest)
         if not is_output:  # a horizontal sum at the end, and nothing to share between lanes
             steps = prod(reduces_of[atom]) / lanes
             score *= ACROSS_SCORE * steps / (steps + HORIZONTAL_STEPS)
@@ -95,25 +112,24 @@ def choose_vector(body: PlacedBody, free: Collection[Node]) -> tuple[Atom | None
 def _store_score(store: PlacedStore, atom: Atom) -> float:
     if atom not in set(ixs.leaves(store.offset)):
         return 0.0
-    return 1.0 if ixs.coefficient(store.offset, atom) == 1 else -2.0
+    return SERVED_SCORE if ixs.coefficient(store.offset, atom) == 1 else ALONE_SCORE
 
 
-def _lanes(size: int) -> int:
-    return next((n for n in (16, 8, 4) if n <= min(device_spec.current().lanes, size)), 1)
+def _lanes(size: int, widest: int) -> int:
+    return next((n for n in WIDTHS if n <= min(widest, size)), 1)
 
 
-def _wide_lanes(size: int) -> int:
-    most = device_spec.current().lanes
-    return next((n for n in (4, 8, 16) if n >= size), most)
+def _wide_lanes(size: int, widest: int) -> int:
+    return next((n for n in reversed(WIDTHS) if n >= size), widest)
 
 
-def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo]) -> bool:
+def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo], spec: DeviceSpec) -> bool:
     """Whether a range shorter than a vector may fill part of one: only packed weights follow it.
 
     Packing repeats the last element in the lanes beyond the range; they are not stored.
     """
     known = {*body.ranges, *(r for n in looped(body) for r in n.arg[1])}
-    if not 1 < atom.size < device_spec.current().lanes or device_spec.current().is_simt:
+    if not 1 < atom.size < spec.lanes or spec.is_simt:
         return False
     for load in loads:
         leaves = {a for ix in load.node.arg.index for a in ixs.leaves(ix)} | load.masked_by
@@ -126,21 +142,21 @@ def _is_narrow(atom: Atom, body: PlacedBody, loads: Collection[LoadInfo]) -> boo
     )
 
 
-def _efficiency(size: int, lanes: int) -> float:
+def _efficiency(size: int, lanes: int, widest: int) -> float:
     useful = size / (-(-size // lanes) * lanes)
-    return useful * float((lanes / device_spec.current().lanes) ** 0.25)
+    return useful * float((lanes / widest) ** WIDTH_POWER)
 
 
 def load_score(load: LoadInfo, atom: Atom) -> float:
     """Return what a load gains from lanes over a range; below 0 where each lane loads alone."""
     if atom in load.gathered_by:
-        return -2.0 * load.times
+        return ALONE_SCORE * load.times
     if load.weight:
-        return float(load.times)
+        return SERVED_SCORE * load.times
     step = ixs.coefficient(load.node.arg.offset, atom)
     if step not in (0, 1):
-        return -2.0 * load.times
-    return -1.5 * load.times if atom in load.masked_by else 1.0 * load.times
+        return ALONE_SCORE * load.times
+    return (MASKED_SCORE if atom in load.masked_by else SERVED_SCORE) * load.times
 
 
 def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:

@@ -95,7 +95,8 @@ def compile_for(
     folded = "input" not in reads
     program = None
     if nodes:
-        graph = EntryGraph(nodes, inputs=[t.node for t in imported.inputs.values()])
+        inputs = [t.node for t in imported.inputs.values()]
+        graph = EntryGraph(nodes, inputs=inputs, origins=imported.origins)
         # Shapes and values of one run: of no use to another process.
         with device_spec.using(spec_of_device(device)):
             emitted = emitted_for({"run": graph}, name=model.name, kind="plain", disk=False)

@@ -13,6 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import.binding import Binding
 from scheduler.onnx_import.context import AnyValue, Array, ValueList
 from scheduler.onnx_import.element_types import carried, graph_array, type_name
@@ -38,6 +39,7 @@ class ImportedModel:
         metadata: checkpoint and output slices.
         notes: what was assumed, one sentence each (symbolic dimensions bound to 1).
         source: the checked model.
+        origins: ONNX nodes that each node of the graph comes from.
     """
 
     inputs: dict[str, Tensor]
@@ -45,6 +47,7 @@ class ImportedModel:
     metadata: ModelMetadata
     notes: tuple[str, ...]
     source: OnnxModel
+    origins: Origins
 
 
 def import_model(
@@ -53,6 +56,7 @@ def import_model(
     *,
     bind: Mapping[str, int] | None = None,
     constants: Mapping[str, NDArray[Any]] | None = None,
+    origins: Origins | None = None,
 ) -> ImportedModel:
     """Translate an ONNX model.
 
@@ -63,6 +67,7 @@ def import_model(
             not bound are 1, with a note.
         constants: values of inputs that are known while compiling, by name: the model is
             specialised for them, and has these inputs no more.
+        origins: names of the nodes that compute `inputs`; those of the model come beside them.
 
     Raises:
         DynamicInputError: a shape, an axis, ... depends on the inputs; names node and value.
@@ -73,12 +78,14 @@ def import_model(
     fixed = {name: graph_array(array) for name, array in (constants or {}).items()}
     check_supported(model, known=fixed)
     binding = Binding(model, dict(bind or {}))
-    found = walk(model, binding, _first_problem, dict(inputs or {}), fixed)
+    given = dict(inputs or {})
+    origins = Origins() if origins is None else origins
+    found = walk(model, binding, _first_problem, given, fixed, origins)
     for note in binding.notes:
         logger.info("%s: %s", model.name, note)
     metadata = metadata_of(model, found.outputs)
     notes = (*model.notes, *binding.notes)
-    return ImportedModel(found.inputs, found.outputs, metadata, notes, model)
+    return ImportedModel(found.inputs, found.outputs, metadata, notes, model, origins)
 
 
 Subject = onnx.NodeProto | onnx.ValueInfoProto
@@ -105,12 +112,14 @@ def walk(
     reaction: Reaction,
     given: Mapping[str, Tensor],
     fixed: Mapping[str, Array],
+    origins: Origins | None = None,
 ) -> Walked:
     """Bind the inputs of a model, translate its nodes in order, and store its outputs.
 
-    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors.
+    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors. What is made
+    is named in `origins`.
     """
-    graph = model.proto.graph
+    graph, origins = model.proto.graph, Origins() if origins is None else origins
     values: Values = {name: graph_array(array) for name, array in model.constants.items()}
     values.update(fixed)
     bound: dict[str, Tensor] = {}
@@ -120,7 +129,8 @@ def walk(
             kind = carried(value.type.tensor_type.elem_type)
             stored = bound[value.name]
             values[value.name] = kind.decode(stored) if kind else stored
-    scope = Scope(translation_of(model, carried_types(model)), values, model.opset)
+    origins.name((v.node for v in values.values() if isinstance(v, Tensor)), ())
+    scope = Scope(translation_of(model, carried_types(model), origins), values, model.opset)
     for node in graph.node:
         with reaction("node", node, values):
             scope.translate([node])

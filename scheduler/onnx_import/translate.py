@@ -8,7 +8,7 @@ defines it: bodies of If, Loop and Scan see the names around them, bodies of fun
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -17,7 +17,8 @@ from onnx import TypeProto
 
 from runtime.quantities import count_text
 from scheduler.errors import DynamicInputError, InternalError, ModelError, SchedulerError
-from scheduler.ir.node import origin
+from scheduler.ir.node import Node
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import.context import AnyValue, Array, NodeContext, ValueList, WeightCache
 from scheduler.onnx_import.element_types import graph_array
 from scheduler.onnx_import.files.initializers import graph_constants
@@ -60,6 +61,7 @@ class Translation:
         model: its name, for messages.
         functions: the model's own.
         types: ONNX element types by value name, where some are carried.
+        origins: names of the nodes made so far.
         weights: constants already turned into Tensors.
         nodes: translated so far.
         folded: elements computed so far for values that are known.
@@ -70,6 +72,7 @@ class Translation:
     model: str
     functions: Mapping[Key, onnx.FunctionProto]
     types: Mapping[str, int]
+    origins: Origins
     weights: WeightCache = field(default_factory=WeightCache)
     nodes: int = 0
     folded: int = 0
@@ -83,9 +86,9 @@ class Translation:
         return self.initializers[id(graph)][1]
 
 
-def translation_of(model: OnnxModel, types: Mapping[str, int]) -> Translation:
+def translation_of(model: OnnxModel, types: Mapping[str, int], origins: Origins) -> Translation:
     """Return what an import of a model starts with."""
-    return Translation(model.name, local_functions(model.proto), types)
+    return Translation(model.name, local_functions(model.proto), types, origins)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,8 +136,8 @@ class Scope:
         resolved = tuple(self.values[name] if name else None for name in node.input)
         try:
             # Arithmetic on what is known may divide by 0, as on the device: no warning then.
-            with origin(label), np.errstate(all="ignore"):
-                return _checked(self._results(node, resolved, label))
+            with np.errstate(all="ignore"):
+                return self._named(_checked(self._results(node, resolved, label)), label)
         except DynamicInputError as error:
             raise DynamicInputError(_prefixed(where, error), error.value, error.inputs) from error
         except InternalError:
@@ -151,6 +154,11 @@ class Scope:
                 f"{where}: a defect of the compiler, not of the model: "
                 f"{type(error).__name__}: {one_line(error)}"
             ) from error
+
+    def _named(self, results: Sequence[AnyValue], label: str) -> Sequence[AnyValue]:
+        """Return results; the nodes made for them are called after their ONNX node from now on."""
+        self.shared.origins.name(_nodes(results), (label,))
+        return results
 
     def _results(
         self, node: onnx.NodeProto, resolved: tuple[AnyValue | None, ...], label: str
@@ -245,6 +253,14 @@ def _prefixed(where: str, error: SchedulerError) -> str:
     if text.startswith(where.split(": node ", 1)[0] + ": node "):
         return text
     return f"{where}: {printable(text, MAX_REASON)}"
+
+
+def _nodes(values: Iterable[AnyValue]) -> Iterator[Node]:
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value.node
+        elif isinstance(value, ValueList):
+            yield from _nodes(value.values)
 
 
 def _checked(results: Sequence[AnyValue]) -> Sequence[AnyValue]:

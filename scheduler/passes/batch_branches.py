@@ -20,7 +20,7 @@ import numpy as np
 from scheduler.ir.boxes import MOVES, like
 from scheduler.ir.node import Buffer, Node, consumers, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.rewrite import with_sources
+from scheduler.ir.rewrite import unchanged, with_sources
 
 MAX_MEMBERS = 64
 MAX_OUTPUTS = 16384  # elements of one member's result
@@ -45,12 +45,15 @@ class _Graph:
 
 
 def batch_branches(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return root -> new root with small parallel branches computed as one."""
-    current = list(roots)
+    """Return old node -> new node with small parallel branches computed as one.
+
+    The steps inside a branch become steps of the batch, of one more axis.
+    """
+    new = unchanged(toposort(roots))
     # What was batched may make a batch of its own possible, and groups may have to wait for others.
-    while (replaced := _one_round(current)) is not None:
-        current = [replaced[r] for r in current]
-    return dict(zip(roots, current, strict=True))
+    while (replaced := _one_round([new[r] for r in roots])) is not None:
+        new = {old: replaced.get(made, made) for old, made in new.items()}
+    return new
 
 
 def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
@@ -176,16 +179,19 @@ def _replace(order: Sequence[Node], groups: Sequence[_Paths]) -> dict[Node, Node
     """Return the graph with the ends of each group's paths taken from one batched path."""
     ends = {path[-1]: (g, i) for g, paths in enumerate(groups) for i, path in enumerate(paths)}
     new: dict[Node, Node] = {}
-    batched: dict[int, Node] = {}
+    batched: dict[int, list[Node]] = {}
     for node in order:
         if node in ends:
             group, member = ends[node]
             # What all members share is known by now: it comes before the first end.
             if group not in batched:
                 batched[group] = _batched(groups[group], new)
-            new[node] = _member(node, batched[group], member)
+            new[node] = _member(node, batched[group][-1], member)
         else:
             new[node] = with_sources(node, new)
+    for group, values in batched.items():
+        for path in groups[group]:  # nobody else reads the steps before its end
+            new.update(zip(path[:-1], values[:-1], strict=True))
     return new
 
 
@@ -195,25 +201,23 @@ def _member(node: Node, batched: Node, index: int) -> Node:
     return like(node, Op.RESHAPE, (part,), node.shape)
 
 
-def _batched(paths: _Paths, new: dict[Node, Node]) -> Node:
-    value: Node | None = None
+def _batched(paths: _Paths, new: dict[Node, Node]) -> list[Node]:
+    """Return the steps of all paths at once."""
+    values: list[Node] = []
     below: Node | None = None  # the first member's step before
     for steps in zip(*paths, strict=True):
         first = steps[0]
         src: list[Node] = []
         for operands in zip(*(s.src for s in steps), strict=True):
-            if value is not None and operands[0] is below:
-                src.append(value)
+            if values and operands[0] is below:
+                src.append(values[-1])
             elif _weight_key(operands[0]) is not None and len(set(operands)) > 1:
                 src.append(_stack(operands))
             else:
                 src.append(_shared(new[operands[0]], len(paths)))
-        value = make(first.op, first.dtype, tuple(src), _lifted(first, len(paths)))
-        names = dict.fromkeys(name for step in steps for name in step.origin)
-        value.origin = value.origin or tuple(names)
+        values.append(make(first.op, first.dtype, tuple(src), _lifted(first, len(paths))))
         below = first
-    assert value is not None  # a path has a product and a sum
-    return value
+    return values
 
 
 def _lifted(node: Node, count: int) -> object:

@@ -5,9 +5,12 @@ x - x            ->  0        floats: NaN, infinity - infinity
 a / a            ->  1        floats only: NaN, 0 / 0
 (a * b) / b      ->  a        floats only: rounding, overflow, b = 0
 x + 0, 0 + x     ->  x        floats: -0.0 + 0.0 is 0.0
+x**0.5           ->  sqrt(x)  floats only: -infinity (see `scheduler.ir.half_power`)
 """
 
 from __future__ import annotations
+
+from math import inf
 
 from scheduler.ir.boxes import spread
 from scheduler.ir.node import Node, const
@@ -45,6 +48,14 @@ def _plus_zero(node: Node) -> Node | None:
     return a if value_of(b) == 0 else b if value_of(a) == 0 else None
 
 
+def _half_power(node: Node) -> Node | None:
+    condition, limit, root = node.src
+    if condition.op is not Op.EQ or root.op is not Op.SQRT or value_of(limit) != inf:
+        return None
+    x, bound = condition.src
+    return root if root.src[0] is x and value_of(bound) == -inf else None
+
+
 def _exact_times_zero(node: Node) -> Node | None:
     return None if node.dtype.is_float else _times_zero(node)
 
@@ -58,11 +69,12 @@ RULES = (
     Rule("integer minus itself", (Op.SUB,), _exact_minus_itself),
 )
 
-# With FLOAT_UNSAFE=1, or inside `flags.options(float_unsafe=True)`.
+# With `Flags.float_unsafe`.
 FLOAT_RULES = (
     Rule("float times 0", (Op.MUL,), _times_zero),
     Rule("float minus itself", (Op.SUB,), _minus_itself),
     Rule("float over itself", (Op.DIV,), _over_itself),
     Rule("product over its factor", (Op.DIV,), _product_over_factor),
     Rule("float plus 0", (Op.ADD,), _plus_zero),
+    Rule("half power", (Op.WHERE,), _half_power),
 )

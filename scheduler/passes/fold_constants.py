@@ -52,11 +52,8 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     for node in order:
         if node in values:
             data = np.ascontiguousarray(values[node]).reshape(node.shape)  # it lifts () to (1,)
-            folded = make(
-                Op.BUFFER, node.dtype, (), Buffer("weight", "", data.shape, node.dtype, data)
-            )
-            folded.origin = node.origin
-            new[node] = folded
+            weight = Buffer("weight", "", data.shape, node.dtype, data)
+            new[node] = make(Op.BUFFER, node.dtype, (), weight)
         else:
             new[node] = with_sources(node, new)
     return new

@@ -40,10 +40,7 @@ def halves(roots: Sequence[Node]) -> dict[Node, Node]:
 
 def _rounded(node: Node) -> Node:
     wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
-    made = make(Op.CAST, dt.float16, (wide,))
-    for part in (wide, made):
-        part.origin = part.origin or node.origin
-    return made
+    return make(Op.CAST, dt.float16, (wide,))
 
 
 def _widened(node: Node) -> Node:

@@ -24,13 +24,13 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
+from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.sensitivity import Effect, effect, floats, upstream
 from scheduler.ir.value_range import HALF_MAX, largest_values
-from scheduler.kernelize.custom import stored_for_custom
 
 # The smallest half with all 11 bits.
 SMALLEST_NORMAL: Final = 2.0**-14
@@ -56,12 +56,13 @@ _ONE_TO_ONE: Final = ELEMENTWISE | {Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.CONTIGUO
 _MOVES: Final = MOVEMENT | {Op.CONTIGUOUS}
 
 
-def reasons(roots: Sequence[Node], candidates: Iterable[Node]) -> dict[Node, str]:
+def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec) -> dict[Node, str]:
     """Return for those of the candidates that stay float32 the reason, a short phrase.
 
     Args:
         roots: outputs and ASSIGN nodes, after the graph passes.
         candidates: float32 nodes that will be stored, and float32 weights.
+        spec: of the device.
     """
     order = toposort(roots)
     users = consumers(order)
@@ -81,7 +82,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node]) -> dict[Node, str
         ("a partial sum", _partial_sums(order)),
     )
     largest = largest_values(order)
-    converted = uses_in_products(order) if _pays_for_conversions() else {}
+    converted = uses_in_products(order) if _pays_for_conversions(spec) else {}
     found: dict[Node, str] = {}
     for node in candidates:
         reason = BIAS if is_weight(node) and sum(s > 1 for s in node.shape) <= 1 else None
@@ -150,9 +151,8 @@ def _of_value(node: Node) -> str | None:
 # --- how often it is read -----------------------------------------------------------------------
 
 
-def _pays_for_conversions() -> bool:
+def _pays_for_conversions(spec: DeviceSpec) -> bool:
     """Whether the device converts with the instructions that it multiplies with, in one thread."""
-    spec = device_spec.current()
     return not (spec.is_simt or spec.half.arithmetic)
 
 

@@ -13,13 +13,12 @@ order among rows). Rows outside the buffer are not written, as in numpy.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.node import Node, const, consumers, make, toposort
+from scheduler.ir.boxes import spread
+from scheduler.ir.node import Node, alu, const, consumers, make, toposort
 from scheduler.ir.ops import Op, Shape
 from scheduler.ir.rewrite import remake
-from scheduler.tensor.arithmetic import TensorMath
 
 # Per axis (start, stop, step), or None for the axis that an index picks from.
 Region = tuple[tuple[int, int, int] | None, ...]
@@ -34,9 +33,7 @@ def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
         src = tuple(new[s] for s in node.src)
         current = node if src == node.src else remake(node, src)
         if node.op is Op.ASSIGN and node.arg is not None and not _stays(node, users):
-            whole = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
-            whole.origin = whole.origin or node.origin
-            current = whole
+            current = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
         new[node] = current
     return new
 
@@ -73,58 +70,82 @@ def merged(old: Node, region: Region, value: Node, index: Sequence[Node] = ()) -
         value: of the shape of the region.
         index: rows of the axis whose region is None: one node (m,), or nothing.
     """
-    x, new = TensorMath.of(old), TensorMath.of(value)
-    inside = TensorMath.of(const(True, dt.bool_)).broadcast_to(new.shape)
+    shape, inside = old.shape, spread(const(True, dt.bool_), value.shape)
     for axis, part in enumerate(region):
         if part is None:
-            inside, new = _scattered(new, TensorMath.of(index[0]), axis, x.shape[axis])
-    if new.shape == x.shape and all(part is None or part[2] == 1 for part in region) and not index:
-        return new.node
-    placed = [p or (0, s, 1) for p, s in zip(region, x.shape, strict=True)]
-    return _place(inside, placed, x.shape).where(_place(new, placed, x.shape), x).node
+            inside, value = _scattered(value, index[0], axis, shape[axis])
+    if value.shape == shape and all(part is None or part[2] == 1 for part in region) and not index:
+        return value
+    placed = [p or (0, s, 1) for p, s in zip(region, shape, strict=True)]
+    return alu(Op.WHERE, _place(inside, placed, shape), _place(value, placed, shape), old)
 
 
-def _scattered(
-    value: TensorMath, index: TensorMath, axis: int, size: int
-) -> tuple[TensorMath, TensorMath]:
+def _scattered(value: Node, index: Node, axis: int, size: int) -> tuple[Node, Node]:
     """Return which rows of an axis an index names, and the value that each of them takes."""
-    count = index.shape[0]
-    rows = TensorMath.of(make(Op.IOTA, dt.int32, (), size)).unsqueeze(1)
+    (count,) = index.shape
+
+    def number(x: int, like: Node) -> Node:
+        return spread(const(x, like.dtype), like.shape)
+
     if not dt.holds(dt.int32, int(dt.max_value(index.dtype))):  # what is outside must stay so
-        index = index.minimum(size)
-        index = index if index.dtype.is_unsigned else index.maximum(-size - 1)
-    at = index.cast(dt.int32)
-    at = (at < 0).where(at + size, at).unsqueeze(0)
-    turn = TensorMath.of(make(Op.IOTA, dt.int32, (), count)).unsqueeze(0)
-    last = rows.eq(at).where(turn, -1).max(1)  # (size,): which index names this row last
-    lifted = tuple(size if i == axis else 1 for i in range(value.ndim))
+        index = alu(Op.MIN, index, number(size, index))
+        if not index.dtype.is_unsigned:
+            index = alu(Op.MAX, index, number(-size - 1, index))
+    at = index if index.dtype is dt.int32 else make(Op.CAST, dt.int32, (index,))
+    negative = alu(Op.LT, at, number(0, at))
+    at = alu(Op.WHERE, negative, alu(Op.ADD, at, number(size, at)), at)
+    table = (size, count)
+    rows = _reshape(make(Op.IOTA, dt.int32, (), size), (size, 1))
+    turn = _reshape(make(Op.IOTA, dt.int32, (), count), (1, count))
+    named = alu(Op.EQ, _expand(rows, table), _expand(_reshape(at, (1, count)), table))
+    turns = alu(Op.WHERE, named, _expand(turn, table), spread(const(-1, dt.int32), table))
+    last = make(Op.REDUCE, dt.int32, (turns,), (Op.MAX, (1,)))  # which index names a row last
+    last = _reshape(last, (size,))
+    lifted = tuple(size if i == axis else 1 for i in range(len(value.shape)))
     shape: Shape = tuple(size if i == axis else s for i, s in enumerate(value.shape))
-    hit = (last >= 0).reshape(lifted).broadcast_to(shape)
-    source = value.node
-    if source.op is Op.EXPAND and source.src[0].shape[axis] == 1:  # all rows take the same value
+    # Greater or equal, as LT and EQ: the IR has no other comparison of order.
+    known = alu(Op.OR, alu(Op.LT, number(0, last), last), alu(Op.EQ, last, number(0, last)))
+    hit = _expand(_reshape(known, lifted), shape)
+    if value.op is Op.EXPAND and value.src[0].shape[axis] == 1:  # all rows take the same value
         narrow = tuple(1 if i == axis else s for i, s in enumerate(value.shape))
-        return hit, TensorMath.of(source.src[0]).broadcast_to(narrow).broadcast_to(shape)
-    return hit, value.gather(last.maximum(0), axis)
+        return hit, _expand(_expand(value.src[0], narrow), shape)
+    taken = alu(Op.MAX, last, number(0, last))
+    return hit, make(Op.GATHER, value.dtype, (value, taken), axis)
 
 
-def _place(x: TensorMath, region: Sequence[tuple[int, int, int]], shape: Shape) -> TensorMath:
-    """Return an array of a shape that holds x at a region and zeros elsewhere."""
+def _reshape(node: Node, shape: Shape) -> Node:
+    return node if node.shape == shape else make(Op.RESHAPE, node.dtype, (node,), shape)
+
+
+def _expand(node: Node, shape: Shape) -> Node:
+    return node if node.shape == shape else make(Op.EXPAND, node.dtype, (node,), shape)
+
+
+def _pad(node: Node, widths: tuple[tuple[int, int], ...]) -> Node:
+    if all(w == (0, 0) for w in widths):
+        return node
+    fill = 0.0 if node.dtype.is_float else 0
+    return make(Op.PAD, node.dtype, (node,), (widths, fill))
+
+
+def _place(node: Node, region: Sequence[tuple[int, int, int]], shape: Shape) -> Node:
+    """Return an array of a shape that holds a node at a region and zeros elsewhere."""
     pairs = []
     for axis, ((start, _, step), size) in enumerate(zip(region, shape, strict=True)):
-        x = _spread(x, axis, step)
-        pairs.append((start, size - start - x.shape[axis]))
-    return x.pad(pairs)
+        node = _with_gaps(node, axis, step)
+        pairs.append((start, size - start - node.shape[axis]))
+    return _pad(node, tuple(pairs))
 
 
-def _spread(x: Any, axis: int, step: int) -> Any:
-    """Put step-1 zeros between the elements of an axis."""
-    n = x.shape[axis]
+def _with_gaps(node: Node, axis: int, step: int) -> Node:
+    """Return a node with step-1 zeros between the elements of an axis."""
+    shape = node.shape
+    n = shape[axis]
     if step == 1 or n <= 1:
-        return x
-    wide = x.unsqueeze(axis + 1)
-    wide = wide.pad([(0, step - 1) if i == axis + 1 else (0, 0) for i in range(wide.ndim)])
-    merged_axis = wide.reshape((*x.shape[:axis], n * step, *x.shape[axis + 1 :]))
+        return node
+    wide = _reshape(node, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    behind = tuple((0, step - 1) if i == axis + 1 else (0, 0) for i in range(len(shape) + 1))
+    spaced = _reshape(_pad(wide, behind), (*shape[:axis], n * step, *shape[axis + 1 :]))
     end = (n - 1) * step + 1
-    return merged_axis.shrink(
-        [(0, end if i == axis else s) for i, s in enumerate(merged_axis.shape)]
-    )
+    cut = tuple((0, end if i == axis else s, 1) for i, s in enumerate(spaced.shape))
+    return make(Op.SHRINK, node.dtype, (spaced,), cut)

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduler import flags
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.affine import (
@@ -52,20 +51,25 @@ _REDUCERS = frozenset({Op.ADD, Op.MAX, Op.MIN})
 _FINITE_OPS = frozenset({Op.NEG, Op.ABS, Op.MIN, Op.MAX, Op.WHERE, Op.SIN, Op.COS, Op.TANH})
 
 
-def one_hot(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return root -> new root with sums over one chosen row as gathers."""
+def one_hot(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, Node]:
+    """Return root -> new root with sums over one chosen row as gathers.
+
+    Args:
+        roots: of the graph.
+        float_unsafe: 0 times a float is 0 whatever the float, see `Flags`.
+    """
     order = toposort(roots)
     if not any(n.op in (Op.EQ, Op.NE) for n in order):
         return {r: r for r in roots}
     readers = Readers(consumers(order), frozenset(roots))
 
     def apply(node: Node) -> Node | None:
-        return _choice(node, readers)
+        return _choice(node, readers, unsafe=float_unsafe)
 
     return Rewriter((Rule("sum over one row", (Op.REDUCE,), apply),))(roots)
 
 
-def _choice(node: Node, readers: Readers) -> Node | None:
+def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
     """Rewrite the axes of a reduction that choose one row each; the others stay reduced."""
     op, axes = node.arg
     source = node.src[0]
@@ -78,7 +82,9 @@ def _choice(node: Node, readers: Readers) -> Node | None:
         op, source = Op.MAX, like(source, Op.EQ, source.src)
     left, value = list(axes), source
     for axis in axes:
-        found = _without_axis(value, axis, readers) if value.shape[axis] >= MIN_ROWS else None
+        if value.shape[axis] < MIN_ROWS:
+            continue
+        found = _without_axis(value, axis, readers, unsafe=unsafe)
         if found is not None:
             value = found
             left.remove(axis)
@@ -91,10 +97,10 @@ def _choice(node: Node, readers: Readers) -> Node | None:
     return alu(Op.NOT, value) if node.arg[0] is Op.MIN else value
 
 
-def _without_axis(value: Node, axis: int, readers: Readers) -> Node | None:
+def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> Node | None:
     """Return the one element along an axis that may differ from 0, or 0; None if none is known."""
     ranges = ranges_of(value.shape)
-    for gate in _gates(value, index_of(ranges)):
+    for gate in _gates(value, index_of(ranges), unsafe=unsafe):
         rows = _rows(gate, value, ranges, axis)
         if rows is None:
             continue
@@ -130,7 +136,7 @@ class _Gate:
     equal: bool
 
 
-def _gates(value: Node, index: Index) -> Iterator[_Gate]:
+def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
     """Yield the comparisons that a value at an index hangs on, outermost first."""
     stack = [_Gate(value, index, (), equal=True)]
     for _ in range(MAX_STEPS):
@@ -144,17 +150,18 @@ def _gates(value: Node, index: Index) -> Iterator[_Gate]:
         inner = gate.index
         if node.op in COMMUTING:
             inner, _ = source_index(node, gate.index)
-        for operand, equal in reversed(_deciding(node, equal=gate.equal)):
+        for operand, equal in reversed(_deciding(node, equal=gate.equal, unsafe=unsafe)):
             path = (*gate.path, (node, operand))
             stack.append(_Gate(node.src[operand], inner, path, equal))
 
 
-def _deciding(node: Node, *, equal: bool) -> list[tuple[int, bool]]:
+def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]]:
     """Return the operands that can make a node 0 by themselves, each with what they must be.
 
     Args:
         node: where 0 is asked for, or, if not `equal`, where true is.
         equal: whether a match is needed for it to be anything else.
+        unsafe: 0 times a float is 0 whatever the float.
     """
     if node.op in COMMUTING:
         return [(0, equal)]
@@ -167,7 +174,7 @@ def _deciding(node: Node, *, equal: bool) -> list[tuple[int, bool]]:
     if node.op is Op.AND:
         return [(0, True), (1, True)]
     if node.op is Op.MUL:
-        return [(i, True) for i in (0, 1) if _vanishes(node.src[1 - i])]
+        return [(i, True) for i in (0, 1) if unsafe or _vanishes(node.src[1 - i])]
     if node.op is Op.WHERE:
         _, yes, no = node.src
         if _is_zero(no):
@@ -183,7 +190,7 @@ def _is_zero(node: Node) -> bool:
 
 def _vanishes(node: Node) -> bool:
     """Whether 0 times a value is 0 (of any sign, which a sum with other zeros does not keep)."""
-    return not node.dtype.is_float or flags.float_unsafe() or _is_finite(node)
+    return not node.dtype.is_float or _is_finite(node)
 
 
 def _is_finite(node: Node) -> bool:

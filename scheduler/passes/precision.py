@@ -11,7 +11,7 @@ and so does what rounding would harm (`scheduler.passes.keep_float`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
@@ -19,10 +19,12 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.ir.rewrite import remake
 from scheduler.passes.keep_float import BIAS, reasons
 
@@ -100,11 +102,13 @@ class Halved:
 
     Attributes:
         roots: in the order given.
+        new: old node -> new node.
         pins: what has to be stored: the halves.
         report: what was done.
     """
 
     roots: list[Node]
+    new: Mapping[Node, Node]
     pins: frozenset[Node]
     report: PrecisionReport
 
@@ -120,18 +124,25 @@ def check_precision(name: str) -> str:
     return name
 
 
-def store_halves(roots: Sequence[Node], stored: Collection[Node]) -> Halved:
+def store_halves(
+    roots: Sequence[Node],
+    stored: Collection[Node],
+    spec: DeviceSpec,
+    origins: Origins | None = None,
+) -> Halved:
     """Return the graph in which what is stored is half where that does no harm.
 
     Args:
         roots: outputs and ASSIGN nodes, after the other passes; they keep their types.
         stored: what kernels would store of this graph, roots included.
+        spec: of the device.
+        origins: names for the report.
     """
     order = toposort(roots)
     fixed = set(roots)
     values = [n for n in order if n in stored and n not in fixed and _is_candidate(n)]
     weights = [n for n in order if is_weight(n) and n not in fixed and n.dtype is dt.float32]
-    reason = reasons(roots, [*weights, *values])
+    reason = reasons(roots, [*weights, *values], spec)
     half_values = {n for n in values if n not in reason}
     half_weights = {n for n in weights if n not in reason}
     new: dict[Node, Node] = {}
@@ -152,9 +163,9 @@ def store_halves(roots: Sequence[Node], stored: Collection[Node]) -> Halved:
         _bytes(weights, half_weights),
         _bytes(values, half_values),
         (len(half_weights), len(half_values)),
-        _kept(order, reason),
+        _kept(order, reason, origins or Origins()),
     )
-    return Halved([new[r] for r in roots], frozenset(pins), report)
+    return Halved([new[r] for r in roots], new, frozenset(pins), report)
 
 
 def _is_candidate(node: Node) -> bool:
@@ -170,20 +181,16 @@ def _rounded(node: Node) -> Node:
     """Return a value as half; what was widened before it was moved nowhere is the half it was."""
     if node.op is Op.CAST and node.src[0].dtype is dt.float16:
         return node.src[0]
-    made = make(Op.CAST, dt.float16, (node,))
-    made.origin = made.origin or node.origin
-    return made
+    return make(Op.CAST, dt.float16, (node,))
 
 
 def _half_value(node: Node) -> Node:
     """Return the half that is stored for a float32 value.
 
-    The parts of a join are rounded one by one, so that each can still be computed in place.
+    The parts of a concat are rounded one by one, so that each can still be computed in place.
     """
     if node.op in (Op.CAT, Op.CONTIGUOUS):
-        half = make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
-        half.origin = half.origin or node.origin
-        return half
+        return make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)
     return _rounded(node)
 
 
@@ -196,9 +203,7 @@ def _half_weight(node: Node) -> Node:
             raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
         rounded = np.asarray(data).astype(np.float16)
         _halves[buffer] = Buffer("weight", buffer.name, buffer.shape, dt.float16, rounded)
-    made = make(Op.BUFFER, dt.float16, (), _halves[buffer])
-    made.origin = made.origin or node.origin
-    return made
+    return make(Op.BUFFER, dt.float16, (), _halves[buffer])
 
 
 def _bytes(nodes: Sequence[Node], halves: Collection[Node]) -> tuple[int, int]:
@@ -207,7 +212,7 @@ def _bytes(nodes: Sequence[Node], halves: Collection[Node]) -> tuple[int, int]:
     return sum(before), sum(after)
 
 
-def _kept(order: Sequence[Node], reason: dict[Node, str]) -> tuple[Kept, ...]:
+def _kept(order: Sequence[Node], reason: dict[Node, str], origins: Origins) -> tuple[Kept, ...]:
     """Return what stays float32, weights without a name called after the ONNX node they go into."""
     users = consumers(order)
     found = []
@@ -215,9 +220,9 @@ def _kept(order: Sequence[Node], reason: dict[Node, str]) -> tuple[Kept, ...]:
         if node not in reason:
             continue
         at = [node]
-        while not at[-1].origin and users[at[-1]]:
+        while not origins.of(at[-1]) and users[at[-1]]:
             at.append(users[at[-1]][0])
         name = node.arg.name if is_weight(node) else ""
-        name = name or ", ".join(at[-1].origin)
+        name = name or ", ".join(origins.of(at[-1]))
         found.append(Kept(name, is_weight(node), node.shape, reason[node]))
     return tuple(found)

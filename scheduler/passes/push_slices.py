@@ -26,19 +26,35 @@ FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT
 
 
 def narrow(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return root -> new root, with what nobody reads left out; the roots keep their shapes."""
+    """Return old node -> new node, with what nobody reads left out; the roots keep their shapes."""
     order = toposort(roots)
     if any(0 in n.shape for n in order):
         return {r: r for r in roots}  # a part of nothing is no box; such graphs are trivial
     reads = _needed(order, roots)
     if not reads.parts:
         return {r: r for r in roots}
-    need = reads.boxes
-    new: dict[Node, Node] = {}
+    graph = _Cut(reads.boxes)
     for node in order:
-        if node in need:
-            new[node] = _part(node, need, new)
-    return {r: _view(r, whole(r.shape), need, new) for r in roots}
+        if node in graph.need:
+            graph.new[node] = _part(node, graph)
+    ends = {r: _view(r, whole(r.shape), graph) for r in roots}
+    new = graph.moved | graph.new | ends
+    return {node: new[node] for node in order if node in new}
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A graph without what is not read of it.
+
+    Attributes:
+        need: box of each node that computes something.
+        new: that box as a node.
+        moved: movement -> a box of it as a node.
+    """
+
+    need: dict[Node, Box]
+    new: dict[Node, Node] = field(default_factory=dict)
+    moved: dict[Node, Node] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -117,13 +133,13 @@ def _cat_boxes(node: Node, box: Box) -> list[Box | None]:
     return found
 
 
-def _part(node: Node, need: dict[Node, Box], new: dict[Node, Node]) -> Node:
+def _part(node: Node, graph: _Cut) -> Node:
     """Return the box of a node that is needed."""
-    box = need[node]
-    if box == whole(node.shape) and all(new.get(s) is s for s in node.src):
+    box = graph.need[node]
+    if box == whole(node.shape) and all(graph.new.get(s) is s for s in node.src):
         return node  # all of it, of sources that stay as they were and are no movement
     src = tuple(
-        _view(source, part, need, new)
+        _view(source, part, graph)
         for source, part in zip(node.src, _source_boxes(node, box), strict=True)
         if part is not None
     )
@@ -134,7 +150,7 @@ def _part(node: Node, need: dict[Node, Box], new: dict[Node, Node]) -> Node:
     return remake(node, src)
 
 
-def _view(node: Node, box: Box, need: dict[Node, Box], new: dict[Node, Node]) -> Node:
+def _view(node: Node, box: Box, graph: _Cut) -> Node:
     """Return a box of any node, made of the new form of what lies below its movement."""
     chain: list[tuple[Node, Box]] = []
     below: Box | None = box
@@ -147,13 +163,15 @@ def _view(node: Node, box: Box, need: dict[Node, Box], new: dict[Node, Node]) ->
         value = spread(const(top.arg[1], top.dtype), sizes(part))
     else:
         # Movement that stays whole, over something that stays as it was, is kept as it is.
-        if new[node] is node:
+        if graph.new[node] is node:
             for i, (move, part) in enumerate(chain):
                 if part == whole(move.shape):
                     node, below, chain = move, part, chain[:i]
                     break
-        have = need.get(node, below)
-        value = cut(new.get(node, node), have, below)
+        have = graph.need.get(node, below)
+        value = cut(graph.new.get(node, node), have, below)
     for move, part in reversed(chain):
-        value = rebuild(move, part, value)
+        moved = rebuild(move, part, value)
+        if moved is not value:
+            graph.moved[move] = value = moved
     return value

@@ -117,7 +117,6 @@ def _reduce_repeated(node: Node) -> Node | None:
     result = repeated(op, once, prod(source.shape[a] for a in copied if a in axes))
     if result is None:
         return None
-    result.origin = result.origin or node.origin
     return result if result.shape == node.shape else like(node, Op.EXPAND, (result,), node.shape)
 
 

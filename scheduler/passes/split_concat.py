@@ -1,4 +1,4 @@
-"""Join many tensors in stages, so that no kernel needs more arguments than devices take.
+"""Split a wide CAT into stages, so that no kernel needs more arguments than devices take.
 
 cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
 """
@@ -6,8 +6,9 @@ cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x6
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
-from scheduler.device import spec as device_spec
+from scheduler.device.limits import Limits
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule
@@ -15,33 +16,35 @@ from scheduler.ir.rewrite import Rewriter, Rule
 FEW_BUFFERS = 32
 
 
-def max_sources() -> int:
-    """Return how many sources a join has at most.
+def max_sources(limits: Limits) -> int:
+    """Return how many sources a concat has at most.
 
     Half of a kernel's buffers: the others are for sources that read more than one. Where buffers
-    are few, joins in stages would cost more than storing such sources does.
+    are few, concats in stages would cost more than storing such sources does.
     """
-    buffers = device_spec.limits().max_buffers
+    buffers = limits.max_buffers
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
 
 
-def _split(node: Node) -> Node | None:
-    most = max_sources()
+def _split(node: Node, most: int) -> Node | None:
     if len(node.src) <= most:
         return None
     groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]
-    joined = [
+    stages = [
         g[0]
         if len(g) == 1
         else make(Op.CONTIGUOUS, node.dtype, (make(Op.CAT, node.dtype, g, node.arg),))
         for g in groups
     ]
-    return make(Op.CAT, node.dtype, tuple(joined), node.arg)
+    return make(Op.CAT, node.dtype, tuple(stages), node.arg)
 
 
-RULES = (Rule("split cat", (Op.CAT,), _split),)
+def split_concat(roots: Sequence[Node], limits: Limits) -> dict[Node, Node]:
+    """Return old node -> new node with wide concats split in stages.
 
-
-def split_cat(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with wide joins split in stages."""
-    return Rewriter(RULES)(roots)
+    Args:
+        roots: of the graph.
+        limits: of one kernel on the device.
+    """
+    split = partial(_split, most=max_sources(limits))
+    return Rewriter((Rule("split cat", (Op.CAT,), split),))(roots)

@@ -14,19 +14,19 @@ step. Exact forms are in `canonicalize`.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.boxes import spread
+from scheduler.ir.half_power import half_power
 from scheduler.ir.node import Node, alu, const, toposort
-from scheduler.ir.ops import Op
+from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.sensitivity import decided
 from scheduler.passes.splat import value_of
-from scheduler.tensor.power import half_power
 
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.
@@ -34,16 +34,19 @@ _DIGITS: Final = 1e-6
 
 
 def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with cheaper operations."""
+    """Return old node -> new node with cheaper operations; what a GELU replaces is the GELU."""
     order = toposort(roots)
     new = unchanged(order)
     exact = decided(order)
+    merged: dict[Node, Node] = {}
     for node in order:
         current = with_sources(node, new)
         if node.dtype.is_float and node not in exact:
             current = _reduce(current)
         new[node] = current
-    return new
+        if current.op is Op.GELU is not node.op:
+            merged.update(dict.fromkeys(_replaced(node, current.src[0], new), current))
+    return new | {old: gelu for old, gelu in merged.items() if old not in roots}
 
 
 def _reduce(node: Node) -> Node:
@@ -51,8 +54,6 @@ def _reduce(node: Node) -> Node:
     found, better = node, _step(node)
     while better is not None:
         found, better = better, _step(better)
-    if found is not node and not found.origin:
-        found.origin = node.origin
     return found
 
 
@@ -146,10 +147,10 @@ def _gelu(node: Node) -> Node | None:
         found = _scaled_times_gate(node, a, b)
         half = _factor(b)
         if found is None and half is not None and half[1] == 0.5:  # x * (gate * 0.5)
-            found = _of_gate(a, half[0], (b, node))
+            found = _of_gate(a, half[0])
         if found is None and value_of(b) == 0.5 and a.op is Op.MUL:  # (x * gate) * 0.5
             left, right = a.src
-            found = _of_gate(left, right, (a, node)) or _of_gate(right, left, (a, node))
+            found = _of_gate(left, right) or _of_gate(right, left)
         if found is not None:
             return found
     return None
@@ -157,17 +158,16 @@ def _gelu(node: Node) -> Node | None:
 
 def _scaled_times_gate(node: Node, a: Node, gate: Node) -> Node | None:
     """Return gelu(y * 2c) for (y * c) * (1 + erf(y * k)), if k is sqrt 2 times c."""
-    chain, scaled, half = _gate(gate), _gate_argument(gate), _factor(a)
+    scaled, half = _gate_argument(gate), _factor(a)
     if scaled is None or half is None or scaled[0] is not half[0]:
         return None
     if not _near(scaled[1] / (2 * half[1])):
         return None
     y, c = half
-    x = y if c == 0.5 else alu(Op.MUL, y, _constant(2 * c, node))
-    return _named(x, (*chain, a, node))
+    return alu(Op.GELU, y if c == 0.5 else alu(Op.MUL, y, _constant(2 * c, node)))
 
 
-def _of_gate(x: Node, gate: Node, outer: tuple[Node, ...]) -> Node | None:
+def _of_gate(x: Node, gate: Node) -> Node | None:
     """Return gelu(x) if `gate` is 1 + erf(x / sqrt 2)."""
     scaled = _gate_argument(gate)
     if scaled is None:
@@ -179,35 +179,31 @@ def _of_gate(x: Node, gate: Node, outer: tuple[Node, ...]) -> Node | None:
         if own is None or own[0] is not scaled[0]:
             return None
         scale = scaled[1] / own[1]
-    return _named(x, (*_gate(gate), *outer)) if _near(scale) else None
-
-
-def _gate(node: Node) -> tuple[Node, ...]:
-    """Return (argument, erf, sum) of 1 + erf(argument), or nothing."""
-    for error, one in (node.src, node.src[::-1]) if node.op is Op.ADD else ():
-        if error.op is Op.ERF and value_of(one) == 1:
-            return error.src[0], error, node
-    return ()
+    return alu(Op.GELU, x) if _near(scale) else None
 
 
 def _gate_argument(node: Node) -> tuple[Node, float] | None:
     """Return x and c of 1 + erf(x * c)."""
-    chain = _gate(node)
-    if not chain:
-        return None
-    argument = chain[0]
-    if argument.op is not Op.DIV:
-        return _factor(argument)
-    divisor = _number(argument.src[1])
-    return None if divisor is None else (argument.src[0], 1 / divisor)
+    for error, one in (node.src, node.src[::-1]) if node.op is Op.ADD else ():
+        if error.op is Op.ERF and value_of(one) == 1:
+            argument = error.src[0]
+            if argument.op is not Op.DIV:
+                return _factor(argument)
+            divisor = _number(argument.src[1])
+            return None if divisor is None else (argument.src[0], 1 / divisor)
+    return None
 
 
-def _named(x: Node, chain: tuple[Node, ...]) -> Node:
-    """Return gelu(x), which bears the names of all it replaces."""
-    result = alu(Op.GELU, x)
-    names = tuple(dict.fromkeys(name for part in chain for name in part.origin))
-    result.origin = result.origin or names
-    return result
+def _replaced(node: Node, x: Node, new: Mapping[Node, Node]) -> list[Node]:
+    """Return the old nodes between the end of a GELU and its argument, or what that scales."""
+    found: list[Node] = []
+    stack = [node]
+    while stack:
+        part = stack.pop()
+        found.append(part)
+        inner = (s for s in part.src if s.op in ELEMENTWISE and s not in found)
+        stack.extend(s for s in inner if new[s] is not x and new[s] not in x.src)
+    return found
 
 
 def _near(scale: float) -> bool:

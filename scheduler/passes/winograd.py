@@ -22,7 +22,6 @@ from math import prod
 
 import numpy as np
 
-from scheduler.device import spec as device_spec
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
@@ -71,20 +70,16 @@ class _Convolution:
     shape: Shape
 
 
-def winograd(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with convolutions as Winograd's where it is clearly faster."""
-    return convolutions(roots, pays)
-
-
-def convolutions(roots: Sequence[Node], worth: Worth) -> dict[Node, Node]:
-    """Return old node -> new node with those convolutions replaced that are worth it.
+def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> dict[Node, Node]:
+    """Return old node -> new node with those convolutions as Winograd's that are worth it.
 
     Args:
         roots: of the graph.
-        worth: says so by shape and device; asked only where the kernel exists.
+        spec: of the device.
+        worth: says so by shape and device; asked only where the kernel exists. By default those
+            that are clearly faster.
     """
     order = toposort(roots)
-    spec = device_spec.current()
     # What it costs was measured with PoCL; other compilers may take minutes for such a kernel.
     if spec.is_simt or spec.images is not None or not spec.host_clang:
         return unchanged(order)

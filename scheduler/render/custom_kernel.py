@@ -1,4 +1,4 @@
-"""The text of a custom kernel: reading what the user wrote, and filling its epilogue slot.
+"""Render a custom kernel: its source with the epilogue in its slot.
 
     EPILOGUE(acc, i);     ->     { const float epilogue_value = (acc); const int epilogue_at = (i);
                                    const float v1 = in2[epilogue_at % 64]; ...; out0[...] = v3; }
@@ -9,168 +9,25 @@ around it stays as it was written; `#line` gives it a name, so that a build log 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING
 
-from scheduler.errors import LoweringError, ModelError
+from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
+from scheduler.ir.custom_source import Slot, read_source
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
+from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.place import PlacedBody, merge_ranges
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
-from scheduler.render.render import Rendered
-from scheduler.render.values import Instance, Values
-
-if TYPE_CHECKING:
-    from scheduler.kernelize.custom import CustomLaunch
-
-MAX_SOURCE = 65536
-_COMMENT = r"//[^\n]*|/\*.*?\*/"
-_LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"
-_APART = re.compile(f"(?P<comment>{_COMMENT})|(?P<literal>{_LITERAL})", re.DOTALL)
-_IDENTIFIER = re.compile(r"\b[A-Za-z_]\w*", re.ASCII)
-# Names of functions, macros and variables in the text that is put around and into the source. Two
-# are for sources too, see docs/passes/custom-kernels.md.
-_RESERVED = re.compile(r"(?!(m_fma|M_LOAD)$)[mM]_\w+|epilogue_\w+")
-_DIRECTIVE = re.compile(r"^[ \t]*#(?![ \t]*pragma\b)", re.MULTILINE)
-_PAIRS = {"(": ")", "[": "]", "{": "}"}
-_SLOT = "EPILOGUE"
-_BEFORE_STATEMENT = frozenset("{};):")
-
-
-@dataclass(frozen=True, slots=True)
-class Slot:
-    """An EPILOGUE statement.
-
-    Attributes:
-        start, end: where it stands in the source, its semicolon included.
-        value, index: its arguments.
-    """
-
-    start: int
-    end: int
-    value: str
-    index: str
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """The body of a custom kernel, read.
-
-    Attributes:
-        text: as written.
-        names: identifiers, of comments and literals none.
-        slot: of the first output; None if the source stores it itself.
-    """
-
-    text: str
-    names: frozenset[str]
-    slot: Slot | None
-
-
-@lru_cache(maxsize=256)
-def read_source(name: str, text: str) -> Source:
-    """Read and check the source of a custom kernel.
-
-    Only its form is checked: that it stays inside the function it is put into. Whether it is
-    correct OpenCL C, the device's compiler says.
-
-    Args:
-        name: of the kernel, for messages.
-        text: body of the kernel.
-
-    Raises:
-        ModelError: it is too long, not balanced, or has what a body may not have.
-    """
-    where = f"custom kernel {name}"
-    if not text.strip() or len(text) > MAX_SOURCE:
-        raise ModelError(
-            f"{where}: expected 1 to {MAX_SOURCE} characters of source, found {len(text)}"
-        )
-    if any(c not in "\n\t" and not " " <= c <= "~" for c in text) or "\\\n" in text:
-        raise ModelError(f"{where}: expected plain ASCII text without continued lines")
-    code = _APART.sub(lambda m: _blank(m[0]) if m["comment"] else m[0], text)
-    bare = _APART.sub(lambda m: _blank(m[0]), text)
-    if any(mark in bare for mark in ('"', "'", "/*")):
-        raise ModelError(f"{where}: a comment or literal does not end")
-    if _DIRECTIVE.search(bare):
-        raise ModelError(
-            f"{where}: a preprocessor directive reaches beyond the kernel; only #pragma is taken"
-        )
-    closing = _matches(where, bare)
-    names = frozenset(_IDENTIFIER.findall(bare))
-    reserved = sorted(n for n in names if _RESERVED.fullmatch(n))
-    if reserved:
-        raise ModelError(f"{where}: {reserved[0]} is a name of the compiler's; choose another")
-    return Source(text, names, _find_slot(where, code, bare, closing))
-
-
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
-
-
-def _matches(where: str, bare: str) -> dict[int, int]:
-    """Return for each opening bracket where it is closed."""
-    found: dict[int, int] = {}
-    stack: list[int] = []
-    for at, char in enumerate(bare):
-        if char in _PAIRS:
-            stack.append(at)
-        elif char in ")]}":
-            if not stack or _PAIRS[bare[stack[-1]]] != char:
-                line = bare.count("\n", 0, at) + 1
-                raise ModelError(f'{where}: line {line}: "{char}" closes nothing')
-            found[stack.pop()] = at
-    if stack:
-        line = bare.count("\n", 0, stack[-1]) + 1
-        raise ModelError(f'{where}: line {line}: "{bare[stack[-1]]}" is not closed')
-    return found
-
-
-def _find_slot(where: str, code: str, bare: str, closing: dict[int, int]) -> Slot | None:
-    starts = [m.start() for m in _IDENTIFIER.finditer(bare) if m[0] == _SLOT]
-    if not starts:
-        return None
-    problem = f"{where}: expected one statement {_SLOT}(value, index);"
-    if len(starts) > 1:
-        raise ModelError(f"{problem} found {len(starts)}")
-    (start,) = starts
-    before = bare[:start].rstrip()
-    after_word = re.search(r"\b(else|do)$", before) is not None
-    is_statement = not before or before[-1] in _BEFORE_STATEMENT or after_word
-    inside = any(bare[a] != "{" and a < start < b for a, b in closing.items())
-    opening = start + len(_SLOT)
-    opening += len(bare[opening:]) - len(bare[opening:].lstrip())
-    if not is_statement or inside or opening not in closing or bare[opening] != "(":
-        raise ModelError(f"{problem} it is used as something else")
-    end = closing[opening]
-    semicolon = re.compile(r"\s*;").match(bare, end + 1)
-    parts = _split(code, bare, opening + 1, end)
-    if semicolon is None or len(parts) != 2 or not all(p.strip() for p in parts):
-        raise ModelError(f"{problem} found {len(parts)} arguments, or no semicolon")
-    return Slot(start, semicolon.end(), parts[0].strip(), parts[1].strip())
-
-
-def _split(code: str, bare: str, start: int, end: int) -> list[str]:
-    """Return the arguments between two places: what commas outside of brackets separate."""
-    parts, depth, begin = [], 0, start
-    for at in range(start, end):
-        depth += (bare[at] in _PAIRS) - (bare[at] in ")]}")
-        if bare[at] == "," and depth == 0:
-            parts.append(code[begin:at])
-            begin = at + 1
-    return [*parts, code[begin:end]]
-
-
-# --- rendering --------------------------------------------------------------------------------
+from scheduler.render.instance import Instance
+from scheduler.render.kernel_code import KernelCode, Needs, Parameter
+from scheduler.render.render import computes_in_float64
+from scheduler.render.values import Values
 
 
 class _Operands(Values):
@@ -190,8 +47,8 @@ def _no_loops(node: Node, _: Instance) -> None:
 
 def render_custom(
     launch: CustomLaunch, targets: Sequence[Node], epilogue: PlacedBody | None
-) -> Rendered:
-    """Return the OpenCL text of a custom kernel.
+) -> KernelCode:
+    """Return the code of a custom kernel.
 
     Args:
         launch: what it runs.
@@ -210,10 +67,18 @@ def render_custom(
         line = text.count("\n", 0, slot.end) + 1
         text = f"{text[: slot.start]}{block}\n#line {line} {title}\n{text[slot.end :]}"
     body = "\n".join(line if line.startswith("#line") else f"  {line}" for line in text.split("\n"))
-    parameters = [f"__global {t.dtype.cl}* out{i}" for i, t in enumerate(targets)]
-    parameters += [f"const __global {a.dtype.cl}* in{i}" for i, a in enumerate(arguments)]
-    whole = f'({", ".join(parameters)})\n{{\n#line 1 {title}\n{body}\n#line 1 "generated"\n}}\n'
-    return Rendered(whole, tuple(arguments), launch.spec.items, (1, launch.spec.lanes))
+    parameters = [_parameter(f"out{i}", node, written=True) for i, node in enumerate(targets)]
+    parameters += [_parameter(f"in{i}", node, written=False) for i, node in enumerate(arguments)]
+    float64 = source.float64 or any(n.dtype is dt.float64 for n in (*targets, *arguments))
+    if epilogue is not None:
+        float64 = float64 or computes_in_float64(epilogue.value)
+    needs = Needs(float64, source.work_group, source.local_bytes)
+    block = f'{{\n#line 1 {title}\n{body}\n#line 1 "generated"\n}}\n'
+    return KernelCode(tuple(parameters), block, launch.spec.items, (1, launch.spec.lanes), needs)
+
+
+def _parameter(name: str, node: Node, *, written: bool) -> Parameter:
+    return Parameter(name, cl.buffer_type(node.dtype, written=written), node, written)
 
 
 def _block(
@@ -221,13 +86,13 @@ def _block(
 ) -> tuple[str, list[str], list[Node]]:
     """Return what a slot stands for: what it is given, statements, the buffers they read."""
     raw, lanes = launch.outputs[0], launch.spec.lanes
-    kind = clang.ctype(raw.dtype, lanes)
+    kind = cl.ctype(raw.dtype, lanes)
     value = f"({slot.value}) != 0" if raw.dtype is dt.bool_ else f"({slot.value})"
     if raw.dtype is dt.float16 and epilogue is not None:  # without one, the store rounds
         value = f"m_round_half(({kind}){value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
-        stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
+        stored = cl.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
         return given, [f"  {stored}"], []
     body, _ = merge_ranges(epilogue, None)
     emitter = Emitter()
@@ -239,7 +104,7 @@ def _block(
             emitter.remember(operands.key(node, instance), known)
     operands.evaluate(body.value, instance)
     code = operands.in_lanes(body.value, instance, lanes)
-    emitter.statement(clang.store("out0", "epilogue_at", code, body.value.dtype, lanes))
+    emitter.statement(cl.store("out0", "epilogue_at", code, body.value.dtype, lanes))
     read = [a for a in operands.pointers.arguments if isinstance(a, Node)]
     return given, emitter.text(1).split("\n"), read
 

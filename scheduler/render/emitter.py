@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix, Predicate
+from scheduler.render.kernel_code import Needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,10 +36,16 @@ class Scope:
 
 
 class Emitter:
-    """Collects statements into scopes; owns variable names and the C form of loop variables."""
+    """Collects statements into scopes; owns variable names and the C form of loop variables.
+
+    Attributes:
+        scopes: those that are open, the kernel's own first.
+        needs: what the statements so far need of a device.
+    """
 
     def __init__(self) -> None:
         self.scopes = [Scope("")]
+        self.needs = Needs()
         self._count = 0
         self._names: dict[Atom, str] = {}
         self._depths: dict[Atom, int] = {}

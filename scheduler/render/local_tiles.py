@@ -16,137 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import isqrt, prod
-from typing import Final
 
-from scheduler.device import spec as device_spec
-from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
-from scheduler.ir.ops import Op
-from scheduler.loops.place import PlacedBody, looped
-from scheduler.render import opencl_c as clang
+from scheduler.loops.local_tiles import DEPTH, LANES, PADDING, LocalTile, array_bytes
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
-from scheduler.render.values import Instance, Values
-
-LANES: Final = 4
-DEPTH: Final = 16  # steps of the reduction in a tile
-# Behind each row of a tile: neighbours that store a column do not meet in one bank.
-PADDING: Final = 4
-# Rows x columns of a work-group's tile, largest first.
-TILES: Final = ((64, 64), (32, 64), (32, 32))
-# Work-groups that the tiles divide among their work-items.
-GROUPS: Final = (64, 256)
-MIN_ROWS: Final = 16
-MIN_COLUMNS: Final = 32
-MIN_DEPTH: Final = 32
-
-
-@dataclass(frozen=True, slots=True)
-class LocalTile:
-    """How a work-group computes a tile of a matrix product.
-
-    Attributes:
-        node: the ACCUMULATE.
-        left, right: loads of rows x depth and of depth x columns.
-        row, column, depth: the ranges; `column` is the one that lanes run over.
-        batch: the other ranges of the result, outermost first.
-        rows, columns: of the tile.
-        side: work-items along either of them.
-    """
-
-    node: Node
-    left: Node
-    right: Node
-    row: Atom
-    column: Atom
-    depth: Atom
-    batch: tuple[Atom, ...]
-    rows: int
-    columns: int
-    side: int
-
-    @property
-    def groups(self) -> int:
-        """Work-groups to launch."""
-        tiles = -(-self.row.size // self.rows) * -(-self.column.size // self.columns)
-        return tiles * prod(r.size for r in self.batch)
-
-
-def choose_tile(body: PlacedBody, vector: Atom | None) -> LocalTile | None:
-    """Return the tile of a body that is one matrix product, None if it is something else.
-
-    Args:
-        body: placed and merged.
-        vector: range that lanes would run over; None if they would run along the reduction.
-    """
-    spec = device_spec.current()
-    loops = looped(body)
-    vector = vector or _stored_along(body)
-    if spec.images is not None or not spec.local_bytes or len(loops) != 1 or vector is None:
-        return None
-    if spec.lanes < LANES:
-        return None
-    node, side = loops[0], isqrt(spec.group)
-    loads = _product(node)
-    if loads is None or len(node.arg[1]) != 1 or spec.group not in GROUPS:
-        return None
-    everywhere = all(
-        s.row is None and body.loops_around(s) == set(body.ranges) for s in body.stores
-    )
-    (depth,) = node.arg[1]
-    right = [ld for ld in loads if vector in set(ixs.leaves(ld.arg.offset))]
-    left = [ld for ld in loads if ld not in right]
-    if not everywhere or len(left) != 1 or len(right) != 1 or depth.size < MIN_DEPTH:
-        return None
-    of_left, of_right = (set(ixs.leaves(ld.arg.offset)) for ld in (left[0], right[0]))
-    rows = [r for r in body.ranges if r in of_left and r not in of_right]
-    if not rows or vector.size < MIN_COLUMNS or vector.size % LANES:
-        return None
-    row = max(rows, key=lambda r: r.size)
-    batch = tuple(r for r in body.ranges if r not in (row, vector))
-    if row.size < MIN_ROWS:
-        return None
-    found = [
-        LocalTile(node, left[0], right[0], row, vector, depth, batch, *size, side)
-        for size in TILES
-        if _bytes(*size) <= spec.local_bytes
-        # A work-item moves whole rows of a tile, and computes at least one vector.
-        and max(size) <= spec.group
-        and size[1] >= side * LANES
-    ]
-    return next((t for t in found if t.groups >= spec.cores), None)
-
-
-def _stored_along(body: PlacedBody) -> Atom | None:
-    """Return the range that walks through every result's memory step by step."""
-    offsets = [s.offset for s in body.stores]
-    found = [r for r in body.ranges if all(ixs.coefficient(o, r) == 1 for o in offsets)]
-    return found[0] if found else None
-
-
-def _product(node: Node) -> tuple[Node, Node] | None:
-    """Return the two loads of a sum of products, None if it is something else."""
-    term = node.src[0]
-    if node.op is not Op.ACCUMULATE or node.arg[0] is not Op.ADD or term.op is not Op.MUL:
-        return None
-    if node.dtype not in (dt.float32, dt.float16):
-        return None
-    loads = []
-    for source in term.src:
-        widens = source.op is Op.CAST and source.src[0].dtype is dt.float16
-        load = source.src[0] if widens else source  # halves are floats in registers
-        if load.op is not Op.LOAD or load.arg.valid or not load.dtype.is_float:
-            return None
-        if load.dtype is dt.float64 or any(a.node for a in ixs.leaves(load.arg.offset)):
-            return None
-        loads.append(load)
-    return loads[0], loads[1]
-
-
-def _bytes(rows: int, columns: int) -> int:
-    return 2 * DEPTH * (rows + columns + 2 * PADDING) * 4
+from scheduler.render.instance import Instance
+from scheduler.render.kernel_code import Needs
+from scheduler.render.values import Values
 
 
 def emit_tile(
@@ -250,6 +129,7 @@ class _Emission:
         width = extent + PADDING
         align = "__attribute__((aligned(16)))"
         self.e.statement(f"__local float {name}[2][{DEPTH}][{width}] {align};")
+        self.e.needs += Needs(work_group=True, local_bytes=array_bytes(extent))
         count = extent * DEPTH // items
         deep_first = ixs.coefficient(load.arg.offset, tile.depth) == 1
         inner = DEPTH if deep_first else extent
@@ -280,7 +160,7 @@ class _Emission:
                 at = whole if inside else self._clamped(f"{op.name}_k{s}", whole, size)
                 mapping = {**self.batch, op.across: i, self.t.depth: at}
                 offset = ixs.substitute(op.load.arg.offset, mapping)
-                code = clang.load(pointer, self.e.index(offset), op.load.dtype, 1)
+                code = cl.load(pointer, self.e.index(offset), op.load.dtype, 1)
                 if not inside:
                     code = f"{self.e.index(whole)} < {size} ? {code} : 0.0f"
                 self.e.statement(f"{op.name}{s} = {code};")

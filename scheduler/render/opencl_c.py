@@ -66,6 +66,11 @@ def ctype(dtype: DType, lanes: int) -> str:
     return register(dtype).cl + (str(lanes) if lanes > 1 else "")
 
 
+def buffer_type(dtype: DType, *, written: bool) -> str:
+    """Return the C type of a kernel's parameter for a buffer of stored elements."""
+    return f"{'' if written else 'const '}__global {dtype.cl}*"
+
+
 def function(name: str, dtype: DType) -> str:
     """Return the name of a function of the prelude for a type."""
     return name if dtype is not dt.float64 else f"m_double_{name.removeprefix('m_')}"

@@ -12,11 +12,10 @@ from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Ix, Predicate
 from scheduler.ir.node import Node
-from scheduler.loops.pack import PackedWeight
+from scheduler.loops.pack import Argument, PackedWeight
 from scheduler.loops.place import Place
 from scheduler.render.emitter import Emitter, Val
 
-Argument = Node | PackedWeight
 # Elements of a buffer of fill values: a masked load reads from one where its predicate fails.
 MAX_FILL = 4096
 FILL_BLOCK = 256

@@ -14,25 +14,28 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DeviceSpec
 from scheduler.errors import LoweringError
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
-from scheduler.loops.pack import Axis, PackedWeight
+from scheduler.kernelize.scalar import scalar_nodes
+from scheduler.loops.images import ImagePlan
+from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.schedule import Schedule
 from scheduler.loops.simt import guard_of
-from scheduler.render import opencl_c as clang
+from scheduler.render import images as image_access
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter
-from scheduler.render.images import ImagePlan
+from scheduler.render.instance import Instance
+from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.render.local_tiles import emit_tile
 from scheduler.render.nested import Loops, union
-from scheduler.render.pointers import Argument
 from scheduler.render.rolled import is_worth_rolling, roll
-from scheduler.render.values import Instance, Values
+from scheduler.render.values import Values
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,7 @@ class Nest:
         body: placed and merged.
         schedule: its loops.
         outputs: nodes whose storage its stores write, in their order.
+        spec: of the device.
         images: what is an image; None where the device reads buffers only.
         spare_buffers: arguments that may be added to those the body reads.
     """
@@ -50,30 +54,14 @@ class Nest:
     body: PlacedBody
     schedule: Schedule
     outputs: tuple[Node, ...]
+    spec: DeviceSpec
     images: ImagePlan | None = None
     spare_buffers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """Text of a kernel from the parameter list on, and what to launch it with.
-
-    Attributes:
-        text: "(parameters) { body }" without a name.
-        arguments: what is bound after the outputs, in parameter order.
-        items: work-items to launch.
-        lanes: vector widths used.
-    """
-
-    text: str
-    arguments: tuple[Argument, ...]
-    items: int
-    lanes: tuple[int, ...]
-
-
 class _Renderer:
     def __init__(self, nest: Nest, outputs: dict[Node, str], inputs: dict[Argument, str]) -> None:
-        self.body, self.schedule = nest.body, nest.schedule
+        self.body, self.schedule, self.simt = nest.body, nest.schedule, nest.spec.is_simt
         self.pointers = [outputs[node] for node in nest.outputs]
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
@@ -85,11 +73,11 @@ class _Renderer:
         reduces = self.loops.reduces.values()
         whole = [a for a in reduces if a.atom.size == a.outer * a.block]
         axes = [*self.outputs, *whole]
-        if device_spec.current().is_simt:  # neighbouring work-items read neighbouring weights
+        if self.simt:  # neighbouring work-items read neighbouring weights
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
-        self.v.pointers.spare_buffers, self.v.ahead = nest.spare_buffers, self.schedule.ahead
+        self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v
@@ -160,7 +148,8 @@ class _Renderer:
         values = [self.body.values[n] for n in numbers]
         axes = [a for a in self.outputs if a.atom in instances[0].mapping]  # of the loops open
         with ExitStack() as loops:
-            if is_worth_rolling(values, axes, instances):
+            # Private arrays with run-time indices are slow on GPUs.
+            if not self.simt and is_worth_rolling(values, axes, instances):
                 instances = [roll(self.loops, loops, values, axes, instances)]
             for instance in instances:
                 for value in values:  # one may overwrite what another one still has to read
@@ -218,7 +207,8 @@ class _Renderer:
         guard, row = self._row(number, instance)
         code = self.v.in_lanes(value, instance, lanes)
         if self.v.images is not None:
-            written = self.v.images.write(self.v, self.body.stores[number], instance, pointer, code)
+            store = self.body.stores[number]
+            written = image_access.write(self.v.images, self.v, store, instance, pointer, code)
             if written is not None:
                 self.e.statement(written)
                 return
@@ -227,15 +217,15 @@ class _Renderer:
             base, start = self.v.pointers.address(
                 pointer, self.v.at_lane(offset, 0), kind, written=True
             )
-            self.e.statement(guard + clang.store(base, start + row, code, kind, lanes))
+            self.e.statement(guard + cl.store(base, start + row, code, kind, lanes))
             return
         name = self.e.fresh("s")
-        self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
+        self.e.statement(f"const {cl.ctype(kind, lanes)} {name} = {code};")
         for k in range(min(lanes, self._useful)):
             base, at = self.v.pointers.address(
                 pointer, self.v.at_lane(offset, k), kind, written=True
             )
-            self.e.statement(guard + clang.store(base, at + row, f"{name}.s{k:x}", kind, 1))
+            self.e.statement(guard + cl.store(base, at + row, f"{name}.s{k:x}", kind, 1))
 
     def _row(self, number: int, instance: Instance) -> tuple[str, str]:
         """Return the condition of a store to a row known at run time, and what it adds."""
@@ -249,8 +239,8 @@ class _Renderer:
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
-def render(nests: Sequence[Nest]) -> Rendered:
-    """Return the OpenCL text of one kernel.
+def render(nests: Sequence[Nest]) -> KernelCode:
+    """Return the code of one kernel.
 
     Args:
         nests: its loop nests; of several, each work-item runs one.
@@ -262,39 +252,48 @@ def render(nests: Sequence[Nest]) -> Rendered:
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
     outputs = dict(zip(nodes, names, strict=True))
     inputs: dict[Argument, str] = {}
+    renderers = [_Renderer(nest, outputs, inputs) for nest in nests]
     if len(nests) == 1:
-        lines = _Renderer(nests[0], outputs, inputs).render("get_global_id(0)", 1)
+        lines = renderers[0].render("get_global_id(0)", 1)
     else:
-        lines = "\n".join(_side_by_side(nests, outputs, inputs))
+        lines = "\n".join(_side_by_side(renderers))
     images = nests[0].images
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
     items = sum(nest.schedule.items for nest in nests)
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")
-    text = f"({', '.join(parameters)})\n{{\n{guard_of(items)}{lines}\n}}\n"
     lanes = tuple(dict.fromkeys(nest.schedule.lanes for nest in nests))
-    return Rendered(text, tuple(inputs), items, lanes)
+    needs = Needs(float64=any(computes_in_float64(nest.body.value) for nest in nests))
+    needs = sum((renderer.e.needs for renderer in renderers), needs)
+    body = f"{{\n{guard_of(items, nests[0].spec.group)}{lines}\n}}\n"
+    return KernelCode(tuple(parameters), body, items, lanes, needs)
 
 
-def _parameter(images: ImagePlan | None, argument: Argument, name: str, *, written: bool) -> str:
-    image = None if images is None else images.parameter(argument, name, written=written)
-    if image is not None:
-        return image
-    kind = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
-    return f"{'' if written else 'const '}__global {kind.cl}* {name}"
+def computes_in_float64(value: Node) -> bool:
+    """Whether a body has a value of type float64, stored or only on its way."""
+    return any(node.dtype is dt.float64 for node in scalar_nodes(value))
 
 
-def _side_by_side(
-    nests: Sequence[Nest], outputs: dict[Node, str], inputs: dict[Argument, str]
-) -> Iterator[str]:
+def _parameter(
+    images: ImagePlan | None, argument: Argument, name: str, *, written: bool
+) -> Parameter:
+    if images is not None and images.image_of(argument) is not None:
+        kind = image_access.parameter_type(written=written)
+        return Parameter(name, kind, argument, written, image=True)
+    stored = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
+    return Parameter(name, cl.buffer_type(stored, written=written), argument, written)
+
+
+def _side_by_side(renderers: Sequence[_Renderer]) -> Iterator[str]:
     """Yield the lines of a kernel in which each work-item runs one of several loop nests."""
     yield "  const int launched = get_global_id(0);"
     begin, opening = 0, "  if"
-    for nest in nests:
-        end = begin + nest.schedule.items
-        yield f"{opening} (launched < {end}) {{" if nest is not nests[-1] else "  } else {"
+    for renderer in renderers:
+        end = begin + renderer.schedule.items
+        last = renderer is renderers[-1]
+        yield "  } else {" if last else f"{opening} (launched < {end}) {{"
         first = f"launched - {begin}" if begin else "launched"
-        yield _Renderer(nest, outputs, inputs).render(first, 2)
+        yield renderer.render(first, 2)
         begin, opening = end, "  } else if"
     yield "  }"

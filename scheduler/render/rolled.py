@@ -15,17 +15,16 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from scheduler.device import spec as device_spec
 from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Val
+from scheduler.render.instance import Instance
 from scheduler.render.nested import Loops
-from scheduler.render.values import Instance
 
 # Elementary operations, all results together, from which on a loop pays.
 ROLL_COST = 200
@@ -41,8 +40,6 @@ def is_worth_rolling(
         axes: output ranges.
         instances: the coordinates of the tile.
     """
-    if device_spec.current().is_simt:  # private arrays with run-time indices are slow there
-        return False
     nodes = list(dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False)))
     if not any(n.op is Op.ACCUMULATE for n in nodes) or any(n.op is Op.STAGE for n in nodes):
         return False
@@ -98,7 +95,7 @@ def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str
     """Emit an array of a reduction's results over the tile; return its name, and if of vectors."""
     found = [loops.v.value(node, i) for i in instances]
     name = loops.e.fresh("t")
-    kind = clang.ctype(node.dtype, loops.lanes if found[0].vector else 1)
+    kind = cl.ctype(node.dtype, loops.lanes if found[0].vector else 1)
     loops.e.statement(f"{kind} {name}[{len(found)}];")
     for k, value in enumerate(found):
         loops.e.statement(f"{name}[{k}] = {value.code};")

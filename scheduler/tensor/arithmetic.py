@@ -16,7 +16,6 @@ from scheduler.ir.ops import Op
 from scheduler.tensor.core import Scalar, axis_of
 from scheduler.tensor.half import rounds_once
 from scheduler.tensor.movement import Axis, TensorShape
-from scheduler.tensor.power import power
 
 T = TypeVar("T", bound="TensorMath")
 Other = Any  # Tensor | Scalar | NDArray; spelled out in `operand`
@@ -98,12 +97,6 @@ class TensorMath(TensorShape):
     def trunc_mod(self, other: Other) -> Self:
         """Return the integer remainder with the sign of the dividend, as C does."""
         return self.binary(Op.MOD, other)
-
-    def __pow__(self, exponent: Other) -> Self:
-        return power(self, exponent)
-
-    def __rpow__(self, base: Other) -> Self:
-        return self.operand(base) ** self
 
     def __neg__(self) -> Self:
         return self.unary(Op.NEG)

@@ -20,13 +20,13 @@ from scheduler.ir.node import Buffer, Node, make
 from scheduler.ir.ops import Op
 from scheduler.passes.merge_assign import Region, merged, value_after
 from scheduler.tensor import handles
+from scheduler.tensor.conv_transpose import TensorTransposed
 from scheduler.tensor.core import Scalar
 from scheduler.tensor.eager_plan import INVERTIBLE, base_of
 from scheduler.tensor.movement import full_key
-from scheduler.tensor.nn import TensorNeural
 
 
-class TensorAssign(TensorNeural):
+class TensorAssign(TensorTransposed):
     """Assignment, whole and in part."""
 
     __slots__ = ()
@@ -47,7 +47,7 @@ class TensorAssign(TensorNeural):
             ModelError: shape or type differ, or several elements of a view are one of the buffer.
         """
         given = self.fit(value)
-        if given.ndim == 0 and not isinstance(value, TensorNeural):
+        if given.ndim == 0 and not isinstance(value, TensorTransposed):
             given = given.broadcast_to(self.shape)
         if given.shape != self.shape:
             raise ModelError(f"assign: {self!r} cannot take {given!r}")
@@ -96,14 +96,14 @@ class TensorAssign(TensorNeural):
         part, node = _through_views(view.node, whole.node, given.broadcast_to(view.shape))
         self._write_part(part, (handles.rebuild(node, {whole.node: self.node}),))
 
-    def fit(self, value: Any) -> TensorNeural:
+    def fit(self, value: Any) -> TensorTransposed:
         """Return a value to be written here: numbers and arrays take this type, tensors have it.
 
         Raises:
             ModelError: a tensor has another type.
         """
         given = self.operand(value)
-        if not isinstance(value, TensorNeural):
+        if not isinstance(value, TensorTransposed):
             given = given.cast(self.dtype)
         if given.dtype is not self.dtype:
             raise ModelError(f"assign: {self!r} cannot take {given!r}; cast it")
@@ -140,7 +140,7 @@ class TensorAssign(TensorNeural):
         if inner is None:
             self._become(whole)
             return
-        part, node = _through_views(self.node, inner, TensorNeural.of(whole))
+        part, node = _through_views(self.node, inner, TensorTransposed.of(whole))
         self._move(inner, _next_version(inner, part, (node,)))
 
     def _storage(self) -> Node | None:
@@ -201,14 +201,14 @@ def _target(node: Node) -> Node | None:
     return node
 
 
-def _through_views(view: Node, inner: Node, value: TensorNeural) -> tuple[Region | None, Node]:
+def _through_views(view: Node, inner: Node, value: TensorTransposed) -> tuple[Region | None, Node]:
     """Return where in `inner` a value of a view of it goes, and the value in that order."""
     while view is not inner:
         source = view.src[0]
         if view.op is Op.SHRINK:
             if source is inner:
                 return view.arg, value.node
-            value = TensorNeural.of(merged(source, view.arg, value.node))
+            value = TensorTransposed.of(merged(source, view.arg, value.node))
         elif view.op is Op.PERMUTE:
             value = value.permute(tuple(int(a) for a in np.argsort(view.arg)))
         elif view.op is Op.FLIP:

@@ -20,17 +20,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from math import gcd
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
+from scheduler.errors import ModelError
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
+from scheduler.tensor.half import rounds_once
+from scheduler.tensor.nn import Pair, TensorNeural, as_tuple, pad_pairs
 
-if TYPE_CHECKING:
-    from scheduler.tensor.nn import TensorNeural
-
-T = TypeVar("T", bound="TensorNeural")
+T = TypeVar("T", bound=TensorNeural)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,59 @@ class Axis:
         )
 
 
+class TensorTransposed(TensorNeural):
+    """Transposed convolution."""
+
+    __slots__ = ()
+
+    @rounds_once
+    def conv_transpose2d(  # noqa: PLR0913, PLR0917  # the operator has seven parameters in every framework
+        self,
+        weight: Self,
+        bias: Self | None = None,
+        stride: Pair = 1,
+        padding: Any = 0,
+        output_padding: Pair = 0,
+        dilation: Pair = 1,
+        groups: int = 1,
+    ) -> Self:
+        """Transpose of conv2d: each input is spread over the outputs its kernel reaches.
+
+        Args:
+            weight: (C_in, C_out/groups, *kernel).
+            bias: (C_out,) or None.
+            stride: one int or one per spatial axis.
+            padding: as for `conv2d`; cuts the result.
+            output_padding: extra size at the end of each spatial axis.
+            dilation: one int or one per spatial axis.
+            groups: channel groups.
+
+        Returns:
+            (N, C_out, *out) with
+            out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
+
+        Raises:
+            ModelError: channels and groups do not fit, or nothing is left of an axis.
+        """
+        spatial = self.ndim - 2
+        if self.shape[1] != weight.shape[0] or weight.shape[0] % groups:
+            raise ModelError(
+                f"conv_transpose: input {self.shape} and weight {weight.shape} do not fit "
+                f"groups={groups}"
+            )
+        steps, spread = as_tuple(stride, spatial), as_tuple(dilation, spatial)
+        extra = as_tuple(output_padding, spatial)
+        axes = []
+        for i, (before, after) in enumerate(pad_pairs(padding, spatial)):
+            size, kernel = self.shape[2 + i], weight.shape[2 + i]
+            out = (size - 1) * steps[i] - before - after + spread[i] * (kernel - 1) + 1 + extra[i]
+            if out < 1:
+                raise ModelError(f"conv_transpose: padding {before}, {after} leaves nothing")
+            axes.append(Axis(size, kernel, steps[i], spread[i], before, out))
+        y = transposed_convolution(self, weight, axes, groups)
+        return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
+
+
 def transposed_convolution(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     """Return the transposed convolution of (N, C, s...) with (C, C_out/groups, k...), no bias.
 
@@ -114,7 +167,7 @@ def transposed_convolution(x: T, weight: T, axes: Sequence[Axis], groups: int) -
         return _one_phase(x, weight, axes, [a.phases()[0] for a in axes], groups)
     if all(a.alike() for a in axes):
         return _contract(x, weight, axes, groups)
-    whole = _joined(x, weight, axes, groups)
+    whole = _phase_by_phase(x, weight, axes, groups)
     return whole.shrink([(0, n) for n in whole.shape[:2]] + [(0, a.out) for a in axes])
 
 
@@ -145,7 +198,7 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     return y.reshape(shape)
 
 
-def _joined(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
+def _phase_by_phase(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     """Compute each phase by itself and interleave the results; whole blocks, maybe beyond `out`."""
     rank = len(axes)
     phases = [a.phases() for a in axes]
@@ -201,7 +254,7 @@ def _interleave(parts: Sequence[T], axis: int) -> T:
     if len(parts) == 1:
         return first
     nodes = tuple(p.unsqueeze(axis + 1).node for p in parts)
-    joined = first.of(make(Op.CAT, first.dtype, nodes, axis + 1))
+    concat = first.of(make(Op.CAT, first.dtype, nodes, axis + 1))
     shape = list(first.shape)
     shape[axis] *= len(parts)
-    return joined.reshape(tuple(shape))
+    return concat.reshape(tuple(shape))

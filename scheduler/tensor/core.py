@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scheduler.errors import ModelError, TensorIndexError, TensorTypeError
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.dtype import DType
+from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Buffer, Node, const, make, toposort
 from scheduler.ir.ops import Op, Shape
 from scheduler.tensor import handles
@@ -269,11 +269,6 @@ def axis_of(axis: Any, ndim: int) -> int:
     if not -ndim <= position < ndim:
         raise TensorIndexError(f"axis {position} is outside of {ndim} axes")
     return position % ndim
-
-
-def as_dtype(dtype: DType | Any) -> DType:
-    """Return a type given as one of ours, or as anything numpy takes."""
-    return dtype if isinstance(dtype, DType) else dt.from_numpy(dtype)
 
 
 def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[Any] | Node:

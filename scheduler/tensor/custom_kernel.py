@@ -20,7 +20,7 @@ from __future__ import annotations
 from scheduler.errors import ModelError
 from scheduler.ir import alternatives as forms
 from scheduler.ir.custom_kernel import CustomKernel
-from scheduler.ir.node import make, origin
+from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor
 
@@ -45,13 +45,10 @@ def custom_kernel(kernel: CustomKernel, *inputs: Tensor) -> tuple[Tensor, ...]:
     for i, tensor in enumerate(inputs):
         if not tensor.size:
             raise ModelError(f"custom kernel {kernel.name}: in{i} has no elements: {tensor!r}")
-    with origin(kernel.name):
-        first = kernel.outputs[0][1]
-        launch = make(Op.CUSTOM, first, tuple(t.node for t in inputs), kernel)
-        return tuple(
-            Tensor.of(make(Op.RESULT, kind, (launch,), i))
-            for i, (_, kind) in enumerate(kernel.outputs)
-        )
+    first = kernel.outputs[0][1]
+    launch = make(Op.CUSTOM, first, tuple(t.node for t in inputs), kernel)
+    kinds = enumerate(kind for _, kind in kernel.outputs)
+    return tuple(Tensor.of(make(Op.RESULT, kind, (launch,), i)) for i, kind in kinds)
 
 
 def alternatives(serial: Tensor, simt: Tensor) -> Tensor:

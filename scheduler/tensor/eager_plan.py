@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler import flags
 from scheduler.cache.schedules import EntryGraph, schedule_for
 from scheduler.errors import ModelError
 from scheduler.ir.node import UNNAMED, Buffer, Node, make, toposort
@@ -88,7 +89,7 @@ class EagerPlan:
 
 def simplify(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return node -> simplified node for everything below some roots."""
-    return dict(canonicalize(roots))
+    return dict(canonicalize(roots, float_unsafe=flags.float_unsafe()))
 
 
 def needs_kernel(node: Node) -> bool:

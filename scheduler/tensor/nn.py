@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.tensor.arithmetic import TensorMath
-from scheduler.tensor.conv_transpose import Axis, transposed_convolution
 from scheduler.tensor.half import rounds_once
+from scheduler.tensor.power import TensorPower
 
 Pair = int | Sequence[int]
 
 
-class TensorNeural(TensorMath):
+class TensorNeural(TensorPower):
     """What neural networks are made of."""
 
     __slots__ = ()
@@ -150,53 +149,6 @@ class TensorNeural(TensorMath):
         w = weight.reshape((1, groups, out_channels // groups, per_group, *(1,) * spatial, *kernel))
         axes = (3, *range(4 + spatial, 4 + 2 * spatial))
         y = (x * w).sum(axes).reshape((batch, out_channels, *out))
-        return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
-
-    @rounds_once
-    def conv_transpose2d(  # noqa: PLR0913, PLR0917  # the operator has seven parameters in every framework
-        self,
-        weight: Self,
-        bias: Self | None = None,
-        stride: Pair = 1,
-        padding: Any = 0,
-        output_padding: Pair = 0,
-        dilation: Pair = 1,
-        groups: int = 1,
-    ) -> Self:
-        """Transpose of conv2d: each input is spread over the outputs its kernel reaches.
-
-        Args:
-            weight: (C_in, C_out/groups, *kernel).
-            bias: (C_out,) or None.
-            stride: one int or one per spatial axis.
-            padding: as for `conv2d`; cuts the result.
-            output_padding: extra size at the end of each spatial axis.
-            dilation: one int or one per spatial axis.
-            groups: channel groups.
-
-        Returns:
-            (N, C_out, *out) with
-            out = (in-1)*stride - before - after + dilation*(kernel-1) + 1 + output_padding.
-
-        Raises:
-            ModelError: channels and groups do not fit, or nothing is left of an axis.
-        """
-        spatial = self.ndim - 2
-        if self.shape[1] != weight.shape[0] or weight.shape[0] % groups:
-            raise ModelError(
-                f"conv_transpose: input {self.shape} and weight {weight.shape} do not fit "
-                f"groups={groups}"
-            )
-        steps, spread = as_tuple(stride, spatial), as_tuple(dilation, spatial)
-        extra = as_tuple(output_padding, spatial)
-        axes = []
-        for i, (before, after) in enumerate(pad_pairs(padding, spatial)):
-            size, kernel = self.shape[2 + i], weight.shape[2 + i]
-            out = (size - 1) * steps[i] - before - after + spread[i] * (kernel - 1) + 1 + extra[i]
-            if out < 1:
-                raise ModelError(f"conv_transpose: padding {before}, {after} leaves nothing")
-            axes.append(Axis(size, kernel, steps[i], spread[i], before, out))
-        y = transposed_convolution(self, weight, axes, groups)
         return y if bias is None else y + bias.reshape((1, -1) + (1,) * spatial)
 
     def windows(

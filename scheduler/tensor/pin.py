@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from scheduler.device import spec as device_spec
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import remake
@@ -54,7 +55,7 @@ def _stored_nodes(wanted: Sequence[Node]) -> set[Node]:
     """Return what the compiler would store to compute some values, those included."""
     whole = merge_assign(wanted)
     sinks = list(dict.fromkeys(whole[w] for w in wanted))
-    stored = storage_plan(sinks).regions
+    stored = storage_plan(sinks, device_spec.current()).regions
     return {old for old, new in whole.items() if new in stored}
 
 

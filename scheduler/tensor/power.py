@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, Self, TypeVar
 
-from scheduler import flags
-from scheduler.ir.boxes import spread
-from scheduler.ir.node import Node, alu, const
+from scheduler.ir.half_power import half_power
 from scheduler.ir.ops import Op
+from scheduler.tensor.arithmetic import Other, TensorMath
 from scheduler.tensor.core import TensorCore
 from scheduler.tensor.half import rounds_once
 
-if TYPE_CHECKING:
-    from scheduler.tensor.arithmetic import TensorMath
+T = TypeVar("T", bound=TensorMath)
 
-T = TypeVar("T", bound="TensorMath")
+
+class TensorPower(TensorMath):
+    """Powers of tensors."""
+
+    __slots__ = ()
+
+    def __pow__(self, exponent: Other) -> Self:
+        return power(self, exponent)
+
+    def __rpow__(self, base: Other) -> Self:
+        return self.operand(base) ** self
 
 
 @rounds_once
@@ -27,21 +35,6 @@ def power(x: T, exponent: Any) -> T:
         return special
     a, b = x.broadcast_with(exponent)
     return a.binary(Op.POW, b) if a.dtype.is_float else integer_power(a, b)
-
-
-def half_power(x: Node) -> Node:
-    """Return x**0.5 of floats, as C's pow: the root, but 0.0 of -0.0, infinity of -infinity.
-
-    With `FLOAT_UNSAFE` those two are as the root has them, -0.0 and NaN.
-    """
-    if flags.float_unsafe():
-        return alu(Op.SQRT, x)
-
-    def number(value: float) -> Node:
-        return spread(const(value, x.dtype), x.shape)
-
-    root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0)))
-    return alu(Op.WHERE, alu(Op.EQ, x, number(-math.inf)), number(math.inf), root)
 
 
 def _known_number(exponent: Any) -> int | float | None:

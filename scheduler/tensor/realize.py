@@ -18,11 +18,11 @@ from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import emitted_for
 from scheduler.device import spec as device_spec
 from scheduler.device.targets import spec_of_device
-from scheduler.emit.memory_plan import ALIGNMENT
 from scheduler.errors import ModelError
 from scheduler.ir import interp
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
+from scheduler.kernelize.memory_plan import ALIGNMENT
 from scheduler.tensor import handles, value_cache
 from scheduler.tensor.eager_plan import (
     BUFFER_VIEWS,

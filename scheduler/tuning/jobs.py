@@ -13,18 +13,20 @@ from math import prod
 
 from scheduler.cache.schedules import EntryGraph
 from scheduler.debug import trace
+from scheduler.device import tuned_table
+from scheduler.device.choice import Choice
 from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import Kernel, name_of
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops import tuned_table
 from scheduler.loops.body_key import body_key
-from scheduler.loops.choice import Choice, form_of, tile_choices, variations
 from scheduler.loops.choose import choose_schedule
 from scheduler.loops.in_place import is_exact
 from scheduler.loops.schedule import Schedule as Loops
+from scheduler.loops.variations import form_of, tile_choices, variations
 from scheduler.lower import flops_of
 from scheduler.pipeline import Schedule
-from scheduler.render.render import Nest, Rendered, render
+from scheduler.render.kernel_code import KernelCode
+from scheduler.render.render import Nest, render
 
 
 @dataclass(eq=False, slots=True)
@@ -59,16 +61,21 @@ class Job:
         """Return the loops of a choice."""
         heuristic = self.nest.schedule
         return choose_schedule(
-            self.nest.body, heuristic.vector, heuristic.lanes, choice, exact=self.exact
+            self.nest.body,
+            heuristic.vector,
+            heuristic.lanes,
+            self.nest.spec,
+            choice,
+            exact=self.exact,
         )
 
-    def render(self, choice: Choice) -> Rendered:
-        """Return the text of a choice."""
+    def render(self, choice: Choice) -> KernelCode:
+        """Return the code of a choice."""
         return render([replace(self.nest, schedule=self.loops(choice))])
 
     def tiles(self) -> list[Choice]:
         """Return register tiles to try, the heuristic first."""
-        return self._different(tile_choices(self.nest.schedule))
+        return self._different(tile_choices(self.nest.schedule, self.nest.spec))
 
     def variations(self, best: Choice) -> list[Choice]:
         """Return the heuristic, the best so far, and loops around the tile of the latter."""

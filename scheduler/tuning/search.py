@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
 
-from scheduler.loops.choice import HEURISTIC, Choice
+from scheduler.device.choice import HEURISTIC, Choice
 from scheduler.tuning.jobs import Job
 from scheduler.tuning.trial import Timing, Variant
 

@@ -1,9 +1,9 @@
 """Running variants of kernels on the device: are they right, how long do they take.
 
-    variants a, b, c     ->     one replay program; records a a a a b b b b c c c c
+    variants a, b, c     ->     one megakernel; records a a a a b b b b c c c c
     a round:                    one launch over the records of each, in turn
 
-Variants run as they do in an artifact: functions of a replay program, all workers sharing their
+Variants run as they do in an artifact: functions of a megakernel, all workers sharing their
 work-items. Each record of a variant reads another copy of its weights, as in a frame, where they
 left the caches of the core since the last one; activations stay where the record before left them.
 """
@@ -21,13 +21,13 @@ from numpy.typing import NDArray
 
 from runtime.opencl import cl
 from runtime.replay_spec import RECORD_WORDS
-from scheduler.emit.replay import KERNEL_NAME, Function, replay_source
+from scheduler.device.choice import Choice
+from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Node, is_weight
-from scheduler.loops.choice import Choice
 from scheduler.loops.pack import PackedWeight
-from scheduler.render.render import Rendered
+from scheduler.render.kernel_code import KernelCode
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job
 
@@ -97,16 +97,15 @@ def make_trials(
 ) -> list[Trial | None]:
     """Return a trial for each group of variants; None for those not built by the deadline."""
     rendered = [[v.job.render(v.choice) for v in group] for group in groups]
-    programs = builders.build([_source(texts) for texts in rendered], deadline)
+    programs = builders.build([_source(codes) for codes in rendered], deadline)
     return [
-        None if program is None else Trial(builders, group, texts, program)
-        for group, texts, program in zip(groups, rendered, programs, strict=True)
+        None if program is None else Trial(builders, group, codes, program)
+        for group, codes, program in zip(groups, rendered, programs, strict=True)
     ]
 
 
-def _source(texts: Sequence[Rendered]) -> str:
-    functions = [Function(f"f{i}", t.text, t.lanes, ()) for i, t in enumerate(texts)]
-    return replay_source(functions)
+def _source(codes: Sequence[KernelCode]) -> str:
+    return megakernel_source([Function(f"f{i}", code) for i, code in enumerate(codes)])
 
 
 class Trial:
@@ -114,7 +113,7 @@ class Trial:
 
     Args:
         builders: of which the device is taken.
-        variants, rendered: what, and their texts.
+        variants, rendered: what, and their code.
         program: built of these.
     """
 
@@ -122,7 +121,7 @@ class Trial:
         self,
         builders: Builders,
         variants: Sequence[Variant],
-        rendered: Sequence[Rendered],
+        rendered: Sequence[KernelCode],
         program: cl.Program,
     ) -> None:
         self.variants = list(variants)
@@ -195,28 +194,27 @@ class Trial:
 
     # memory
 
-    def _records(self, rendered: Sequence[Rendered]) -> tuple[list[int], list[int]]:
+    def _records(self, rendered: Sequence[KernelCode]) -> tuple[list[int], list[int]]:
         heads: list[int] = []
         words: list[int] = []
         before = RECORD_WORDS * RECORDS * len(rendered)
-        for number, (variant, text) in enumerate(zip(self.variants, rendered, strict=True)):
-            copies = self._copies(text, len(rendered))
-            placed = [self._arguments(variant.job, text) for _ in range(copies)]
+        for number, (variant, code) in enumerate(zip(self.variants, rendered, strict=True)):
+            copies = self._copies(code, len(rendered))
+            placed = [self._arguments(variant.job, code) for _ in range(copies)]
             for n in range(RECORDS):
-                heads += (number, text.items, before + len(words))
+                heads += (number, code.items, before + len(words))
                 words += placed[n % copies]
         return heads, words
 
-    def _copies(self, text: Rendered, variants: int) -> int:
-        size = sum(a.data.nbytes for a in text.arguments if isinstance(a, PackedWeight))
+    def _copies(self, code: KernelCode, variants: int) -> int:
+        size = sum(a.data.nbytes for a in code.arguments if isinstance(a, PackedWeight))
         share = min(COLD_BYTES, MAX_DATA_BYTES // variants)
         return max(1, min(RECORDS, share // max(1, size)))
 
-    def _arguments(self, job: Job, text: Rendered) -> list[int]:
+    def _arguments(self, job: Job, code: KernelCode) -> list[int]:
         """Return the words of one record; packed weights get a place of their own each time."""
-        outputs = list(dict.fromkeys(job.nest.outputs))
-        words = [self._place(job, node) for node in outputs]
-        for argument in text.arguments:
+        words = [self._place(job, node) for node in code.storage]
+        for argument in code.arguments:
             if isinstance(argument, PackedWeight):
                 words.append(self._data.put(argument.data) + 1)
             else:

@@ -17,10 +17,10 @@ from typing import Any, Final
 from runtime.device import Device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
+from scheduler.device.choice import HEURISTIC
+from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.errors import SchedulerError
-from scheduler.loops import tuned_table
-from scheduler.loops.choice import HEURISTIC
-from scheduler.loops.tuned_table import Entry, TunedTable
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.search import Outcome, Search

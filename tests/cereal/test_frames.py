@@ -30,6 +30,7 @@ from cereal.frames import (
 ROOT = Path(__file__).parents[2]
 SMALL = FrameFormat(width=16, height=8, stride=16, uv_offset=128, size=192)
 MS = 1_000_000
+LONG_MS = 10_000  # what is waited where something should come sooner
 
 
 def publish(writer: FrameRingWriter, *frame_ids: int) -> None:
@@ -185,7 +186,7 @@ def test_receive_waits_and_wakes(tmp_path: Path) -> None:
     reader = FrameRingReader("cam", "road", conflate=True, directory=tmp_path)
     started = time.monotonic()
     assert reader.receive(30) is None
-    assert 0.029 < time.monotonic() - started < 5
+    assert time.monotonic() - started > 0.029
     timer = threading.Timer(0.03, publish, [writer, 1])
     timer.start()
     frame = reader.receive(20_000)
@@ -424,8 +425,8 @@ def test_closed_reader_returns_at_once(tmp_path: Path) -> None:
     reader.close()
     reader.close()
     started = time.monotonic()
-    assert reader.receive(10_000) is None
-    assert time.monotonic() - started < 5
+    assert reader.receive(LONG_MS) is None
+    assert time.monotonic() - started < LONG_MS * 1e-3 / 2
     writer.close()
 
 

@@ -4,7 +4,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -28,6 +28,9 @@ class FreePorts:
         return self._ports[service]
 
 
+LONG_MS = 20_000  # what is waited where something should come sooner
+
+
 @pytest.fixture(params=["memory", "ipc", "tcp"])
 def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transport]:
     made: Transport
@@ -39,6 +42,14 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
         made = ZmqTransport(ports=FreePorts())
     yield made
     made.close()
+
+
+def returns(call: Callable[[], object]) -> bool:
+    """Call on a thread; return whether that ends, however long a busy machine takes for it."""
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    thread.join(60)
+    return not thread.is_alive()
 
 
 def connect(publisher: Publisher, subscriber: Subscriber) -> None:
@@ -109,11 +120,12 @@ def test_receive_waits_no_longer_than_told(transport: Transport) -> None:
     subscriber = transport.subscriber("carState")
     started = time.monotonic()
     assert subscriber.receive(30) is None
-    assert 0.025 < time.monotonic() - started < 5
+    waited_s = time.monotonic() - started
+    assert waited_s > 0.025
     started = time.monotonic()
     for _ in range(100):
         assert subscriber.receive(0) is None
-    assert time.monotonic() - started < 2
+    assert time.monotonic() - started < 100 * waited_s / 2
 
 
 def test_receive_wakes_up_for_a_message(transport: Transport) -> None:
@@ -122,8 +134,8 @@ def test_receive_wakes_up_for_a_message(transport: Transport) -> None:
     timer = threading.Timer(0.05, publisher.send, [b"x"])
     timer.start()
     started = time.monotonic()
-    assert subscriber.receive(20_000) == b"x"
-    assert time.monotonic() - started < 10
+    assert subscriber.receive(LONG_MS) == b"x"
+    assert time.monotonic() - started < LONG_MS * 1e-3 / 2
     timer.join()
 
 
@@ -141,10 +153,12 @@ def test_wait_sees_any_of_the_subscribers(transport: Transport) -> None:
 def test_send_never_blocks_on_a_reader_that_does_not_read(transport: Transport) -> None:
     publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
     connect(publisher, subscriber)
-    started = time.monotonic()
-    for _ in range(5000):
-        publisher.send(bytes(4096))
-    assert time.monotonic() - started < 20
+
+    def send() -> None:
+        for _ in range(5000):
+            publisher.send(bytes(4096))
+
+    assert returns(send)
 
 
 def test_second_publisher_of_a_service_is_refused(transport: Transport) -> None:
@@ -164,10 +178,18 @@ def test_closed_publisher_says_so(transport: Transport) -> None:
 
 
 def test_closed_subscriber_gets_nothing_and_can_be_closed_again(transport: Transport) -> None:
-    subscriber = transport.subscriber("carState")
+    publisher = transport.publisher("carState")
+    subscriber, other = transport.subscriber("carState"), transport.subscriber("carState")
+    connect(publisher, subscriber)
+    connect(publisher, other)
+    publisher.send(b"held when it is closed")
+    assert transport.wait([subscriber], 5000)
     subscriber.close()
     subscriber.close()
-    transport.publisher("carState").send(b"x")
+    publisher.send(b"x")
+    assert [other.receive(1000) for _ in range(2)] == [b"held when it is closed", b"x"]
+    assert subscriber.receive(20) is None
+    assert not transport.wait([subscriber], 0)
 
 
 def test_close_with_unsent_messages_does_not_hang(tmp_path: Path) -> None:
@@ -176,9 +198,7 @@ def test_close_with_unsent_messages_does_not_hang(tmp_path: Path) -> None:
     transport.subscriber("carState")
     for _ in range(100):
         publisher.send(bytes(1 << 16))
-    started = time.monotonic()
-    transport.close()
-    assert time.monotonic() - started < 5
+    assert returns(transport.close)
 
 
 def test_tcp_is_on_loopback_and_on_the_port_of_the_service() -> None:

@@ -261,8 +261,8 @@ _COMMANDS = ("tests/runtime/test_commands.py", "tests/tools/test_cli.py")
 _FILES = (
     *_COMMANDS,
     *("tests/runtime/test_artifact.py", "tests/cereal/test_log_reader.py"),
-    *("tests/scheduler/onnx_import/test_load.py", "tests/tools/test_inspect_model.py"),
-    *("tests/tools/test_report.py", "tests/tools/test_outputs.py"),
+    *("tests/scheduler/onnx_import/test_load.py", "tests/tools/lib/test_inspect_model.py"),
+    *("tests/tools/lib/test_report.py", "tests/tools/lib/test_outputs.py"),
 )
 _ALL = (
     Condition("cpu-generic", "a CPU that PoCL's compiler cannot name", _cpu("generic"), _NARROW),
@@ -291,7 +291,7 @@ _ALL = (
         "small-shm",
         "64 MiB of /dev/shm",
         _small_shm,
-        ("tests/cereal/test_frames.py", "tests/tools/test_camera.py"),
+        ("tests/cereal/test_frames.py", "tests/tools/lib/test_camera.py"),
     ),
     Condition("no-linker", "no linker and no compiler in PATH", _no_linker, _KERNELS),
 )

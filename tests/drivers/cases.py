@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.networks import Stack
+from tests.fuzz.networks import stack
 
 Array = NDArray[Any]
 Outputs = dict[str, Tensor]
@@ -123,13 +123,12 @@ def halves(f: Feed) -> Outputs:
     return five_layers(f) | {"s": (f.x(16, 40) @ f.w(40, 24)).softmax(-1)}
 
 
-def stack(seed: int) -> Callable[[Feed], Outputs]:
+def random_stack(seed: int) -> Callable[[Feed], Outputs]:
     """Return a random stack of layers."""
 
     def build(f: Feed) -> Outputs:
-        made = Stack(seed)
-        outputs = made.build()
-        f.inputs.update(made.inputs)
+        outputs, inputs = stack(seed)
+        f.inputs.update(inputs)
         return outputs
 
     return build
@@ -144,5 +143,5 @@ CASES: dict[str, Callable[[Feed], Outputs]] = {
     "winograd": winograd,
     "five_layers": five_layers,
     "halves": halves,
-    **{f"stack{seed}": stack(seed) for seed in (3, 8, 21)},
+    **{f"stack{seed}": random_stack(seed) for seed in (3, 8, 21)},
 }

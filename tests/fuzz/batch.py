@@ -25,7 +25,7 @@ from scheduler.pipeline import Schedule, schedule
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.rounding import Known
-from tests.scheduler.memory_check import memory_faults
+from tests.scheduler.support.memory_check import memory_faults
 
 Array = NDArray[Any]
 Values = Mapping[str, Array]

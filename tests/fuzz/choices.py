@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
+from unittest import mock
 
 from scheduler import pipeline
 from scheduler.cache.schedules import EntryGraph
+from scheduler.context import CompileContext
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
+from scheduler.device.choice import MAX_BODY, MAX_TILE, Choice
 from scheduler.device.spec import SPECS
-from scheduler.ir.node import Node
-from scheduler.loops import tuned_table
-from scheduler.loops.choice import MAX_BODY, MAX_TILE, Choice
-from scheduler.loops.tuned_table import Entry, TunedTable
-from scheduler.passes.winograd import Worth, convolutions
+from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.passes.winograd import Worth, winograd
 from scheduler.passes.winograd_kernel import fits
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import jobs_of
 from tests.fuzz.case import Case, Name, Variant
-from tests.fuzz.graphs import typed_graph
+from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import case_of, single_steps
 from tests.fuzz.networks import PROFILES, layers
-from tests.scheduler.strategies import Draw
 
 WAYS = 2  # tables for each program
 
@@ -30,9 +32,9 @@ def make(name: Name) -> Case:
     """Return layers or a graph of single steps, with the heuristic's loops and others."""
     draw = Draw(name.seed)
     if name.seed % 4 == 3:
-        t, outputs, ranges = typed_graph(name)
-        variants = [Variant("heuristic", outputs), *_forced(draw, name.row, outputs)]
-        return Case(name, outputs, variants, [t.inputs], ranges=ranges)
+        p = single_steps(name)
+        forced = _forced(draw, name.row, p.outputs)
+        return case_of(p, name, [Variant("heuristic", p.outputs), *forced])
     net = layers(draw, draw.pick(PROFILES))
     data = net.data(draw.integer(1, 2))
     outputs = {"y": net(Tensor.input("x", data.shape))}
@@ -40,7 +42,7 @@ def make(name: Name) -> Case:
     if len(net.shape) == 3:
         variants.append(Variant("winograd", outputs, setting=winograd_everywhere))
         variants.append(Variant("no winograd", outputs, setting=winograd_nowhere))
-    return Case(name, outputs, variants, [{"x": data}])
+    return Case(name, outputs, variants, [{"x": data, **net.inputs}])
 
 
 def choice(draw: Draw) -> Choice:
@@ -53,7 +55,7 @@ def choice(draw: Draw) -> Choice:
         "blocks": draw.integer(1, 8),
         "lanes": draw.pick([4, 8, 16]),
         "outside": 1,
-        "ahead": draw.integer(1, 2),
+        "prefetch": draw.integer(1, 2),
     }
     kept = {k: v for k, v in fields.items() if draw.flag()}
     tile = kept.get("vectors", 1) * kept.get("rows", 1)
@@ -95,12 +97,12 @@ def winograd_nowhere() -> Iterator[None]:
 
 @contextmanager
 def _winograd(worth: Worth) -> Iterator[None]:
-    def forced(roots: Sequence[Node]) -> dict[Node, Node]:
-        return convolutions(roots, worth)
+    listed = pipeline.passes
 
-    before = pipeline.PASSES
-    pipeline.PASSES = tuple((n, forced if n == pipeline.WINOGRAD else apply) for n, apply in before)
-    try:
+    def forced(context: CompileContext) -> tuple[tuple[str, pipeline.Pass], ...]:
+        mine = partial(winograd, spec=context.spec, worth=worth)
+        found = listed(context)
+        return tuple((n, mine if n == pipeline.WINOGRAD else apply) for n, apply in found)
+
+    with mock.patch.object(pipeline, "passes", forced):
         yield
-    finally:
-        pipeline.PASSES = before

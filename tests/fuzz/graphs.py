@@ -1,51 +1,94 @@
-"""Kind `graphs`: random graphs of every type on a target, against the interpreter."""
+"""Kind `graphs`: random programs of every type on a target, against the interpreter."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import strategies as st
 
 from scheduler.device.spec import SPECS
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.case import Case, Name, Variant
-from tests.fuzz.typed import LARGE, SMALL, Typed
-from tests.fuzz.typed_steps import grow
-from tests.fuzz.values import PROFILES
-from tests.scheduler.random_motifs import build
-from tests.scheduler.strategies import Draw
+from tests.fuzz.draw import Draw
+from tests.fuzz.motifs import SITUATIONS
+from tests.fuzz.networks import PROFILES as OF_NETWORKS
+from tests.fuzz.networks import layers
+from tests.fuzz.program import LARGE, SMALL, Program, Step
+from tests.fuzz.steps import STEPS
+from tests.fuzz.values import FINITE, PROFILES
 
 # Programs of long values, that are reduced in stages.
 LONG_EVERY = 16
-STEPS = (2, 4, 6, 8, 10, 14, 20)
+LENGTHS = (2, 4, 6, 8, 10, 14, 20)
+RUNS = 3  # of a program that writes states
 
 
 def make(name: Name) -> Case:
-    """Return the program of a seed: of single steps, or of motifs."""
-    return motifs(name) if name.seed % 4 == 3 else typed(name)
+    """Return the program of a seed: of single steps, of situations, or of layers."""
+    way = name.seed % 8
+    if way == 5:
+        return network(name)
+    return case_of(situations(name) if way in (3, 7) else single_steps(name), name)
 
 
-def typed_graph(name: Name) -> tuple[Typed, dict[str, Tensor], dict[str, tuple[int, int]]]:
-    """Return a graph of single steps, its outputs, and limits of some of them."""
+def case_of(p: Program, name: Name, variants: Sequence[Variant] = (), runs: int = RUNS) -> Case:
+    """Return a program and what each of its runs is given."""
+    writes = tuple(p.writes.values())
+    given = [p.feed(turn) for turn in range(runs if writes else 1)]
+    plain = [Variant("", p.outputs, writes)]
+    return Case(name, p.outputs, list(variants) or plain, given, writes, p.output_ranges)
+
+
+def single_steps(name: Name) -> Program:
+    """Return a program of single steps, some of them on long values."""
     draw = Draw(name.seed)
-    profile, steps = draw.pick(PROFILES), draw.pick(STEPS)
+    profile, steps = draw.pick(PROFILES), draw.pick(LENGTHS)
     long = name.seed % LONG_EVERY == 0
-    t = Typed(draw, SPECS[name.row].float64, profile, LARGE if long else SMALL)
-    steps = min(steps, 6) if long else steps
-    grow(t, name.steps or steps)
-    chosen = Draw(name.seed + 1)
-    last = range(max(0, len(t.values) - 6), len(t.values))
-    places = dict.fromkeys([*t.ranges, len(t.values) - 1, *chosen.some(last, 3)])
-    outputs = {f"y{i}": t.values[i] for i in places}
-    return t, outputs, {f"y{i}": limits for i, limits in t.ranges.items()}
+    p = Program(draw, SPECS[name.row].float64, profile, LARGE if long else SMALL)
+    p.grow(name.steps or (min(steps, 6) if long else steps), STEPS)
+    p.finish(Draw(name.seed + 1))
+    return p
 
 
-def typed(name: Name) -> Case:
-    """Return a graph of single steps."""
-    t, outputs, ranges = typed_graph(name)
-    return Case(name, outputs, [Variant("", outputs)], [t.inputs], ranges=ranges)
+def situations(name: Name, first: Sequence[Step] = ()) -> Program:
+    """Return a program of situations that decide what is fused, with states.
 
-
-def motifs(name: Name) -> Case:
-    """Return a graph of situations that decide what is fused; states are run three times."""
+    Args:
+        name: its seed decides everything.
+        first: steps before those that are drawn.
+    """
     draw = Draw(name.seed)
-    graph = build(name.seed, name.steps or draw.pick(STEPS[:6]))
-    outputs, writes = graph.tensors, tuple(graph.assigns)
-    runs = [graph.feed(turn) for turn in range(3 if writes else 1)]
-    return Case(name, outputs, [Variant("", outputs, writes)], runs, writes)
+    p = Program(draw, SPECS[name.row].float64, draw.pick(PROFILES), stateful=True)
+    steps = draw.pick(LENGTHS[:6])
+    p.grow(0, ())
+    for step in first:
+        p.take(step, p.values[-1])
+    p.grow(name.steps or steps, SITUATIONS)
+    p.finish(Draw(name.seed + 1))
+    return p
+
+
+def network(name: Name) -> Case:
+    """Return a stack of layers."""
+    draw = Draw(name.seed)
+    net = layers(draw, draw.pick(OF_NETWORKS))
+    data = net.data(draw.integer(1, 4))
+    y = net(Tensor.input("x", data.shape))
+    outputs = {"y": y, "z": y.sum(-1)}
+    return Case(name, outputs, [Variant("", outputs)], [{"x": data, **net.inputs}])
+
+
+def build(seed: int, steps: int, *, states: bool = True) -> Program:
+    """Return a program without infinities and NaN, for any target."""
+    draw = Draw(seed)
+    p = Program(draw, profile=draw.pick(FINITE), stateful=states)
+    p.grow(steps, SITUATIONS if states else STEPS)
+    p.finish(Draw(seed + 1))
+    return p
+
+
+def programs(steps: int = 10, *, states: bool = True) -> st.SearchStrategy[Program]:
+    """Random programs of at most `steps` steps; a failing one is cut to its shortest prefix."""
+    # Long programs are drawn more often.
+    lengths = st.sampled_from([*range(1, steps + 1), *range(steps // 2, steps + 1)])
+    return st.builds(build, st.integers(0, 2**32 - 1), lengths, states=st.just(states))

@@ -9,34 +9,54 @@ from scheduler.ir.node import make as node_of
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import remake
 from scheduler.tensor.tensor import Tensor
+from tests.fuzz.apart import apart, with_copies
 from tests.fuzz.case import Case, Name, Variant
-from tests.fuzz.graphs import typed_graph
+from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import case_of, single_steps, situations
 from tests.fuzz.networks import PROFILES, layers
-from tests.scheduler.random_graphs import apart
-from tests.scheduler.strategies import Draw
+from tests.fuzz.program import Program
 
 
 def make(name: Name) -> Case:
     """Return a program and others that must give the same."""
-    return batched(name) if name.seed % 4 == 3 else rearranged(name)
+    ways = (rearranged, other_kernels, rearranged, batched)
+    return ways[name.seed % len(ways)](name)
 
 
 def rearranged(name: Name) -> Case:
-    """Return a graph: with kernels that end elsewhere, in another order, padded, and twice."""
-    t, outputs, ranges = typed_graph(name)
+    """Return a program in another order, padded, and computed twice."""
+    p = single_steps(name)
     draw = Draw(name.seed + 2)
-    backwards = dict(reversed(outputs.items()))
+    twice, more = _twice(p.outputs)
     variants = [
-        Variant("plain", outputs),
-        Variant("every kernel by itself", _cut(outputs, draw, 1.0)),
-        Variant("other kernels", _cut(outputs, draw, 0.3)),
-        Variant("other order", _exchanged(backwards)),
-        Variant("padded", {n: _padded(y, draw) for n, y in outputs.items()}),
+        Variant("plain", p.outputs),
+        Variant("other order", _exchanged(dict(reversed(p.outputs.items())))),
+        Variant("padded", {n: _padded(y, draw) for n, y in p.outputs.items()}),
+        Variant("beside itself", twice),
     ]
-    twice, more = _twice(outputs)
-    variants.append(Variant("beside itself", twice))
-    given = {**t.inputs, **{new: t.inputs[old] for new, old in more.items()}}
-    return Case(name, outputs, variants, [given], ranges=ranges)
+    case = case_of(p, name, variants)
+    (given,) = case.runs
+    given.update({new: given[old] for new, old in more.items()})
+    return case
+
+
+def other_kernels(name: Name) -> Case:
+    """Return a program, with states or without, whose kernels end elsewhere."""
+    p = situations(name) if name.seed % 8 == 1 else single_steps(name)
+    draw = Draw(name.seed + 2)
+    variants = [
+        Variant("plain", p.outputs, tuple(p.writes.values())),
+        _variant(p, "every kernel by itself", apart(p.tensors)),
+        _variant(p, "other kernels", apart(p.tensors, only=lambda _: draw.integer(0, 99) < 30)),
+        _variant(p, "copied by hand", with_copies(p.tensors)),
+    ]
+    return case_of(p, name, variants)
+
+
+def _variant(p: Program, label: str, tensors: Sequence[Tensor]) -> Variant:
+    """Return other tensors for the outputs and new states of a program."""
+    outputs = dict(zip(p.outputs, tensors, strict=False))
+    return Variant(label, outputs, tuple(tensors[len(outputs) :]))
 
 
 def batched(name: Name) -> Case:
@@ -49,13 +69,7 @@ def batched(name: Name) -> Case:
     both = net(Tensor.cat([a, b]))
     halves = {"one": both[0:1], "other": both[1:2]}
     variants = [Variant("one by one", outputs), Variant("batch of two", halves)]
-    return Case(name, outputs, variants, [data])
-
-
-def _cut(outputs: Mapping[str, Tensor], draw: Draw, share: float) -> dict[str, Tensor]:
-    """End kernels at this share of the operations."""
-    made = apart(list(outputs.values()), only=lambda _: draw.integer(0, 99) < share * 100)
-    return dict(zip(outputs, made, strict=True))
+    return Case(name, outputs, variants, [{**data, **net.inputs}])
 
 
 def _rebuilt(roots: Sequence[Node], change: Mapping[Node, Node], swap: frozenset[Op]) -> list[Node]:

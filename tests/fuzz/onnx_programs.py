@@ -14,14 +14,14 @@ from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
 from scheduler.ir import dtype as dt
+from tests.fuzz.draw import Draw
+from tests.fuzz.onnx_networks import Network
+from tests.fuzz.onnx_nodes import GENERATORS, case_of
+from tests.fuzz.onnx_nodes import Draw as OnnxDraw
 from tests.fuzz.values import array
 from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_cases.case import Case as NodeCase
-from tests.scheduler.onnx_import.onnx_random import GENERATORS, case_of
-from tests.scheduler.onnx_import.onnx_random import Draw as OnnxDraw
-from tests.scheduler.onnx_import.onnx_random_networks import Network
 from tests.scheduler.onnx_import.test_ops import build
-from tests.scheduler.strategies import Draw
 
 Array = NDArray[Any]
 Feeds = dict[str, Array]

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from tests.fuzz.case import Case, Name, Variant
-from tests.scheduler.random_motifs import STATEFUL, build
-from tests.scheduler.strategies import Draw
+from tests.fuzz.case import Case, Name
+from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import case_of, situations
+from tests.fuzz.motifs import STATEFUL
 
 RUNS = 5
 
 
 def make(name: Name) -> Case:
-    """Return a program of motifs that begins with some that write states."""
+    """Return a program of situations that begins with some that write states."""
     draw = Draw(name.seed)
     first = [draw.pick(STATEFUL) for _ in range(draw.integer(1, 3))]
-    steps = draw.pick((0, 1, 2, 3, 5, 8, 11))
-    graph = build(name.seed, name.steps or steps, first)
-    outputs, writes = graph.tensors, tuple(graph.assigns)
-    runs = [graph.feed(turn) for turn in range(RUNS)]
-    return Case(name, outputs, [Variant("", outputs, writes)], runs, writes)
+    return case_of(situations(name, first), name, runs=RUNS)

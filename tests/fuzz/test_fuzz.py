@@ -36,12 +36,14 @@ MAKERS = {
 @pytest.mark.parametrize(
     ("kind", "row", "count"),
     [
-        ("graphs", "cpu-avx2", 8),
-        ("graphs", "gpu", 3),
-        ("onnx", "cpu", 12),
-        ("state", "cpu", 6),
-        ("choices", "cpu", 3),
-        ("metamorphic", "cpu-avx2", 3),
+        ("graphs", "cpu-avx2", 64),
+        ("graphs", "cpu-sse", 48),
+        ("graphs", "cpu", 48),
+        ("graphs", "gpu", 4),
+        ("onnx", "cpu", 24),
+        ("state", "cpu", 24),
+        ("choices", "cpu", 4),
+        ("metamorphic", "cpu-avx2", 12),
     ],
 )
 def test_a_few_programs_of_each_kind_are_right(kind: str, row: str, count: int) -> None:

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.ir.dtype import DType
-from tests.scheduler.strategies import Draw
+from tests.fuzz.draw import Draw
 
 Array = NDArray[Any]
 # whole: small whole numbers; halves: k + 1/2 and eighths, so that rounding meets ties; extreme: the
 # ends of the type, denormals, both zeros, infinities, NaN among usual ones; usual: normals.
-PROFILES: Final = ("whole", "halves", "halves", "extreme", "usual")
+FINITE: Final = ("whole", "halves", "halves", "usual")
+PROFILES: Final = (*FINITE, "extreme")
 
 
 def array(draw: Draw, shape: Sequence[int], kind: DType, profile: str) -> Array:

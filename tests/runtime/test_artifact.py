@@ -263,6 +263,43 @@ def test_manifest_with_a_wrong_field_is_refused(name: str) -> None:
     assert "\n" not in str(error.value)
 
 
+CODE = {
+    "kind": "map",
+    "start": 0,
+    "end": len(tiny.SOURCE),
+    "writes": 2,
+    "float64": False,
+    "local_bytes": 0,
+    "image_reads": 0,
+    "gated_reads": 0,
+    "image_writes": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [
+        ("kind", None, "expected str, found NoneType"),
+        ("start", len(tiny.SOURCE) + 1, "is outside"),
+        ("end", -1, "is outside"),
+        ("writes", 3, r"code\.writes: 3 is outside 0\.\.2"),
+        ("float64", 1, "expected bool, found int"),
+        ("local_bytes", -4, "is outside"),
+        ("gated_reads", "1", "expected int, found str"),
+    ],
+)
+def test_what_a_kernel_says_of_its_code_is_checked(key: str, value: Any, message: str) -> None:
+    raw = tiny.manifest()
+    raw["kernels"][0]["code"] = {**CODE}
+    from_memory(raw, tiny.data_blob())
+    raw["kernels"][0]["code"] = {**CODE, key: value}
+    with pytest.raises(ArtifactError, match=message):
+        from_memory(raw, tiny.data_blob())
+    raw["kernels"][0]["code"] = {**CODE, "start": 5, "end": 4}
+    with pytest.raises(ArtifactError, match="start 5 is behind end 4"):
+        from_memory(raw, tiny.data_blob())
+
+
 def test_reset_value_and_weight_may_be_the_same_bytes() -> None:
     raw = tiny.manifest()
     raw["buffers"][4]["offset"] = 256

@@ -179,7 +179,7 @@ def test_profile_times_each_launch_and_advances_state(program: Program) -> None:
     times = program.profile(tiny.inputs(), iterations=3)
     assert [time.name for time in times] == ["shift", "sum", "double_it", "add_weight", "add_bytes"]
     assert [time.launch for time in times] == [0, 1, 2, 3, 4]
-    assert all(0 <= time.min_ms <= time.median_ms < 1000 for time in times)
+    assert all(0 <= time.min_ms <= time.median_ms for time in times)
     assert (times[1].origin, times[1].flops, times[1].bytes_moved) == (("/sum",), 16, 64)
     np.testing.assert_array_equal(program.state("queue"), [BASE, BASE, BASE])
     assert len(program.profile({"x": BASE}, "prepare", 1)) == 1

@@ -12,7 +12,9 @@ import numpy as np
 
 from runtime.artifact import write_artifact
 from runtime.executor import Program, load_program
-from scheduler.emit.replay import Function, replay_source
+from scheduler.emit.megakernel import Function, megakernel_source
+from scheduler.render.kernel_code import KernelCode, Needs, Parameter
+from scheduler.tensor.tensor import Tensor
 
 # PoCL compiles a kernel again for each work-group size it meets, unless the source fixes it.
 ONE = "#define ONE __attribute__((reqd_work_group_size(1, 1, 1)))\n"
@@ -147,19 +149,26 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
 @functools.cache
 def _functions() -> tuple[tuple[Function, ...], str]:
-    """The kernels as functions of a replay program, and its source."""
-    pattern = re.compile(r"__kernel ONE void (\w+)(\(.*?\n\}\n)", re.DOTALL)
+    """The kernels as functions of a megakernel, and its source."""
+    pattern = re.compile(r"__kernel ONE void (\w+)\((.*?)\) (\{.*?\n\}\n)", re.DOTALL)
     found = pattern.findall(SOURCE + SOURCE_2)
-    functions = tuple(Function(name, text, (1,), ()) for name, text in found)
-    return functions, replay_source(functions)
+    functions = tuple(Function(name, _code(given, body)) for name, given, body in found)
+    return functions, megakernel_source(functions)
+
+
+def _code(declarations: str, body: str) -> KernelCode:
+    pairs = [declaration.split()[::-1] for declaration in declarations.split(",")]
+    node = Tensor.input("any", (1,)).node
+    parameters = [Parameter(n, " ".join(t[::-1]), node, "const" not in t) for n, *t in pairs]
+    return KernelCode(tuple(parameters), body, 1, (1,), Needs())
 
 
 def replay_manifest(**changes: Any) -> dict[str, Any]:
-    """The same with a replay program, number 2: a CPU runs each entry as one launch."""
+    """The same with a megakernel, number 2: a CPU runs each entry as one launch."""
     raw = manifest()
     functions, source = _functions()
     raw["programs"].append({"source": source, "options": "", "binary": b""})
-    listed = [{"name": f.name, "args": len(f.types)} for f in functions]
+    listed = [{"name": f.name, "args": len(f.code.parameters)} for f in functions]
     raw["replay"] = {"program": 2, "functions": listed}
     for number, entry in enumerate(raw["kernels"]):
         entry["function"] = number

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 import pytest
 
 from scheduler import pipeline
-from tests.scheduler.verified import Verified
+from scheduler.context import CompileContext
+from tests.scheduler.support import values
+from tests.scheduler.support.verified import Verified
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,7 +27,20 @@ def no_tuned_table() -> Iterator[None]:
 def verify_each_pass() -> Iterator[None]:
     """Not by an observer: schedules are lowered at once while somebody watches."""
     patch = pytest.MonkeyPatch()
-    checked = tuple((name, Verified(name, apply)) for name, apply in pipeline.PASSES)
-    patch.setattr(pipeline, "PASSES", checked)
+    listed = pipeline.passes
+
+    def checked(context: CompileContext) -> tuple[tuple[str, pipeline.Pass], ...]:
+        return tuple((name, Verified(name, apply)) for name, apply in listed(context))
+
+    patch.setattr(pipeline, "passes", checked)
     yield
     patch.undo()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    values.start()
+
+
+def pytest_runtest_teardown() -> None:
+    values.stop()

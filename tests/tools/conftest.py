@@ -11,7 +11,7 @@ import av
 import numpy as np
 import pytest
 
-from tests.tools.planted import Planted, jobs_here, make_planted, remove
+from tests.tools.regress.planted import Planted, jobs_here, make_planted, remove
 from tests.tools.tiny_driving import write_tiny_driving
 
 SIZE = (192, 128)

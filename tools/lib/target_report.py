@@ -1,24 +1,18 @@
-"""What a compiled model would cost on its target: launches, image reads, bytes, and an estimate.
+"""Estimates a compiled model on its target: launches, image reads, bytes, and time.
 
-Counted in the generated code, not measured. An image read is a `read_imagef` in the source of a
-launched kernel, once for each launch, as the published figures count them; a gated one is chosen
+It is counted in the generated code, not measured. An image read is a `read_imagef` in the source of
+a launched kernel, once for each launch, as the published figures count them; a gated one is chosen
 by a condition. Inside a loop each counts once.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from runtime.quantities import count_text, flops_text
 from scheduler.device.spec import DeviceSpec
-from scheduler.emit.kernel_source import kernel_texts
-
-_READ: Final = re.compile(r"\bread_image[fh]\(")
-_GATED: Final = re.compile(r"\? read_image[fh]\(")
-_WRITE: Final = re.compile(r"\bwrite_image[fh]\(")
 
 # comma.ai's reference vision model with half storage on an Adreno 630, as its tests assert them.
 PUBLISHED_VISION: Final = {"kernels": 123, "image_reads": 1361, "gated_reads": 38, "ms": 17.0}
@@ -70,9 +64,8 @@ def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> 
         entry: name of the entry point.
         spec: the target; its ceilings must be known.
     """
-    texts = kernel_texts(manifest)
     launches = [manifest["kernels"][i] for i in manifest["entries"][entry]["launches"]]
-    sources = [texts[k["name"]] for k in launches]
+    codes = [k["code"] for k in launches]
     peak = spec.peak
     arithmetic = [k["flops"] / peak.gflops / 1e6 for k in launches]
     memory = [k["bytes"] / peak.gbytes / 1e6 for k in launches]
@@ -82,9 +75,9 @@ def target_report(manifest: Mapping[str, Any], entry: str, spec: DeviceSpec) -> 
     return TargetReport(
         entry=entry,
         kernels=len(launches),
-        image_reads=sum(len(_READ.findall(s)) for s in sources),
-        gated_reads=sum(len(_GATED.findall(s)) for s in sources),
-        image_writes=sum(len(_WRITE.findall(s)) for s in sources),
+        image_reads=sum(code["image_reads"] for code in codes),
+        gated_reads=sum(code["gated_reads"] for code in codes),
+        image_writes=sum(code["image_writes"] for code in codes),
         images=sum("image" in b for b in arguments),
         buffers=sum("image" not in b for b in arguments),
         bytes_moved=sum(k["bytes"] for k in launches),

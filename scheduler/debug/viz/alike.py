@@ -11,12 +11,16 @@ from collections.abc import Callable, Hashable, Sequence
 from itertools import islice
 
 from scheduler.ir.node import Buffer, Node
+from scheduler.ir.origin import Origins
 
 Pairs = dict[Node, Node]
 
 
 def pair_nodes(
-    before: Sequence[Node], now: Sequence[Node], roots: Sequence[tuple[Node, Node]]
+    before: Sequence[Node],
+    now: Sequence[Node],
+    roots: Sequence[tuple[Node, Node]],
+    origins: Origins,
 ) -> Pairs:
     """Return node of now -> node of before, for each that has one; no node has two.
 
@@ -28,11 +32,12 @@ def pair_nodes(
         before: all nodes of the graph before, sources first.
         now: all nodes of the graph after it, sources first.
         roots: outputs of now with those of before.
+        origins: ONNX nodes of both.
     """
     finder = _Finder(before, now)
     finder.upwards()
     finder.downwards(roots)
-    for key in (lambda node: (_kind(node), node.origin), _kind):
+    for key in (lambda node: (_kind(node), origins.of(node)), _kind):
         finder.downwards(finder.left_over(key))
     return finder.pairs
 

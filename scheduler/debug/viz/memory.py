@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduler.debug.kernel_table import KernelTable, Value
 from scheduler.debug.kernel_text import shape_text
 from scheduler.debug.viz.markup import escape, size_text
-from scheduler.emit.memory_plan import aligned
+from scheduler.kernelize.memory_plan import aligned
 
 WIDTH, HEIGHT = 1140, 360
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 34

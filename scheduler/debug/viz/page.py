@@ -81,7 +81,7 @@ def _section(table: KernelTable, trace: Trace | None, key: str) -> str:
     hidden = "" if key == "e0" else " hidden"
     passes = ""
     if trace is not None and trace.stages:
-        passes = f"<h2>Passes</h2>{passes_section(trace.stages)}"
+        passes = f"<h2>Passes</h2>{passes_section(trace)}"
     timeline = memory_timeline(table)
     memory = f"<h2>Memory</h2>{_memory_caption(table)}{timeline}" if timeline else ""
     return (

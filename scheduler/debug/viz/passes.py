@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from scheduler.debug.pretty import Line, Names, listing
+from scheduler.debug.trace import Trace
 from scheduler.debug.viz.alike import pair_nodes, rewired
 from scheduler.debug.viz.markup import count_text, escape
 from scheduler.ir.node import Node, toposort
@@ -44,23 +45,23 @@ class Stage:
         return Counter(line.node.op.name for line in self.lines)
 
 
-def make_stages(stages: Sequence[tuple[str, Sequence[Node]]]) -> list[Stage]:
+def make_stages(trace: Trace) -> list[Stage]:
     """List each stage of a trace with what its pass made and dropped."""
+    origins = trace.origins
     names = Names()
     result: list[Stage] = []
     before: list[Line] = []
     last: Sequence[Node] = ()
-    for name, roots in stages:
+    for name, roots in trace.stages:
         if not result:
-            before = listing(roots, names)
+            before = listing(roots, names, origins)
             result.append(Stage(name, before, set(), set(), []))
         else:
             now = toposort(roots)
-            pairs = pair_nodes(
-                [ln.node for ln in before], now, list(zip(roots, last, strict=False))
-            )
+            ends = list(zip(roots, last, strict=False))
+            pairs = pair_nodes([ln.node for ln in before], now, ends, origins)
             names = names.renamed(pairs)
-            lines = listing(roots, names)
+            lines = listing(roots, names, origins)
             left = set(pairs.values())
             changed = {node for node in now if rewired(node, pairs)}
             gone = [ln for ln in before if ln.node not in left]
@@ -70,9 +71,9 @@ def make_stages(stages: Sequence[tuple[str, Sequence[Node]]]) -> list[Stage]:
     return result
 
 
-def passes_section(stages: Sequence[tuple[str, Sequence[Node]]]) -> str:
+def passes_section(trace: Trace) -> str:
     """Return the table of counts, of the passes that changed something, and the folded listings."""
-    made = make_stages(stages)
+    made = make_stages(trace)
     shown = [stage for i, stage in enumerate(made) if i == 0 or stage.is_changed]
     return (
         f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '

@@ -11,8 +11,11 @@ knows, and every OpenCL compiler of today is made of clang.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
+from scheduler.render.images import SAMPLER
+from scheduler.render.kernel_code import KernelCode
 from scheduler.render.prelude import double as prelude_double
 from scheduler.render.prelude import exp as prelude_exp
 from scheduler.render.prelude import pow as prelude_pow
@@ -125,13 +128,31 @@ _VECTOR_TYPES = {
 }
 
 
-def prelude(text: str, widths: list[int], *, host_clang: bool) -> str:
+def prelude_of(kernels: Sequence[KernelCode], *, host_clang: bool) -> str:
+    """Return what has to stand before kernels in a program.
+
+    Args:
+        kernels: of the program.
+        host_clang: as for `prelude`.
+    """
+    text = "".join(kernel.text for kernel in kernels)
+    widths = [lanes for kernel in kernels for lanes in kernel.lanes]
+    float64 = any(kernel.needs.float64 for kernel in kernels)
+    sampler = SAMPLER if any(kernel.needs.image_reads for kernel in kernels) else ""
+    return prelude(text, widths, host_clang=host_clang, float64=float64) + sampler
+
+
+def prelude(text: str, widths: list[int], *, host_clang: bool, float64: bool = False) -> str:
     """Return the function definitions that kernel text needs.
+
+    Like a linker, this looks for the names of functions in the text. That serves the sources of
+    custom kernels, too, and cannot miss a call; a name found in vain costs an unused function.
 
     Args:
         text: kernels.
         widths: vector widths in use; scalars always are.
         host_clang: as in the row that the text is for; False is plain OpenCL C.
+        float64: whether the text computes in float64.
     """
     stack = [name for name in _FUNCTIONS if f"{name}(" in text]
     stack += [name for mark, name in _ALSO.items() if mark in text]
@@ -142,15 +163,15 @@ def prelude(text: str, widths: list[int], *, host_clang: bool) -> str:
             needed.add(name)
             stack.extend(_FUNCTIONS[name].needs)
     every = sorted({1, *widths})
-    parts = [_CONTRACT, _header(text, every[1:]) if host_clang else _PLAIN]
+    parts = [_CONTRACT, _header(every[1:], float64=float64) if host_clang else _PLAIN]
     functions = [function for name, function in _FUNCTIONS.items() if name in needed]
     parts += [f.at(width, host_clang=host_clang) for width in every for f in functions]
     return "".join(parts)
 
 
-def _header(text: str, widths: list[int]) -> str:
+def _header(widths: list[int], *, float64: bool) -> str:
     """Return the macros of a program for PoCL, with the vector types it uses."""
-    types = _VECTOR_TYPES | ({"double": 8} if "double" in text else {})
+    types = _VECTOR_TYPES | ({"double": 8} if float64 else {})
     typedefs = [
         _TYPEDEF.format(base=base, n=n, align=align)
         for n in widths

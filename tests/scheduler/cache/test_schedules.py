@@ -27,12 +27,12 @@ from scheduler.device.limits import TABLE
 from scheduler.device.spec import using_limits
 from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
-from scheduler.ir.node import origin
+from scheduler.ir.origin import Origins
 from scheduler.pipeline import Schedule
+from tests.scheduler.support.values import rng
 
 ROOT = Path(__file__).parents[3]
-RNG = np.random.default_rng(5)
-W = RNG.standard_normal((16, 16)).astype(np.float32)
+W = np.random.default_rng(5).standard_normal((16, 16)).astype(np.float32)
 
 
 @pytest.fixture(autouse=True)
@@ -67,14 +67,17 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     return Log(caplog)
 
 
-def network(weight: np.ndarray = W, label: str = "/a") -> Tensor:
-    with origin(label):
-        x = Tensor.input("x", (4, 16))
-        return (x @ Tensor.weight(weight.copy()) + 0.5).softmax(-1)
+def network(weight: np.ndarray = W) -> Tensor:
+    x = Tensor.input("x", (4, 16))
+    return (x @ Tensor.weight(weight.copy()) + 0.5).softmax(-1)
 
 
-def emitted(tensor: Tensor, *, options: str = "", name: str = "n", out: str = "out") -> Emitted:
-    graph = EntryGraph({out: tensor.node})
+def emitted(
+    tensor: Tensor, *, options: str = "", name: str = "n", out: str = "out", label: str = "/a"
+) -> Emitted:
+    origins = Origins()
+    origins.name([tensor.node], (label,))
+    graph = EntryGraph({out: tensor.node}, origins=origins)
     return emitted_for({"run": graph}, name=name, kind="plain", options=options)
 
 
@@ -157,7 +160,7 @@ def test_what_changes_the_result_is_compiled_again(
     emitted(network())
     log.take()
     emitted(network(W + 1))
-    emitted(network(label="/b"))
+    emitted(network(), label="/b")
     emitted(network(), options="-cl-mad-enable")
     emitted(network(), name="m")
     emitted(network(), out="y")
@@ -367,7 +370,7 @@ import hashlib, sys
 import numpy as np
 from runtime.plainpickle import encode
 from scheduler import Tensor
-from scheduler.schedule_cache import EntryGraph, emitted_for
+from scheduler.cache.schedules import EntryGraph, emitted_for
 x = Tensor.input("x", (4, 16))
 total = hashlib.sha256()
 for i in range(6):
@@ -407,7 +410,7 @@ def test_processes_at_once_agree_and_leave_whole_entries(directory: Path) -> Non
 VERSION = """
 import sys
 from pathlib import Path
-from scheduler.schedule_cache import compiler_version
+from scheduler.cache.schedules import compiler_version
 print(compiler_version())
 path = Path("scheduler/emit/artifact.py")
 path.write_text(path.read_text(encoding="utf-8") + "# changed while it ran\\n")
@@ -473,7 +476,7 @@ def test_default_limits_are_those_of_the_processor() -> None:
 
 @pytest.mark.opencl
 def test_tensors_of_one_structure_are_compiled_once(log: Log) -> None:
-    values = [RNG.standard_normal((8, 16)).astype(np.float32) for _ in range(2)]
+    values = [rng().standard_normal((8, 16)).astype(np.float32) for _ in range(2)]
     log.take()
     results = [(Tensor(v) @ Tensor.weight(W)).relu().numpy() for v in values]
     assert log.take() == ["compiled", "taken from memory"]

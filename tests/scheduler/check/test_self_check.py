@@ -22,11 +22,11 @@ from scheduler.errors import SelfCheckError
 from scheduler.onnx_import import from_proto
 from tests.scheduler.onnx_import.test_networks import SMALL
 from tests.scheduler.onnx_import.tiny_models import model_of, slices_text, value
+from tests.scheduler.support.values import rng
 
 Array = NDArray[Any]
 FLOAT = np.float32
 FLOAT32, HALF = Rounding.FLOAT, Rounding.HALF
-RNG = np.random.default_rng(5)
 
 
 def dense(**more: Any) -> onnx.ModelProto:
@@ -35,7 +35,7 @@ def dense(**more: Any) -> onnx.ModelProto:
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Relu", ["h"], ["y"]),
     ]
-    w = RNG.standard_normal((16, 12)).astype(FLOAT)
+    w = np.random.default_rng(5).standard_normal((16, 12)).astype(FLOAT)
     return model_of(nodes, [value("x", (4, 16))], [value("y", (4, 12))], {"w": w}, **more)
 
 
@@ -143,7 +143,7 @@ def test_indices_stay_in_range_and_integers_agree() -> None:
         value("sum", (5, 5), TensorProto.UINT8),
     ]
     found = check(
-        model_of(nodes, inputs, outputs, {"table": RNG.standard_normal((3, 8)).astype(FLOAT)})
+        model_of(nodes, inputs, outputs, {"table": rng().standard_normal((3, 8)).astype(FLOAT)})
     )
     assert found.failures == ()
     assert all(output.max_abs == 0 for output in found.outputs)
@@ -162,7 +162,7 @@ def test_nan_and_infinity_at_the_places_of_the_reference_are_fine() -> None:
 
 @pytest.mark.opencl
 def test_halves_that_cancel_fail_the_check_of_fp16() -> None:
-    w = RNG.standard_normal((64, 64)).astype(FLOAT)
+    w = rng().standard_normal((64, 64)).astype(FLOAT)
     nodes = [
         helper.make_node("MatMul", ["x", "a"], ["p"]),
         helper.make_node("MatMul", ["x", "b"], ["q"]),

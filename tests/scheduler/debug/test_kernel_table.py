@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.debug.kernel_table import KernelTable, Nest, kernel_tables, source_of
+from scheduler.device.spec import SPECS, using
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
@@ -63,6 +64,17 @@ def test_a_state_is_read_before_it_is_written() -> None:
     new = [v for v in table.values if v.kind == "state" and v.producer is not None]
     assert len(old) == len(new) == 1
     assert (old[0].first, old[0].buffer) == (0, new[0].buffer)
+
+
+def test_launches_of_work_groups_name_their_kind_and_what_they_write() -> None:
+    x = Tensor.input("x", (64, 40))
+    with using(SPECS["gpu"]):
+        plan = schedule({"y": (x * 2.0).sum(1).node, "z": x.sum(0).node})
+    manifest = emit({"run": plan}, name="t", kind="plain").manifest
+    (table,) = kernel_tables(manifest)
+    assert {launch.kind for launch in table.launches} == {"contract"}
+    written = [table.values[i].name for launch in table.launches for i in launch.writes]
+    assert sorted(written) == ["y", "z"]
 
 
 def test_source_of_a_kernel_ends_with_it() -> None:

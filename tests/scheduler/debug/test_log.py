@@ -12,12 +12,13 @@ import numpy as np
 import pytest
 
 from scheduler import flags
+from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.kernel_text import summary, table_text
 from scheduler.debug.trace import INPUT, Observer, Recorder
 from scheduler.emit.artifact import emit
 from scheduler.flags import FLAGS, Level
-from scheduler.pipeline import PASSES, Schedule, schedule
+from scheduler.pipeline import Schedule, passes, schedule
 from scheduler.tensor.tensor import Tensor
 
 ROOT = Path(__file__).parents[3]
@@ -39,7 +40,7 @@ class Log(Observer):
         self.plans: list[Schedule] = []
         self.chosen = 0
 
-    def after_pass(self, name: str, roots: object) -> None:
+    def after_pass(self, name: str, roots: object, _: object) -> None:
         assert roots
         self.passes.append(name)
 
@@ -55,7 +56,7 @@ class Log(Observer):
 def test_an_observer_sees_every_pass_and_the_kernels() -> None:
     log = Log()
     plan = schedule({"y": two_products().node}, observer=log)
-    assert log.passes == [INPUT, *(name for name, _ in PASSES)]
+    assert log.passes == [INPUT, *(name for name, _ in passes(CompileContext()))]
     assert log.plans == [plan]
     assert log.chosen >= len(plan.launches)
     schedule({"y": two_products().node})
@@ -134,8 +135,8 @@ def run_fresh(code: str, cwd: Path, **environment: str) -> str:
 
 
 CODE = """
-from scheduler.schedule import schedule
-from scheduler.tensor import Tensor
+from scheduler.pipeline import schedule
+from scheduler.tensor.tensor import Tensor
 schedule({"y": (Tensor.input("x", (4, 8)).softmax(1)).node})
 """
 

@@ -9,10 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from scheduler.debug.pretty import Names, pretty, pretty_body, pretty_loops
+from scheduler.device.spec import DEFAULT
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.node import const, make, origin
+from scheduler.ir.node import const, make
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Body, Store
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.loops.schedule import Schedule as Loops
@@ -24,10 +26,12 @@ ROOT = Path(__file__).parents[3]
 
 def test_a_graph_is_a_line_for_each_node_sources_first() -> None:
     x = Tensor.input("x", (4, 3))
-    with origin("/layer/Sum"):
-        total = make(Op.REDUCE, dt.float32, (x.node,), (Op.ADD, (1,)))
+    total = make(Op.REDUCE, dt.float32, (x.node,), (Op.ADD, (1,)))
     root = make(Op.PAD, dt.float32, (total,), (((0, 0), (1, 2)), -1.5))
-    assert pretty([root]) == (
+    origins = Origins()
+    origins.name([x.node], ())
+    origins.name([total], ("/layer/Sum",))
+    assert pretty([root], origins=origins) == (
         "%0 = buffer input x : float32[4, 3]\n"
         "%1 = reduce add axes 1 (%0) : float32[4, 1]  # /layer/Sum\n"
         "%2 = pad ((0, 0), (1, 2)) with -1.5 (%1) : float32[4, 4]\n"
@@ -56,14 +60,16 @@ def test_a_node_keeps_its_number_after_a_pass() -> None:
 
 
 def test_an_origin_of_many_lines_stays_on_one() -> None:
-    with origin("a\nb"):
-        node = Tensor.input("x", (2,)).exp().node
-    assert len(pretty([node]).splitlines()) == len({*node.src}) + 2
+    node, origins = Tensor.input("x", (2,)).exp().node, Origins()
+    origins.name([node], ("a\nb",))
+    text = pretty([node], origins=origins)
+    assert "# a b" in text
+    assert len(text.splitlines()) == len({*node.src}) + 2
 
 
 def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
     x, w = Tensor.input("x", (4, 8)), Tensor.input("w", (8, 5))
-    (kernel,) = make_kernels([(x @ w).contiguous().node])
+    (kernel,) = make_kernels([(x @ w).contiguous().node], DEFAULT)
     lines = pretty_body(kernel.bodies[0], lambda n: str(n.arg.name)).splitlines()
     assert lines[0] == "for r0<4, r1<5:"
     loads = {line.partition(" = ")[2] for line in lines[1:3]}
@@ -74,7 +80,7 @@ def test_the_body_of_a_matrix_product_names_its_ranges() -> None:
 
 def test_the_body_shows_where_a_padded_value_is_read() -> None:
     x = Tensor.input("x", (4,))
-    (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node])
+    (kernel,) = make_kernels([x.pad(((1, 2),)).contiguous().node], DEFAULT)
     text = pretty_body(kernel.bodies[0])
     assert "v0 = load %0[r0-1] where 0<=r0-1<=3 else 0" in text
 
@@ -99,14 +105,15 @@ def test_loops_on_one_line() -> None:
 
 PROGRAM = """
 import numpy as np
+from scheduler.device.spec import DEFAULT
 from scheduler.kernelize.kernels import make_kernels
-from scheduler.pretty import pretty, pretty_body
-from scheduler.tensor import Tensor
+from scheduler.debug.pretty import pretty, pretty_body
+from scheduler.tensor.tensor import Tensor
 x = Tensor.input("x", (1, 3, 8, 8))
 w = Tensor.weight(np.ones((4, 3, 3, 3), np.float32))
 root = x.conv2d(w, padding=1).relu().softmax(1).contiguous().node
 print(pretty([root]))
-for kernel in make_kernels([root]):
+for kernel in make_kernels([root], DEFAULT):
     print(pretty_body(kernel.bodies[0]))
 """
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from scheduler import flags
+from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.trace import INPUT, Recorder, Trace
 from scheduler.debug.viz import page, write_page
@@ -22,7 +23,8 @@ from scheduler.emit.artifact import emit
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, const, make, toposort
 from scheduler.ir.ops import Op
-from scheduler.pipeline import PASSES, schedule
+from scheduler.ir.origin import Origins
+from scheduler.pipeline import passes, schedule
 from scheduler.tensor.tensor import Tensor
 
 ROOT = Path(__file__).parents[3]
@@ -100,10 +102,10 @@ def test_page_is_sound_html_that_loads_nothing() -> None:
 def test_page_shows_passes_kernels_memory_and_source() -> None:
     manifest, trace = traced(two_products())
     text = page(manifest, [trace])
-    for name in (INPUT, *(name for name, _ in PASSES)):
+    for name in (INPUT, *(name for name, _ in passes(CompileContext()))):
         assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
     assert f"<th>{INPUT}</th>" in text
-    assert "<th>split joins</th>" not in text, "a pass that changes nothing has no column"
+    assert "<th>split concat</th>" not in text, "a pass that changes nothing has no column"
     assert text.count('<g class="k ') == 2
     assert text.count('<path class="e"') == 1
     assert text.count('<rect class="m"') == 1
@@ -207,7 +209,7 @@ def test_ten_thousand_nodes_are_folded_and_laid_out_in_pieces() -> None:
     )
     for _ in range(10_000):
         node = make(Op.ADD, dt.float32, (node, one))
-    text = passes_section([(INPUT, [node])])
+    text = passes_section(Trace([(INPUT, (node,))]))
     check(text)
     pieces = re.findall(r'<pre class="ir"[^>]*>(.*?)</pre>', text, re.DOTALL)
     assert len(pieces) == -(-10_004 // CHUNK)
@@ -219,19 +221,20 @@ def test_ten_thousand_nodes_are_folded_and_laid_out_in_pieces() -> None:
 def test_stages_tell_new_nodes_from_dropped_ones() -> None:
     x = Tensor.input("x", (4,))
     old, new = x.exp().node, x.log().node
-    first, second = make_stages([(INPUT, [old]), ("p", [new])])
+    first, second = make_stages(Trace([(INPUT, (old,)), ("p", (new,))]))
     assert first.new == set()
     assert new in second.new
     assert x.node not in second.new
     assert [line.node for line in second.gone] == [n for n in (old,) if n not in (x.node,)]
-    assert "<ins>" in passes_section([(INPUT, [old]), ("p", [new])])
+    assert "<ins>" in passes_section(Trace([(INPUT, (old,)), ("p", (new,))]))
 
 
 def test_a_node_that_is_left_out_is_all_that_a_stage_shows() -> None:
     x = Tensor.input("x", (4,))
     middle = (x + 1.0).exp()
     with_it, without = middle.abs().sqrt().log().sum(), middle.sqrt().log().sum()
-    first, second = make_stages([(INPUT, [with_it.node]), ("p", [without.node])])
+    trace = Trace([(INPUT, (with_it.node,)), ("p", (without.node,))])
+    first, second = make_stages(trace)
     # Everything above the abs is another node now; all but it stand for what they stood for.
     assert [line.node.op for line in second.gone] == [Op.ABS]
     assert second.new == set()
@@ -242,7 +245,7 @@ def test_a_node_that_is_left_out_is_all_that_a_stage_shows() -> None:
     )
     assert {op for op, _ in before - after} == {Op.ABS}  # all others kept their numbers
     assert after < before
-    text = passes_section([(INPUT, [with_it.node]), ("p", [without.node])])
+    text = passes_section(trace)
     assert '<b class="down">-1</b> <b class="re">~1</b>' in text
     assert text.count('<ins class="re">') == 1
 
@@ -255,7 +258,7 @@ def test_nodes_of_a_pass_are_paired_once_and_with_their_like() -> None:
         y = (y @ weight).relu()
         z = (z @ weight) if i == 2 else (z @ weight).relu()
     before, now = toposort([y.node]), toposort([z.node])
-    pairs = pair_nodes(before, now, [(z.node, y.node)])
+    pairs = pair_nodes(before, now, [(z.node, y.node)], Origins())
     assert len(set(pairs.values())) == len(pairs)
     assert all((a.op, a.shape, a.dtype) == (b.op, b.shape, b.dtype) for a, b in pairs.items())
     relu_nodes = len(before) - len(now)

@@ -45,7 +45,7 @@ def test_forced_name_forces_the_row() -> None:
 import numpy as np
 from runtime import choose_device
 from scheduler import Tensor
-from scheduler.targets import target_for
+from scheduler.device.targets import target_for
 a = np.arange(12 * 40, dtype=np.float32).reshape(12, 40) / 64
 w = (np.arange(40 * 24, dtype=np.float32).reshape(40, 24) - 300) / 512
 got = (Tensor(a) @ Tensor(w)).sin().numpy()

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from itertools import combinations
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,31 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
+from scheduler import CustomKernel, custom_kernel
 from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for
+from scheduler.debug.kernel_table import source_of
 from scheduler.device import spec as device_spec
 from scheduler.device.spec import SPECS, DeviceSpec, Half, Peak, spec_of, using
 from scheduler.device.targets import spec_of_device, target_for
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.emit.image_pool import share_images
-from scheduler.emit.kernel_source import kernel_texts
-from scheduler.emit.limit_checks import check_limits, local_bytes
-from scheduler.emit.memory_plan import Lifetime
+from scheduler.emit.limit_checks import check_limits
 from scheduler.errors import DeviceLimitError, SchedulerError
 from scheduler.ir import dtype as dt
+from scheduler.kernelize.memory_plan import Lifetime
+from scheduler.loops.images import Image
 from scheduler.pipeline import schedule
-from scheduler.render.images import Image
 from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.support.values import rng
 from tools import cli
 from tools.lib.target_report import target_report
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
-RNG = np.random.default_rng(8)
 
 
 def floats(*shape: int) -> Array:
-    return (RNG.standard_normal(shape) * 0.3).astype(np.float32)
+    return (rng().standard_normal(shape) * 0.3).astype(np.float32)
 
 
 def compiled(
@@ -59,6 +61,12 @@ def compiled(
 def loaded(made: Emitted) -> Program:
     device = choose_device(None)
     return Program(from_memory(made.manifest, made.data), device, shared_cache(device))
+
+
+def sources(made: Emitted) -> list[str]:
+    """Return the text of each kernel function."""
+    names = dict.fromkeys(kernel["name"] for kernel in made.manifest["kernels"])
+    return [source_of(made.manifest, name) for name in names]
 
 
 def reads(made: Emitted) -> tuple[int, int]:
@@ -99,6 +107,10 @@ def test_every_target_computes_the_same(target: str, monkeypatch: pytest.MonkeyP
     made = compiled(target, outputs)
     assert made.manifest["target"]["name"] == target
     assert ("read_imagef" in str(made.manifest["programs"])) is (target == "adreno")
+    for kernel in made.manifest["kernels"]:
+        code, text = kernel["code"], source_of(made.manifest, kernel["name"])
+        counts = [text.count(call) for call in ("read_imagef(", "? read_imagef(", "write_imagef(")]
+        assert counts == [code[key] for key in ("image_reads", "gated_reads", "image_writes")]
     check(made, outputs)
 
 
@@ -133,7 +145,7 @@ def test_a_small_launch_has_a_small_work_group() -> None:
 
 def test_neighbours_store_and_read_neighbouring_elements() -> None:
     a, w = Tensor.input("a", (64, 40)), Tensor.weight(floats(40, 128))
-    (text,) = kernel_texts(compiled("gpu", {"y": a @ w}).manifest).values()
+    (text,) = sources(compiled("gpu", {"y": a @ w}))
     assert re.search(r"= \(item\) % 32;", text)  # 128 columns in vectors of four, fastest
     assert re.search(r"in1 \+ \(o1 \* 4 \+ \w+ \* 512", text)  # rows of 128 weights, 4 at a time
 
@@ -301,13 +313,12 @@ def test_every_limit_of_a_target_is_checked_by_name() -> None:
         with pytest.raises(DeviceLimitError, match=f"{name}: expected at most") as caught:
             check_limits(manifest, spec)
         assert caught.value.limit == name
-    assert local_bytes("  __local float4 a[2][16];\n  __local int b[3];") == 2 * 16 * 16 + 12
-    program = manifest["programs"][0]
-    at = program["source"].index("{", program["source"].index("\nvoid ")) + 1
-    source = program["source"][:at] + "\n__local float t[9000];" + program["source"][at:]
-    greedy = {**manifest, "programs": [{**program, "source": source}]}
-    with pytest.raises(DeviceLimitError, match="local memory bytes: expected at most 32768"):
-        check_limits(greedy, adreno)
+    source = "__local float t[9000]; /* __local float u[9000]; */ out0[0] = in0[0];"
+    greedy = CustomKernel("greedy", source, [((1,), dt.float32)], 1)
+    made = compiled("adreno", {"y": custom_kernel(greedy, Tensor.input("x", (1,)))[0]})
+    problem = "local memory bytes: expected at most 32768 on target adreno, found 36000"
+    with pytest.raises(DeviceLimitError, match=problem):
+        check_limits(made.manifest, adreno)
 
 
 def test_a_command_prints_what_the_target_costs(
@@ -350,11 +361,13 @@ def test_products_in_local_memory(rows: int, depth: int, columns: int, dtype: st
     spec = replace(SPECS["gpu"], cores=1)
     outputs = dict(zip("ab", product_of(rows, depth, columns, dtype), strict=True))
     made = compiled(spec, outputs)
-    texts = kernel_texts(made.manifest)
+    texts, local = sources(made), re.compile(r"__local float \w+\[(\d+)\]\[(\d+)\]\[(\d+)\]")
     assert len(texts) == 2
-    for text in texts.values():
+    for text, kernel in zip(texts, made.manifest["kernels"], strict=True):
         assert text.count("barrier(") == 2
-        assert 0 < local_bytes(text) <= spec.local_bytes
+        declared = [map(int, shape) for shape in local.findall(text)]
+        assert len(declared) == 2
+        assert kernel["code"]["local_bytes"] == sum(4 * prod(shape) for shape in declared)
     check_limits(made.manifest, spec)
     shapes = {"x": (2, rows, depth), "r": (2, rows, columns), "z": (2, columns, depth)}
     inputs = {name: floats(*shape) for name, shape in shapes.items()}
@@ -381,6 +394,6 @@ def test_work_items_that_do_not_meet_have_no_barrier() -> None:
     spec = replace(SPECS["gpu"], cores=1)
     x, w = Tensor.input("x", (64, 64)), Tensor.weight(floats(64, 64))
     made = compiled(spec, {"y": (x @ w).softmax(-1), "z": x.sum(0), "v": x.sum(1)})
-    for text in kernel_texts(made.manifest).values():
+    for text in sources(made):
         assert text.count("barrier(") in (0, 2)
         assert "launched" not in text or "barrier(" not in text

@@ -14,7 +14,7 @@ from runtime.executor import Program
 from scheduler.compile import compile_driving
 from scheduler.driving.warp import Camera
 from scheduler.errors import ModelError
-from tests.scheduler.frame_loop import FrameLoop, model_image, warp_plane
+from tests.scheduler.driving.frame_loop import FrameLoop, model_image, warp_plane
 from tools.make_model import write_models
 
 pytestmark = pytest.mark.opencl

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
@@ -17,19 +16,24 @@ from scheduler.driving.program import make_states, prepare_entry, run_entry
 from scheduler.driving.warp import Camera
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.emit.artifact import emit
-from scheduler.emit.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
-from scheduler.ir.node import Node, make, toposort
-from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.rewrite import remake
+from scheduler.ir.node import Node
+from scheduler.ir.ops import Op
 from scheduler.kernelize.kernel import states_in_place
+from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower import LoweredKernel
 from scheduler.onnx_import import import_model, load_model
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler import strategies
-from tests.scheduler.on_device import load
+from tests.fuzz.apart import apart
+from tests.fuzz.batch import run_batch
+from tests.fuzz.case import Name
+from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import case_of, programs
+from tests.fuzz.program import Program
+from tests.fuzz.values import array
+from tests.scheduler.support.programs import load
 from tools.make_model import write_models
 
 LAYOUT = nv12_format(1928, 1208)
@@ -261,54 +265,16 @@ def test_the_driving_program_takes_no_more_memory_than_is_alive(models: list[Pat
         assert plan.arena().size == plan.arena().live <= most
 
 
-def with_boundaries(program: strategies.Program, rng: random.Random) -> None:
-    """Store values here and there, so that there is something to take the place of."""
-    roots = [t.node for t in (*program.outputs.values(), *program.writes)]
-    new: dict[Node, Node] = {}
-    for node in toposort(roots):
-        made = remake(node, tuple(new[s] for s in node.src)) if node.src else node
-        if (node.op in ELEMENTWISE or node.op is Op.REDUCE) and rng.random() < 0.6:
-            made = make(Op.CONTIGUOUS, made.dtype, (made,))
-        new[node] = made
-    program.outputs = {name: t.of(new[t.node]) for name, t in program.outputs.items()}
-    program.writes = [t.of(new[t.node]) for t in program.writes]
-
-
 @settings(max_examples=60)
-@given(strategies.programs(), st.randoms(use_true_random=False))
-def test_random_programs_never_overlap(program: strategies.Program, rng: random.Random) -> None:
-    with_boundaries(program, rng)
-    outputs = {n: t.node for n, t in program.outputs.items()}
-    plan = schedule(outputs, [t.node for t in program.writes])
+@given(programs(), st.integers(0, 2**32 - 1))
+def test_random_programs_never_overlap(program: Program, seed: int) -> None:
+    """Values are stored here and there, so that there is something to take the place of."""
+    draw = Draw(seed)
+    made = apart(program.tensors, only=lambda _: draw.integer(0, 9) < 6)
+    outputs = {n: t.node for n, t in zip(program.outputs, made, strict=False)}
+    plan = schedule(outputs, [t.node for t in made[len(outputs) :]])
     assert overlaps(plan) == []
     assert plan.arena().live <= plan.peak_bytes <= plan.unplanned_bytes
-
-
-@pytest.mark.opencl
-@settings(max_examples=10)
-@given(strategies.programs(), st.randoms(use_true_random=False))
-def test_random_programs_in_place_give_what_the_interpreter_gives(
-    program: strategies.Program, rng: random.Random
-) -> None:
-    with_boundaries(program, rng)
-    check(program)
-
-
-def check(program: strategies.Program) -> None:
-    """Run twice where there is state, and compare with the interpreter."""
-    names = [t.node.src[0].arg.name for t in program.writes]
-    with load(program.outputs, program.writes) as compiled:
-        used = {spec.name for spec in compiled.inputs}
-        given = {n: v for n, v in program.inputs.items() if n in used}
-        before: dict[str, strategies.Array] = {}
-        for _ in range(2 if names else 1):
-            got = compiled.run(given)
-            expected, scale = program.reference(before)
-            for name in program.outputs:
-                assert strategies.same(got[name], expected[name], scale), name
-            for name in names:
-                assert strategies.same(compiled.state(name), expected[name], scale), name
-            before = {name: expected[name] for name in names}
 
 
 STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -326,19 +292,18 @@ STEPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @st.composite
-def stored_chains(draw: st.DrawFn) -> strategies.Program:
+def stored_chains(draw: st.DrawFn) -> Program:
     """Programs of stored values of one shape, each made of earlier ones, and a state of theirs."""
-    program = strategies.Program()
+    program = Program(Draw(draw(st.integers(0, 2**32 - 1))), profile="halves")
     shape = draw(st.sampled_from([(4, 16), (3, 21), (16, 32), (5, 33), (6, 7), (1, 64)]))
-    dice = strategies.Draw(draw(st.integers(0, 2**32 - 1)))
-    program.inputs["x0"] = strategies.array(dice, shape, dt.float32)
-    state = Tensor.state("s", shape)
-    values = [(Tensor.input("x0", shape) * 2.0).contiguous(), state]
+    first = program.input(array(program.draw, shape, dt.float32, "halves"), dt.float32)
+    state = program.state(shape, dt.float32)
+    values = [(first * 2.0).contiguous(), state]
     for _ in range(draw(st.integers(2, 7))):
         a, b = (draw(st.sampled_from(values[-3:])) for _ in "ab")
         values.append(STEPS[draw(st.sampled_from(sorted(STEPS)))](a, b).contiguous())
     push = state.assign(STEPS[draw(st.sampled_from(sorted(STEPS)))](state, values[-2]))
-    program.writes.append(push)
+    program.write(state, push)
     program.outputs["new"] = push.flip(0)
     program.outputs["old"] = (state * 2.0).contiguous().flip(1)
     program.outputs["y"] = values[-1].flip(0)
@@ -348,12 +313,12 @@ def stored_chains(draw: st.DrawFn) -> strategies.Program:
 @pytest.mark.opencl
 @settings(max_examples=15)
 @given(stored_chains())
-def test_chains_of_stored_values_in_place_give_what_the_interpreter_gives(
-    program: strategies.Program,
-) -> None:
-    plan = schedule({n: t.node for n, t in program.outputs.items()}, [program.writes[0].node])
+def test_chains_of_stored_values_in_place_give_what_the_interpreter_gives(program: Program) -> None:
+    writes = [t.node for t in program.writes.values()]
+    plan = schedule({n: t.node for n, t in program.outputs.items()}, writes)
     assert overlaps(plan) == []
-    check(program)
+    (outcome,) = run_batch([case_of(program, Name("graphs", "cpu", 0))])
+    assert outcome.problem == ""
 
 
 @pytest.mark.opencl

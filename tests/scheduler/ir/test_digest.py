@@ -16,24 +16,23 @@ from scheduler import Tensor
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import canonical, content_digest, graph_digest
-from scheduler.ir.node import origin
+from scheduler.ir.origin import Origins
 
 ROOT = Path(__file__).parents[3]
 W = np.arange(12, dtype=np.float32).reshape(3, 4)
 
 
-def network(
-    weight: np.ndarray = W, name: str = "x", rows: int = 2, scale: float = 0.5, label: str = "/a"
-) -> Tensor:
-    with origin(label):
-        x = Tensor.input(name, (rows, 3))
-        state = Tensor.state("s", (rows, 4))
-        y = (x @ Tensor.weight(weight.copy()) * scale).softmax(-1)
-        return state.assign(Tensor.cat([y, state], 0)[rows:] + y)
+def network(weight: np.ndarray = W, name: str = "x", rows: int = 2, scale: float = 0.5) -> Tensor:
+    x = Tensor.input(name, (rows, 3))
+    state = Tensor.state("s", (rows, 4))
+    y = (x @ Tensor.weight(weight.copy()) * scale).softmax(-1)
+    return state.assign(Tensor.cat([y, state], 0)[rows:] + y)
 
 
-def digest(tensor: Tensor, *, origins: bool = True) -> str:
-    return graph_digest({"out": tensor.node}, origins=origins)
+def digest(tensor: Tensor, label: str = "") -> str:
+    origins = Origins()
+    origins.name([tensor.node], (label,))
+    return graph_digest({"out": tensor.node}, origins if label else None)
 
 
 def test_graphs_built_twice_have_one_digest() -> None:
@@ -51,18 +50,18 @@ def test_graphs_built_twice_have_one_digest() -> None:
         network(name="y"),
         network(rows=3),
         network(scale=0.25),
-        network(label="/b"),
         network().exp(),
     ],
-    ids=["weight", "sign of zero", "last bit", "input", "shape", "constant", "origin", "op"],
+    ids=["weight", "sign of zero", "last bit", "input", "shape", "constant", "op"],
 )
 def test_what_differs_has_another_digest(other: Tensor) -> None:
     assert digest(other) != digest(network())
 
 
-def test_origins_can_be_left_out() -> None:
-    assert digest(network(label="/b"), origins=False) == digest(network(), origins=False)
-    assert digest(network(), origins=False) != digest(network())
+def test_origins_count_where_they_are_given() -> None:
+    tensor = network()
+    assert digest(tensor, "/a") == digest(network(), "/a")
+    assert len({digest(tensor), digest(tensor, "/a"), digest(tensor, "/b")}) == 3
 
 
 def test_one_buffer_read_twice_is_not_two_equal_buffers() -> None:
@@ -119,7 +118,7 @@ def test_frozen_weights_are_read_once() -> None:
 SCRIPT = """
 import numpy as np
 from scheduler import Tensor
-from scheduler.digest import graph_digest
+from scheduler.ir.digest import graph_digest
 x = Tensor.input("x", (4, 8))
 w = Tensor.weight(np.arange(64, dtype=np.float32).reshape(8, 8))
 y = (x @ w + 0.1).softmax(-1).max(0)

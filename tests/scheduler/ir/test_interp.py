@@ -20,11 +20,10 @@ from scheduler.ir.ops import Op
 from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(0)
-FLOATS = RNG.standard_normal((3, 4)).astype(np.float32)
-INTS = RNG.integers(-9, 10, (3, 4)).astype(np.int32)
-BYTES = RNG.integers(0, 256, (3, 4)).astype(np.uint8)
-BITS = RNG.integers(0, 2, (3, 4)).astype(bool)
+FLOATS = np.random.default_rng(0).standard_normal((3, 4)).astype(np.float32)
+INTS = np.random.default_rng(1).integers(-9, 10, (3, 4)).astype(np.int32)
+BYTES = np.random.default_rng(2).integers(0, 256, (3, 4)).astype(np.uint8)
+BITS = np.random.default_rng(3).integers(0, 2, (3, 4)).astype(bool)
 
 UNARY: list[tuple[Op, Array, Callable[[Array], Array]]] = [
     (Op.NEG, FLOATS, lambda x: -x),

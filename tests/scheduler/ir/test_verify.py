@@ -10,8 +10,9 @@ import pytest
 from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
-from scheduler.ir.node import Buffer, Node, alu, const, make, origin
+from scheduler.ir.node import Buffer, Node, alu, const, make
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.tensor.tensor import Tensor
 
@@ -24,7 +25,7 @@ BAD: list[tuple[str, Op, DType, tuple[Node, ...], Any, str]] = [
     ("two sources of a unary", Op.NEG, dt.float32, (F, F), None, "expected 1 sources, found 2"),
     ("one source of a binary", Op.ADD, dt.float32, (F,), None, "expected 2 sources, found 1"),
     ("two sources of a choice", Op.WHERE, dt.float32, (B, F), None, "expected 3 sources"),
-    ("one source of a join", Op.CAT, dt.float32, (F,), 0, "at least two"),
+    ("one source of a concat", Op.CAT, dt.float32, (F,), 0, "at least two"),
     ("an index op in a tensor graph", Op.INDEX, dt.int32, (), None, "scalar-level"),
     ("the root of integers", Op.SQRT, dt.int32, (I,), None, "needs a float type"),
     ("a quotient of integers", Op.DIV, dt.int32, (I, I), None, "needs a float type"),
@@ -93,10 +94,10 @@ def test_a_state_assigned_twice_is_refused() -> None:
 
 
 def test_the_message_names_the_pass_and_the_onnx_node() -> None:
-    with origin("/head/sqrt"):
-        bad = make(Op.SQRT, dt.int32, (make(Op.ABS, dt.int32, (I,)),))
+    bad, origins = make(Op.SQRT, dt.int32, (make(Op.ABS, dt.int32, (I,)),)), Origins()
+    origins.name([bad], ("/head/sqrt",))
     with pytest.raises(VerifyError, match=r"after folding: .*SQRT.*/head/sqrt"):
-        verify([bad], "folding")
+        verify([bad], "folding", origins)
 
 
 def test_every_kind_of_op_passes_when_it_is_right() -> None:

@@ -22,16 +22,16 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
+from tests.scheduler.support.values import rng
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(31)
 # Channels of what is joined: whole vectors, less than one, and one more than some.
 WIDTHS = (64, 5, 33)
 H, W = 12, 20
 
 
 def weight(*shape: int) -> Tensor:
-    return Tensor.weight(RNG.standard_normal(shape).astype(np.float32))
+    return Tensor.weight(rng().standard_normal(shape).astype(np.float32))
 
 
 @functools.cache
@@ -154,7 +154,7 @@ def test_slices_have_the_values_of_the_whole(target: str, monkeypatch: pytest.Mo
         made = emit({"run": plan}, name="joins", kind="plain")
     device = choose_device(None)
     with Program(from_memory(made.manifest, made.data), device, shared_cache(device)) as program:
-        inputs = {t.name: RNG.standard_normal(t.shape).astype(np.float32) for t in program.inputs}
+        inputs = {t.name: rng().standard_normal(t.shape).astype(np.float32) for t in program.inputs}
         got = program.run(inputs)
         for name, value in zip(outputs, evaluate(list(outputs.values()), inputs), strict=True):
             worst = np.abs(got[name] - value).max() / np.abs(value).max()

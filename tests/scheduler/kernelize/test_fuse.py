@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from scheduler.device import spec as device_spec
+from scheduler.device.spec import DEFAULT
 from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
 from scheduler.ir.node import Node
@@ -16,7 +17,7 @@ from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.kernels import make_kernels
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 LARGE = (1024, 512)  # work beyond a launch: such kernels do not go side by side
 
@@ -264,6 +265,6 @@ def test_kernels_read_only_what_was_written_before() -> None:
     a = x(16, 16)
     outputs = [a.sum(i % 2) + a.exp().sum() for i in range(4)]
     written: set[Node] = set()
-    for kernel in make_kernels([t.node for t in outputs]):
+    for kernel in make_kernels([t.node for t in outputs], DEFAULT):
         assert {r for r in kernel.reads if r.op is not Op.BUFFER} <= written
         written.update(kernel.targets)

@@ -14,25 +14,25 @@ from numpy.typing import NDArray
 from scheduler import Tensor
 from scheduler.device import spec as device_spec
 from scheduler.device.limits import MAX_OPERATIONS, TABLE, Limits, limits_of
-from scheduler.device.spec import using_limits
+from scheduler.device.spec import DEFAULT, using_limits
 from scheduler.emit.artifact import emit
 from scheduler.errors import LoweringError, SchedulerError
-from scheduler.ir.node import Node, make, origin
+from scheduler.ir.node import Node, make
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.kernelize.limits import _fused, split_points
 from scheduler.kernelize.realize import realize
 from scheduler.kernelize.splits import KernelRefusedError, Refused, Splits, with_splits
 from scheduler.pipeline import kernelize, schedule
+from tests.scheduler.support.values import rng
 
 Array = NDArray[Any]
 Values = dict[str, Array]
-RNG = np.random.default_rng(3)
 MOST = TABLE["cpu"].max_buffers
 
 
 def sources(count: int, shape: tuple[int, ...] = (24,)) -> tuple[list[Tensor], Values]:
-    values = {f"a{i}": RNG.standard_normal(shape).astype(np.float32) for i in range(count)}
+    values = {f"a{i}": rng().standard_normal(shape).astype(np.float32) for i in range(count)}
     return [Tensor.input(n, shape) for n in values], values
 
 
@@ -91,8 +91,8 @@ def sum_of_products() -> tuple[Tensor, Values]:
 
 
 def views_of_a_weight() -> tuple[Tensor, Values]:
-    weight = Tensor.weight(RNG.standard_normal((16, 16)).astype(np.float32))
-    x = RNG.standard_normal((16, 16)).astype(np.float32)
+    weight = Tensor.weight(rng().standard_normal((16, 16)).astype(np.float32))
+    x = rng().standard_normal((16, 16)).astype(np.float32)
     total = Tensor.input("x", (16, 16))
     for step in range(1, 16):
         moved = Tensor.cat([weight[step:], weight[:step]], 0)
@@ -280,7 +280,7 @@ def operations(root: Node, stored: Mapping[Node, object] | frozenset[Node]) -> l
 
 
 def split_of(tensor: Tensor) -> set[Node]:
-    return split_points(tensor.node, realize([tensor.node]).regions)
+    return split_points(tensor.node, realize([tensor.node], DEFAULT).regions)
 
 
 def test_a_reduction_inside_is_stored() -> None:
@@ -302,7 +302,7 @@ def test_a_chain_is_halved() -> None:
     y = x
     for _ in range(64):
         y = y.sin()
-    stored = realize([y.node]).regions
+    stored = realize([y.node], DEFAULT).regions
     (cut,) = split_points(y.node, stored)
     assert len(operations(cut, stored)) == 32
 
@@ -325,10 +325,10 @@ def refusing(
     """Return a `make` that stores as the pipeline does and refuses kernels of many operations."""
 
     def attempt(splits: Splits) -> tuple[Node, ...]:
-        stored = frozenset(realize(sinks, splits.pins).regions)
+        stored = frozenset(realize(sinks, DEFAULT, splits.pins).regions)
         for root in sorted(stored, key=lambda n: len(_fused(n, frozenset()))):
             if len(operations(root, stored)) > most:
-                raise KernelRefusedError(Refused((root,), stored, ", ".join(root.origin), reason))
+                raise KernelRefusedError(Refused((root,), stored, f"{root!r}", reason))
         return tuple(n for n in _fused(sinks[0], frozenset()) if n in stored)
 
     return attempt
@@ -337,9 +337,7 @@ def refusing(
 def attention() -> tuple[Tensor, Values]:
     tensors, values = sources(3, (8, 8))
     q, k, v = tensors
-    with origin("/attention"):
-        out = (q @ k.permute(1, 0) * 0.25).softmax(-1) @ v + q
-    return out, values
+    return (q @ k.permute(1, 0) * 0.25).softmax(-1) @ v + q, values
 
 
 @pytest.mark.opencl
@@ -353,7 +351,7 @@ def test_refused_kernels_are_split_until_they_are_accepted(
         stored = with_splits(refusing([tensor.node], most))
     assert all(len(operations(n, frozenset(stored))) <= most for n in stored)
     assert caplog.messages
-    assert "/attention: too complex; computing it as 2 kernels" in caplog.messages[0]
+    assert ": too complex; computing it as 2 kernels" in caplog.messages[0]
 
     def pin(node: Node) -> Node | None:
         return make(Op.CONTIGUOUS, node.dtype, (node,)) if node in stored else None
@@ -388,16 +386,14 @@ def test_merged_kernels_are_taken_apart_before_anything_is_stored() -> None:
 
 
 def test_a_kernel_that_cannot_be_split_is_an_error_with_its_origin() -> None:
-    with origin("/scale"):
-        y = Tensor.input("x", (8,)) * 2.0
-    with pytest.raises(LoweringError, match=r"/scale: no such type; it is a single operation"):
+    y = Tensor.input("x", (8,)) * 2.0
+    with pytest.raises(LoweringError, match=r"<MUL .*>: no such type; it is a single operation"):
         with_splits(refusing([y.node], 0, "no such type"))
 
 
 def test_rounds_of_splitting_come_to_an_end() -> None:
     y = Tensor.input("x", (8,))
-    with origin("/long"):
-        for _ in range(200):
-            y = y.sin()
-    with pytest.raises(LoweringError, match=r"/long: .*still refused after"):
+    for _ in range(200):
+        y = y.sin()
+    with pytest.raises(LoweringError, match=r"<SIN float32\[8\]>: .*still refused after"):
         with_splits(refusing([y.node], 1))

@@ -13,19 +13,20 @@ from hypothesis import strategies as st
 from runtime.device import choose_device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
+from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.loops import tuned_table
+from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.loops.body_key import body_key
-from scheduler.loops.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, form_of, parse_choice
+from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.schedule import choose_schedule
-from scheduler.loops.tuned_table import Entry, TunedTable
+from scheduler.loops.variations import form_of
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.trial import Variant, make_trials
-from tests.scheduler.on_device import compute
-
-RNG = np.random.default_rng(11)
+from tests.scheduler.support.programs import compute
+from tests.scheduler.support.values import Weights, rng
 
 
 @pytest.fixture(autouse=True)
@@ -34,7 +35,7 @@ def tables_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def jobs(tensors: Mapping[str, Tensor]) -> list[Job]:
@@ -53,7 +54,7 @@ def choices() -> st.SearchStrategy[Choice]:
             "blocks": numbers,
             "lanes": st.sampled_from((4, 8, 16)),
             "outside": st.just(1),
-            "ahead": st.integers(1, 2),
+            "prefetch": st.integers(1, 2),
         },
     )
     return kept.map(lambda fields: Choice(**fields))
@@ -139,16 +140,17 @@ def networks() -> dict[str, Tensor]:
     """One of each kind of loop nest, of sizes that blocks do not divide."""
     image = Tensor.input("image", (1, 13, 15, 24)).permute((0, 3, 1, 2))
     rows = Tensor.input("rows", (19, 45))
+    weight = Weights()
     return {
-        "conv": image.conv2d(Tensor.weight(floats(40, 24, 3, 3)), padding=1).relu(),
-        "window": image.conv2d(Tensor.weight(floats(24, 1, 3, 3)), groups=24, padding=1),
-        "strided": image.conv2d(Tensor.weight(floats(48, 1, 3, 3)), groups=24, stride=2),
-        "product": rows @ Tensor.weight(floats(45, 52)),
-        "softmax": (rows @ Tensor.weight(floats(45, 33))).softmax(-1),
-        "norm": rows.layernorm() @ Tensor.weight(floats(45, 16)),
-        "row": Tensor.input("one", (1, 70)) @ Tensor.weight(floats(70, 90)),
-        "narrow": rows @ Tensor.weight(floats(45, 10)),
-        "stream": rows * 2.0 + Tensor.weight(floats(19, 45)),
+        "conv": image.conv2d(weight(40, 24, 3, 3), padding=1).relu(),
+        "window": image.conv2d(weight(24, 1, 3, 3), groups=24, padding=1),
+        "strided": image.conv2d(weight(48, 1, 3, 3), groups=24, stride=2),
+        "product": rows @ weight(45, 52),
+        "softmax": (rows @ weight(45, 33)).softmax(-1),
+        "norm": rows.layernorm() @ weight(45, 16),
+        "row": Tensor.input("one", (1, 70)) @ weight(70, 90),
+        "narrow": rows @ weight(45, 10),
+        "stream": rows * 2.0 + weight(19, 45),
         "mean": image.mean((2, 3)),
     }
 
@@ -212,9 +214,8 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
     table = TunedTable(entries={job.key: entry})
     expected = compute(tensor, x=x)
     with tuned_table.using(table):
-        loops = tuned_table.tuned_schedule(
-            job.nest.body, job.nest.schedule.vector, job.nest.schedule.lanes
-        )
+        nest, heuristic = job.nest, job.nest.schedule
+        loops = tuned_schedule(nest.body, heuristic.vector, heuristic.lanes, nest.spec, table)
         assert form_of(loops) == form_of(job.loops(entry.choice)) != job.was
         np.testing.assert_allclose(compute(tensor, x=x), expected, rtol=1e-5, atol=1e-5)
 
@@ -222,13 +223,13 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
 def test_an_entry_against_other_loops_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
     (job,) = jobs({"y": contraction()})
     heuristic = job.nest.schedule
-    args = (job.nest.body, heuristic.vector, heuristic.lanes)
+    args = (job.nest.body, heuristic.vector, heuristic.lanes, job.nest.spec)
     choice = Choice(1, 2)
     for was, used in ((job.was, True), ("8/1x8 u[] i1 b0 x0 a0", False)):
         table = TunedTable(entries={job.key: Entry(was, choice, 2.0, 1.0, 3)})
         with tuned_table.using(table):
-            found = form_of(tuned_table.tuned_schedule(*args))
+            found = form_of(tuned_schedule(*args, tuned_table.current()))
             monkeypatch.setenv("TUNED", "0")
-            assert form_of(tuned_table.tuned_schedule(*args)) == job.was
+            assert form_of(tuned_schedule(*args, tuned_table.current())) == job.was
             monkeypatch.delenv("TUNED")
         assert (found == form_of(choose_schedule(*args, choice))) is used

@@ -11,22 +11,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.cache.schedules import EntryGraph
+from scheduler.device.choice import HEURISTIC
 from scheduler.device.spec import SPECS, using
 from scheduler.loops import schedule as schedules
-from scheduler.loops.choice import HEURISTIC
 from scheduler.loops.in_place import is_exact
 from scheduler.loops.tile import ISSUE, LATENCY, dot_tile
 from scheduler.tensor.tensor import Tensor, evaluate
 from scheduler.tuning.jobs import Job, jobs_of
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
+from tests.scheduler.support.values import rng
 
 Array = np.ndarray[Any, Any]
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-RNG = np.random.default_rng(5)
 
 
 def floats(*shape: int) -> Array:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def dots(heads: int, rows: int, columns: int, depth: int) -> Tensor:
@@ -71,8 +71,7 @@ def test_a_tile_of_dot_products_fits_its_registers(
     rows: int, columns: int, steps: int, sums: int, name: str
 ) -> None:
     spec = SPECS[name]
-    with using(spec):
-        r, c = dot_tile(rows, columns, steps, spec.lanes, sums)
+    r, c = dot_tile(rows, columns, steps, spec.lanes, spec, sums)
     assert 1 <= r <= rows
     assert 1 <= c <= columns
     assert (r, c) == (1, 1) or sums * (r * c + c + 1) <= spec.vector_registers
@@ -111,7 +110,7 @@ def test_what_is_overwritten_is_computed_once() -> None:
     nest = job_of(dots(1, 13, 11, 64)).nest
     loops = nest.schedule
     assert not is_exact(loops)
-    once = schedules.choose_schedule(nest.body, None, loops.lanes, exact=True)
+    once = schedules.choose_schedule(nest.body, None, loops.lanes, nest.spec, exact=True)
     assert is_exact(once)
 
 

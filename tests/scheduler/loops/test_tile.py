@@ -13,23 +13,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.cache.schedules import EntryGraph
-from scheduler.device.spec import SPECS, using
+from scheduler.device.choice import Choice
+from scheduler.device.spec import DEFAULT, SPECS, using
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
-from scheduler.loops.choice import Choice
 from scheduler.loops.operands import Operands, operands_of
 from scheduler.loops.place import Place, PlacedBody
 from scheduler.loops.split_work import WANTED_PARTS
 from scheduler.loops.tile import ISSUE, LATENCY, contraction_tile, ranked_tiles, window_rows
 from scheduler.loops.vector import LoadInfo
 from scheduler.passes.winograd_kernel import STACK_BYTES, Shape, choose_blocks, fits, kernel_source
-from scheduler.render.render import Rendered
+from scheduler.render.kernel_code import KernelCode
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
+from tests.scheduler.support.values import rng
 
 CPUS = ("cpu", "cpu-avx2", "cpu-sse", "cpu-neon")
-RNG = np.random.default_rng(4)
 
 
 # --- the model of a core ------------------------------------------------------------------------
@@ -40,8 +40,7 @@ extents = st.tuples(st.integers(1, 64), st.integers(1, 300), st.integers(1, 600)
 @given(extents, st.sampled_from(CPUS))
 def test_a_tile_fits_the_ranges_and_the_registers(extent: tuple[int, int, int], row: str) -> None:
     vectors, rows, steps = extent
-    with using(SPECS[row]):
-        v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes)
+    v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes, SPECS[row])
     assert 1 <= v <= vectors
     assert 1 <= r <= rows
     # Beside the accumulators: one for each row or each vector, whichever are fewer, and one more.
@@ -53,22 +52,21 @@ def test_a_tile_hides_the_latency_where_there_are_enough_results(
     extent: tuple[int, int, int], row: str
 ) -> None:
     vectors, rows, steps = extent
-    with using(SPECS[row]):
-        v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes)
+    v, r = contraction_tile(vectors, rows, steps, SPECS[row].lanes, SPECS[row])
     if rows >= 2 * ISSUE * LATENCY and steps >= ISSUE * LATENCY:
         assert v * r >= ISSUE * LATENCY
 
 
 def test_tiles_are_what_was_measured_to_be_fast() -> None:
     """A product of 128 rows by 768 columns; a convolution; a row alone; few columns."""
-    v, r = contraction_tile(48, 128, 256, 16)
+    v, r = contraction_tile(48, 128, 256, 16, DEFAULT)
     assert 2 <= v <= 3
     assert 7 <= r <= 10
-    v, r = contraction_tile(4, 90 * 160, 9 * 64, 16)
+    v, r = contraction_tile(4, 90 * 160, 9 * 64, 16, DEFAULT)
     assert 2 <= v <= 3
     assert 16 <= v * r <= 24
-    assert contraction_tile(8, 1, 512, 16) == (4, 1)
-    v, r = contraction_tile(1, 64, 64, 16)
+    assert contraction_tile(8, 1, 512, 16, DEFAULT) == (4, 1)
+    v, r = contraction_tile(1, 64, 64, 16, DEFAULT)
     assert v == 1
     assert r >= 12
 
@@ -76,25 +74,24 @@ def test_tiles_are_what_was_measured_to_be_fast() -> None:
 def test_rows_that_share_a_set_of_the_cache_are_not_too_many() -> None:
     """Rows whole pages apart all lie in one set: more than its ways would push each other out."""
     ways = SPECS["cpu"].l1_bytes // 4096
-    _, free = contraction_tile(1, 300, 256, 16)
-    _, apart = contraction_tile(1, 300, 256, 16, Operands(4096 + 64))
-    _, half = contraction_tile(1, 300, 256, 16, Operands(3 * 2048))
-    _, shared = contraction_tile(1, 300, 256, 16, Operands(2 * 4096))
+    _, free = contraction_tile(1, 300, 256, 16, DEFAULT)
+    _, apart = contraction_tile(1, 300, 256, 16, DEFAULT, Operands(4096 + 64))
+    _, half = contraction_tile(1, 300, 256, 16, DEFAULT, Operands(3 * 2048))
+    _, shared = contraction_tile(1, 300, 256, 16, DEFAULT, Operands(2 * 4096))
     assert free == apart == half > shared
     assert shared <= ways + 2
 
 
 def test_scalars_that_wait_for_a_later_tap_take_registers() -> None:
     """Unless multiply-adds read scalars from memory, as on the row `cpu`."""
-    with using(SPECS["cpu-avx2"]):
-        v, alone = contraction_tile(8, 128, 216, 8)
-        w, shared = contraction_tile(8, 128, 216, 8, Operands(8, shared=True))
+    avx2 = SPECS["cpu-avx2"]
+    v, alone = contraction_tile(8, 128, 216, 8, avx2)
+    w, shared = contraction_tile(8, 128, 216, 8, avx2, Operands(8, shared=True))
     assert v == w == 2
     assert shared < alone
-    assert 2 * shared + 2 + shared + shared - 1 <= SPECS["cpu-avx2"].vector_registers + 2
-    with using(SPECS["cpu"]):
-        free = contraction_tile(8, 128, 216, 16)
-        assert contraction_tile(8, 128, 216, 16, Operands(8, shared=True)) == free
+    assert 2 * shared + 2 + shared + shared - 1 <= avx2.vector_registers + 2
+    free = contraction_tile(8, 128, 216, 16, SPECS["cpu"])
+    assert contraction_tile(8, 128, 216, 16, SPECS["cpu"], Operands(8, shared=True)) == free
 
 
 @pytest.mark.parametrize(
@@ -125,7 +122,7 @@ def test_rows_that_read_one_element_share_it(
 @given(st.integers(1, 16), st.integers(1, 40), st.integers(1, 64))
 def test_more_work_never_costs_less(vectors: int, rows: int, steps: int) -> None:
     def cost(vectors: int, rows: int, steps: int) -> float:
-        return ranked_tiles(vectors, rows, steps, 16)[0][0]
+        return ranked_tiles(vectors, rows, steps, 16, DEFAULT)[0][0]
 
     least = cost(vectors, rows, steps)
     assert cost(vectors, rows, steps + 1) > least
@@ -139,8 +136,7 @@ def test_ranked_tiles_are_different_and_in_order_and_fewer_with_fewer_registers(
 ) -> None:
     found = {}
     for row in CPUS:
-        with using(SPECS[row]):
-            ranked = ranked_tiles(*extent, 16)
+        ranked = ranked_tiles(*extent, 16, SPECS[row])
         assert ranked == sorted(ranked)
         found[row] = {(v, r) for _, v, r in ranked}
         assert len(found[row]) == len(ranked)
@@ -160,7 +156,7 @@ def test_the_rows_of_a_window_divide_the_range_where_they_can(rows: int, most: i
 
 
 def floats(*shape: int) -> np.ndarray[Any, Any]:
-    return RNG.standard_normal(shape).astype(np.float32)
+    return rng().standard_normal(shape).astype(np.float32)
 
 
 def product(rows: int, inner: int, columns: int) -> Tensor:
@@ -201,13 +197,13 @@ def test_rows_of_a_hoisted_sum_share_what_is_read_below_it(row: str) -> None:
 
 def test_scalars_that_are_computed_make_more_vectors_pay() -> None:
     """Each is computed again for the next vectors of the same row."""
-    with using(SPECS["cpu-avx2"]):
-        v, _ = contraction_tile(8, 128, 256, 8)
-        computed, _ = contraction_tile(8, 128, 256, 8, Operands(work=4))
+    avx2 = SPECS["cpu-avx2"]
+    v, _ = contraction_tile(8, 128, 256, 8, avx2)
+    computed, _ = contraction_tile(8, 128, 256, 8, avx2, Operands(work=4))
     assert computed > v
 
 
-def stores(rendered: Rendered, item: int) -> Iterator[tuple[int, int]]:
+def stores(rendered: KernelCode, item: int) -> Iterator[tuple[int, int]]:
     """Yield (first element, elements) of each store of a work-item: its text, run as Python.
 
     Loops and ints stay, stores are noted, all else is left out.

@@ -16,7 +16,7 @@ from scheduler.errors import DynamicInputError, ModelError
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.ops import control
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 HEAD = '<ir_version: 9, opset_import: ["" : 18]>\n'

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.element_types import CARRIED, CarriedType
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 

@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 
 from scheduler.onnx_import import import_model
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.on_device import load
 from tests.scheduler.onnx_import.exported import recurrent, styles, transformers, vision
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 

@@ -27,6 +27,7 @@ SECONDS = 20  # for one model; the machine may be busy
 MEMORY_BYTES = 1 << 30
 MESSAGE = 400
 OPERATOR_CASES = 300
+LEAST, MOST = 200, 2500  # damaged models; as many as there is time for
 
 
 class Late(BaseException):
@@ -138,11 +139,10 @@ def seeds() -> tuple[onnx.ModelProto, ...]:
 def test_damaged_fields_give_a_model_or_one_line() -> None:
     rng = np.random.default_rng(29)
     count, good, until = 0, 0, time.monotonic() + 25
-    while count < 2500 and time.monotonic() < until:
+    while count < LEAST or (count < MOST and time.monotonic() < until):
         model = damaged_model(seeds()[int(rng.integers(len(seeds())))], rng)
         good += accepted(lambda m=model: import_model(m))  # type: ignore[misc]
         count += 1
-    assert count > 200
     assert 0.02 < good / count < 0.98
 
 
@@ -151,12 +151,11 @@ def test_damaged_files_give_a_model_or_one_line(tmp_path: Path) -> None:
     path = tmp_path / "fuzz.onnx"
     files = [model.SerializeToString() for model in seeds()]
     count, good, until = 0, 0, time.monotonic() + 15
-    while count < 2500 and time.monotonic() < until:
+    while count < LEAST or (count < MOST and time.monotonic() < until):
         data, other = (files[int(i)] for i in rng.integers(len(files), size=2))
         path.write_bytes(damaged_bytes(data, other, rng))
         good += accepted(lambda: import_model(load_model(path)))
         count += 1
-    assert count > 200
     assert 0 < good < count
 
 
@@ -173,7 +172,6 @@ def test_damaged_models_that_are_accepted_compile() -> None:
     rng = np.random.default_rng(41)
     until = time.monotonic() + 15
     compiled = 0
-    while compiled < 60 and time.monotonic() < until:
+    while compiled <= 5 or (compiled < 60 and time.monotonic() < until):
         model = damaged_model(seeds()[int(rng.integers(len(seeds())))], rng)
         compiled += accepted(lambda m=model: compile_plain(from_proto(m)))  # type: ignore[misc]
-    assert compiled > 5

@@ -20,26 +20,25 @@ from scheduler.onnx_import.importer import ImportedModel
 from scheduler.passes.alternatives import expand_alternatives
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, k
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, draw, f, k
 from tests.scheduler.onnx_import.test_ops import build, reference
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(11)
 
 
 def ties(*shape: int, dtype: type = np.float32) -> Array:
-    return RNG.integers(-50, 50, shape).astype(dtype)
+    return draw().integers(-50, 50, shape).astype(dtype)
 
 
 def wild(*shape: int) -> Array:
     """Return floats of all magnitudes, some of them infinite."""
-    bits = RNG.integers(0, 2**32, shape, np.uint32)
+    bits = draw().integers(0, 2**32, shape, np.uint32)
     values = bits.view(np.float32)
     return np.where(np.isnan(values), np.float32(np.inf), values)
 
 
 def rows(high: int, *shape: int) -> Array:
-    return RNG.integers(-high, high, shape)
+    return draw().integers(-high, high, shape)
 
 
 CASES = [

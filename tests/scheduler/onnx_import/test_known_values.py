@@ -11,22 +11,21 @@ from numpy.typing import NDArray
 from scheduler.errors import ModelError
 from scheduler.onnx_import import fold, import_model
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, k
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, draw, f, k
 from tests.scheduler.onnx_import.test_ops import build, reference
 
 Array = NDArray[Any]
-RNG = np.random.default_rng(5)
 
 
 def boxes(images: int, count: int) -> Array:
     """Return boxes that overlap a lot, their corners in any order, some without an area."""
-    first = RNG.random((images, count, 2)) * 10
-    second = first + RNG.integers(-4, 5, (images, count, 2))
+    first = draw().random((images, count, 2)) * 10
+    second = first + draw().integers(-4, 5, (images, count, 2))
     return np.concatenate([first, second], -1).astype(np.float32)
 
 
 def scores(*shape: int) -> Array:
-    return RNG.integers(0, 40, shape).astype(np.float32) / 40
+    return draw().integers(0, 40, shape).astype(np.float32) / 40
 
 
 def limit(value: float) -> Array:
@@ -52,8 +51,8 @@ CASES = [
     case("Det", f(5, 20, 20), opset=22, reference="onnx"),
     case(
         "MatMulInteger",
-        RNG.integers(0, 256, (300, 400)).astype(np.uint8),
-        RNG.integers(0, 256, (400, 300)).astype(np.uint8),
+        draw().integers(0, 256, (300, 400)).astype(np.uint8),
+        draw().integers(0, 256, (400, 300)).astype(np.uint8),
         opset=10,
     ),
     case("MaxPool", f(1, 3, 60, 60), kernel_shape=[9, 9], pads=[4, 4, 4, 4]),

@@ -49,7 +49,8 @@ def test_example_model_agrees_with_onnxruntime(name: str) -> None:
 
 def test_nodes_carry_the_onnx_names_they_come_from() -> None:
     imported = import_model(onnx.load_model_from_string(build_example("policy").data))
-    origins = {name for n in toposort([imported.outputs["outputs"].node]) for name in n.origin}
+    order = toposort([imported.outputs["outputs"].node])
+    origins = {name for n in order for name in imported.origins.of(n)}
     assert "/blocks.1/attn/Softmax" in origins
     assert "/heads.plan.1/Gemm" in origins
 

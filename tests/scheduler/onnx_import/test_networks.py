@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scheduler.onnx_import import import_model
 from scheduler.tensor.tensor import evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 from tools.example_models import BUILDERS
 from tools.example_models.efficientnet import EfficientNetConfig, build_efficientnet_b2_elu
 from tools.example_models.mobilenet import MobileNetConfig, build_mobilenetv3_large

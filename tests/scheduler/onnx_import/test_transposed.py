@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scheduler.errors import ModelError
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 Geometry = dict[str, Any]

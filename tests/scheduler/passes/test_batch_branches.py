@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.ir.node import Node, origin, toposort
+from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.passes.batch_branches import MAX_MEMBERS, batch_branches
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.pass_check import check, one, ops, text, weight
+from tests.scheduler.passes.pass_check import check, one, ops, text, weight
 
 X = Tensor.input("x", (2, 6))
 
@@ -113,17 +114,23 @@ KEPT: list[tuple[str, Callable[[], list[Tensor]]]] = [
 @pytest.mark.parametrize("build", [b for _, b in KEPT], ids=[n for n, _ in KEPT])
 def test_left_alone(build: Callable[[], list[Tensor]]) -> None:
     roots = [t.node for t in build()]
-    assert batch_branches(roots) == {r: r for r in roots}
+    assert all(old is new for old, new in batch_branches(roots).items())
 
 
 def test_the_names_of_all_members_stay() -> None:
-    roots: list[Node] = []
-    for i in range(2):
-        with origin(f"head{i}"):
-            roots.append(head(X, i).node)
-    found = check(batch_branches, roots)
-    (batched,) = (n for n in toposort(found) if n.op is Op.REDUCE)
-    assert batched.origin == ("head0", "head1")
+    roots, origins = [head(X, i).node for i in range(2)], Origins()
+    origins.name([X.node], ())
+    for i, root in enumerate(roots):
+        origins.name(toposort([root])[:-1], (f"head{i}",))
+        origins.name([root], (f"relu{i}",))
+    new = batch_branches(roots)
+    origins.follow(new)
+    order = toposort([new[r] for r in roots])
+    (batched,) = (n for n in order if n.op is Op.REDUCE)
+    assert origins.of(batched) == ("head0", "head1")
+    (end,) = (n for n in order if n.op is Op.MAX)
+    assert origins.of(end) == ("relu0", "relu1")
+    assert {origins.of(new[r]) for r in roots} == {()}  # a view, which its reader computes
 
 
 GOLDEN = """\

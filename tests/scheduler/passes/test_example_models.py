@@ -10,6 +10,7 @@ import pytest
 from scheduler.ir import interp
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.onnx_import import import_model
 from scheduler.pipeline import run_passes, schedule
 from tools.example_models import build_example
@@ -18,15 +19,15 @@ from tools.example_models import build_example
 LAUNCHES_BEFORE = {"vision": 83, "policy": 30}
 
 
-def model(name: str) -> tuple[bytes, Node]:
+def model(name: str) -> tuple[bytes, Node, Origins]:
     data = build_example(name).data
     imported = import_model(onnx.load_model_from_string(data))
-    return data, imported.outputs["outputs"].node
+    return data, imported.outputs["outputs"].node, imported.origins
 
 
 @pytest.mark.parametrize("name", ["vision", "policy"])
 def test_answers_stay_those_of_onnxruntime(name: str) -> None:
-    data, root = model(name)
+    data, root, _ = model(name)
     (node,) = run_passes([root])
     session = ort.InferenceSession(data)
     rng = np.random.default_rng(3)
@@ -42,35 +43,36 @@ def test_answers_stay_those_of_onnxruntime(name: str) -> None:
     assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
 
 
-def sums(root: Node, origin: str) -> list[Node]:
-    """Return reductions that come from ONNX nodes whose name starts with `origin`."""
+def sums(root: Node, origins: Origins, start: str) -> list[Node]:
+    """Return reductions that come from ONNX nodes whose name starts with `start`."""
     return [
         n
         for n in toposort([root])
-        if n.op is Op.REDUCE and any(name.startswith(origin) for name in n.origin)
+        if n.op is Op.REDUCE and any(name.startswith(start) for name in origins.of(n))
     ]
 
 
 def test_the_policy_computes_one_row_behind_its_last_attention() -> None:
-    _, root = model("policy")
-    (node,) = run_passes([root])
-    for origin in ("/blocks.2/attn/proj", "/blocks.2/mlp", "/norm"):
-        assert {n.shape[1] for n in sums(root, origin)} == {25}
-        assert {n.shape[1] for n in sums(node, origin)} == {1}
-    assert {n.shape[1] for n in sums(node, "/blocks.1/mlp")} == {25}
+    _, root, origins = model("policy")
+    (node,) = run_passes([root], origins=origins)
+    for start in ("/blocks.2/attn/proj", "/blocks.2/mlp", "/norm"):
+        assert {n.shape[1] for n in sums(root, origins, start)} == {25}
+        assert {n.shape[1] for n in sums(node, origins, start)} == {1}
+    assert {n.shape[1] for n in sums(node, origins, "/blocks.1/mlp")} == {25}
 
 
 @pytest.mark.parametrize(("name", "heads"), [("vision", 10), ("policy", 2)])
 def test_first_layers_of_heads_are_one_sum(name: str, heads: int) -> None:
-    _, root = model(name)
-    (node,) = run_passes([root])
-    first = [n for n in sums(node, "/heads.") if any(o.endswith(".0/Gemm") for o in n.origin)]
+    _, root, origins = model(name)
+    (node,) = run_passes([root], origins=origins)
+    found = sums(node, origins, "/heads.")
+    first = [n for n in found if any(o.endswith(".0/Gemm") for o in origins.of(n))]
     assert [n.shape[0] for n in first] == [heads]
-    assert len(sums(root, "/heads.")) == 2 * heads
+    assert len(sums(root, origins, "/heads.")) == 2 * heads
 
 
-def test_the_policy_needs_no_join_in_front_of_its_embedding() -> None:
-    _, root = model("policy")
+def test_the_policy_needs_no_concat_in_front_of_its_embedding() -> None:
+    _, root, _ = model("policy")
     (node,) = run_passes([root])
     assert sum(n.op is Op.CAT for n in toposort([root])) == 2
     assert sum(n.op is Op.CAT for n in toposort([node])) == 1
@@ -78,5 +80,5 @@ def test_the_policy_needs_no_join_in_front_of_its_embedding() -> None:
 
 @pytest.mark.parametrize(("name", "saved"), [("vision", 9), ("policy", 5)])
 def test_launches_saved(name: str, saved: int) -> None:
-    _, root = model(name)
+    _, root, _ = model(name)
     assert len(schedule({"outputs": root}).launches) <= LAUNCHES_BEFORE[name] - saved

@@ -20,8 +20,8 @@ from scheduler.onnx_import.element_types import BFLOAT16
 from scheduler.passes.halves import halves
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import compute, load
 from tests.scheduler.onnx_import.onnx_models import node
+from tests.scheduler.support.programs import compute, load
 
 LONG = 65536
 Array = NDArray[Any]

@@ -24,9 +24,9 @@ from scheduler.ir.ops import Op
 from scheduler.passes.precision import PrecisionReport
 from scheduler.pipeline import Schedule, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.networks import Stack
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import weight
+from tests.fuzz.networks import stack
+from tests.scheduler.passes.pass_check import weight
+from tests.scheduler.support.programs import Array
 from tools.lib.describe_precision import describe_precision
 
 
@@ -80,11 +80,11 @@ def test_the_number_of_kernels_stays() -> None:
     assert len(schedule(outputs, precision="fp16").launches) == len(schedule(outputs).launches)
 
 
-def test_a_join_of_reductions_is_still_written_in_parts() -> None:
+def test_a_concat_of_reductions_is_still_written_in_parts() -> None:
     x = Tensor.input("x", (64, 64))
     parts = [x @ weight(64, 64, seed=i) for i in range(2)]
-    joined = Tensor.cat(parts, 0)
-    y = joined @ weight(64, 64, seed=7)
+    concat = Tensor.cat(parts, 0)
+    y = concat @ weight(64, 64, seed=7)
     plan = halved(y)
     assert len(plan.launches) == len(schedule({"y": y.node}).launches)
     assert {t.dtype for k in plan.launches[:-1] for t in k.targets} == {dt.float16}
@@ -208,14 +208,13 @@ def _run(plan: Schedule, inputs: dict[str, Array]) -> dict[str, Array]:
 @pytest.mark.opencl
 @pytest.mark.parametrize("seed", [3, 11])
 def test_the_device_computes_what_the_interpreter_says(seed: int) -> None:
-    stack = Stack(seed)
-    outputs = stack.build()
+    outputs, inputs = stack(seed)
     with device_spec.using(computes_halves()):
         plan = schedule({n: t.node for n, t in outputs.items()}, precision="fp16")
-        found = _run(plan, stack.inputs)
+        found = _run(plan, inputs)
     nodes = list(plan.outputs.values())
     given = {
-        n.arg: stack.inputs[n.arg.name]
+        n.arg: inputs[n.arg.name]
         for n in toposort(nodes)
         if n.op is Op.BUFFER and n.arg.kind == "input"
     }
@@ -228,10 +227,10 @@ def test_the_device_computes_what_the_interpreter_says(seed: int) -> None:
 @pytest.mark.opencl
 def test_half_storage_stays_close_to_float32() -> None:
     y = (network() + Tensor.input("r", (48, 64))).layernorm(-1).gelu() @ weight(64, 64, seed=9)
-    random = np.random.default_rng(4)
+    drawn = np.random.default_rng(4)
     inputs = {
-        "x": random.standard_normal((48, 64)).astype(np.float32),
-        "r": random.standard_normal((48, 64)).astype(np.float32),
+        "x": drawn.standard_normal((48, 64)).astype(np.float32),
+        "r": drawn.standard_normal((48, 64)).astype(np.float32),
     }
     plan = halved(y)
     assert plan.precision is not None

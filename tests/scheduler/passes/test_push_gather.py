@@ -17,10 +17,11 @@ from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.push_gather import push_gather
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import Array
-from tests.scheduler.pass_check import index, values, weight
-from tests.scheduler.requirement import program_of
-from tests.scheduler.strategies import Draw, Program, programs
+from tests.fuzz.draw import Draw
+from tests.fuzz.graphs import programs
+from tests.fuzz.program import Program
+from tests.scheduler.passes.pass_check import check, index, values, weight
+from tests.scheduler.support.programs import Array, program_of
 
 N = 10
 X = Tensor.input("x", (N, 4))
@@ -31,13 +32,7 @@ DATA = np.random.default_rng(3).standard_normal((N, 4)).astype(np.float32)
 @settings(max_examples=150)
 @given(programs(14))
 def test_programs_keep_their_values(program: Program) -> None:
-    roots = [*(t.node for t in program.outputs.values()), *(w.node for w in program.writes)]
-    new = push_gather(roots)
-    now = [new[r] for r in roots]
-    verify(now, "push_gather")
-    before = values(roots, program.inputs)
-    for want, got in zip(before, values(now, program.inputs), strict=True):
-        assert got.tobytes() == want.tobytes()
+    check(push_gather, [t.node for t in program.tensors], program.inputs)
 
 
 # --- gathers below arithmetic -----------------------------------------------------------------

@@ -16,9 +16,10 @@ from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.passes.push_slices import narrow
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.networks import Stack
-from tests.scheduler.pass_check import check, index, one, ops, sliced, text, values, weight
-from tests.scheduler.strategies import Program, programs
+from tests.fuzz.graphs import programs
+from tests.fuzz.networks import stack
+from tests.fuzz.program import Program
+from tests.scheduler.passes.pass_check import check, index, one, ops, sliced, text, values, weight
 
 X = Tensor.input("x", (25, 8))
 
@@ -32,11 +33,10 @@ def test_cut_programs_keep_their_values(program: Program, seed: int) -> None:
 @settings(max_examples=80)
 @given(st.integers(0, 2**32 - 1))
 def test_cut_networks_keep_their_values(seed: int) -> None:
-    stack = Stack(seed)
-    outputs = stack.build()
+    outputs, inputs = stack(seed)
     choice = Random(seed)  # noqa: S311  # a test program, not a secret
     roots = [t[..., -choice.randint(1, t.shape[-1]) :].node for t in outputs.values()]
-    check(narrow, roots, stack.inputs)
+    check(narrow, roots, inputs)
 
 
 def test_nothing_changes_where_all_is_read() -> None:
@@ -82,12 +82,12 @@ def test_only_the_last_of_25_rows_is_computed(build: Callable[[Tensor], Tensor])
     assert sum(largest(after).values()) < sum(largest(before).values())
 
 
-def test_sources_of_a_join_that_nobody_reads_are_gone() -> None:
+def test_sources_of_a_concat_that_nobody_reads_are_gone() -> None:
     y = Tensor.input("y", (25, 8))
     z = Tensor.input("z", (25, 8))
-    joined = Tensor.cat([X.exp(), y.exp(), z.exp()])
-    assert inputs_of(one(narrow, joined[20:40])) == {"x", "y"}
-    within = one(narrow, joined[30:40])
+    concat = Tensor.cat([X.exp(), y.exp(), z.exp()])
+    assert inputs_of(one(narrow, concat[20:40])) == {"x", "y"}
+    within = one(narrow, concat[30:40])
     assert inputs_of(within) == {"y"}
     assert Op.CAT not in ops(within)
 

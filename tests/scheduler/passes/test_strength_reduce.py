@@ -11,10 +11,11 @@ import pytest
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
+from scheduler.ir.origin import Origins
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import compute
-from tests.scheduler.pass_check import one, ops
+from tests.scheduler.passes.pass_check import one, ops
+from tests.scheduler.support.programs import compute
 
 ROOT_HALF, ROOT_TWO = math.sqrt(0.5), math.sqrt(2.0)
 
@@ -64,10 +65,12 @@ def test_what_only_looks_like_gelu_stays(other: Callable[[Tensor], Tensor]) -> N
 
 def test_gelu_bears_the_names_of_all_it_replaces() -> None:
     tensor = Tensor.input("named", (7,)).gelu()
+    origins = Origins()
     for i, node in enumerate(n for n in toposort([tensor.node]) if n.op in (Op.ERF, Op.MUL)):
-        node.origin = (f"/n{i}",)
-    found = one(strength_reduce, tensor)
-    assert set(found.origin) == {"/n0", "/n1", "/n2", "/n3"}
+        origins.name([node], (f"/n{i}",))
+    new = strength_reduce([tensor.node])
+    origins.follow(new)
+    assert set(origins.of(new[tensor.node])) == {"/n0", "/n1", "/n2", "/n3"}
 
 
 def test_gelu_runs_on_the_device() -> None:

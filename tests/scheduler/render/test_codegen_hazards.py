@@ -13,15 +13,15 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import emitted, load
+from tests.scheduler.support.programs import emitted, load
+from tests.scheduler.support.values import rng
 
 pytestmark = pytest.mark.opencl
 Array = NDArray[Any]
-RNG = np.random.default_rng(11)
 
 
 def ints(*shape: int) -> Array:
-    return RNG.integers(-4, 5, shape).astype(np.float32)
+    return rng().integers(-4, 5, shape).astype(np.float32)
 
 
 def check(outputs: Mapping[str, Tensor], **inputs: Array) -> None:

@@ -1,54 +1,158 @@
-"""Generated text of a few programs, so that a change of the code generator is reviewed as text.
+"""Generated text of one program for each kind of loop nest: code generation is reviewed as text.
 
 After a change that is meant: `pytest tests/scheduler/render --update-golden`, then read
-the diff of tests/golden.
+the diff of tests/golden. What is written out many times is shown once; a hash is of all of it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import re
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pytest
 
+from scheduler import CustomKernel, custom_kernel
+from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.loops.pack import PackedWeight
 from scheduler.onnx_import import import_model, load_model
-from scheduler.pipeline import Schedule, schedule
+from scheduler.pipeline import Schedule
 from scheduler.tensor.tensor import Tensor
+from tests.scheduler.support.programs import plan_of, x
+from tests.scheduler.support.values import Weights
 from tools.make_model import write_models
 
 Golden = Callable[[str, str], None]
+Built = Tensor | list[Tensor] | tuple[list[Tensor], list[Tensor]]
+ONE_CORE = replace(SPECS["gpu"], cores=1)  # few work-items: larger tiles pay
 
 
-def weight(*shape: int) -> Tensor:
-    return Tensor.weight(np.random.default_rng(0).standard_normal(shape).astype(np.float32))
+@dataclass(frozen=True)
+class Kind:
+    """A kind of loop nest.
+
+    Attributes:
+        name: of the golden file.
+        build: takes new weights; returns an output, outputs, or outputs and state writes.
+        shows: what makes the text one of this kind, as a regular expression.
+        spec: the device it is for.
+        precision: of what is stored.
+    """
+
+    name: str
+    build: Callable[[Weights], Built]
+    shows: str
+    spec: DeviceSpec = SPECS["cpu"]
+    precision: str = "fp32"
+
+    def plan(self) -> Schedule:
+        built = self.build(Weights())
+        outputs, writes = built if isinstance(built, tuple) else (built, [])
+        named = [outputs] if isinstance(outputs, Tensor) else outputs
+        return plan_of(
+            {f"y{i}": t for i, t in enumerate(named)},
+            writes,
+            spec=self.spec,
+            precision=self.precision,
+        )
 
 
-def conv() -> Schedule:
-    image = Tensor.input("image", (1, 8, 16, 16))
-    return schedule({"y": image.conv2d(weight(16, 8, 3, 3), weight(16), padding=1).relu().node})
-
-
-def matmul() -> Schedule:
-    return schedule({"y": (Tensor.input("x", (4, 32)) @ weight(32, 48) + weight(48)).node})
-
-
-def layernorm() -> Schedule:
-    return schedule({"y": Tensor.input("x", (4, 64)).layernorm().node})
-
-
-def queue() -> Schedule:
+def queue(_: Weights) -> tuple[list[Tensor], list[Tensor]]:
     state = Tensor.state("queue", (5, 8))
-    push = state.assign(Tensor.cat([state[1:], Tensor.input("row", (1, 8))]))
-    return schedule({"y": push[::4].reshape(1, 16).node}, [push.node])
+    push = state.assign(Tensor.cat([state[1:], x(1, 8)]))
+    return [push[::4].reshape(1, 16)], [push]
 
 
-def gather() -> Schedule:
+def gather(_: Weights) -> Tensor:
     frame = Tensor.input("frame", (600,), dt.uint8)
     at = Tensor.input("at", (4, 32), dt.int32).clip(0, 599)
-    return schedule({"y": (frame.gather(at).cast(dt.int32) + 1 >> 1).cast(dt.uint8).node})
+    return (frame.gather(at).cast(dt.int32) + 1 >> 1).cast(dt.uint8)
+
+
+def results_of_one_nest(_: Weights) -> list[Tensor]:
+    value = x(4, 32) * 2.0
+    return [value, value.sum(1)]
+
+
+def hand_written(_: Weights) -> Tensor:
+    kernel = CustomKernel(
+        "twice",
+        "const int i = get_global_id(0);\nconst float value = 2.0f * in0[i];\nEPILOGUE(value, i);",
+        [((4, 16), dt.float32)],
+        64,
+    )
+    (y,) = custom_kernel(kernel, x(4, 16))
+    return y.relu() + x(16, name="b")
+
+
+def winograd(w: Weights) -> Tensor:
+    image = x(1, 32, 32, 32) * 0.5  # an input as it is would need a copy
+    return image.conv2d(w(32, 32, 3, 3), padding=1).relu().sum(1)
+
+
+def images(w: Weights, count: int = 1) -> Tensor:
+    """Zeros around one picture are those outside the image; around several they are a condition."""
+    stored = x(count, 4, 4, 4).conv2d(w(4, 4, 1, 1)).relu()
+    return stored.conv2d(w(4, 4, 2, 2), padding=1)
+
+
+AVX2, SSE, GPU, ADRENO = (SPECS[name] for name in ("cpu-avx2", "cpu-sse", "gpu", "adreno"))
+KINDS = [
+    Kind("map", lambda _: x(4, 64).exp() * 2.0 + x(64, name="b"), "m_exp"),
+    Kind("tail", lambda _: x(37).relu() + 1.0, r"M_LOAD\(float, 16"),
+    Kind("reduce_lanes", lambda _: x(3, 40).sum(1), "M_"),
+    Kind("hoisted", lambda _: x(4, 32) - x(4, 32, name="b").max(1, keepdim=True), r"\bh\d+"),
+    Kind("softmax", lambda _: x(4, 24).softmax(), "m_exp"),
+    Kind("layernorm", lambda _: x(4, 64).layernorm(), "sqrt"),
+    Kind("matmul", lambda w: x(4, 32) @ w(32, 48) + w(48), "acc12"),
+    Kind("matmul_simt", lambda w: x(64, 32) @ w(32, 64), "acc", GPU),
+    Kind("matmul_local", lambda w: x(64, 32) @ w(32, 64), "barrier", ONE_CORE),
+    Kind("rolled", lambda w: (x(24, 45) @ w(45, 64)).gelu(), r"for \(int \w+ = 0; ", SSE),
+    Kind("narrow", lambda w: x(2, 8) @ w(8, 5), "float8"),
+    Kind("scalar", lambda _: x(5, 3).T @ x(5, 3, name="b"), "1 lanes"),
+    Kind("prefetch", lambda w: x(8, 512) @ w(512, 256), "M_AHEAD"),
+    Kind("split_work", lambda w: x(1, 128).layernorm() @ w(128, 768), "part = item", AVX2),
+    Kind("conv", lambda w: x(1, 2, 4, 16).conv2d(w(4, 2, 3, 3), w(4), padding=1).relu(), "acc"),
+    Kind("conv_depthwise", lambda w: x(1, 4, 6, 20).conv2d(w(4, 1, 3, 3), groups=4), "16 lanes"),
+    Kind("conv_strided", lambda w: x(1, 4, 9, 9).conv2d(w(8, 4, 3, 3), stride=2), "8 lanes"),
+    Kind("winograd", winograd, "custom"),
+    Kind("half_storage", lambda w: x(4, 32) @ w(32, 16), "half", precision="fp16"),
+    Kind("images", images, "= read_imagef", ADRENO),
+    Kind("images_gated", partial(images, count=2), r"\? read_imagef", ADRENO),
+    Kind("concat", lambda _: Tensor.cat([x(4, 16).exp(), x(2, 16, name="b")])[1:5], "m_exp"),
+    Kind("gather", gather, "in1"),
+    Kind("queue", queue, "writes <ASSIGN"),
+    Kind("results_of_one_nest", results_of_one_nest, "out1"),
+    Kind("side_by_side", lambda _: [x(16).exp(), x(8, name="b") * 2.0], "item"),
+    Kind("hand_written", hand_written, "epilogue_at"),
+]
+
+
+def abridged(text: str) -> str:
+    """Return text in which blocks of lines that differ in numbers only are shown once."""
+    lines = text.splitlines()
+    shapes = [re.sub(r"\d+", "#", line) for line in lines]
+    found: list[str] = []
+    at = 0
+    while at < len(lines):
+        best, times = 1, 1
+        for size in range(1, 13):
+            block, count = shapes[at : at + size], 1
+            while shapes[at + count * size : at + (count + 1) * size] == block:
+                count += 1
+            if (count - 1) * size > (times - 1) * best:
+                best, times = size, count
+        if (times - 1) * best < 4:
+            best, times = 1, 1
+        found += lines[at : at + best]
+        if times > 1:
+            found.append(f"// the last {best}, {times - 1} times more")
+        at += best * times
+    return "\n".join(found) + "\n"
 
 
 def describe(plan: Schedule) -> str:
@@ -63,24 +167,31 @@ def describe(plan: Schedule) -> str:
         ]
         parts.append(
             f"// kernel {i}: {kernel.kind}, {kernel.items} items of {max(kernel.lanes)} lanes, "
-            f"{kernel.flops} flops, {kernel.kernel.bytes_moved} bytes\n"
+            f"{kernel.flops} flops, {kernel.kernel.bytes_moved} bytes, "
+            f"text {hashlib.sha256(kernel.text.encode()).hexdigest()[:8]}\n"
             f"// writes {', '.join(map(repr, kernel.storage))}\n"
-            f"// reads {', '.join(arguments)}\n{kernel.text}"
+            f"// reads {', '.join(arguments)}\n{abridged(kernel.text)}"
         )
     return "\n".join(parts)
 
 
-@pytest.mark.parametrize(
-    "build", [conv, matmul, layernorm, queue, gather], ids=lambda b: b.__name__
-)
-def test_kernel_text(build: Callable[[], Schedule], golden: Golden) -> None:
-    golden(f"kernel_{build.__name__}", describe(build()))
+@pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
+def test_kernel_text(kind: Kind, golden: Golden) -> None:
+    plan = kind.plan()
+    text = describe(plan)
+    assert re.search(kind.shows, text + "".join(k.text for k in plan.lowered))
+    golden(f"kernel_{kind.name}", text)
+
+
+def test_blocks_are_shown_once() -> None:
+    text = "a1;\n" + "".join(f"b{i};\nc{i};\n" for i in range(5)) + "d;\nd;\n"
+    assert abridged(text) == "a1;\nb0;\nc0;\n// the last 2, 4 times more\nd;\nd;\n"
 
 
 def test_kernels_of_the_example_vision_model(tmp_path: Path, golden: Golden) -> None:
     ((path, _),) = write_models(tmp_path, ("vision",))
     imported = import_model(load_model(path))
-    plan = schedule({n: t.node for n, t in imported.outputs.items()})
+    plan = plan_of(imported.outputs, origins=imported.origins)
     rows = [
         f"{k.kind:8} items {k.items:3} lanes {max(k.lanes):2} flops {k.flops:10}  "
         f"{' '.join(k.kernel.origin)}"

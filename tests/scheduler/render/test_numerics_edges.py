@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor, evaluate
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 pytestmark = pytest.mark.opencl
 

@@ -23,7 +23,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
 from scheduler.render.prelude.prelude import BOUNDS, GELU_BOUND, prelude
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.on_device import compute, load
+from tests.scheduler.support.programs import compute, load
 
 pytestmark = pytest.mark.opencl
 

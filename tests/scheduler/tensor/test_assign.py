@@ -17,7 +17,7 @@ from scheduler.ir.node import make
 from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.passes.merge_assign import merge_assign
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
 
@@ -222,7 +222,7 @@ def test_a_view_writes_to_the_tensor_it_was_taken_from() -> None:
 
 
 @pytest.mark.opencl
-def test_t208_a_prefix_takes_an_offset_view_of_another_buffer() -> None:
+def test_a_prefix_takes_an_offset_view_of_another_buffer() -> None:
     a, b = t(np.zeros(10, np.float32)), t(np.arange(10, dtype=np.float32))
     a[:4].assign(b[3:7])
     assert len(a.schedule().kernels) <= 1
@@ -232,7 +232,7 @@ def test_t208_a_prefix_takes_an_offset_view_of_another_buffer() -> None:
 
 
 @pytest.mark.opencl
-def test_i58_columns_named_by_a_tensor() -> None:
+def test_columns_named_by_a_tensor() -> None:
     a = t(np.zeros((10, 10), np.float32))
     columns = np.array([3, -1, 3])
     a[:, Tensor(columns)] = 1
@@ -242,7 +242,7 @@ def test_i58_columns_named_by_a_tensor() -> None:
     assert a.tolist() == want.tolist()
 
 
-def test_i58_only_the_named_columns_are_written() -> None:
+def test_only_the_named_columns_are_written() -> None:
     a = t(np.zeros((10, 10), np.float32))
     a[:, Tensor(np.array([3, 7], np.int32))] = 1
     assert a.schedule().bytes_moved == 4 * (2 + 2 * 10)  # the reference: at most 42 elements

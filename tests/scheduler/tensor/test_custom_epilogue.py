@@ -1,4 +1,4 @@
-"""Requirement R35: elementwise consumers are computed in the slot of a hand-written kernel."""
+"""Elementwise consumers are computed in the slot of a hand-written kernel."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from scheduler.debug.kernel_table import source_of
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.custom_programs import F32, check, kinds, scaled
-from tests.scheduler.on_device import compute
-from tests.scheduler.requirement import floats, program_of, x
+from tests.scheduler.support.programs import compute, floats, program_of, x
+from tests.scheduler.tensor.custom_programs import F32, check, kinds, scaled
 
 pytestmark = pytest.mark.opencl
 
 
-def test_r35_an_elementwise_consumer_is_computed_in_the_slot() -> None:
+def test_an_elementwise_consumer_is_computed_in_the_slot() -> None:
     """Operands: a buffer of the shape, a row, a column of weights, a position, a constant."""
     column = Tensor.weight(floats(8, 1, seed=2))
     position = Tensor.arange(4).cast(F32)
@@ -37,7 +36,7 @@ def test_r35_an_elementwise_consumer_is_computed_in_the_slot() -> None:
 
 
 @pytest.mark.parametrize("kind", dt.ALL, ids=str)
-def test_r35_the_slot_takes_every_type(kind: dt.DType) -> None:
+def test_the_slot_takes_every_type(kind: dt.DType) -> None:
     """A bool in a register is 0 or 1, a half is a float."""
     value = "vload_half(i, in0)" if kind is dt.float16 else "in0[i]"
     source = f"int i = get_global_id(0);\nEPILOGUE({value}, i);"
@@ -68,7 +67,7 @@ def test_a_half_in_the_slot_is_what_would_be_stored(lanes: int) -> None:
     np.testing.assert_array_equal(compute(z, x=values), want.astype(np.float32) * 4096)
 
 
-def test_r35_the_epilogue_knows_where_it_is() -> None:
+def test_the_epilogue_knows_where_it_is() -> None:
     kernel = CustomKernel(
         "ints",
         "int i = get_global_id(0); EPILOGUE(in0[i] * 3, i);",
@@ -88,7 +87,7 @@ def test_r35_the_epilogue_knows_where_it_is() -> None:
     check(made, [edge], **given)
 
 
-def test_r35_a_slot_of_one_element() -> None:
+def test_a_slot_of_one_element() -> None:
     total = CustomKernel(
         "total",
         "float s = 0; for (int i = 0; i < 4; i++) s += in0[i]; EPILOGUE(s, 0);",
@@ -103,7 +102,7 @@ def test_r35_a_slot_of_one_element() -> None:
     check(made, [z], x=floats(4), b=floats())
 
 
-def test_r35_without_a_consumer_the_slot_stores_the_value() -> None:
+def test_without_a_consumer_the_slot_stores_the_value() -> None:
     y = scaled(x(8))
     made = program_of(y)
     assert kinds(made) == ["custom"]
@@ -111,7 +110,7 @@ def test_r35_without_a_consumer_the_slot_stores_the_value() -> None:
     check(made, [y], x=floats(8))
 
 
-def test_r35_the_epilogue_may_change_type_and_shape() -> None:
+def test_the_epilogue_may_change_type_and_shape() -> None:
     y = (scaled(x(8, 4)) > 1.0).reshape(4, 8)
     z = scaled(x(6, name="b")).cast(dt.int32) + 1
     made = program_of(y, z)
@@ -120,7 +119,7 @@ def test_r35_the_epilogue_may_change_type_and_shape() -> None:
     check(made, [y, z], x=floats(8, 4), b=floats(6, seed=1))
 
 
-def test_r35_other_outputs_are_stored_beside_the_epilogue() -> None:
+def test_other_outputs_are_stored_beside_the_epilogue() -> None:
     pair = CustomKernel(
         "pair",
         "int i = get_global_id(0); out1[i] = in0[i] + 1; EPILOGUE(in0[i] * 2, i);",
@@ -139,7 +138,7 @@ def test_r35_other_outputs_are_stored_beside_the_epilogue() -> None:
     check(made, [both], x=floats(8))
 
 
-def test_r35_a_slot_of_vectors() -> None:
+def test_a_slot_of_vectors() -> None:
     """Operands: a buffer of the shape, a row of weights, a column, a position, another type."""
     source = (
         "const int i = get_global_id(0) * 4;\nconst float4 a = vload4(0, in0 + i);\n"
@@ -160,7 +159,7 @@ def test_r35_a_slot_of_vectors() -> None:
     check(made, [y, flat], x=given["x"])
 
 
-def test_r35_vectors_divide_the_last_axis() -> None:
+def test_vectors_divide_the_last_axis() -> None:
     with pytest.raises(ModelError, match="lanes out of"):
         CustomKernel("wide", "EPILOGUE((float4)(0), 0);", [((3, 6), F32)], 1, lanes=4)
 
@@ -211,7 +210,7 @@ def pinned(y: Tensor) -> list[Tensor]:
     [reduced, read_twice, also_an_output, transposed, shifted, masked, gathered, flipped, repeated],
     ids=lambda f: f.__name__,
 )
-def test_r35_other_consumers_stay_apart(use: Any) -> None:
+def test_other_consumers_stay_apart(use: Any) -> None:
     outputs = use(scaled(x(8, 4)))
     made = program_of(*outputs)
     assert len(kinds(made)) > 1
@@ -222,7 +221,7 @@ def test_r35_other_consumers_stay_apart(use: Any) -> None:
     check(made, outputs, **{n: v for n, v in given.items() if n in names})
 
 
-def test_r35_nothing_is_fused_across_a_boundary_that_was_asked_for() -> None:
+def test_nothing_is_fused_across_a_boundary_that_was_asked_for() -> None:
     (y,) = pinned(scaled(x(8, 4)))
     made = program_of(y)
     assert kinds(made) == ["custom", "map"]
@@ -231,7 +230,7 @@ def test_r35_nothing_is_fused_across_a_boundary_that_was_asked_for() -> None:
     assert kinds(program_of(z)) == ["custom", "map"]
 
 
-def test_r35_no_epilogue_that_waits_for_its_own_launch() -> None:
+def test_no_epilogue_that_waits_for_its_own_launch() -> None:
     pair = CustomKernel(
         "pair",
         "int i = get_global_id(0); out1[i] = in0[i] + 1; EPILOGUE(in0[i] * 2, i);",
@@ -246,7 +245,7 @@ def test_r35_no_epilogue_that_waits_for_its_own_launch() -> None:
     check(made, [y], x=floats(8))
 
 
-def test_r35_custom_kernels_in_a_chain_each_have_their_epilogue() -> None:
+def test_custom_kernels_in_a_chain_each_have_their_epilogue() -> None:
     y = scaled(scaled(x(8, 4)).relu() + 1.0).exp()
     z = y.sum(1)
     made = program_of(z)
@@ -254,7 +253,7 @@ def test_r35_custom_kernels_in_a_chain_each_have_their_epilogue() -> None:
     check(made, [z], x=floats(8, 4))
 
 
-def test_r35_an_operand_of_the_epilogue_runs_first() -> None:
+def test_an_operand_of_the_epilogue_runs_first() -> None:
     table = x(64, name="w").reshape(8, 8).sum(1).contiguous()
     y = scaled(x(8)) + table
     made = program_of(y)
@@ -262,7 +261,7 @@ def test_r35_an_operand_of_the_epilogue_runs_first() -> None:
     check(made, [y], x=floats(8), w=floats(64, seed=1))
 
 
-def test_r35_a_matrix_product_by_hand_with_bias_and_activation() -> None:
+def test_a_matrix_product_by_hand_with_bias_and_activation() -> None:
     """The case it is for: a kernel of the vendor's, and what comes after it in one launch."""
     source = """
     /* one row per work-item } */

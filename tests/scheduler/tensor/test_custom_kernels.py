@@ -1,4 +1,4 @@
-"""Requirement R35, rows t176, t190 and t192: kernels written by hand."""
+"""Kernels written by hand."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from scheduler.ir.ops import Op
 from scheduler.ir.verify import verify
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.custom_programs import F32, check, kinds, scale, scaled
-from tests.scheduler.requirement import floats, make_program, program_of, same, x
+from tests.scheduler.support.programs import floats, make_program, program_of, same, x
+from tests.scheduler.tensor.custom_programs import F32, check, kinds, scale, scaled
 
 SUMS = CustomKernel(
     "sums",
@@ -37,12 +37,12 @@ SUMS = CustomKernel(
 )
 
 
-# --- rows of the conformance table ------------------------------------------------------------
+# --- programs of several kernels ------------------------------------------------------------------
 
 
 @pytest.mark.opencl
 @pytest.mark.parametrize("lazy", [True, False])
-def test_t176_an_explicit_kernel_with_two_outputs(*, lazy: bool) -> None:
+def test_an_explicit_kernel_with_two_outputs(*, lazy: bool) -> None:
     ramp = Tensor.arange(4).cast(F32) if lazy else Tensor(np.arange(4, dtype=np.float32))
     first, second = custom_kernel(SUMS, ramp)
     assert len(schedule({"a": first.node, "b": second.node}).kernels) == 1
@@ -50,7 +50,7 @@ def test_t176_an_explicit_kernel_with_two_outputs(*, lazy: bool) -> None:
 
 
 @pytest.mark.opencl
-def test_t190_a_computed_input_is_stored_first() -> None:
+def test_a_computed_input_is_stored_first() -> None:
     y = scaled(x(8, 4) + 1.0)
     made = program_of(y)
     assert kinds(made) == ["map", "custom"]
@@ -58,7 +58,7 @@ def test_t190_a_computed_input_is_stored_first() -> None:
 
 
 @pytest.mark.opencl
-def test_t192_two_kernels_write_halves_and_the_consumer_is_last() -> None:
+def test_two_kernels_write_halves_and_the_consumer_is_last() -> None:
     a, b = x(4, 8, name="a"), x(4, 8, name="b")
     joined = Tensor.cat([scaled(a), scaled(b)], 0)
     total = joined.sum(0)
@@ -71,7 +71,7 @@ def test_t192_two_kernels_write_halves_and_the_consumer_is_last() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_inputs_and_outputs_are_row_major() -> None:
+def test_inputs_and_outputs_are_row_major() -> None:
     """The producer and the consumer would both like another order of axes."""
     a = x(16, 48)
     transposed = (a * 2.0).T.contiguous()
@@ -89,7 +89,7 @@ def test_r35_inputs_and_outputs_are_row_major() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_an_unread_output_is_written_nowhere_else() -> None:
+def test_an_unread_output_is_written_nowhere_else() -> None:
     given = x(4)
     _, second = custom_kernel(SUMS, given)
     y = second.reshape(1) + given
@@ -100,7 +100,7 @@ def test_r35_an_unread_output_is_written_nowhere_else() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_known_inputs_are_made_on_the_host() -> None:
+def test_known_inputs_are_made_on_the_host() -> None:
     weight = Tensor.weight(floats(4, 8))
     both = CustomKernel(
         "both",
@@ -117,7 +117,7 @@ def test_r35_known_inputs_are_made_on_the_host() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_one_buffer_may_be_two_inputs() -> None:
+def test_one_buffer_may_be_two_inputs() -> None:
     twice = CustomKernel(
         "twice",
         "int i = get_global_id(0); EPILOGUE(in0[i] - 3 * in1[i], i);",
@@ -134,7 +134,7 @@ def test_r35_one_buffer_may_be_two_inputs() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_only_a_part_of_a_result_may_be_read() -> None:
+def test_only_a_part_of_a_result_may_be_read() -> None:
     y = scaled(x(64, 8))[2:40].exp()[1:3].sum(1)
     made = program_of(y)
     assert kinds(made) == ["custom", "reduce"]
@@ -142,7 +142,7 @@ def test_r35_only_a_part_of_a_result_may_be_read() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_a_state_is_read_before_it_is_written() -> None:
+def test_a_state_is_read_before_it_is_written() -> None:
     state = Tensor.state("s", (8,))
     y = scaled(state)
     made = make_program({"y": y}, [state.assign(scaled(state + x(8), slot=False))])
@@ -152,7 +152,7 @@ def test_r35_a_state_is_read_before_it_is_written() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_halves_and_bools() -> None:
+def test_halves_and_bools() -> None:
     kernel = CustomKernel(
         "narrow",
         "int i = get_global_id(0); vstore_half(in0[i], i, out0); out1[i] = in0[i] > 0;",
@@ -168,7 +168,7 @@ def test_r35_halves_and_bools() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_eager_values_are_computed_once() -> None:
+def test_eager_values_are_computed_once() -> None:
     given = Tensor(floats(4, 4))
     y = scaled(given + 1.0)
     z = (y * 3.0).kernelize()
@@ -178,7 +178,7 @@ def test_r35_eager_values_are_computed_once() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_small_kernels_beside_it_still_share_a_launch() -> None:
+def test_small_kernels_beside_it_still_share_a_launch() -> None:
     outputs = [x(8, name="a").exp(), scaled(x(8, name="b")), x(8, name="c").cos()]
     made = program_of(*outputs)
     assert sorted(kinds(made)) == ["custom", "map"]
@@ -189,7 +189,7 @@ def test_r35_small_kernels_beside_it_still_share_a_launch() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_names_are_by_content() -> None:
+def test_names_are_by_content() -> None:
     made = program_of(scaled(x(8, name="a")), scaled(x(8, name="b")))
     assert kinds(made) == ["custom", "custom"]
     assert len({launch.kernel for launch in made.table.launches}) == 1
@@ -197,7 +197,7 @@ def test_r35_names_are_by_content() -> None:
 
 
 @pytest.mark.opencl
-def test_r35_tables_listings_and_pages_show_it(tmp_path: Path) -> None:
+def test_tables_listings_and_pages_show_it(tmp_path: Path) -> None:
     recorder = Recorder()
     with observing(recorder):
         made = program_of((scaled(x(8, 4)) + 1.0).sum(1))
@@ -211,7 +211,7 @@ def test_r35_tables_listings_and_pages_show_it(tmp_path: Path) -> None:
     assert "custom kernel scale" in page
 
 
-def test_r35_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     def digest(kernel: CustomKernel) -> str:
         return graph_digest([custom_kernel(kernel, Tensor.input("x", (8,)))[0].node])
 
@@ -228,7 +228,7 @@ def test_r35_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.Monkey
     clear_memory()
 
 
-def test_r35_buffers_are_limited_like_those_of_other_kernels() -> None:
+def test_buffers_are_limited_like_those_of_other_kernels() -> None:
     with device_spec.using_limits(TABLE["webgpu"]):
         names = " + ".join(f"in{i}[0]" for i in range(8))
         wide = CustomKernel("wide", f"out0[0] = {names};", [((1,), F32)], 1)
@@ -243,7 +243,7 @@ def test_r35_buffers_are_limited_like_those_of_other_kernels() -> None:
         assert len(schedule({"y": (y + Tensor.input("b", (1,))).node}).kernels) == 2
 
 
-def test_r35_a_launch_is_read_by_its_results_only() -> None:
+def test_a_launch_is_read_by_its_results_only() -> None:
     launch = scaled(Tensor.input("x", (8,))).node.src[0]
     with pytest.raises(VerifyError, match="no output 1"):
         make(Op.RESULT, F32, (launch,), 1)
@@ -253,7 +253,7 @@ def test_r35_a_launch_is_read_by_its_results_only() -> None:
         verify([make(Op.RESULT, dt.int32, (launch,), 0)])
 
 
-def test_r35_nothing_but_the_program_makes_one(tmp_path: Path) -> None:
+def test_nothing_but_the_program_makes_one(tmp_path: Path) -> None:
     """A model names operators, and what it calls CustomKernel is not one of them."""
     onnx = pytest.importorskip("onnx")
     value = onnx.helper.make_tensor_value_info

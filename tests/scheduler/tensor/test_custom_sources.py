@@ -1,4 +1,4 @@
-"""Requirement R35: what is refused of a kernel written by hand, and what a wrong one leads to."""
+"""What is refused of a kernel written by hand, and what a wrong one leads to."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from scheduler import CustomKernel, custom_kernel
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.requirement import floats
+from tests.scheduler.support.programs import floats
 
 F32 = dt.float32
 
 
 @pytest.mark.opencl
-def test_r35_a_build_error_names_the_kernel_and_the_line() -> None:
+def test_a_build_error_names_the_kernel_and_the_line() -> None:
     broken = CustomKernel(
         "broken", "int i = 0;\nEPILOGUE(in0[i], i);\nnonsense(i);", [((4,), F32)], 4
     )
@@ -28,7 +28,7 @@ def test_r35_a_build_error_names_the_kernel_and_the_line() -> None:
     assert len(str(error.value).splitlines()) == 1
 
 
-def test_r35_the_interpreter_needs_a_reference() -> None:
+def test_the_interpreter_needs_a_reference() -> None:
     silent = CustomKernel("silent", "out0[0] = 1;", [((1,), F32)], 1)
     (y,) = custom_kernel(silent, Tensor(floats(4)))
     with pytest.raises(ModelError, match=r"custom kernel silent: the interpreter .* reference"):
@@ -65,7 +65,7 @@ BAD_SOURCES = {
 
 
 @pytest.mark.parametrize("case", BAD_SOURCES)
-def test_r35_a_source_that_leaves_its_function_is_refused(case: str) -> None:
+def test_a_source_that_leaves_its_function_is_refused(case: str) -> None:
     source, message = BAD_SOURCES[case]
     with pytest.raises(ModelError) as error:
         custom_kernel(CustomKernel("bad", source, [((1,), F32)], 1), Tensor.input("x", (1,)))
@@ -87,7 +87,7 @@ def test_r35_a_source_that_leaves_its_function_is_refused(case: str) -> None:
         ({"flops": -1}, "no negative flops"),
     ],
 )
-def test_r35_fields_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
+def test_fields_that_make_no_sense_are_refused(fields: dict[str, Any], message: str) -> None:
     good: dict[str, Any] = {
         "name": "k",
         "source": "int i = 0;",
@@ -99,13 +99,13 @@ def test_r35_fields_that_make_no_sense_are_refused(fields: dict[str, Any], messa
         CustomKernel(**{**good, **fields})
 
 
-def test_r35_an_empty_input_is_refused() -> None:
+def test_an_empty_input_is_refused() -> None:
     kernel = CustomKernel("k", "out0[0] = in0[0];", [((1,), F32)], 1)
     with pytest.raises(ModelError, match="in0 has no elements"):
         custom_kernel(kernel, Tensor(np.zeros((0, 4), np.float32)))
 
 
-def test_r35_equal_kernels_are_one_node() -> None:
+def test_equal_kernels_are_one_node() -> None:
     kernel = CustomKernel("k", "out0[0] = in0[0];", [((1,), F32)], 1)
     given = Tensor.input("x", (4,))
     nodes = [custom_kernel(k, given)[0].node for k in (kernel, CustomKernel(**vars(kernel)))]

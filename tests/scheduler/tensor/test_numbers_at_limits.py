@@ -13,7 +13,7 @@ from scheduler.errors import LoweringError, ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_backend.backend import prepare
 from scheduler.pipeline import schedule
-from tests.scheduler.on_device import load
+from tests.scheduler.support.programs import load
 
 I32 = np.iinfo(np.int32)
 

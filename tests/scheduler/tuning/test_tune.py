@@ -17,11 +17,10 @@ from runtime.device import choose_device
 from scheduler.cache import schedules as schedule_cache
 from scheduler.cache.schedules import EntryGraph
 from scheduler.device import spec as device_spec
+from scheduler.device import tuned_table
+from scheduler.device.choice import HEURISTIC, Choice, parse_choice
 from scheduler.device.spec import SPECS
-from scheduler.errors import SchedulerError
-from scheduler.loops import tuned_table
-from scheduler.loops.choice import HEURISTIC, Choice, parse_choice
-from scheduler.loops.tuned_table import (
+from scheduler.device.tuned_table import (
     Entry,
     TableError,
     TunedTable,
@@ -29,6 +28,7 @@ from scheduler.loops.tuned_table import (
     read_table,
     write_table,
 )
+from scheduler.errors import SchedulerError
 from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.search import CONFIRM_ROUNDS, MARGIN, Search, is_faster

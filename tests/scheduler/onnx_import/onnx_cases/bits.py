@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Array, case, rng
+from tests.scheduler.onnx_import.onnx_cases.case import Array, case, draw
 
 
 def _ints(dtype: Any, *shape: int) -> Array:
     limits = np.iinfo(dtype)
-    return rng.integers(limits.min, limits.max, shape, dtype, endpoint=True)
+    return draw().integers(limits.min, limits.max, shape, dtype, endpoint=True)
 
 
 def _shifts(dtype: Any, count: int) -> Array:

@@ -9,7 +9,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-rng = np.random.default_rng(7)
+
+
+class _Draws:
+    """Random values that start anew after each case, so that none depends on those before it."""
+
+    def __init__(self) -> None:
+        self.restart()
+
+    def restart(self) -> None:
+        self.now = np.random.default_rng(7)
+
+
+_draws = _Draws()
+
+
+def draw() -> np.random.Generator:
+    """Return the generator of the case that is being written."""
+    return _draws.now
 
 
 @dataclass(frozen=True)
@@ -34,6 +51,9 @@ class Case:
     reference: str = "ort"
     domain: str = ""
 
+    def __post_init__(self) -> None:
+        _draws.restart()
+
     @property
     def label(self) -> str:
         shapes = "_".join("x".join(map(str, np.shape(array_of(i)))) for i in self.inputs)
@@ -47,19 +67,19 @@ def array_of(value: Any) -> Any:
 
 
 def f(*shape: int) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
+    return draw().standard_normal(shape).astype(np.float32)
 
 
 def pos(*shape: int) -> Array:
-    return (rng.random(shape) + 0.1).astype(np.float32)
+    return (draw().random(shape) + 0.1).astype(np.float32)
 
 
 def i32(*shape: int) -> Array:
-    return rng.integers(-9, 10, shape).astype(np.int32)
+    return draw().integers(-9, 10, shape).astype(np.int32)
 
 
 def flags(*shape: int) -> Array:
-    return rng.random(shape) < 0.5
+    return draw().random(shape) < 0.5
 
 
 def k(*values: float, dtype: Any = np.int64) -> Const:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, rng, w
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, draw, f, w
 
 # Ratios that make no halves: how those are rounded depends on the order of operations.
 SCALE, ZERO = Const(np.float32(0.07131)), Const(np.uint8(120))
@@ -21,7 +21,7 @@ def ms(op: str, *inputs: Any, **attributes: Any) -> Case:
 
 
 def u8(*shape: int) -> np.ndarray[Any, Any]:
-    return rng.integers(0, 256, shape).astype(np.uint8)
+    return draw().integers(0, 256, shape).astype(np.uint8)
 
 
 def quantized(op: str, *shape: int, **attributes: Any) -> Case:
@@ -34,23 +34,23 @@ def packed(count: int, size: int) -> Const:
 
 def small(*shape: int) -> Const:
     """Return int8 weights: onnxruntime saturates sums of products on some processors."""
-    return Const(rng.integers(-60, 61, shape).astype(np.int8))
+    return Const(draw().integers(-60, 61, shape).astype(np.int8))
 
 
 def nbits(bits: int, size: int, zero: Const | None, *inputs: Any, **attributes: Any) -> Case:
     """Return a case of MatMulNBits: 5 rows of B in blocks of 16."""
     blocks = -(-size // 16)
     weight = Const(u8(5, blocks, 16 * bits // 8))
-    scales = Const((rng.random(5 * blocks) / 50 + 0.01).astype(np.float32))
+    scales = Const((draw().random(5 * blocks) / 50 + 0.01).astype(np.float32))
     attributes |= {"N": 5, "K": size, "bits": bits, "block_size": 16}
     return ms("MatMulNBits", f(2, 3, size), weight, scales, zero, *inputs, **attributes)
 
 
 def i16(*shape: int) -> np.ndarray[Any, Any]:
-    return rng.integers(-30000, 30000, shape).astype(np.int16)
+    return draw().integers(-30000, 30000, shape).astype(np.int16)
 
 
-IDS = rng.integers(0, 9, (2, 5)).astype(np.int32)
+IDS = np.random.default_rng(2).integers(0, 9, (2, 5)).astype(np.int32)
 EMBEDDINGS = (w(9, 8), w(6, 8), w(3, 8), w(8), w(8))
 
 CASES = [
@@ -84,7 +84,7 @@ CASES = [
     ),
     ms(
         "QLinearWhere",
-        rng.random((3, 7)) < 0.5,
+        draw().random((3, 7)) < 0.5,
         *(u8(3, 7), SCALE, ZERO),
         *(u8(7), OUT_SCALE, OUT_ZERO),
         *(Const(np.float32(0.10193)), ZERO),
@@ -97,10 +97,10 @@ CASES = [
             SCALE,
             ZERO,
             small(6, 2, 3, 3),
-            Const((rng.random(6) / 50 + 0.01).astype(np.float32)),
+            Const((draw().random(6) / 50 + 0.01).astype(np.float32)),
             Const(np.zeros(6, np.int8)),
             *(Const(np.float32(0.9377)), OUT_ZERO),
-            Const(rng.integers(-999, 999, 6).astype(np.int32)),
+            Const(draw().integers(-999, 999, 6).astype(np.int32)),
             group=2,
             pads=[1, 1, 1, 1],
             channels_last=last,
@@ -159,9 +159,9 @@ CASES = [
     ),
     *(
         ms("RotaryEmbedding", f(2, 3, 16), p, w(9, 4), w(9, 4), interleaved=i)
-        for p, i in ((np.array([2]), 0), (rng.integers(0, 9, (2, 3)), 1))
+        for p, i in ((np.array([2]), 0), (draw().integers(0, 9, (2, 3)), 1))
     ),
-    ms("RotaryEmbedding", f(2, 5, 3, 8), rng.integers(0, 9, (2, 3)), w(9, 4), w(9, 4)),
+    ms("RotaryEmbedding", f(2, 5, 3, 8), draw().integers(0, 9, (2, 3)), w(9, 4), w(9, 4)),
     *(
         ms(op, u8(3, 7), SCALE, ZERO, u8(7), OUT_SCALE, OUT_ZERO, Const(np.float32(0.10193)), ZERO)
         for op in ("QLinearAdd", "QLinearMul")

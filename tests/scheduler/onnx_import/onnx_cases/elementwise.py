@@ -11,12 +11,12 @@ from tests.scheduler.onnx_import.onnx_cases.case import (
     Array,
     Const,
     case,
+    draw,
     f,
     flags,
     i32,
     k,
     pos,
-    rng,
 )
 
 HALVES = np.array([-2.5, -1.5, -0.5, 0.5, 1.5, 2.5, 3.49], np.float32)
@@ -35,7 +35,7 @@ WIDE = np.array([-200.0, -20.0, -1.0, 0.0, 1.0, 20.0, 200.0], np.float32)
 def _pair(dtype: Any) -> tuple[Array, Array]:
     """Return two operands; no divisor is 0, no quotient overflows."""
     low = 1 if np.dtype(dtype).kind == "u" else -20
-    a, b = rng.integers(low - 1, 100, (2, 40)).astype(dtype)
+    a, b = draw().integers(low - 1, 100, (2, 40)).astype(dtype)
     return a, np.where(b == 0, np.array(7, dtype), b)
 
 
@@ -120,7 +120,7 @@ CASES = [
     case("Not", flags(9)),
     *(case("Cast", f(9) * 3, to=t) for t in (TensorProto.INT32, TensorProto.BOOL)),
     case("Cast", i32(9), to=TensorProto.FLOAT),
-    case("Cast", rng.integers(0, 256, 9).astype(np.uint8), to=TensorProto.FLOAT),
+    case("Cast", draw().integers(0, 256, 9).astype(np.uint8), to=TensorProto.FLOAT),
     case("Cast", f(9), to=TensorProto.FLOAT16),
     case("CastLike", f(9) * 3, np.zeros(1, np.int64)),
     case("Identity", f(3)),

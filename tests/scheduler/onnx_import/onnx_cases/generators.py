@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from onnx import TensorProto
 
-from tests.scheduler.onnx_import.onnx_cases.case import Const, case, f, flags, i32, k, pos, rng
+from tests.scheduler.onnx_import.onnx_cases.case import Const, case, draw, f, flags, i32, k, pos
 
 TIES = np.array([[[1, 3], [3, 3], [0, 3]], [[-1, 0], [-2, 0], [-1, 1]]], np.float32)
 INDICES = np.array([[0, 2, -1], [-5, -6, 5]], np.int64)
@@ -50,7 +50,7 @@ CASES = [
     case("CumSum", i32(2500), k(0)),
     case("CumSum", np.array([1, np.inf, 2, -1], np.float32), _axis(0)),
     case("CumSum", (f(2, 70) * 0.1).astype(np.float16), _axis(-1), reference="onnx"),
-    case("CumSum", rng.integers(0, 9, (4, 3)).astype(np.uint64), _axis(0), reference="onnx"),
+    case("CumSum", draw().integers(0, 9, (4, 3)).astype(np.uint64), _axis(0), reference="onnx"),
     *(
         case(
             "CumProd", pos(3, 6) + 0.5, _axis(n), opset=26, reference="onnx", exclusive=e, reverse=r

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Array, Const, case, f, i32, k, rng
+from tests.scheduler.onnx_import.onnx_cases.case import Array, Const, case, draw, f, i32, k
 
 
 def at(*values: object, dtype: type = np.int64) -> Array:
@@ -12,7 +12,7 @@ def at(*values: object, dtype: type = np.int64) -> Array:
 
 
 def below(high: int, *shape: int) -> Array:
-    return rng.integers(-high, high, shape)
+    return draw().integers(-high, high, shape)
 
 
 def known(array: Array) -> Const:
@@ -21,7 +21,7 @@ def known(array: Array) -> Const:
 
 def ties(*shape: int, dtype: type = np.float32) -> Array:
     """Return few different values, so that most of them occur several times."""
-    return rng.integers(0, 4, shape).astype(dtype)
+    return draw().integers(0, 4, shape).astype(dtype)
 
 
 SPECIAL = np.array([[1, np.nan, np.inf, -np.inf, 0, np.nan], [-np.inf] * 6], np.float32)

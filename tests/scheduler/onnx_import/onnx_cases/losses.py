@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import case, f, pos, rng
+from tests.scheduler.onnx_import.onnx_cases.case import case, f, pos
 
-TARGETS = rng.integers(0, 5, (3, 2)).astype(np.int64)
+TARGETS = np.random.default_rng(3).integers(0, 5, (3, 2)).astype(np.int64)
 WITH_HOLES = np.array([[0, -1, 4, 2], [-1, 3, 1, 0]], np.int32)
 CASES = [
     *(

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, rng, w
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, draw, f, w
 
 STEPS, BATCH, SIZE, HIDDEN = 4, 3, 5, 6
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
@@ -53,11 +53,11 @@ def quantized(
     count, wide = 1 + both, 4 * HIDDEN
 
     def integers(*shape: int) -> Const:
-        return Const(rng.integers(-60, 61, shape).astype(np.int8))
+        return Const(draw().integers(-60, 61, shape).astype(np.int8))
 
     def scheme() -> tuple[Const, Const]:
         shape = (count, wide) if columns else (count,)
-        scale = rng.uniform(0.004, 0.008, shape).astype(np.float32)
+        scale = draw().uniform(0.004, 0.008, shape).astype(np.float32)
         return Const(scale), Const(np.zeros(shape, np.int8))
 
     if both:

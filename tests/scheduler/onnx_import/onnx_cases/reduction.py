@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Const, case, f, flags, i32, k, pos, rng
+from tests.scheduler.onnx_import.onnx_cases.case import Const, case, draw, f, flags, i32, k, pos
 
 REDUCES = ["ReduceMean", "ReduceSum", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1"]
 REDUCES += ["ReduceL2", "ReduceSumSquare", "ReduceLogSumExp"]
@@ -25,7 +25,7 @@ CASES = [
     case("ReduceSum", f(2, 3), Const(np.zeros(0, np.int64)), noop_with_empty_axes=1),
     case("ReduceSum", i32(4, 5), k(1), opset=13),
     case("ReduceMean", i32(4, 5), opset=13, axes=[1]),
-    case("ReduceMax", rng.integers(0, 256, (4, 5)).astype(np.uint8), opset=13, axes=[1]),
+    case("ReduceMax", draw().integers(0, 256, (4, 5)).astype(np.uint8), opset=13, axes=[1]),
     *(case("ReduceSumSquare", f(2, 3), k(), opset=18, noop_with_empty_axes=n) for n in (0, 1)),
     case("ReduceLogSumExp", f(2, 3), opset=18, noop_with_empty_axes=1, reference="onnx"),
     case("ReduceL1", f(2, 3), None, opset=18, noop_with_empty_axes=1, reference="onnx"),
@@ -34,12 +34,12 @@ CASES = [
     *(case(op, np.zeros((0, 3), np.int32), k(0), opset=20, reference="onnx") for op in EMPTY[:4]),
     *(case(op, flags(3, 9), k(1), opset=20, reference="onnx") for op in ("ReduceMax", "ReduceMin")),
     *(
-        case(op, rng.integers(1, 9, (3, 9)).astype(t), k(1), opset=20, reference="onnx")
+        case(op, draw().integers(1, 9, (3, 9)).astype(t), k(1), opset=20, reference="onnx")
         for op in ("ReduceMax", "ReduceMin")
         for t in (np.int8, np.uint8, np.uint32, np.int64, np.uint64, np.float16, np.float64)
     ),
     *(
-        case(op, rng.integers(1, 5, (3, 9)).astype(t), k(1), opset=18, reference="onnx")
+        case(op, draw().integers(1, 5, (3, 9)).astype(t), k(1), opset=18, reference="onnx")
         for op in REDUCES
         for t in (np.int64, np.uint32, np.float64)
         if op not in ("ReduceMax", "ReduceMin") and (op, t) not in UNTYPED

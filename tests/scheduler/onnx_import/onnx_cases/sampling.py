@@ -6,17 +6,17 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Array, Case, Const, case, f, k, pos, rng, w
+from tests.scheduler.onnx_import.onnx_cases.case import Array, Case, Const, case, draw, f, k, pos, w
 
 
 def grid(*shape: int) -> Array:
     """Return positions in and a little outside of -1 .. 1."""
-    return (rng.random(shape) * 2.6 - 1.3).astype(np.float32)
+    return (draw().random(shape) * 2.6 - 1.3).astype(np.float32)
 
 
 def boxes(count: int, side: float) -> Array:
-    corners = rng.random((count, 2)) * side / 2
-    return np.concatenate([corners, corners + 0.5 + rng.random((count, 2)) * side], 1).astype(
+    corners = draw().random((count, 2)) * side / 2
+    return np.concatenate([corners, corners + 0.5 + draw().random((count, 2)) * side], 1).astype(
         np.float32
     )
 

@@ -1,0 +1,37 @@
+"""What a manifest says of the code of a kernel, checked; used by `runtime.manifest` only.
+
+The key is for whoever looks at an artifact: running it needs none of this.
+"""
+
+from typing import Final
+
+from runtime.errors import ArtifactError
+from runtime.fields import Fields
+
+# Bytes of local memory, or accesses in a text: more than any kernel has.
+_MAX_COUNT: Final = 2**31 - 1
+_COUNTS: Final = ("local_bytes", "image_reads", "gated_reads", "image_writes")
+
+
+def check_code(kernel: Fields, source: str, args: int) -> None:
+    """Check the key `code` of a kernel, which may be missing.
+
+    Args:
+        kernel: the fields of the kernel.
+        source: of its program.
+        args: how many arguments it has.
+
+    Raises:
+        ArtifactError: a field is missing, mistyped or out of range.
+    """
+    if "code" not in kernel.value:
+        return
+    code = Fields(kernel.get("code", dict), f"{kernel.where}.code")
+    code.text("kind")
+    code.get("float64", bool)
+    code.number("writes", 0, args)
+    for key in _COUNTS:
+        code.number(key, 0, _MAX_COUNT)
+    start, end = code.number("start", 0, len(source)), code.number("end", 0, len(source))
+    if start > end:
+        raise ArtifactError(f"{code.where}: start {start} is behind end {end}")

@@ -1,0 +1,225 @@
+"""Tables of loops that were measured: by kernel, what is faster than the heuristic.
+
+    {"format": 1, "target": "cpu", "device": "...", "driver": "...",
+     "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
+                             "heuristic_us": 812.4, "us": 745.1, "tried": 23}}}
+
+One ships with the package for each target that was measured (`scheduler/tuned/`), others are in the
+cache directory, by device and driver. None is needed. An entry remembers the loops that it was
+compared with, and is not used once the heuristic gives others. It cannot make a kernel wrong: it is
+a few numbers in known ranges (`scheduler.device.choice`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.cache_dir import cache_dir, write_whole
+from scheduler import flags
+from scheduler.device import spec as device_spec
+from scheduler.device.choice import Choice, parse_choice
+
+logger = logging.getLogger(__name__)
+
+FORMAT: Final = 1
+# Hexadecimal digits of a kernel's key, see `scheduler.loops.body_key`.
+KEY_LENGTH: Final = 24
+SHIPPED: Final = Path(__file__).parent / "tuned"
+MAX_BYTES: Final = 8 << 20
+MAX_ENTRIES: Final = 20_000
+MAX_TEXT: Final = 400
+MAX_NUMBER: Final = 1e9
+_KEY: Final = re.compile(f"[0-9a-f]{{{KEY_LENGTH}}}")
+
+
+class TableError(ValueError):
+    """A file is no table; the message says where it is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was measured of one kernel.
+
+    Attributes:
+        was: the heuristic's loops, as `variations.form_of` writes them.
+        choice: the fastest; the empty one if that is the heuristic.
+        heuristic_us, us: the smallest time of both, in microseconds.
+        tried: choices that were measured.
+    """
+
+    was: str
+    choice: Choice
+    heuristic_us: float
+    us: float
+    tried: int
+
+    def plain(self) -> dict[str, Any]:
+        """Return the entry as JSON knows it."""
+        return {
+            "was": self.was,
+            "choice": str(self.choice),
+            "heuristic_us": round(self.heuristic_us, 2),
+            "us": round(self.us, 2),
+            "tried": self.tried,
+        }
+
+
+@dataclass(frozen=True)
+class TunedTable:
+    """Entries by the key of a kernel's body, and what they were measured on."""
+
+    target: str = ""
+    device: str = ""
+    driver: str = ""
+    entries: Mapping[str, Entry] = field(default_factory=dict)
+
+    @functools.cached_property
+    def digest(self) -> str:
+        """What caches tell tables apart by: the choices, not the times."""
+        lines = [f"{k} {e.was} {e.choice}" for k, e in sorted(self.entries.items())]
+        return hashlib.sha256("\n".join(lines).encode()).hexdigest() if lines else ""
+
+    def with_entries(self, more: Mapping[str, Entry]) -> TunedTable:
+        """Return the table with other entries, which win."""
+        return TunedTable(self.target, self.device, self.driver, {**self.entries, **more})
+
+    def text(self) -> str:
+        """Return the file's text, a line for each entry, sorted: equal tables are equal texts."""
+        head = {"target": self.target, "device": self.device, "driver": self.driver}
+        lines = [f'"format": {FORMAT}']
+        lines += [f'"{name}": {json.dumps(value)}' for name, value in head.items()]
+        rows = [f' "{k}": {json.dumps(self.entries[k].plain())}' for k in sorted(self.entries)]
+        return "{" + ",\n ".join(lines) + ',\n "kernels": {\n' + ",\n".join(rows) + "\n}}\n"
+
+
+EMPTY: Final = TunedTable()
+
+
+def parse_table(text: str) -> TunedTable:
+    """Return the table of a file's text.
+
+    Raises:
+        TableError: it is none; the message names the first thing that is wrong.
+    """
+    if len(text) > MAX_BYTES:
+        raise TableError(f"expected at most {MAX_BYTES} characters")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"no JSON: {error}") from error
+    if not isinstance(found, dict) or found.get("format") != FORMAT:
+        raise TableError(f"expected an object with format {FORMAT}")
+    kernels = found.get("kernels")
+    if not isinstance(kernels, dict) or len(kernels) > MAX_ENTRIES:
+        raise TableError(f"kernels: expected an object of at most {MAX_ENTRIES}")
+    target, device, driver = (_text(found, name) for name in ("target", "device", "driver"))
+    entries = {key: _entry(key, value) for key, value in kernels.items()}
+    return TunedTable(target, device, driver, entries)
+
+
+def _entry(key: str, value: object) -> Entry:
+    if not _KEY.fullmatch(key) or not isinstance(value, dict):
+        raise TableError(f"kernel {key[:40]!r}: expected {KEY_LENGTH} hexadecimal digits: object")
+    try:
+        choice = parse_choice(_text(value, "choice"))
+    except ValueError as error:
+        raise TableError(f"kernel {key}: {error}") from error
+    heuristic_us, us, tried = (_number(value, n) for n in ("heuristic_us", "us", "tried"))
+    return Entry(_text(value, "was"), choice, heuristic_us, us, int(tried))
+
+
+def _number(fields: Mapping[str, object], name: str) -> float:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < MAX_NUMBER:
+        raise TableError(f"{name}: expected a number from 0 to {MAX_NUMBER:g}, found {value!r:.40}")
+    return float(value)
+
+
+def _text(fields: Mapping[str, object], name: str) -> str:
+    value = fields.get(name)
+    if not isinstance(value, str) or len(value) > MAX_TEXT:
+        raise TableError(f"{name}: expected a text of at most {MAX_TEXT} characters")
+    return value
+
+
+# --- files --------------------------------------------------------------------------------------
+
+
+def read_table(path: Path) -> TunedTable:
+    """Return the table of a file; an empty one, with a warning, where it is none of use."""
+    try:
+        with path.open(encoding="utf-8") as file:
+            return parse_table(file.read(MAX_BYTES + 1))
+    except FileNotFoundError:
+        return EMPTY
+    except (OSError, UnicodeDecodeError, TableError) as error:
+        logger.warning("%s: not used, it is no table of measured loops: %s", path, error)
+        return EMPTY
+
+
+def write_table(path: Path, table: TunedTable) -> None:
+    """Write a table beside its place and rename it; its directory is made private if missing.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    write_whole(path, table.text().encode())
+
+
+def table_path(target: str, device: str, driver: str) -> Path:
+    """Return where the table of a device is kept."""
+    digest = hashlib.sha256(f"{device}\n{driver}".encode()).hexdigest()[:12]
+    return cache_dir() / "tuned" / f"{target}-{digest}.json"
+
+
+@functools.lru_cache(maxsize=8)
+def shipped_table(target: str) -> TunedTable:
+    """Return the table that ships with the package for a target, an empty one if there is none."""
+    found = read_table(SHIPPED / f"{target}.json")
+    return found if found.target in ("", target) else EMPTY
+
+
+def table_for(target: str, device: str, driver: str) -> TunedTable:
+    """Return what is known for a device: the shipped entries, and above them its own."""
+    whole = TunedTable(target, device, driver, shipped_table(target).entries)
+    return whole.with_entries(own_table(target, device, driver).entries)
+
+
+def own_table(target: str, device: str, driver: str) -> TunedTable:
+    """Return what was measured on a device; empty where its file is of another one."""
+    own = read_table(table_path(target, device, driver))
+    same = (own.target, own.device, own.driver) == (target, device, driver)
+    return own if same else TunedTable(target, device, driver, {})
+
+
+# --- what is in force ---------------------------------------------------------------------------
+
+_active: ContextVar[TunedTable | None] = ContextVar("tuned_table", default=None)
+
+
+@contextmanager
+def using(table: TunedTable) -> Iterator[None]:
+    """Take loops from this table inside the block."""
+    token = _active.set(table)
+    try:
+        yield
+    finally:
+        _active.reset(token)
+
+
+def current() -> TunedTable:
+    """Return the table in force: that of the context, else the target's; none if TUNED=0."""
+    if not flags.tuned():
+        return EMPTY
+    table = _active.get()
+    return shipped_table(device_spec.current().target) if table is None else table

@@ -1,0 +1,22 @@
+"""x**0.5 as a root, with C's values at -0.0 and -infinity."""
+
+from __future__ import annotations
+
+from math import inf
+
+from scheduler.ir.boxes import spread
+from scheduler.ir.node import Node, alu, const
+from scheduler.ir.ops import Op
+
+
+def half_power(x: Node) -> Node:
+    """Return x**0.5 of floats as C11 F.10.4.4 has pow: 0.0 of -0.0, infinity of -infinity.
+
+    `passes.canonicalize` makes it the root alone where floats may cancel as real numbers do.
+    """
+
+    def number(value: float) -> Node:
+        return spread(const(value, x.dtype), x.shape)
+
+    root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0)))
+    return alu(Op.WHERE, alu(Op.EQ, x, number(-inf)), number(inf), root)

@@ -1,0 +1,208 @@
+"""Images: what the texture cache of a GPU reads, four elements a texel.
+
+    t[h, w, c] in a buffer, at (h*W + w)*C + c     ->     image of W*C/4 x H texels,
+                                                          t[h, w, 4*k .. 4*k+3] at (w*C/4 + k, h)
+
+Intermediates and packed weights may be images; inputs, outputs and states stay buffers, as callers
+fill and read those. An intermediate is one if every kernel writes it in whole texels and reads
+whole texels or a component that is known when the kernel is generated. That is found out by
+lowering: what an access does not fit is lowered again as a buffer (`ImagePlan.again`).
+
+Coordinates outside an image read as zero. So a convolution's zero padding costs nothing where the
+padded axis is the outermost one of rows or of columns: the predicate is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Final, NamedTuple
+
+from scheduler.device.spec import Images
+from scheduler.ir import dtype as dt
+from scheduler.ir import index as ixs
+from scheduler.ir.index import Atom, Ix
+from scheduler.ir.node import Node
+from scheduler.loops.pack import Argument, PackedWeight
+from scheduler.loops.place import Layout, PlacedStore
+
+TEXEL: Final = 4  # elements: CL_RGBA
+DTYPES: Final = (dt.float32, dt.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """Texels of a two-dimensional image."""
+
+    width: int
+    height: int
+
+    def fits(self, most: Images) -> bool:
+        """Whether a device that takes such images takes this one."""
+        return self.width <= most.max_width and self.height <= most.max_height
+
+
+class Texel(NamedTuple):
+    """An access to an image.
+
+    Attributes:
+        x, y: coordinates.
+        component: of the texel; None for all four.
+        by_axis: whether a coordinate is outside the image where an outermost index is.
+    """
+
+    x: Ix
+    y: Ix
+    component: int | None
+    by_axis: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ImageTensor:
+    """An intermediate that is stored as an image.
+
+    Attributes:
+        image: its texels.
+        shape: of the tensor.
+        rows, columns: its axes in the order of memory; the last column axis is four to a texel.
+    """
+
+    image: Image
+    shape: tuple[int, ...]
+    rows: tuple[int, ...]
+    columns: tuple[int, ...]
+
+    def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
+        """Return the texel of an access; None where it crosses texels, or its component is unknown.
+
+        Args:
+            index: logical index of the element, of the first one where lanes move it.
+            lane: the range of the lanes.
+        """
+        inner = _quarter(index[self.columns[-1]], lane)
+        if inner is not None:
+            parts = [index[a] for a in self.columns[:-1]] + [inner[0]]
+            sizes = [self.shape[a] for a in self.columns[:-1]]
+            x = ixs.flatten(parts, [*sizes, self.shape[self.columns[-1]] // TEXEL])
+            y = ixs.flatten([index[a] for a in self.rows], [self.shape[a] for a in self.rows])
+            return Texel(x, y, inner[1], by_axis=True)
+        order = (*self.rows, *self.columns)
+        whole = ixs.flatten([index[a] for a in order], [self.shape[a] for a in order])
+        inner = _quarter(whole, lane)
+        if inner is None:
+            return None
+        width = self.image.width
+        x, y = ixs.mod(inner[0], width), ixs.floordiv(inner[0], width)
+        return Texel(x, y, inner[1], by_axis=False)
+
+    def is_zero_outside(self, index: tuple[Ix, ...], bound: tuple[Ix, int, int]) -> bool:
+        """Whether coordinates are outside the image wherever a bound of the index is broken."""
+        ix, low, high = bound
+        for axes in (self.rows, self.columns):
+            long = [a for a in axes if self.shape[a] > 1]
+            axis = long[0] if long else None
+            if axis is None or axis == self.columns[-1]:
+                continue
+            if index[axis] is ixs.shift(ix, -low) and high - low == self.shape[axis] - 1:
+                return True
+        return False
+
+
+@dataclass(slots=True)
+class ImagePlan:
+    """Which tensors of an entry point are images, as far as kernels are lowered.
+
+    Attributes:
+        most: what images the device takes.
+        tensors: intermediates that are.
+        weights: packed weights that are.
+        refused: intermediates that some access does not fit.
+    """
+
+    most: Images
+    tensors: dict[Node, ImageTensor] = field(default_factory=dict)
+    weights: dict[PackedWeight, Image] = field(default_factory=dict)
+    refused: dict[Node, None] = field(default_factory=dict)
+
+    def again(self) -> ImagePlan | None:
+        """Return the plan to lower all kernels with once more, None if this one held."""
+        if self.refused.keys().isdisjoint(self.tensors):
+            return None
+        return ImagePlan(self.most, refused=dict(self.refused))
+
+    def offer(self, store: PlacedStore, layout: Layout) -> None:
+        """Make a result an image, if it may be one.
+
+        Args:
+            store: of a result whose layout is up to us.
+            layout: chosen for it.
+        """
+        target = store.target
+        if target in self.refused or store.row is not None or target.dtype not in DTYPES:
+            return
+        tensor = _tensor_of(target.shape, layout.order, self.most)
+        if tensor is not None:
+            self.tensors[target] = tensor
+
+    def image_of(self, argument: Argument) -> Image | None:
+        """Return the image that an argument is, None for a buffer."""
+        if isinstance(argument, PackedWeight):
+            return self.weights.get(argument)
+        tensor = self.tensors.get(argument)
+        return None if tensor is None else tensor.image
+
+
+def _quarter(ix: Ix, lane: Atom) -> tuple[Ix, int | None] | None:
+    """Return (ix / 4, component, None if lanes run over a texel); None if neither is known."""
+    step = ixs.coefficient(ix, lane)
+    start = ixs.substitute(ix, {lane: ixs.ZERO})
+    if step not in (0, 1) or any(c % TEXEL for _, c in start.terms):
+        return None
+    component = start.const % TEXEL
+    if step and component:
+        return None
+    return ixs.floordiv(start, TEXEL), None if step else component
+
+
+def _tensor_of(shape: tuple[int, ...], order: Sequence[int], most: Images) -> ImageTensor | None:
+    """Return how a tensor is an image, None if it is none.
+
+    Columns are the two innermost axes of a picture, the innermost one of a matrix, or more or fewer
+    if that is too wide or too high.
+    """
+    if not order or shape[order[-1]] % TEXEL:
+        return None
+    long = [i for i, a in enumerate(order) if shape[a] > 1] or [0]
+    natural = long[-2] if len(long) > 2 else long[-1]
+    splits = (natural, *range(natural - 1, -1, -1), *range(natural + 1, len(order)))
+    for at in splits:
+        rows, columns = tuple(order[:at]), tuple(order[at:])
+        image = Image(prod(shape[a] for a in columns) // TEXEL, prod(shape[a] for a in rows))
+        if image.fits(most):
+            return ImageTensor(image, shape, rows, columns)
+    return None
+
+
+def weight_image(packed: PackedWeight, most: Images) -> Image | None:
+    """Return the image of a packed weight, split where one of its axes ends; None if it is none."""
+    size = packed.data.size
+    if packed.source.dtype not in DTYPES or size % TEXEL:
+        return None
+    steps = {s for strides in packed.strides.values() for s in strides if s % TEXEL == 0 and s}
+    widths = sorted(step // TEXEL for step in {*steps, size})
+    # As many rows as columns, about: the cache holds tiles.
+    images = [Image(w, size // TEXEL // w) for w in widths if size // TEXEL % w == 0]
+    fitting = [i for i in images if i.fits(most)]
+    return min(fitting, key=lambda i: max(i.width, i.height), default=None)
+
+
+def texel_bytes(dtype: dt.DType) -> int:
+    """Return the bytes of a texel of an element type."""
+    return TEXEL * dtype.itemsize
+
+
+def image_arguments(plan: ImagePlan, arguments: Collection[Argument]) -> dict[Argument, Image]:
+    """Return those arguments that are images."""
+    found = {a: plan.image_of(a) for a in arguments}
+    return {a: image for a, image in found.items() if image is not None}

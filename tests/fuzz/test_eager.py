@@ -1,0 +1,21 @@
+"""Short runs of the kind `eager`."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.fuzz.eager import interpreted, run_program
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_handles_mean_what_they_were_given(block: int) -> None:
+    with interpreted():
+        for seed in range(block * 30, block * 30 + 30):
+            run_program(np.random.default_rng(seed))
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("seed", range(3))
+def test_programs_run_on_the_device(seed: int) -> None:
+    run_program(np.random.default_rng([seed, 1]), steps=25)

@@ -1,0 +1,206 @@
+"""What documents name in code spans exists: files, modules, their members, classes, make targets.
+
+A span that is one name, dotted or not, is looked up; of any other, the words with an underscore or
+a capital inside. A word exists if the code, its tests or its configuration have it as a name or in
+a text; comments and docstrings do not count. The changelog tells history and is left out.
+"""
+
+import ast
+import functools
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from fnmatch import filter as fnmatch_filter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
+FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "deploy", ".github", ".ci")
+DOCUMENTS = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]
+    if path.name not in ("CHANGELOG.md", "map.md")
+)
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+SPAN = re.compile(r"(?<!`)`([^`\n]+)`(?!`)")
+WORD = re.compile(r"[A-Za-z_]\w*")
+SAID = re.compile(
+    r'(?:\A|:\n)\s*r?"""(?s:.*?)"""|(?:^|\s)#(?: .*)?$', re.MULTILINE
+)  # docstrings, comments
+DOTTED = re.compile(r"([A-Za-z_]\w*(\.[A-Za-z_]\w*)+)(\(|$)")
+SPOKEN = re.compile(
+    r"[a-z]_|_[a-z0-9]|[a-z][A-Z]|[A-Z]_"
+)  # of an expression, which words are names
+
+# Names of other projects, of what our code composes, and examples: no text of ours has them.
+OPENCL = "CL_FLOAT CL_FP_DENORM CL_HALF_FLOAT CL_RGBA CL_DEVICE_NATIVE_VECTOR_WIDTH_FLOAT NCHW16c "
+OPENCL += "cl_device_id cl_khr_command_buffer cl_khr_image2d_from_buffer vload16 as_int8 as_uint8 "
+OPENCL += "llvm prefetch fwrapv znver3 POCL_AFFINITY POCL_KERNEL_CACHE"
+ONNX = "Adagrad Adam Gradient Momentum Like light simple test_resnet50 test_shrink "
+ONNX += "test_dft_inverse_opset19 test_resize_downsample_scales_linear_align_corners "
+ONNX += "test_resize_downsample_scales_cubic_align_corners"
+OTHERS = "RLIMIT_AS SCHED_IDLE fdatasync BEAM logTime"
+COMPOSED = "exec_ms source_late_ms driver_delivered"
+EXAMPLES = "_ns _ms _hz _bytes _px _m _mps _rad a_from_b XXXXXXXX COUNT UID CLASS Raises utils"
+FOREIGN = frozenset(" ".join((OPENCL, ONNX, OTHERS, COMPOSED, EXAMPLES)).split())
+
+
+@functools.cache
+def files() -> tuple[str, ...]:
+    """Return all files of the repository, without what is built."""
+    found = [p for p in ROOT.iterdir() if p.is_file()]
+    for folder in FOLDERS:
+        found += [p for p in (ROOT / folder).rglob("*") if p.is_file() and p.suffix != ".pyc"]
+    return tuple(sorted(path.relative_to(ROOT).as_posix() for path in found))
+
+
+@functools.cache
+def module(name: str) -> ast.Module:
+    return ast.parse((ROOT / name).read_text(encoding="utf-8"))
+
+
+@functools.cache
+def known_words() -> frozenset[str]:
+    """Return every word that the code or its configuration has, and those of file names."""
+    found: set[str] = set()
+    for name in files():
+        found.update(WORD.findall(name))
+        if name.endswith(".py") and name != Path(__file__).relative_to(ROOT).as_posix():
+            found.update(WORD.findall(SAID.sub("", (ROOT / name).read_text(encoding="utf-8"))))
+        elif name.endswith((".capnp", ".toml", ".yml", ".yaml", ".service")) or "." not in name:
+            found.update(WORD.findall((ROOT / name).read_text(encoding="utf-8")))
+    return frozenset(found)
+
+
+def members(body: list[ast.stmt]) -> Iterator[str]:
+    """Yield what a module or class defines, imports or is given by its methods."""
+    for statement in body:
+        for node in ast.walk(statement):
+            match node:
+                case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.Name(id=name):
+                    yield name
+                case ast.Attribute(attr=name, ctx=ast.Store()):
+                    yield name
+                case ast.alias(name=name, asname=alias):
+                    yield alias or name
+
+
+@functools.cache
+def classes() -> dict[str, frozenset[str]]:
+    """Return the members of classes and messages, inherited ones too; of one name together."""
+    own: dict[str, set[str]] = defaultdict(set)
+    bases: dict[str, set[str]] = defaultdict(set)
+    for name in files():
+        if name.endswith(".capnp"):
+            words = set(WORD.findall((ROOT / name).read_text(encoding="utf-8")))
+            for word in words:
+                if word[0].isupper():
+                    own[word] |= words
+        elif name.endswith(".py") and name.split("/")[0] in PACKAGES:
+            for node in module(name).body:
+                if isinstance(node, ast.ClassDef):
+                    own[node.name].update(members(node.body))
+                    bases[node.name].update(map(ast.unparse, node.bases))
+    for _ in range(8):  # no class has more ancestors above each other
+        for name in list(bases):
+            own[name].update(*(own[base] for base in list(bases[name]) if base in own))
+    return {name: frozenset(found) for name, found in own.items()}
+
+
+@functools.cache
+def paths() -> frozenset[str]:
+    """Return all files and folders, each also by every end of its path."""
+    whole = {*files(), *(p.as_posix() for name in files() for p in Path(name).parents)}
+    return frozenset("/".join(p.split("/")[i:]) for p in whole for i in range(p.count("/") + 1))
+
+
+def missing_file(span: str) -> bool:
+    """Does a span name a file or a folder of ours that is not there?"""
+    pattern = span.strip("/")
+    return pattern not in paths() and not fnmatch_filter(paths(), pattern)
+
+
+def missing_member(dotted: str) -> str | None:
+    """Return what of a dotted name is missing: in a package, in a module, in a class of ours."""
+    head, *rest = dotted.split(".")
+    if head in PACKAGES:
+        path = Path(head)
+        while rest and (ROOT / path / rest[0]).is_dir():
+            path /= rest.pop(0)
+        if rest and (ROOT / path / f"{rest[0]}.py").exists():
+            where = [f"{(path / rest.pop(0)).as_posix()}.py"]
+        else:
+            where = [f"{path.as_posix()}/__init__.py"]
+    elif head in classes():
+        return None if rest[0] in classes()[head] else f"{head} has no {rest[0]}"
+    elif (
+        "_" in rest[0] and head.islower()
+    ):  # otherwise it may be a key, or the end of a file's name
+        where = [n for n in files() if n.endswith(f"/{head}.py") and n.split("/")[0] in PACKAGES]
+        if not where and rest[0].isupper():
+            return f"no module {head}"
+    else:
+        return None
+    if not where or not rest:
+        return None
+    defined = {name for one in where for name in members(module(one).body)}
+    return None if rest[0] in defined else f"{where[0]} has no {rest[0]}"
+
+
+def problems(document: str) -> Iterator[str]:
+    """Yield what a document names and nobody has."""
+    whole = (ROOT / document).read_text(encoding="utf-8")
+    made = re.findall(r"^\+\+\+ (.+)$", whole, re.MULTILINE)  # by the examples of recipes
+    text = FENCE.sub("", whole)
+    targets = re.search(r"^\.PHONY: (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert targets is not None
+    for span in (found for found in SPAN.findall(text) if found not in made):
+        name = re.fullmatch(r"(-*[\w./*-]+)(\(.*\))?", span)
+        if span.startswith("make ") and span.split()[1] not in targets[1].split():
+            yield f"`{span}`: the Makefile has no such target"
+        if re.fullmatch(r"[\w./*-]+\.(py|capnp|toml)|[\w.-]+/[\w./*-]*", span):
+            ours = span.split("/")[0] in FOLDERS or span.endswith((".py", ".capnp"))
+            if ours and missing_file(span):
+                yield f"`{span}`: no such file"
+        elif (dotted := DOTTED.match(span)) and (missing := missing_member(dotted[1])):
+            yield f"`{span}`: {missing}"
+        for word in WORD.findall(span):
+            if len(word) > 2 and (name or SPOKEN.search(word)) and not is_known(word):
+                yield f"`{span}`: nothing is called {word}"
+
+
+def is_known(word: str) -> bool:
+    """Is a word one of the code's, or the beginning (`POCL_`) of one?"""
+    if word in known_words() or word in FOREIGN:
+        return True
+    return word.endswith("_") and any(known.startswith(word) for known in known_words())
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_what_a_document_names_exists(document: str) -> None:
+    found = sorted(set(problems(document)))
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "span",
+    [
+        "scheduler/ir/gone.py",
+        "gone.py",
+        "scheduler/gone/",
+        "scheduler.ir.gone",
+        "scheduler.gone(x)",
+        "interp.GONE_NAME",
+        "gone.SUM_RULES",
+        "Daemon.gone_step",
+        "make gone",
+        "GONE_VARIABLE",
+        "f(gone_name + 1)",
+    ],
+)
+def test_what_is_gone_is_found(span: str, tmp_path: Path) -> None:
+    document = tmp_path / "document.md"
+    document.write_text(f"Text with `{span}` in it.\n", encoding="utf-8")
+    assert list(problems(str(document)))

@@ -1,0 +1,166 @@
+"""Small systematic differences, drift, and what must not be found."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tools.compare.made_logs import Change, drive
+from tools.compare.compare import CompareOptions, compare_events
+from tools.compare.findings import Comparison, FieldStatistics
+from tools.compare.running import BatchMeans, Series, Slope, is_shift
+from tools.compare.tolerances import Tolerance, Tolerances
+
+# One tolerance for all, coarse enough for float32 to hold what is added.
+ALLOWED = 1e-2
+TABLE = Tolerances([(["*"], Tolerance(absolute=ALLOWED, reason="a round number"))])
+FRAMES = 80
+SEEDS = 40
+
+
+def moved(offset: Any, frames: int = FRAMES) -> Comparison:
+    """Compare a drive with itself, every position moved by offset(frame)."""
+
+    def change(service: str, frame_id: int, event: Any) -> None:
+        if service == "modelV2":
+            x = np.array(event.modelV2.position.x)
+            event.modelV2.position.x = (x + offset(frame_id)).tolist()
+
+    return _compared(change, frames)
+
+
+def _compared(change: Change, frames: int) -> Comparison:
+    logs = (drive(range(frames), services=["modelV2"]), drive(range(frames), change, ["modelV2"]))
+    return compare_events(*logs, CompareOptions(tolerances=TABLE))
+
+
+def statistics(comparison: Comparison, field: str = "position.x") -> FieldStatistics:
+    return next(one for one in comparison.statistics if one.field == field)
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_symmetric_noise_within_the_tolerance_is_never_found(seed: int) -> None:
+    """Of any size, of any number of frames, alike in neighbouring frames or not."""
+    rng = np.random.default_rng(seed)
+    size = ALLOWED * rng.choice([1e-5, 0.1, 0.5, 0.99])
+    frames = int(rng.integers(1, 100))
+    kept = rng.choice([0.0, 0.5, 0.9])  # how much of it the next frame keeps
+    noise = rng.uniform(-1, 1, (frames, 33))
+    for frame in range(1, frames):
+        noise[frame] = kept * noise[frame - 1] + (1 - kept) * noise[frame]
+    comparison = moved(lambda frame_id: size * noise[frame_id], frames)
+    assert comparison.passed, comparison.findings
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_constant_bias_of_half_the_tolerance_is_found(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    comparison = moved(lambda _: 0.5 * ALLOWED + 0.3 * ALLOWED * rng.uniform(-1, 1, 33))
+    (finding,) = comparison.findings
+    assert (finding.kind, finding.field, finding.frames) == ("shift", "position.x", FRAMES)
+    assert "50% of it" in finding.limit or "49% of it" in finding.limit or "51%" in finding.limit
+
+
+def test_a_bias_of_rounding_is_not_found() -> None:
+    """All on one side, but nothing beside what is allowed."""
+    assert moved(lambda _: 0.1 * ALLOWED).passed
+    assert moved(lambda _: 1e-5).passed
+
+
+def test_few_frames_say_nothing_of_a_bias() -> None:
+    assert moved(lambda _: 0.5 * ALLOWED, frames=20).passed
+
+
+def test_values_beyond_the_tolerance_are_not_also_a_shift() -> None:
+    (finding,) = moved(lambda _: 1.5 * ALLOWED).findings
+    assert finding.kind == "value"
+
+
+def test_statistics_by_hand() -> None:
+    """Differences of 1/256 in even and 3/256 in odd frames, all representable."""
+    comparison = moved(lambda frame_id: np.full(33, (1 + 2 * (frame_id % 2)) / 256), frames=40)
+    found = statistics(comparison)
+    assert found.values == found.differing == 40 * 33
+    assert found.mean_difference == pytest.approx(2 / 256, rel=1e-3)
+    assert found.rms_difference == pytest.approx(math.sqrt(5) / 256, rel=1e-3)
+    assert found.largest == pytest.approx(3 / 256, rel=1e-3)
+    # Standard deviation of n/2 times -1 and +1: sqrt(n / (n - 1)); over sqrt(n): 1 / sqrt(39).
+    assert found.standard_error == pytest.approx(1 / 256 / math.sqrt(39), rel=1e-3)
+    # Each pair of frames adds 1/256 to the covariance: 20 / 256, over n (n^2 - 1) / 12.
+    assert found.drift_per_frame == pytest.approx(20 / 256 / 5330, rel=1e-2)
+
+
+def test_drift_is_the_slope_over_the_frames() -> None:
+    comparison = moved(lambda frame_id: np.full(33, 1e-4 * frame_id))
+    assert statistics(comparison).drift_per_frame == pytest.approx(1e-4, rel=1e-2)
+    assert statistics(comparison, "position.y").drift_per_frame == 0.0
+
+
+def test_series_show_both_logs() -> None:
+    comparison = moved(lambda frame_id: np.full(33, 1.0 if frame_id == 7 else 0.0))
+    (series,) = comparison.series
+    assert series.field == "position.x"
+    assert series.frames.tolist() == list(range(FRAMES))
+    assert np.flatnonzero(series.largest).tolist() == [7]
+    assert series.right[7] - series.left[7] == pytest.approx(1.0, abs=1e-5)
+
+
+# --- running sums ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("frames", [2, 63, 64, 65, 500, 5000])
+def test_batches_keep_the_mean_and_a_fair_error(frames: int) -> None:
+    values = np.random.default_rng(1).normal(3.0, 2.0, frames)
+    batches = BatchMeans(1)
+    batches.grow(2)
+    for value in values:
+        batches.add(np.array([1]), np.array([[value]]))
+    mean, error, count = batches.means()
+    assert count.tolist() == [0, frames]
+    assert mean[1, 0] == pytest.approx(values.mean())
+    assert np.isnan(error[0, 0])
+    if frames >= 63:
+        assert error[1, 0] == pytest.approx(2.0 / math.sqrt(frames), rel=0.35)
+
+
+def test_batches_see_through_slow_noise() -> None:
+    """Alike over 50 frames: the frames' own spread would promise seven times too much."""
+    rng = np.random.default_rng(2)
+    values = np.repeat(rng.normal(size=100), 50)
+    batches = BatchMeans(1)
+    batches.grow(1)
+    for value in values:
+        batches.add(np.array([0]), np.array([[value]]))
+    assert batches.means()[1][0, 0] == pytest.approx(0.1, rel=0.4)
+
+
+def test_slopes_of_large_frame_numbers() -> None:
+    slope = Slope()
+    slope.grow(1)
+    for frame in range(4_000_000_000, 4_000_000_100):
+        slope.add(np.array([0]), frame, np.array([2.5 * (frame - 4_000_000_000)]))
+    assert slope.slopes()[0] == pytest.approx(2.5)
+
+
+def test_long_series_are_thinned_and_keep_their_peaks() -> None:
+    series = Series(most=16)
+    series.grow(1)
+    for frame in range(1000):
+        peak = 9.0 if frame == 777 else 0.0
+        series.add(np.array([0]), frame, np.array([[float(frame), float(frame), peak]]))
+    frames, columns = series.of(0)
+    assert 16 <= len(frames) < 32
+    assert columns[:, 2].max() == 9.0
+    assert (columns[:, 0] == frames).all()
+
+
+def test_a_shift_needs_size_certainty_and_frames() -> None:
+    assert is_shift(0.5, 0.0, 30)
+    assert is_shift(-0.5, 0.05, 30)
+    assert not is_shift(0.5, 0.0, 29)
+    assert not is_shift(0.19, 0.0, 1000)
+    assert not is_shift(0.5, 0.07, 1000)
+    assert not is_shift(0.5, math.nan, 1000)

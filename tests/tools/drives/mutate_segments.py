@@ -1,0 +1,226 @@
+"""Damaged drives: segments of which bytes, files or names were changed at random, by seed.
+
+Whatever is wrong with them, what comes of it is frames, or one error of a known type.
+``python -m tests.tools.drives.mutate_segments --count 10000`` plays as many and says what came of
+them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import logging
+import random
+import resource
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+from cereal.errors import CerealError
+from tests.tools.drives.segments import FILE_OF, Segment, Track, shown, write_segment
+from tools.drives.open_drive import DriveOptions
+from tools.drives.openpilot import expand, open_drive
+from tools.errors import ToolError
+
+ROUTE = "000001d4--2648a9a404"
+LOGS = ("rlog", "rlog.bz2", "rlog.zst")
+COUNT = 8
+# What damaging a video leaves of a log is right, so that pixels and ids can be compared.
+VIDEO_ONLY = "video"
+Files = dict[str, bytes]
+
+
+class Mutator:
+    """Makes damaged copies of a two-segment route.
+
+    Args:
+        directory: scratch; emptied for each one.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._templates = [_template(directory / "template", log) for log in LOGS]
+
+    def write(self, seed: int) -> tuple[Path, str]:
+        """Write the damaged route of a seed; return its directory and what was done."""
+        rng = random.Random(seed)  # noqa: S311 - damage, no secret
+        # Plain logs most often: damage inside compressed data is found by the codec at once.
+        files = dict(rng.choices(self._templates, (6, 1, 1))[0])
+        kind, mutation = rng.choice(MUTATIONS)
+        for _ in range(rng.choice((1, 1, 1, 2, 5))):
+            mutation(files, rng)
+        root = self._directory / "mutated"
+        shutil.rmtree(root, ignore_errors=True)
+        for name, content in files.items():
+            path = root / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(content)
+        root.mkdir(exist_ok=True)
+        return root, kind
+
+
+def play(root: Path, kind: str, seed: int) -> str:
+    """Play whatever is there; return what came of it.
+
+    Raises:
+        Exception: of any type but those of this project: that is a defect.
+    """
+    options = DriveOptions(data_dir=root, driver_camera=seed % 7 == 0, split=seed % 5 == 0)
+    moments = 0
+    try:
+        for text in expand(ROUTE, options) or []:
+            drive = open_drive(text, options)
+            try:
+                for moment in drive.moments(seed % 3):
+                    moments += 1
+                    for stream, frame in moment.frames.items():
+                        assert frame.data.shape == (frame.format.size,)
+                        if kind == VIDEO_ONLY:
+                            assert shown(frame) == (stream, frame.frame_id), seed
+            finally:
+                drive.close()
+    except (ToolError, CerealError) as error:
+        text = str(error)
+        assert "\n" not in text.strip(), seed
+        return f"{type(error).__name__} {'after frames' if moments else 'at once'}"
+    return "played"
+
+
+def _template(directory: Path, log: str) -> Files:
+    files: Files = {}
+    for number in range(2):
+        ids = range(COUNT * number, COUNT * (number + 1))
+        track = Track(ids, hashed=True, repeats_headers=number == 1)
+        segment = Segment(number, dict.fromkeys(("road", "wideRoad"), track), log=log)
+        path = write_segment(directory / log / f"{ROUTE}--{number}", segment)
+        files |= {f"{path.name}/{one.name}": one.read_bytes() for one in sorted(path.iterdir())}
+    return files
+
+
+def _pick(files: Files, rng: random.Random, *, video: bool) -> str | None:
+    names = [name for name in files if name.endswith(".hevc") == video and files[name]]
+    return rng.choice(names) if names else None
+
+
+def _damage(content: bytes, rng: random.Random) -> bytes:
+    data = bytearray(content)
+    start = rng.randrange(len(data))
+    length = min(rng.choice((1, 1, 2, 8, 64, 500)), len(data) - start)
+    how = rng.randrange(8)
+    if how <= 2:
+        data[start] ^= 1 << rng.randrange(8)
+    elif how == 3:
+        data[start : start + length] = rng.randbytes(length)
+    elif how == 4:
+        data[start : start + length] = bytes(length)
+    elif how == 5:
+        del data[start : start + length]
+    elif how == 6:
+        data[start:start] = data[start : start + length]
+    else:
+        del data[start:]
+    return bytes(data)
+
+
+def _damage_log(files: Files, rng: random.Random) -> None:
+    name = _pick(files, rng, video=False)
+    if name:
+        files[name] = _damage(files[name], rng)
+
+
+def _damage_log_words(files: Files, rng: random.Random) -> None:
+    """Numbers that mean something: pointers, lengths, ids and times are words of 8 bytes."""
+    name = _pick(files, rng, video=False)
+    if name and len(files[name]) >= 8:
+        data = bytearray(files[name])
+        start = 8 * rng.randrange(len(data) // 8)
+        word = rng.choice((0, 1, 2**31, 2**32 - 1, 2**62, 2**63, 2**64 - 1, rng.getrandbits(64)))
+        data[start : start + 8] = word.to_bytes(8, "little")
+        files[name] = bytes(data)
+
+
+def _damage_video(files: Files, rng: random.Random) -> None:
+    name = _pick(files, rng, video=True)
+    if name:
+        files[name] = _damage(files[name], rng)
+
+
+def _lose(files: Files, rng: random.Random) -> None:
+    if files:
+        del files[rng.choice(list(files))]
+
+
+def _empty(files: Files, rng: random.Random) -> None:
+    if files:
+        files[rng.choice(list(files))] = b""
+
+
+def _swap(files: Files, rng: random.Random) -> None:
+    if files:
+        one, other = rng.choice(list(files)), rng.choice(list(files))
+        files[one], files[other] = files[other], files[one]
+
+
+def _rename_file(files: Files, rng: random.Random) -> None:
+    if files:
+        name = rng.choice(list(files))
+        new = rng.choice(("rlog", "qlog.zst", "rlog.bz2", *FILE_OF.values(), "other"))
+        files[f"{Path(name).parent}/{new}"] = files.pop(name)
+
+
+def _rename_directory(files: Files, rng: random.Random) -> None:
+    old = f"{ROUTE}--{rng.randrange(2)}"
+    new = f"{ROUTE}--{rng.choice((0, 1, 2, 9, 9999))}"
+    for name in [name for name in files if name.startswith(f"{old}/")]:
+        files[name.replace(old, new)] = files.pop(name)
+
+
+MUTATIONS: tuple[tuple[str, Callable[[Files, random.Random], None]], ...] = (
+    ("log", _damage_log),
+    ("log", _damage_log_words),
+    ("log", _damage_log_words),
+    (VIDEO_ONLY, _damage_video),
+    (VIDEO_ONLY, _damage_video),
+    ("lost", _lose),
+    ("empty", _empty),
+    ("swapped", _swap),
+    ("renamed", _rename_file),
+    ("renamed", _rename_directory),
+)
+
+
+def main() -> int:
+    """Play damaged routes and count what came of them."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--count", type=int, default=10_000, help="routes to damage and play")
+    parser.add_argument("--seed", type=int, default=0, help="of the first one")
+    args = parser.parse_args()
+    faulthandler.enable()
+    logging.disable(logging.CRITICAL)
+    outcomes: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as scratch:
+        mutator = Mutator(Path(scratch))
+        peaks_kib = []
+        for seed in range(args.seed, args.seed + args.count):
+            root, kind = mutator.write(seed)
+            try:
+                outcomes[kind, play(root, kind, seed)] += 1
+            except BaseException:
+                sys.stderr.write(f"seed {seed}: {kind}\n")
+                raise
+            peaks_kib.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    for (kind, outcome), count in sorted(outcomes.items()):
+        sys.stdout.write(f"{kind:10} {outcome:40} {count:6}\n")
+    # The largest of the first hundred is what libraries and caches take.
+    early, late = peaks_kib[min(99, len(peaks_kib) - 1)], peaks_kib[-1]
+    sys.stdout.write(
+        f"peak memory: {early // 1024} MiB after 100 routes, {late // 1024} MiB at the end\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,306 @@
+"""Live replay: the real daemon process on a real bus, and what is made of what it said."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from cereal.errors import LogError
+from cereal.log_reader import read_log
+from cereal.schema import new_event, read_event
+from tests.tools.conftest import MakeVideo
+from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, START_NS, MemoryDrive
+from tests.tools.tiny_driving import write_tiny_driving
+from tools.cli import main
+from tools.errors import ArtifactMismatchError, DriveError, UsageError
+from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.playback.frame_table import frames_path, load_frames
+from tools.playback.live import LiveJob, answer_problems, live_report, replay_live
+from tools.playback.live_jitter import judge
+from tools.playback.live_listener import Answer, LiveLog
+from tools.playback.player import Played, PlayOptions
+from tools.playback.player_outlet import ServiceFilter
+
+MS = 1_000_000
+FRAMES = 16
+
+
+def played(number: int, clock_ms: float, *, gap: int = 0, continues: bool = True) -> Played:
+    """Frame `number` of a drive of 50 ms a frame, sent at `clock_ms`."""
+    eof_ns = START_NS + (number + gap) * PERIOD_NS
+    return Played(number, FIRST_ID + number + gap, eof_ns, round(clock_ms * MS), 0, continues)
+
+
+def answer(number: int, arrived_ms: float, *, valid: bool = True) -> Answer:
+    return Answer(FIRST_ID + number, round(arrived_ms * MS), 0.025, 0.0, valid=valid)
+
+
+# --- what is made of what was heard -----------------------------------------------------------
+
+
+def test_intervals_are_compared_with_the_recorded_ones_at_the_speed() -> None:
+    frames = [played(0, 0, continues=False), *(played(i, 100 * i) for i in range(1, 5))]
+    answers = [answer(0, 30), answer(1, 130), answer(2, 237), answer(3, 333), answer(4, 433)]
+    found = judge(frames, answers, speed=0.5)
+    # From frame 0, offered until it is answered, to frame 1 nothing is said.
+    assert found.deviation_ms.tolist() == [7.0, 4.0, 0.0]
+    assert found.latency_ms.tolist() == [30.0, 37.0, 33.0, 33.0]
+    assert found.unanswered.size == found.repeated.size == 0
+    assert found.table.published.all()
+    assert found.table.execution_s.tolist() == [0.025] * 5
+
+
+def test_frames_without_an_answer_and_with_two_are_named() -> None:
+    frames = [played(i, 50 * i, continues=i > 0) for i in range(6)]
+    answers = [answer(0, 30), answer(1, 80), answer(3, 180), answer(3, 181), answer(5, 280)]
+    found = judge(frames, answers, speed=1.0)
+    assert found.unanswered.tolist() == [FIRST_ID + 2, FIRST_ID + 4]
+    assert found.repeated.tolist() == [FIRST_ID + 3]
+    assert found.table.published.tolist() == [True, True, False, True, False, True]
+    # None of the pairs of answered frames is whole but 0 and 1, and 0 does not count.
+    assert found.deviation_ms.size == 0
+
+
+def test_a_frame_after_frames_lost_in_the_recording_may_stay_unanswered() -> None:
+    frames = [played(0, 0), played(1, 50), played(2, 200, gap=2), played(3, 250, gap=2)]
+    found = judge(frames, [answer(0, 30), answer(1, 80), answer(5, 280)], speed=1.0)
+    assert found.table.dropped.tolist() == [0, 0, 2, 0]
+    assert found.unanswered.size == 0
+    assert found.table.published.tolist() == [True, True, False, True]
+
+
+def test_nothing_at_all() -> None:
+    found = judge([], [], speed=1.0)
+    assert found.table.frame_id.size == found.unanswered.size == found.deviation_ms.size == 0
+
+
+# --- the log ----------------------------------------------------------------------------------
+
+
+def _event(stamp_ns: int) -> bytes:
+    data: bytes = new_event("carState", mono_time_ns=stamp_ns, valid=True).to_bytes()
+    return data
+
+
+def test_log_thread_keeps_order_and_stamps_anew(tmp_path: Path) -> None:
+    path = tmp_path / "live.rlog.zst"
+    with LiveLog(path) as log:
+        log.write(_event(10))
+        log.write(_event(999), 20)
+        log.write(_event(30))
+    assert [(e.logMonoTime, e.valid) for e in read_log(path)] == [
+        (10, True),
+        (20, True),
+        (30, True),
+    ]
+
+
+def test_log_thread_stamps_what_is_damaged_inside(tmp_path: Path) -> None:
+    # A builder's copy of it would end this process: its list points nowhere.
+    event = new_event("roadCameraState", mono_time_ns=10)
+    event.roadCameraState.transform, event.roadCameraState.image = [1.0] * 9, b"abcdefgh"
+    damaged = bytearray(event.to_bytes())
+    damaged[151] = 121
+    path = tmp_path / "live.rlog"
+    with LiveLog(path) as log:
+        log.write(bytes(damaged), 20)
+    assert [e.logMonoTime for e in read_log(path)] == [20]
+
+
+def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "live.rlog"
+    path.write_bytes(b"older")
+    with pytest.raises(LogError), LiveLog(path) as log:
+        log.write(b"no event")
+    assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"older", 1)
+
+
+# --- with the daemon --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def live_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
+    """A memory drive of 16 frames, played live at half its pace: a busy machine can follow."""
+    directory = tmp_path_factory.mktemp("live")
+    model = write_tiny_driving(directory / "tiny.pkl", ((192, 128),))
+    log = directory / "live.rlog.zst"
+    result = replay_live(MemoryDrive(count=FRAMES), LiveJob(model, log, PlayOptions(speed=0.5)))
+    assert answer_problems(result) == []
+    assert result.outcome.wall_s > (FRAMES - 1) * 0.1
+    assert result.outcome.peak_rss_bytes > 1 << 20
+    return log, live_report(result)
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_every_frame_is_answered_once_and_logged(
+    live_log: tuple[Path, dict[str, object]],
+) -> None:
+    log, report = live_log
+    assert (report["frames"], report["answered"]) == (FRAMES, FRAMES)
+    events = list(read_log(log))
+    names = Counter(str(event.which()) for event in events)
+    assert [names[name] for name in (*OUTPUT_SERVICES, "roadCameraState")] == [FRAMES] * 4
+    ids = [event.modelV2.frameId for event in events if event.which() == "modelV2"]
+    assert ids == [FIRST_ID + i for i in range(FRAMES)]
+    table = load_frames(frames_path(log))
+    assert table.frame_id.tolist() == ids
+    assert table.published.all()
+    # All that the daemon needs was there before its first frame.
+    assert table.valid.all()
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_the_log_has_the_recording_and_answers_in_its_time(
+    live_log: tuple[Path, dict[str, object]],
+) -> None:
+    log, _ = live_log
+    events = list(read_log(log))
+    recorded = [m.data for moment in MemoryDrive(count=FRAMES).moments() for m in moment.messages]
+    found = [e for e in events if e.which() not in OUTPUT_SERVICES]
+    assert [(e.which(), e.logMonoTime) for e in found] == [
+        (e.which(), e.logMonoTime) for e in map(read_event, recorded)
+    ]
+    for event in events:
+        if event.which() == "modelV2":
+            behind_ns = event.logMonoTime - event.modelV2.timestampEof
+            # After its frame, in seconds of the drive, which passes at half the clock's pace.
+            assert 0 < behind_ns < 10 * 1_000 * MS
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_live_and_deterministic_replay_say_the_same(
+    tmp_path: Path, tiny_model: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    video, logs = make_video(frames=12), [tmp_path / "live.rlog", tmp_path / "replay.rlog"]
+    for log, options in zip(logs, (["--live", "--speed", "0.5"], []), strict=True):
+        command = ["replay", str(video), "--model", str(tiny_model), "-o", str(log), "--json"]
+        assert main([*command, *options]) == 0
+    live, deterministic = (json.loads(line) for line in capsys.readouterr().out.splitlines())
+    assert live["live"]["answered"] == 12
+    assert live["live"]["interval_deviation_ms"]["max"] >= 0.0
+    # Views are made of deterministic replays only.
+    assert set(live) - {"live"} == set(deterministic) - {"overlay", "rerun"}
+    same = ("drive", "identity", "frames", "published", "dropped", "messages", "valid", "finite")
+    assert [live[name] for name in same] == [deterministic[name] for name in same]
+    plans = [
+        np.array([list(e.modelV2.position.y) for e in read_log(log) if e.which() == "modelV2"])
+        for log in logs
+    ]
+    # The same frames in the same order from the same state: bit by bit the same numbers.
+    np.testing.assert_array_equal(plans[0], plans[1])
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_a_daemon_that_cannot_start_is_an_error_and_no_log(tmp_path: Path) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", ((192, 128),))
+    job = LiveJob(model, tmp_path / "live.rlog", PlayOptions(), device="no-such-device")
+    with pytest.raises(Exception, match="daemon: expected it to run, found it ended"):
+        replay_live(MemoryDrive(), job)
+    assert not job.log.exists()
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_a_drive_that_breaks_off_leaves_no_log_and_no_process(tmp_path: Path) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", ((192, 128),))
+    job = LiveJob(model, tmp_path / "live.rlog", PlayOptions(speed=5.0))
+    with pytest.raises(DriveError, match="moment 6"):
+        replay_live(MemoryDrive(fails_at=6), job)
+    assert [path.name for path in tmp_path.iterdir()] == ["tiny.pkl"]
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read_text().split()
+    commands = [Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children]
+    assert not any(b"camera-server" in command for command in commands)
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_a_daemon_that_stops_answering_is_a_finding(
+    tmp_path: Path, tiny_model: Path, make_video: MakeVideo
+) -> None:
+    video, log = make_video(frames=30), tmp_path / "live.rlog"
+    command = [sys.executable, "-m", "tools.cli", "replay", str(video), "--live"]
+    command += ["--model", str(tiny_model), "-o", str(log)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            daemon = _daemon_of(process.pid)
+            _await_log(tmp_path)
+            time.sleep(0.3)
+            # Half a second is ten frames, of which the ring keeps the newest for the daemon.
+            os.kill(daemon, signal.SIGSTOP)
+            time.sleep(0.5)
+            os.kill(daemon, signal.SIGCONT)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+    assert process.returncode == 1
+    assert "expected one modelV2 for each of 30 frames, found no modelV2 for" in errors
+    # The log is kept: it shows what happened.
+    assert log.exists()
+
+
+def _daemon_of(pid: int) -> int:
+    deadline = time.monotonic() + 20.0
+    while time.monotonic() < deadline:
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        for child in children:
+            if b"--camera-server" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return int(child)
+        time.sleep(0.01)
+    raise AssertionError
+
+
+def _await_log(directory: Path) -> None:
+    """Wait until something was logged: the drive has begun."""
+    deadline = time.monotonic() + 20.0
+    while not any(p.stat().st_size for p in directory.glob(".live.rlog*.part")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_an_artifact_for_other_cameras_is_refused_at_once(tmp_path: Path) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", ((320, 240),))
+    with pytest.raises(ArtifactMismatchError, match="192x128"):
+        replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", PlayOptions()))
+
+
+def test_the_daemons_own_services_cannot_be_played_to_it(tmp_path: Path) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", ((192, 128),))
+    options = PlayOptions(services=ServiceFilter(allow=frozenset({"modelV2", "carState"})))
+    with pytest.raises(UsageError, match="no service that the daemon publishes, found modelV2"):
+        replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", options))
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--speed", "2"], "--speed: expected with --live only"),
+        (["--block", "can"], "--block: expected with --live only"),
+        (["--live", "--report", "x.html"], "--report: expected without --live"),
+        (["--live", "--speed", "11"], "--speed: expected 0.1 to 10, found 11"),
+        (["--live", "--model", "a", "b"], "--live: expected one drive, one model and a log"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    tmp_path: Path,
+    tiny_model: Path,
+    make_video: MakeVideo,
+    options: list[str],
+    text: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    command = ["replay", str(make_video()), "--model", str(tiny_model)]
+    assert main([*command, "-o", str(tmp_path / "out.rlog"), *options]) == 2
+    assert text in capsys.readouterr().err

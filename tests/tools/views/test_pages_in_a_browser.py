@@ -1,0 +1,195 @@
+"""The pages that commands write, in a real browser: they open, are drawn, and ask for nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+import pytest
+
+import tools.regress_drives
+from tests.tools import tiny_driving
+from tests.tools.compare import made_logs
+from tests.tools.conftest import SIZE
+from tests.tools.tiny_driving import VISION_SLICES, write_tiny_driving
+from tests.tools.views.browser import Browser, browser, find_browser
+from tools.cli import main
+from tools.regress.job import Job, JobResult, ModelHolder, run_job
+from tools.regress.pool import OnResult, WorkDirectory
+
+EXECUTABLE = find_browser()
+
+pytestmark = [
+    pytest.mark.opencl,
+    pytest.mark.alone,
+    pytest.mark.skipif(EXECUTABLE is None, reason="needs Chromium: apt install chromium"),
+]
+
+PAGES = ("replay", "set", "compare", "regress")
+DESKTOP_PX, PHONE_PX = 1280, 390
+# Boxes in the page, from its upper left corner.
+BOXES = """
+[...document.querySelectorAll('svg')].map(svg => {
+  const box = svg.getBoundingClientRect();
+  return {x: box.x + scrollX, y: box.y + scrollY, width: box.width, height: box.height,
+          shapes: svg.querySelectorAll('path, circle, polyline, line, rect, image').length,
+          name: svg.getAttribute('aria-label') || ''};
+})
+"""
+IMAGES = """
+[...document.querySelectorAll('svg image')].map(image => {
+  const box = image.getBoundingClientRect();
+  return {x: box.x, width: box.width, height: box.height};
+})
+"""
+
+
+def write_video(path: Path, frames: int) -> Path:
+    """Write a lossless video of grain that gets brighter."""
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream("ffv1", rate=20)
+        (stream.width, stream.height), stream.pix_fmt = SIZE, "yuv420p"
+        for index in range(frames):
+            grain = np.random.default_rng(index).integers(0, 90, (*SIZE[::-1], 3), dtype=np.uint8)
+            picture = av.VideoFrame.from_ndarray(grain + np.uint8(3 * index))
+            picture.pts, picture.time_base = index, Fraction(1, 20)
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    return path
+
+
+def write_models(directory: Path) -> list[Path]:
+    """Write an artifact, and another one whose lane lines are moved."""
+    models = [write_tiny_driving(directory / "before.pkl", (SIZE,))]
+    weights = tiny_driving._vision_weights
+
+    def moved() -> Any:
+        bias, mode = weights()
+        bias[VISION_SLICES["lane_lines"][0] + 66 :][:66:2] += 0.3
+        return bias, mode
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tiny_driving, "_vision_weights", moved)
+        models.append(write_tiny_driving(directory / "after.pkl", (SIZE,)))
+    return models
+
+
+def run_here(
+    _processes: int, jobs: Sequence[Job], _work: WorkDirectory, on_result: OnResult
+) -> list[JobResult]:
+    """Run the jobs of a regression in this process."""
+    holder = ModelHolder()
+    results = [run_job(job, holder) for job in jobs]
+    holder.close()
+    for position, result in enumerate(results):
+        on_result(position, result)
+    return results
+
+
+def move_lines(service: str, frame_id: int, event: Any) -> None:
+    if service == "modelV2" and frame_id >= 120:
+        event.modelV2.laneLines[2].y[5] += 0.25
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """One page of each kind, with differences to show."""
+    root = tmp_path_factory.mktemp("pages")
+    found = {name: root / f"{name}.html" for name in PAGES}
+    before, after = map(str, write_models(root))
+    drives = [
+        str(write_video(root / name, frames)) for name, frames in (("a.mkv", 12), ("b.mkv", 9))
+    ]
+    log, html = str(root / "out.rlog"), {name: str(path) for name, path in found.items()}
+    assert (
+        main(["replay", drives[0], "--model", before, "-o", log, "--report", html["replay"]]) == 0
+    )
+    models = ["--model", before, after]
+    words = ["replay", *drives, *models, "-o", str(root / "set"), "--report", html["set"]]
+    assert main(words) == 0
+    logs = [
+        str(made_logs.write_log(root / name, made_logs.drive(range(100, 150), change)))
+        for name, change in (("left.rlog", made_logs.unchanged), ("right.rlog", move_lines))
+    ]
+    assert main(["compare", *logs, "--html", html["compare"]]) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tools.regress_drives, "_run_jobs", run_here)
+        rest = ["--reference", str(root / "references"), "--no-timing", "--drives", *drives]
+        words = ["regress", "--model", before, *rest, "--update", "--reason", "the first one"]
+        assert main(words) == 0
+        assert main(["regress", "--model", after, "--report", html["regress"], *rest]) == 1
+    return found
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[Browser]:
+    assert EXECUTABLE is not None
+    with browser(EXECUTABLE) as found:
+        yield found
+
+
+def blank_boxes(page: Browser) -> list[str]:
+    """Return the names of the drawings of which nothing can be seen."""
+    picture = page.picture()
+    found = []
+    for box in page.ask(BOXES):
+        left, top = int(box["x"]), int(box["y"])
+        area = picture[top : top + int(box["height"]), left : left + int(box["width"])]
+        if area.size == 0 or not box["shapes"] or area.reshape(-1, 3).std(axis=0).max() < 1.0:
+            found.append(box["name"])
+    return found
+
+
+@pytest.mark.parametrize("width", [DESKTOP_PX, PHONE_PX])
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_opens_is_drawn_and_asks_for_nothing(
+    chromium: Browser, pages: dict[str, Path], name: str, width: int
+) -> None:
+    seen = chromium.open(pages[name], width)
+    assert seen.errors == []
+    asked = [address for address in seen.requests if not address.startswith("data:")]
+    assert asked == [pages[name].resolve().as_uri()]
+    # Nothing sticks out of the page; what is wider moves by itself.
+    assert chromium.ask("document.documentElement.scrollWidth") == width
+    boxes = chromium.ask(BOXES)
+    # What is seen of a drawing that moves by itself is the page's width at most.
+    assert len(boxes) >= {"replay": 6, "set": 10, "compare": 2, "regress": 4}[name]
+    assert all(box["width"] > 100 and box["height"] > 60 for box in boxes), boxes
+    assert blank_boxes(chromium) == []
+    # No column of a table is so narrow that its words break up.
+    narrowest = "Math.min(...[...document.querySelectorAll('td')].map(cell => cell.offsetWidth))"
+    assert chromium.ask(narrowest) >= (40 if width == PHONE_PX else 10)
+
+
+@pytest.mark.parametrize("name", ["replay", "set", "regress"])
+def test_pictures_are_decoded(chromium: Browser, pages: dict[str, Path], name: str) -> None:
+    chromium.open(pages[name], DESKTOP_PX)
+    images = chromium.ask(IMAGES)
+    assert images
+    assert all(image["width"] > 300 and image["height"] > 200 for image in images)
+    # Each embedded picture is one that the browser can decode.
+    decoded = """
+    Promise.all([...document.querySelectorAll('svg image')].map(image => {
+      const copy = new Image(); copy.src = image.href.baseVal; return copy.decode();
+    })).then(all => all.length)
+    """
+    assert chromium.ask(decoded) == len(images)
+
+
+def test_what_is_wrong_with_a_page_is_seen(chromium: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "bad.html"
+    page.write_text(
+        "<!doctype html><p style='width: 2000px'>wide</p><svg aria-label='empty' width=200 "
+        "height=200></svg><svg aria-label='white' width=200 height=200><rect width=200 height=200 "
+        "fill='white'/></svg><img src='missing.png'><script>console.error('oh'); f();</script>"
+    )
+    seen = chromium.open(page, DESKTOP_PX)
+    assert any("oh" in error for error in seen.errors)
+    assert any("f is not defined" in error for error in seen.errors)
+    assert any(address.endswith("missing.png") for address in seen.requests)
+    assert chromium.ask("document.documentElement.scrollWidth") > DESKTOP_PX
+    assert blank_boxes(chromium) == ["empty", "white"]
