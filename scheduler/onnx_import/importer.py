@@ -116,8 +116,8 @@ def walk(
 ) -> Walked:
     """Bind the inputs of a model, translate its nodes in order, and store its outputs.
 
-    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors. What is made
-    is named in `origins`.
+    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors. What is
+    made is named in `origins`.
     """
     graph, origins = model.proto.graph, Origins() if origins is None else origins
     values: Values = {name: graph_array(array) for name, array in model.constants.items()}
