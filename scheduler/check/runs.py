@@ -1,4 +1,4 @@
-"""A compiled model and its reference on the same sets of inputs; what differs goes to the arbiter.
+"""Runs of a compiled model and its reference on the same sets of inputs, compared.
 
 Called by `self_check`.
 """
