@@ -1,4 +1,4 @@
-"""Cap'n Proto messages. The only module that imports pycapnp.
+"""Cap'n Proto messages are built and read here; no other module imports pycapnp.
 
 pycapnp has no types: builders and readers are `Any`, with the fields of `log.capnp` as attributes.
 Wire format: one message = one unpacked, stream-framed message whose root is `Event`.
@@ -6,7 +6,7 @@ Wire format: one message = one unpacked, stream-framed message whose root is `Ev
 
 import contextlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -33,22 +33,10 @@ _NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
 # announced length counts only here.
 _BOUND_WORDS: Final = 1 << 20
 _BOUND_FACTOR: Final = 64
-# Values in what `as_dict` returns. A list of empty elements takes no bytes: a damaged pointer can
-# announce half a billion of them. The fullest real message has some ten thousand.
-_MAX_VALUES: Final = 1 << 18
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
 DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
 """What following a damaged pointer inside a message raises; for those who walk through one."""
 
-_STRUCTS: Final = (
-    capnp.lib.capnp._DynamicStructReader,
-    capnp.lib.capnp._DynamicStructBuilder,
-)
-_LISTS: Final = (
-    capnp.lib.capnp._DynamicListReader,
-    capnp.lib.capnp._DynamicListBuilder,
-)
-_ENUM: Final = capnp.lib.capnp._DynamicEnum
 _FIRST_FRAME_WORD: Final = struct.Struct("<II")  # segments - 1, words of the first
 _LIST_OR_BLOB: Final = frozenset({"list", "text", "data"})
 _MEMBER_KIND: Final[dict[str, str]] = {
@@ -201,66 +189,6 @@ def reading(where: str) -> Iterator[None]:
             f"{where}: expected a whole message, got {_first_line(error)}; the data is damaged or "
             "of a newer schema: skip the message"
         ) from error
-
-
-def as_dict(message: Any) -> dict[str, Any]:
-    """Return every field of an Event or of a structure in it, also those at their default.
-
-    Of a union only the member that is set; its name is the key.
-
-    Returns:
-        Field name -> number, bool, str (Text, enumerants), bytes (Data), list or dict. An enumerant
-        that our schema does not know is its number.
-
-    Raises:
-        MessageError: the content is damaged or endless, or of a member that we do not know.
-    """
-    with reading("message"):
-        fields, _ = _plain(message, _MAX_VALUES)
-    return dict(fields)
-
-
-def _plain(value: Any, budget: int) -> tuple[Any, int]:
-    """Return `value` without readers, and how many further values are allowed."""
-    if isinstance(value, _STRUCTS):
-        names = _fields_of(value)
-        fields = {}
-        budget = _spent(budget, len(names))
-        for name in names:
-            fields[name], budget = _plain(getattr(value, name), budget)
-        return fields, budget
-    if isinstance(value, _LISTS):
-        items = []
-        budget = _spent(budget, len(value))
-        for element in value:
-            item, budget = _plain(element, budget)
-            items.append(item)
-        return items, budget
-    return (_enumerant(value) if isinstance(value, _ENUM) else value), budget
-
-
-def _spent(budget: int, count: int) -> int:
-    if count > budget:
-        raise MessageError(
-            f"message: expected at most {_MAX_VALUES} values, got more announced; the data is "
-            "damaged: skip the message"
-        )
-    return budget - count
-
-
-def _enumerant(value: Any) -> str | int:
-    try:
-        return str(value)
-    except RuntimeError:
-        number: int = value.raw
-        return number
-
-
-def _fields_of(message: Any) -> Sequence[str]:
-    schema = message.schema
-    if not schema.union_fields:
-        return tuple(schema.fieldnames)
-    return (*schema.non_union_fields, str(message.which()))
 
 
 def _first_line(error: Exception) -> str:

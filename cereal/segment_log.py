@@ -8,7 +8,6 @@ import contextlib
 import signal
 from collections.abc import Callable
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from cereal.errors import LogError, MessageError
@@ -158,12 +157,7 @@ class SegmentLogWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is None:
             self.close()
         elif issubclass(kind, KeyboardInterrupt):

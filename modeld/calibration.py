@@ -1,4 +1,4 @@
-"""From the calibrated mounting angles to the matrices that cut the model's view out of a frame.
+"""Computes the matrices that cut the model's view out of a frame from the calibrated angles.
 
 Frames of reference: *device* is x forward, y right, z down, fixed to the camera mount; *calib* is
 the device frame levelled with the road; *view* is x right, y down, z forward (OpenCV's). A matrix

@@ -1,4 +1,4 @@
-"""What the disengagement probabilities say over time: confidence and expected hard braking.
+"""Follows disengagement probabilities over time: confidence and expected hard braking.
 
 Figures: openpilot, 2023-2025.
 """

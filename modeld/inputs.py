@@ -1,4 +1,4 @@
-"""What the model gets besides pictures, from the messages of the vehicle.
+"""Fills the model's inputs besides pictures from the messages of the vehicle.
 
 Values from the bus are checked here once: a negative or non-finite speed or delay counts as zero.
 """

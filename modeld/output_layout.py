@@ -1,4 +1,4 @@
-"""Where each named output lies in the raw vectors, read and checked from the metadata."""
+"""Reads from the metadata where each named output lies in the raw vectors, and checks it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

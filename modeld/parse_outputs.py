@@ -1,4 +1,4 @@
-"""From the raw output vectors to the distributions the messages carry.
+"""Parses the raw output vectors into the distributions that the messages carry.
 
 Raw vectors hold means, log standard deviations and logits. The parser writes into arrays it
 allocated once and never into the raw vectors, which stay what the device returned. All arrays are

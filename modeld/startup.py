@@ -1,4 +1,4 @@
-"""What happens before the loop: signals, waiting for cameras and for the car.
+"""Prepares the loop: signal handlers, waiting for cameras and for the car.
 
 Every wait is a poll that a signal can end.
 """

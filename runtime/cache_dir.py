@@ -1,4 +1,4 @@
-"""Where the runtime keeps what it can make again: built programs, PoCL's own files, the linker."""
+"""The directory of what the runtime can make again: built programs, PoCL's files, the linker."""
 
 import functools
 import logging

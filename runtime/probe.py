@@ -1,4 +1,4 @@
-"""Does a device build and run a kernel of three lines, and for which vectors does it compile?
+"""Probes a device: whether it builds and runs a small kernel, and for which vectors it compiles.
 
     python -m runtime.probe 0:1        {"problem": "", "simd": "avx2"}
 

@@ -1,4 +1,4 @@
-"""What a profiled run measured: one span per launch, and times per kernel summed from them."""
+"""The measurements of a profiled run: one span per launch, and sums per kernel."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Replay: all launches of an entry in one, on a CPU; scheduler/emit/replay.py writes the kernel.
+"""The megakernel: all launches of an entry in one, on a CPU (scheduler/emit/megakernel.py).
 
 The table, in words of 8 bytes:
 
@@ -44,7 +44,7 @@ class Replay:
 
         Args:
             manifest: the whole.
-            program: its replay program, built.
+            program: its megakernel, built.
             device: where.
             memory: arena, inputs, outputs and states.
             data: weights.
@@ -71,7 +71,7 @@ class Replay:
             )
         except cl.Error as error:
             raise RuntimeFault(
-                f"{device.info.name}: cannot allocate the replay table: {first_line(error)}"
+                f"{device.info.name}: cannot allocate the megakernel's table: {first_line(error)}"
             ) from error
 
     def _records(self, manifest: Manifest) -> list[int]:

@@ -1,4 +1,4 @@
-"""What a manifest says of the replay program, checked; used by `runtime.manifest` only.
+"""The replay program of a manifest, typed and checked; used by `runtime.manifest` only.
 
     "replay": {"program": 2, "functions": [{"name": "map_1f", "args": 3}, ...]}
     "kernels": [{..., "function": 0}, ...]

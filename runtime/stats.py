@@ -1,4 +1,4 @@
-"""What `Program.stats` tells: sizes from the manifest, load time, and counters of runs."""
+"""The statistics of a program: sizes from the manifest, load time, and counters of runs."""
 
 from dataclasses import dataclass
 

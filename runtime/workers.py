@@ -1,4 +1,4 @@
-"""Where the worker threads of a CPU driver run: apart, while no other process wants their CPUs.
+"""Sets the worker threads of a CPU driver apart, while no other process wants their CPUs.
 
 A driver for CPUs has one thread for each of them. When they are woken together after a pause, the
 system often puts two on the same CPU, and they take turns there for a whole frame although another

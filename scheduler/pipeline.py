@@ -35,7 +35,7 @@ from scheduler.passes.precision import PrecisionReport, check_precision, store_h
 from scheduler.passes.push_gather import push_gather
 from scheduler.passes.push_slices import narrow
 from scheduler.passes.split_concat import split_concat
-from scheduler.passes.split_concat_sums import split_joined_sums
+from scheduler.passes.split_concat_sums import split_concat_sums
 from scheduler.passes.split_reduce import split_reduce
 from scheduler.passes.strength_reduce import strength_reduce
 from scheduler.passes.winograd import winograd
@@ -62,10 +62,10 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("reduce strength", strength_reduce),
         ("push gathers", push_gather),
         ("narrow", narrow),
-        ("split joined sums", split_joined_sums),
+        ("split concat sums", split_concat_sums),
         ("batch branches", batch_branches),
         ("split reductions", split_reduce),
-        ("split joins", partial(split_concat, limits=context.limits)),
+        ("split concat", partial(split_concat, limits=context.limits)),
         (WINOGRAD, partial(winograd, spec=context.spec)),
         ("canonicalize again", simplify),
         ("bind custom inputs", custom_inputs),

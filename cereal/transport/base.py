@@ -1,4 +1,4 @@
-"""What a transport is: publishers and subscribers of whole messages, by service name."""
+"""The protocols of a transport: publishers and subscribers of whole messages, by service."""
 
 from collections.abc import Sequence
 from typing import Protocol

@@ -22,7 +22,7 @@ _FIELDS: Final = {
     "blocks": ("b", 64),
     "lanes": ("l", 16),
     "outside": ("o", 1),
-    "ahead": ("a", 2),
+    "prefetch": ("a", 2),
 }
 _WIDTHS: Final = (0, 4, 8, 16)
 # Accumulators of a register tile, and multiply-adds of an unrolled loop: beyond, code only grows.
@@ -43,7 +43,7 @@ class Choice:
         blocks: parts into which rows are cut outside the loop over weights; 1 for none.
         lanes: vector width.
         outside: 1 runs rows outside weights.
-        ahead: 1 leaves the next weights where they are, 2 fetches them early.
+        prefetch: 1 leaves the next weights where they are, 2 fetches them before they are needed.
 
     Raises:
         ValueError: a field is out of range, or the code would be too large.
@@ -56,7 +56,7 @@ class Choice:
     blocks: int = 0
     lanes: int = 0
     outside: int = 0
-    ahead: int = 0
+    prefetch: int = 0
 
     def __post_init__(self) -> None:
         for name, (_, most) in _FIELDS.items():

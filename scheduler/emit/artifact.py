@@ -19,12 +19,12 @@ from runtime.manifest import ABI, FORMAT
 from scheduler.device import spec as device_spec
 from scheduler.emit.arena import Arena
 from scheduler.emit.image_pool import image_nodes, share_images
-from scheduler.emit.replay import (
+from scheduler.emit.megakernel import (
     LEAST_LAUNCHES,
     Function,
-    can_replay,
+    is_callable,
+    megakernel_source,
     origin_comment,
-    replay_source,
 )
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node
@@ -144,8 +144,8 @@ class _Writer:
         return name
 
     def _function_of(self, name: str, kernel: LoweredKernel) -> int:
-        """Return the number of a kernel's function in the replay program, -1 if it has none."""
-        if not can_replay(kernel):
+        """Return the number of a kernel's function in the megakernel, -1 if it has none."""
+        if not is_callable(kernel):
             return -1
         return self.functions.setdefault(name, len(self.functions))
 
@@ -241,10 +241,10 @@ class _Writer:
             kernel["code"] = dict(facts)
         return result
 
-    def replay(
+    def megakernel(
         self, entries: Mapping[str, Mapping[str, Any]], programs: list[dict[str, Any]]
     ) -> dict[str, Any]:
-        """Append the replay program, where the row takes it and it saves launches.
+        """Append the megakernel, where the row takes it and it saves launches.
 
         Returns:
             What the manifest says of it.
@@ -263,7 +263,7 @@ class _Writer:
         known = [(name, self.codes[name]) for name in self.functions]
         functions = [Function(name, kernel.code, kernel.origins) for name, kernel in known]
         options = programs[0]["options"]
-        programs.append({"source": replay_source(functions), "options": options, "binary": b""})
+        programs.append({"source": megakernel_source(functions), "options": options, "binary": b""})
         listed = [{"name": f.name, "args": len(f.code.parameters)} for f in functions]
         return {"program": len(programs) - 1, "functions": listed}
 
@@ -308,7 +308,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
     programs = writer.programs(options)
-    replay = writer.replay(table, programs)
+    megakernel = writer.megakernel(table, programs)
     manifest: dict[str, Any] = {
         "magic": "modeld-artifact",
         "format": FORMAT,
@@ -323,7 +323,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
         "programs": programs,
         "kernels": writer.kernels,
         "entries": table,
-        "replay": replay,
+        "replay": megakernel,
         "self_test": {},
     }
     return Emitted(manifest, bytes(writer.data), writer.arena_unplanned)

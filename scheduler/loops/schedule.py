@@ -55,9 +55,9 @@ MAX_BLOCKS = 16
 # work-items: each reads all of them.
 BLOCKED_WEIGHTS = 4
 # Row tiles that share a block of weights, up to which the next block is fetched meanwhile.
-MAX_AHEAD_REPEATS = 32
+MAX_PREFETCH_REPEATS = 32
 # Rows of the tile that share the cost of asking early.
-MIN_AHEAD_ROWS = 8
+MIN_PREFETCH_ROWS = 8
 
 
 @dataclass(slots=True)
@@ -93,8 +93,8 @@ class Schedule:
             own; the items of a step repeat what is above that loop.
         blocked: an output range whose steps are counted in blocks outside all other loops, and the
             steps of a block; the block divides them.
-        ahead: the output range whose next step's weights are fetched during a step, None if weights
-            stay in the innermost cache.
+        prefetch: the output range whose next step's weights are fetched during a step, None if
+            weights stay in the innermost cache.
         row: the output range that the register tile's rows are of, None if it has none.
         contracts: whether each vector of weights meets several rows; else rows share a window.
         across: per ACCUMULATE or STAGE the range of its own that lanes run over, where the result
@@ -112,7 +112,7 @@ class Schedule:
     chunk: int = 1
     parts: int = 1
     blocked: tuple[Atom, int] | None = None
-    ahead: Atom | None = None
+    prefetch: Atom | None = None
     row: Atom | None = None
     contracts: bool = False
     reduce_unroll: dict[Atom, int] = field(default_factory=dict)
@@ -173,7 +173,7 @@ def choose_schedule(
     schedule.steps = prod(t.outer for t in outer)
     schedule.blocked = _blocked_rows(outer, loads, choice.blocks)
     schedule.chunk = _chunk(schedule, outer, body, choice.items)
-    schedule.ahead = _fetched_ahead(schedule, outer, choice.ahead)
+    schedule.prefetch = _prefetched(schedule, outer, choice.prefetch)
     if schedule.inner and schedule.chunk == 1:
         below = schedule.tiles[len(outer)].outer
         above = frozenset(t.atom for t in outer)
@@ -362,12 +362,12 @@ def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
-def _fetched_ahead(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
+def _prefetched(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
     """Return the vector's range if its weights are read few times before the next ones."""
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
-    pays = repeats <= MAX_AHEAD_REPEATS and rows >= MIN_AHEAD_ROWS
+    pays = repeats <= MAX_PREFETCH_REPEATS and rows >= MIN_PREFETCH_ROWS
     wanted = asked == 2 or (not asked and pays)
     return schedule.vector if alone and wanted else None
 

@@ -36,8 +36,8 @@ def form_of(schedule: Schedule) -> str:
     reduced = [r for order in schedule.reduce_order.values() for r in order]
     unrolls = [schedule.reduce_unroll.get(r, 1) for r in reduced]
     blocked = schedule.blocked[1] if schedule.blocked is not None else 0
-    ahead = int(schedule.ahead is not None)
-    rest = f"i{schedule.items} b{blocked} x{len(schedule.across)} a{ahead}"
+    prefetched = int(schedule.prefetch is not None)
+    rest = f"i{schedule.items} b{blocked} x{len(schedule.across)} a{prefetched}"
     return f"{tiles} u{unrolls} {rest}".replace(", ", ",")
 
 
@@ -108,4 +108,4 @@ def _changes(schedule: Schedule) -> Iterator[dict[str, int]]:
         for blocks in BLOCKS:
             yield {"blocks": blocks}
     if schedule.contracts:
-        yield {"ahead": 1 if schedule.ahead is not None else 2}
+        yield {"prefetch": 1 if schedule.prefetch is not None else 2}

@@ -144,13 +144,13 @@ def _slice_of_padding(node: Node) -> Node | None:
 
 
 def _slice_of_one_source(node: Node) -> Node | None:
-    join = node.src[0]
-    if join.op is not Op.CAT or not all(node.shape):
+    concat = node.src[0]
+    if concat.op is not Op.CAT or not all(node.shape):
         return None
-    axis, at = join.arg, 0
+    axis, at = concat.arg, 0
     start, stop, step = node.arg[axis]
     last = start + (node.shape[axis] - 1) * step
-    for source in join.src:
+    for source in concat.src:
         size = source.shape[axis]
         if at <= start and last < at + size:
             part = (start - at, min(stop - at, size), step)
@@ -180,7 +180,7 @@ RULES = (
     Rule("merge shrinks", (Op.SHRINK,), _merge_shrinks),
     Rule("slice of padding", (Op.SHRINK,), _slice_of_padding),
     Rule("slice of one source", (Op.SHRINK,), _slice_of_one_source),
-    Rule("join with nothing", (Op.CAT,), _empty_sources),
+    Rule("concat with nothing", (Op.CAT,), _empty_sources),
     Rule("needless cast", (Op.CAST,), _cast),
     Rule("known condition", (Op.WHERE,), _known_condition),
     Rule("empty reduction", (Op.REDUCE,), _empty_reduce),

@@ -145,7 +145,7 @@ def _with_gaps(node: Node, axis: int, step: int) -> Node:
         return node
     wide = _reshape(node, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     behind = tuple((0, step - 1) if i == axis + 1 else (0, 0) for i in range(len(shape) + 1))
-    joined = _reshape(_pad(wide, behind), (*shape[:axis], n * step, *shape[axis + 1 :]))
+    spaced = _reshape(_pad(wide, behind), (*shape[:axis], n * step, *shape[axis + 1 :]))
     end = (n - 1) * step + 1
-    cut = tuple((0, end if i == axis else s, 1) for i, s in enumerate(joined.shape))
-    return make(Op.SHRINK, node.dtype, (joined,), cut)
+    cut = tuple((0, end if i == axis else s, 1) for i, s in enumerate(spaced.shape))
+    return make(Op.SHRINK, node.dtype, (spaced,), cut)

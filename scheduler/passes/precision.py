@@ -187,7 +187,7 @@ def _rounded(node: Node) -> Node:
 def _half_value(node: Node) -> Node:
     """Return the half that is stored for a float32 value.
 
-    The parts of a join are rounded one by one, so that each can still be computed in place.
+    The parts of a concat are rounded one by one, so that each can still be computed in place.
     """
     if node.op in (Op.CAT, Op.CONTIGUOUS):
         return make(node.op, dt.float16, tuple(_rounded(s) for s in node.src), node.arg)

@@ -1,4 +1,4 @@
-"""Join many tensors in stages, so that no kernel needs more arguments than devices take.
+"""Split a wide CAT into stages, so that no kernel needs more arguments than devices take.
 
 cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
 """
@@ -17,10 +17,10 @@ FEW_BUFFERS = 32
 
 
 def max_sources(limits: Limits) -> int:
-    """Return how many sources a join has at most.
+    """Return how many sources a concat has at most.
 
     Half of a kernel's buffers: the others are for sources that read more than one. Where buffers
-    are few, joins in stages would cost more than storing such sources does.
+    are few, concats in stages would cost more than storing such sources does.
     """
     buffers = limits.max_buffers
     return buffers // 2 if buffers > FEW_BUFFERS else buffers - 1
@@ -30,17 +30,17 @@ def _split(node: Node, most: int) -> Node | None:
     if len(node.src) <= most:
         return None
     groups = [node.src[i : i + most] for i in range(0, len(node.src), most)]
-    joined = [
+    stages = [
         g[0]
         if len(g) == 1
         else make(Op.CONTIGUOUS, node.dtype, (make(Op.CAT, node.dtype, g, node.arg),))
         for g in groups
     ]
-    return make(Op.CAT, node.dtype, tuple(joined), node.arg)
+    return make(Op.CAT, node.dtype, tuple(stages), node.arg)
 
 
 def split_concat(roots: Sequence[Node], limits: Limits) -> dict[Node, Node]:
-    """Return old node -> new node with wide joins split in stages.
+    """Return old node -> new node with wide concats split in stages.
 
     Args:
         roots: of the graph.

@@ -1,11 +1,11 @@
-"""Sum over joined tensors part by part, so that the join is never stored.
+"""Sum over a concat part by part, so that the concat is never stored.
 
 sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
 sum(cat(a, b))         ->     sum(a) + sum(b)
 
-where the sum runs over the axis of the join. Applies to sums of products, hence to
-`cat(features, desire) @ w` and to convolutions of joined channels, where nothing else reads the
-join.
+where the sum runs over the axis of the concat. Applies to sums of products, hence to
+`cat(features, desire) @ w` and to convolutions of concatenated channels, where nothing else reads
+the concat.
 """
 
 from __future__ import annotations
@@ -18,38 +18,38 @@ from scheduler.ir.node import Node, alu, consumers, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-# A join of more sources stays: each sum is a loop, and one long loop is faster than many short.
+# A concat of more sources stays: each sum is a loop, and one long loop is faster than many short.
 MAX_SOURCES = 4
 
-# What stands between a join and a sum without mixing its sources: the padding and the windows of a
+# Ops between a concat and a sum that do not mix its sources: the padding and the windows of a
 # convolution too, if they are along other axes; and halves are widened.
 _MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
 
 
-class _Joined:
-    """A join below an operand of a sum.
+class _Concat:
+    """A concat below an operand of a sum.
 
     Attributes:
         operand: which factor it is.
-        chain: movement from the operand down to the join.
-        axes: the joined axis in the result of each of them.
-        join: the CAT.
+        chain: movement from the operand down to the concat.
+        axes: the concat axis in the result of each of them.
+        concat: the CAT.
     """
 
-    def __init__(self, operand: int, chain: list[Node], axes: list[int], join: Node) -> None:
+    def __init__(self, operand: int, chain: list[Node], axes: list[int], concat: Node) -> None:
         self.operand = operand
         self.chain = chain
         self.axes = axes
-        self.join = join
+        self.concat = concat
 
     @property
     def axis(self) -> int:
-        """The joined axis in the operand."""
-        return self.axes[0] if self.axes else int(self.join.arg)
+        """The concat axis in the operand."""
+        return self.axes[0] if self.axes else int(self.concat.arg)
 
 
-def split_joined_sums(roots: Sequence[Node]) -> dict[Node, Node]:
-    """Return old node -> new node with sums over joins split into sums of parts."""
+def split_concat_sums(roots: Sequence[Node]) -> dict[Node, Node]:
+    """Return old node -> new node with sums over concats split into sums of parts."""
     order = toposort(roots)
     if not any(n.op is Op.CAT for n in order):
         return unchanged(order)
@@ -68,7 +68,7 @@ def _factors(node: Node) -> tuple[Node, ...]:
     return inner.src if inner.op is Op.MUL else (inner,)
 
 
-def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Joined | None:
+def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Concat | None:
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.dtype is dt.bool_:
         return None
     factors = _factors(node)
@@ -77,18 +77,18 @@ def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Joi
         return None
     for operand, factor in enumerate(factors):
         chain: list[Node] = []
-        join = factor
-        while join.op in _MOVES:
-            chain.append(join)
-            join = join.src[0]
-        if join.op is not Op.CAT or len(join.src) > MAX_SOURCES:
+        concat = factor
+        while concat.op in _MOVES:
+            chain.append(concat)
+            concat = concat.src[0]
+        if concat.op is not Op.CAT or len(concat.src) > MAX_SOURCES:
             continue
-        axes = _track(chain, join.arg)
-        found = None if axes is None else _Joined(operand, chain, axes, join)
-        alone = all(_private(n, users, outputs) for n in (*chain, join))
+        axes = _track(chain, concat.arg)
+        found = None if axes is None else _Concat(operand, chain, axes, concat)
+        alone = all(_private(n, users, outputs) for n in (*chain, concat))
         if found is None or not alone or found.axis not in node.arg[1]:
             continue
-        if all(n.op is not Op.WINDOW for n in chain) or all(_is_stored(s) for s in join.src):
+        if all(n.op is not Op.WINDOW for n in chain) or all(_is_stored(s) for s in concat.src):
             return found
     return None
 
@@ -97,7 +97,7 @@ def _is_stored(source: Node) -> bool:
     """Whether a source is in memory anyway: a buffer, or computed from sums.
 
     Windows read each element several times. What only converts an input would be computed as often
-    if the join did not store it.
+    if the concat did not store it.
     """
     stack, seen = [source], {source}
     while stack:
@@ -116,7 +116,7 @@ def _private(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> b
 
 
 def _track(chain: list[Node], axis: int) -> list[int] | None:
-    """Return where an axis of the join is in each movement above it, None if it does not stay."""
+    """Return where an axis of the concat is in each movement above it, None if it does not stay."""
     axes: list[int] = []
     for node in reversed(chain):
         if node.op is Op.PERMUTE:
@@ -139,11 +139,11 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
     return axes[::-1]
 
 
-def _split(node: Node, found: _Joined, new: dict[Node, Node]) -> Node:
+def _split(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
     total: Node | None = None
     at = 0
-    for source in found.join.src:
-        size = source.shape[found.join.arg]
+    for source in found.concat.src:
+        size = source.shape[found.concat.arg]
         part = new[source]
         for move, axis in zip(reversed(found.chain), reversed(found.axes), strict=True):
             arg = move.arg
@@ -161,5 +161,5 @@ def _split(node: Node, found: _Joined, new: dict[Node, Node]) -> Node:
         one = like(node, Op.REDUCE, (part,), node.arg)
         total = one if total is None else alu(Op.ADD, total, one)
         at += size
-    assert total is not None  # a join has sources
+    assert total is not None  # a concat has sources
     return total

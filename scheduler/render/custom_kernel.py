@@ -22,7 +22,7 @@ from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.place import PlacedBody, merge_ranges
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
@@ -78,7 +78,7 @@ def render_custom(
 
 
 def _parameter(name: str, node: Node, *, written: bool) -> Parameter:
-    return Parameter(name, clang.buffer_type(node.dtype, written=written), node, written)
+    return Parameter(name, cl.buffer_type(node.dtype, written=written), node, written)
 
 
 def _block(
@@ -86,13 +86,13 @@ def _block(
 ) -> tuple[str, list[str], list[Node]]:
     """Return what a slot stands for: what it is given, statements, the buffers they read."""
     raw, lanes = launch.outputs[0], launch.spec.lanes
-    kind = clang.ctype(raw.dtype, lanes)
+    kind = cl.ctype(raw.dtype, lanes)
     value = f"({slot.value}) != 0" if raw.dtype is dt.bool_ else f"({slot.value})"
     if raw.dtype is dt.float16 and epilogue is not None:  # without one, the store rounds
         value = f"m_round_half(({kind}){value})"
     given = f"const {kind} epilogue_value = {value}; const int epilogue_at = ({slot.index});"
     if epilogue is None:
-        stored = clang.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
+        stored = cl.store("out0", "epilogue_at", "epilogue_value", raw.dtype, lanes)
         return given, [f"  {stored}"], []
     body, _ = merge_ranges(epilogue, None)
     emitter = Emitter()
@@ -104,7 +104,7 @@ def _block(
             emitter.remember(operands.key(node, instance), known)
     operands.evaluate(body.value, instance)
     code = operands.in_lanes(body.value, instance, lanes)
-    emitter.statement(clang.store("out0", "epilogue_at", code, body.value.dtype, lanes))
+    emitter.statement(cl.store("out0", "epilogue_at", code, body.value.dtype, lanes))
     read = [a for a in operands.pointers.arguments if isinstance(a, Node)]
     return given, emitter.text(1).split("\n"), read
 

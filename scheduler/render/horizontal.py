@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter
 
 # Lanes of the part of a register (128 bits) within which most processors move them at no cost.
@@ -51,11 +51,11 @@ def _alone(e: Emitter, name: str, op: Op, kind: dt.DType, lanes: int) -> str:
     while lanes > 1:
         lanes //= 2
         low, high = ("lo", "hi") if lanes > 1 else ("s0", "s1")
-        text = clang.combine(op, f"{code}.{low}", f"{code}.{high}", kind, lanes)
+        text = cl.combine(op, f"{code}.{low}", f"{code}.{high}", kind, lanes)
         if kind is dt.bool_ and lanes == 1:
             text = f"-({text})"  # true is -1 in lanes, 1 as a scalar
         code = e.fresh("h")
-        e.statement(f"{clang.ctype(kind, lanes)} {code} = {text};")
+        e.statement(f"{cl.ctype(kind, lanes)} {code} = {text};")
     return code
 
 
@@ -86,11 +86,11 @@ def _halved(e: Emitter, pair: tuple[_Sums, ...], op: Op, kind: dt.DType, block: 
                 places = [b + first + k for b in blocks for k in range(block // 2)]
                 half.append(f"{sums.name}.s{''.join(f'{p:x}' for p in places)}")
     size = len(owners) * block // 2
-    wide = clang.ctype(kind, size)
+    wide = cl.ctype(kind, size)
     halves = []
     for parts in (low, high):
         halves.append(e.fresh("h"))
         e.statement(f"const {wide} {halves[-1]} = ({wide})({', '.join(parts)});")
     name = e.fresh("h")
-    e.statement(f"{wide} {name} = {clang.combine(op, halves[0], halves[1], kind, size)};")
+    e.statement(f"{wide} {name} = {cl.combine(op, halves[0], halves[1], kind, size)};")
     return _Sums(name, tuple(owners))

@@ -10,7 +10,7 @@ from scheduler.ir.node import Node
 from scheduler.loops.images import TEXEL, ImagePlan, Texel, weight_image
 from scheduler.loops.pack import Argument, PackedWeight
 from scheduler.loops.place import Place, PlacedStore
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import Needs
@@ -114,7 +114,7 @@ def write(
 def _texel(values: Values, load: Node, at: Texel, gates: Predicate) -> Val:
     """Emit the read of a texel, or of the one of its elements that all lanes take."""
     place: Place = load.arg
-    fill = clang.widen(clang.literal(place.fill, load.dtype), load.dtype, TEXEL)
+    fill = cl.widen(cl.literal(place.fill, load.dtype), load.dtype, TEXEL)
     found = _read_texel(values, load.src[0], at.x, at.y, gates, fill)
     if at.component is None:
         return found

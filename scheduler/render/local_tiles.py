@@ -21,7 +21,7 @@ from scheduler.ir import index as ixs
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Node
 from scheduler.loops.local_tiles import DEPTH, LANES, PADDING, LocalTile, array_bytes
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import Needs
@@ -160,7 +160,7 @@ class _Emission:
                 at = whole if inside else self._clamped(f"{op.name}_k{s}", whole, size)
                 mapping = {**self.batch, op.across: i, self.t.depth: at}
                 offset = ixs.substitute(op.load.arg.offset, mapping)
-                code = clang.load(pointer, self.e.index(offset), op.load.dtype, 1)
+                code = cl.load(pointer, self.e.index(offset), op.load.dtype, 1)
                 if not inside:
                     code = f"{self.e.index(whole)} < {size} ? {code} : 0.0f"
                 self.e.statement(f"{op.name}{s} = {code};")

@@ -29,7 +29,7 @@ from scheduler.ir.ops import LOOPS, Op, identity
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
 from scheduler.loops.schedule import Schedule
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.horizontal import combine_lanes
 from scheduler.render.instance import Instance
@@ -134,7 +134,7 @@ class Loops:
         """Emit a private array and the loops that fill it."""
         order = self.schedule.reduce_order[node]
         across = self.schedule.across.get(node)
-        name, kind = self.e.fresh("row"), clang.register(node.dtype).cl
+        name, kind = self.e.fresh("row"), cl.register(node.dtype).cl
         size = int(np.prod([r.size for r in order]))
         self.e.statement(f"{kind} {name}[{size}];")
         depth = self.e.depth
@@ -174,14 +174,14 @@ class Loops:
         offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
         if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:  # lanes over an outer axis
             vector = self.e.fresh("s")
-            self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {vector} = {code};")
+            self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {vector} = {code};")
             sign = "-" if node.dtype is dt.bool_ else ""
             for k in range(lanes):
                 at = self.e.index(self.v.at_lane(offset, k))
                 self.e.statement(f"{name}[{at}] = {sign}{vector}.s{k:x};")
             return
         start = self.e.index(ixs.substitute(offset, {self.v.lane: ixs.ZERO}))
-        self.e.statement(clang.store_private(name, start, code, node.dtype, lanes))
+        self.e.statement(cl.store_private(name, start, code, node.dtype, lanes))
 
     def _reduce(self, node: Node, targets: dict[Key, Instance]) -> None:
         """Emit accumulators, loops over the reduced ranges, and the results of one reduction."""
@@ -241,9 +241,9 @@ class Loops:
 
     def _accumulator(self, node: Node, lanes: int) -> str:
         name = self.e.fresh("acc")
-        start = clang.literal(identity(node.arg[0], node.dtype), node.dtype)
-        value = clang.widen(start, node.dtype, lanes) if lanes > 1 else start
-        self.e.statement(f"{clang.ctype(node.dtype, lanes)} {name} = {value};")
+        start = cl.literal(identity(node.arg[0], node.dtype), node.dtype)
+        value = cl.widen(start, node.dtype, lanes) if lanes > 1 else start
+        self.e.statement(f"{cl.ctype(node.dtype, lanes)} {name} = {value};")
         return name
 
     def _next(self, node: Node, instance: Instance, name: str, lanes: int) -> str:
@@ -253,10 +253,10 @@ class Loops:
             for source in term.src:
                 self.v.evaluate(source, instance)
             a, b = (self.v.in_lanes(s, instance, lanes) for s in term.src)
-            return f"{clang.function('m_fma', node.dtype)}({a}, {b}, {name})"
+            return f"{cl.function('m_fma', node.dtype)}({a}, {b}, {name})"
         self.v.evaluate(term, instance)
         value = self.v.in_lanes(term, instance, lanes)
-        return clang.combine(op, name, value, node.dtype, lanes)
+        return cl.combine(op, name, value, node.dtype, lanes)
 
     # what contributes nothing
 

@@ -28,7 +28,7 @@ from scheduler.loops.place import PlacedBody, looped
 from scheduler.loops.schedule import Schedule
 from scheduler.loops.simt import guard_of
 from scheduler.render import images as image_access
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter
 from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
@@ -77,7 +77,7 @@ class _Renderer:
             axes = [*(replace(a, apart=True) for a in whole), *self.outputs]
         self.v = Values(self.e, self.body.value, axes, self.lanes, self._run_here)
         self.v.pointers.arguments, self.v.images = inputs, nest.images
-        self.v.pointers.spare_buffers, self.v.ahead = nest.spare_buffers, self.schedule.ahead
+        self.v.pointers.spare_buffers, self.v.prefetch = nest.spare_buffers, self.schedule.prefetch
         self.v.narrow = vector if self._useful < self.lanes else None
         self.v.pointers.opaque = self.schedule.contracts and self._vectors() == 1
         self.loops.v = self.v
@@ -217,15 +217,15 @@ class _Renderer:
             base, start = self.v.pointers.address(
                 pointer, self.v.at_lane(offset, 0), kind, written=True
             )
-            self.e.statement(guard + clang.store(base, start + row, code, kind, lanes))
+            self.e.statement(guard + cl.store(base, start + row, code, kind, lanes))
             return
         name = self.e.fresh("s")
-        self.e.statement(f"const {clang.ctype(kind, lanes)} {name} = {code};")
+        self.e.statement(f"const {cl.ctype(kind, lanes)} {name} = {code};")
         for k in range(min(lanes, self._useful)):
             base, at = self.v.pointers.address(
                 pointer, self.v.at_lane(offset, k), kind, written=True
             )
-            self.e.statement(guard + clang.store(base, at + row, f"{name}.s{k:x}", kind, 1))
+            self.e.statement(guard + cl.store(base, at + row, f"{name}.s{k:x}", kind, 1))
 
     def _row(self, number: int, instance: Instance) -> tuple[str, str]:
         """Return the condition of a store to a row known at run time, and what it adds."""
@@ -282,7 +282,7 @@ def _parameter(
         kind = image_access.parameter_type(written=written)
         return Parameter(name, kind, argument, written, image=True)
     stored = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
-    return Parameter(name, clang.buffer_type(stored, written=written), argument, written)
+    return Parameter(name, cl.buffer_type(stored, written=written), argument, written)
 
 
 def _side_by_side(renderers: Sequence[_Renderer]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from scheduler.ir.node import Node
 from scheduler.ir.ops import COST, ELEMENTWISE, LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Val
 from scheduler.render.instance import Instance
 from scheduler.render.nested import Loops
@@ -95,7 +95,7 @@ def _array(loops: Loops, node: Node, instances: Sequence[Instance]) -> tuple[str
     """Emit an array of a reduction's results over the tile; return its name, and if of vectors."""
     found = [loops.v.value(node, i) for i in instances]
     name = loops.e.fresh("t")
-    kind = clang.ctype(node.dtype, loops.lanes if found[0].vector else 1)
+    kind = cl.ctype(node.dtype, loops.lanes if found[0].vector else 1)
     loops.e.statement(f"{kind} {name}[{len(found)}];")
     for k, value in enumerate(found):
         loops.e.statement(f"{name}[{k}] = {value.code};")

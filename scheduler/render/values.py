@@ -20,13 +20,13 @@ from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Axis, PackedWeight, pack
 from scheduler.loops.place import Place, dependencies
 from scheduler.render import images
-from scheduler.render import opencl_c as clang
+from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.pointers import Pointers
 
 # Weights of at least so many bytes are asked for one tile ahead: the innermost cache holds less.
-AHEAD_BYTES = 65536
+MIN_PREFETCH_BYTES = 65536
 
 
 class Values:
@@ -52,7 +52,7 @@ class Values:
         self.assumed: set[tuple[Ix, int, int]] = set()  # what the bounds of open loops ensure
         self._by_lane = {self.lane}  # atoms that differ by lane
         self.images: ImagePlan | None = None  # where the device reads images
-        self.ahead: Atom | None = None  # the range whose next step's weights are asked for early
+        self.prefetch: Atom | None = None  # the range whose next step's weights are asked for early
         self.narrow: Atom | None = None  # the range of the lanes, where there are more of them
         self._runtime: dict[str, Atom] = {}
         self._orders: dict[Node, list[Node]] = {}
@@ -92,7 +92,7 @@ class Values:
             LoweringError: it was not evaluated (an internal error).
         """
         if node.op is Op.CONST:
-            return Val(clang.literal(node.arg, node.dtype), vector=False, depth=0)
+            return Val(cl.literal(node.arg, node.dtype), vector=False, depth=0)
         found = self.e.lookup(self.key(node, instance))
         if found is None:
             raise LoweringError(f"{node!r}: used before it is computed")
@@ -103,7 +103,7 @@ class Values:
         value = self.value(node, instance)
         if lanes == 1 or value.vector:
             return value.code
-        return clang.widen(value.code, node.dtype, lanes)
+        return cl.widen(value.code, node.dtype, lanes)
 
     def moves(self, ix: Ix) -> bool:
         """Whether an index differs by lane."""
@@ -147,10 +147,10 @@ class Values:
             return self._pick(node, instance)
         sources = [self.value(s, instance) for s in node.src]
         lanes = self.lanes if any(s.vector for s in sources) else 1
-        code = clang.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
+        code = cl.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
         depth = max(s.depth for s in sources)
         name = self.e.fresh("v")
-        self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
+        self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {name} = {code};", depth)
         return Val(name, lanes > 1, depth)
 
     def _index(self, ix: Ix) -> Val:
@@ -199,10 +199,10 @@ class Values:
         if lanes == 1 or not test.vector:
             code = f"({test.code} ? {yes} : {no})"
         else:
-            code = clang.choose(test.code, yes, no, node.dtype, lanes)
+            code = cl.choose(test.code, yes, no, node.dtype, lanes)
         depth = max(test.depth, *(s.depth for s in sources))
         name = self.e.fresh("v")
-        self.e.statement(f"const {clang.ctype(node.dtype, lanes)} {name} = {code};", depth)
+        self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {name} = {code};", depth)
         return Val(name, lanes > 1, depth)
 
     def _pick(self, node: Node, instance: Instance) -> Val:
@@ -214,13 +214,13 @@ class Values:
         lanes = 1 if step == 0 else self.lanes
         if step in (0, 1):
             at = self.e.index(ixs.substitute(offset, {self.lane: ixs.ZERO}))
-            code = clang.load_private(array.code, at, node.dtype, lanes)
+            code = cl.load_private(array.code, at, node.dtype, lanes)
         else:
             sign = "-" if node.dtype is dt.bool_ else ""  # true is 1 in the array, -1 in lanes
             places = [self.e.index(self.at_lane(offset, k)) for k in range(lanes)]
             parts = [f"{sign}{array.code}[{at}]" for at in places]
-            code = f"({clang.ctype(node.dtype, lanes)})({', '.join(parts)})"
-        kind = clang.ctype(node.dtype, lanes)
+            code = f"({cl.ctype(node.dtype, lanes)})({', '.join(parts)})"
+        kind = cl.ctype(node.dtype, lanes)
         return self.e.define(
             ("pick", array.code, offset), kind, code, vector=lanes > 1, depth=depth
         )
@@ -243,7 +243,7 @@ class Values:
         if known is not None:
             return known
         pointer = self.pointers.argument(node.src[0])
-        fill = clang.literal(place.fill, node.dtype)
+        fill = cl.literal(place.fill, node.dtype)
         if valid == ixs.NEVER:
             return Val(fill, vector=False, depth=0)
         depth = max([self.e.depth_of(offset), *(self.e.depth_of(ix) for ix, _, _ in valid)])
@@ -259,12 +259,12 @@ class Values:
             test = self.condition(valid) if valid else None
             found = None if test is None else self.pointers.masked(node, start, test, valid)
             base, at = found or (pointer, start)
-            code = clang.load(*self.pointers.address(base, at, node.dtype), node.dtype, lanes)
+            code = cl.load(*self.pointers.address(base, at, node.dtype), node.dtype, lanes)
             if test is not None and found is None:
-                other = clang.widen(fill, node.dtype, lanes) if vector else fill
+                other = cl.widen(fill, node.dtype, lanes) if vector else fill
                 code = f"{test.code} ? {code} : {other}"
         lanes = self.lanes if vector else 1
-        return self.e.define(key, clang.ctype(node.dtype, lanes), code, vector=vector, depth=depth)
+        return self.e.define(key, cl.ctype(node.dtype, lanes), code, vector=vector, depth=depth)
 
     def _unproven(self, valid: Predicate) -> Predicate:
         """Return the tests of a predicate that open loops do not already ensure."""
@@ -287,12 +287,10 @@ class Values:
     def _load_lanes(self, load: Node, offset: Ix, valid: Predicate, last: int) -> str:
         """Return a load of one element per lane; lanes beyond the last repeat it."""
         pointer, kind = self.pointers.argument(load.src[0]), load.dtype
-        fill = clang.literal(load.arg.fill, kind)
+        fill = cl.literal(load.arg.fill, kind)
         parts = []
         for k in (min(lane, last) for lane in range(self.lanes)):
-            code = clang.load(
-                *self.pointers.address(pointer, self.at_lane(offset, k), kind), kind, 1
-            )
+            code = cl.load(*self.pointers.address(pointer, self.at_lane(offset, k), kind), kind, 1)
             predicate: Predicate = ()
             for ix, low, high in valid:
                 predicate = ixs.conjoin(predicate, self.at_lane(ix, k), low, high)
@@ -301,7 +299,7 @@ class Values:
             elif predicate:
                 code = f"(({self.e.predicate(predicate)[0]}) ? {code} : {fill})"
             parts.append(f"-({code})" if kind is dt.bool_ else code)
-        return f"({clang.ctype(kind, self.lanes)})({', '.join(parts)})"
+        return f"({cl.ctype(kind, self.lanes)})({', '.join(parts)})"
 
     def _pack(self, node: Node) -> PackedWeight | None:
         if node not in self._packed:
@@ -332,11 +330,11 @@ class Values:
             return known
         base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
         depth = self.e.depth_of(offset)
-        ahead = packed.strides[self.ahead][0] if self.ahead in packed.strides else 0
-        if vector and ahead and packed.data.nbytes >= AHEAD_BYTES:
-            self.e.statement(f"M_AHEAD({base} + ({int(at) + ahead}));", depth)
-        code = clang.load(base, at, kind, lanes)
-        return self.e.define(key, clang.ctype(kind, lanes), code, vector=vector, depth=depth)
+        prefetched = packed.strides[self.prefetch][0] if self.prefetch in packed.strides else 0
+        if vector and prefetched and packed.data.nbytes >= MIN_PREFETCH_BYTES:
+            self.e.statement(f"M_AHEAD({base} + ({int(at) + prefetched}));", depth)
+        code = cl.load(base, at, kind, lanes)
+        return self.e.define(key, cl.ctype(kind, lanes), code, vector=vector, depth=depth)
 
 
 def _index_atoms(value: Node) -> dict[Node, list[Atom]]:

@@ -167,7 +167,7 @@ def transposed_convolution(x: T, weight: T, axes: Sequence[Axis], groups: int) -
         return _one_phase(x, weight, axes, [a.phases()[0] for a in axes], groups)
     if all(a.alike() for a in axes):
         return _contract(x, weight, axes, groups)
-    whole = _joined(x, weight, axes, groups)
+    whole = _phase_by_phase(x, weight, axes, groups)
     return whole.shrink([(0, n) for n in whole.shape[:2]] + [(0, a.out) for a in axes])
 
 
@@ -198,7 +198,7 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     return y.reshape(shape)
 
 
-def _joined(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
+def _phase_by_phase(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     """Compute each phase by itself and interleave the results; whole blocks, maybe beyond `out`."""
     rank = len(axes)
     phases = [a.phases() for a in axes]
@@ -254,7 +254,7 @@ def _interleave(parts: Sequence[T], axis: int) -> T:
     if len(parts) == 1:
         return first
     nodes = tuple(p.unsqueeze(axis + 1).node for p in parts)
-    joined = first.of(make(Op.CAT, first.dtype, nodes, axis + 1))
+    concat = first.of(make(Op.CAT, first.dtype, nodes, axis + 1))
     shape = list(first.shape)
     shape[axis] *= len(parts)
-    return joined.reshape(tuple(shape))
+    return concat.reshape(tuple(shape))

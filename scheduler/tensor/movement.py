@@ -22,7 +22,7 @@ T = TypeVar("T", bound="TensorShape")
 
 
 class TensorShape(TensorCore):
-    """Reshaping, moving, slicing and joining."""
+    """Reshaping, moving, slicing and concatenating."""
 
     __slots__ = ()
 

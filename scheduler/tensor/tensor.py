@@ -34,7 +34,7 @@ T = TypeVar("T", bound=TensorAssign)
 
 
 class Tensor(TensorProtocols):
-    """A lazy array of static shape: constructors and joins on top of the operations."""
+    """A lazy array of static shape: constructors and concats on top of the operations."""
 
     __slots__ = ()
 
@@ -105,7 +105,7 @@ class Tensor(TensorProtocols):
         return cls.of(running.buffer_node(values, cls.zeros(*shape, dtype=dtype).node))
 
     def cat(self: Any, *others: Any, axis: int = 0) -> Tensor:
-        """Join tensors along an axis: `Tensor.cat([a, b], axis)`, or `a.cat(b, axis=0)`.
+        """Concatenate tensors along an axis: `Tensor.cat([a, b], axis)`, or `a.cat(b, axis=0)`.
 
         Raises:
             ModelError: no tensor is given, or their types differ.
@@ -120,7 +120,7 @@ class Tensor(TensorProtocols):
         return Tensor.of(make(Op.CAT, parts[0].dtype, tuple(parts), axis))
 
     def stack(self: Any, *others: Any, axis: int = 0) -> Tensor:
-        """Join tensors along a new axis: `Tensor.stack([a, b], axis)`, or `a.stack(b, axis=0)`."""
+        """Stack tensors along a new axis: `Tensor.stack([a, b], axis)`, or `a.stack(b, axis=0)`."""
         tensors, axis = _several(self, others, axis)
         if not tensors:
             raise ModelError("stack: expected tensors, found none")
@@ -156,7 +156,7 @@ class Tensor(TensorProtocols):
 
 
 def _several(first: Any, others: Sequence[Any], axis: int) -> tuple[list[Any], int]:
-    """Return the tensors and the axis of a join, given as a list or one by one."""
+    """Return the tensors and the axis of a concat, given as a list or one by one."""
     if not isinstance(first, TensorAssign):
         return list(first), others[0] if others else axis
     if others and not isinstance(others[-1], TensorAssign):

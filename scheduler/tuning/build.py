@@ -22,7 +22,7 @@ from runtime.device import Device, choose_device
 from runtime.errors import RuntimeFault
 from runtime.opencl import cl
 from runtime.program_cache import binary_of
-from scheduler.emit.replay import KERNEL_NAME
+from scheduler.emit.megakernel import KERNEL_NAME
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,7 @@ _COUNTER_INTS: Final = 1024
 
 
 def compile_source(source: str, device: Device) -> cl.Program:
-    """Return a replay program, compiled to the end.
+    """Return a megakernel, compiled to the end.
 
     Raises:
         pyopencl.Error: the compiler rejects it.
@@ -94,7 +94,7 @@ class Builders(AbstractContextManager["Builders"]):
         """Return the programs in order; None for those that do not build, or not in time.
 
         Args:
-            sources: of replay programs.
+            sources: of megakernels.
             deadline: on the clock of `time.perf_counter`.
         """
         if self._pool is None:

@@ -1,9 +1,9 @@
 """Running variants of kernels on the device: are they right, how long do they take.
 
-    variants a, b, c     ->     one replay program; records a a a a b b b b c c c c
+    variants a, b, c     ->     one megakernel; records a a a a b b b b c c c c
     a round:                    one launch over the records of each, in turn
 
-Variants run as they do in an artifact: functions of a replay program, all workers sharing their
+Variants run as they do in an artifact: functions of a megakernel, all workers sharing their
 work-items. Each record of a variant reads another copy of its weights, as in a frame, where they
 left the caches of the core since the last one; activations stay where the record before left them.
 """
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from runtime.opencl import cl
 from runtime.replay_spec import RECORD_WORDS
 from scheduler.device.choice import Choice
-from scheduler.emit.replay import KERNEL_NAME, Function, replay_source
+from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
 from scheduler.ir import dtype as dt
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Node, is_weight
@@ -105,7 +105,7 @@ def make_trials(
 
 
 def _source(codes: Sequence[KernelCode]) -> str:
-    return replay_source([Function(f"f{i}", code) for i, code in enumerate(codes)])
+    return megakernel_source([Function(f"f{i}", code) for i, code in enumerate(codes)])
 
 
 class Trial:

@@ -55,7 +55,7 @@ def choice(draw: Draw) -> Choice:
         "blocks": draw.integer(1, 8),
         "lanes": draw.pick([4, 8, 16]),
         "outside": 1,
-        "ahead": draw.integer(1, 2),
+        "prefetch": draw.integer(1, 2),
     }
     kept = {k: v for k, v in fields.items() if draw.flag()}
     tile = kept.get("vectors", 1) * kept.get("rows", 1)

@@ -16,8 +16,9 @@ from backports import zstd
 from cereal.errors import LogError, MessageError
 from cereal.log_reader import LogTruncatedWarning, read_log, read_log_bytes
 from cereal.log_writer import GrowingLogWriter
-from cereal.schema import as_dict, new_event, read_event
+from cereal.schema import new_event, read_event
 from tools.bench_log import typical_events
+from tools.lib.message_values import message_to_plain
 
 EVENTS = 60
 
@@ -111,7 +112,7 @@ def _walk_readers(path: Path, seen: Counter[str]) -> None:
     for event in read_log(path):
         seen["events"] += 1
         try:
-            as_dict(event)
+            message_to_plain(event)
         except MessageError:
             seen["damaged events"] += 1
 
@@ -119,7 +120,7 @@ def _walk_readers(path: Path, seen: Counter[str]) -> None:
 def _walk_bytes(path: Path, seen: Counter[str]) -> None:
     for data in read_log_bytes(path):
         try:
-            as_dict(read_event(data))
+            message_to_plain(read_event(data))
         except MessageError:
             seen["damaged bytes"] += 1
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from runtime.artifact import write_artifact
 from runtime.executor import Program, load_program
-from scheduler.emit.replay import Function, replay_source
+from scheduler.emit.megakernel import Function, megakernel_source
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.tensor.tensor import Tensor
 
@@ -149,11 +149,11 @@ def manifest(**changes: Any) -> dict[str, Any]:
 
 @functools.cache
 def _functions() -> tuple[tuple[Function, ...], str]:
-    """The kernels as functions of a replay program, and its source."""
+    """The kernels as functions of a megakernel, and its source."""
     pattern = re.compile(r"__kernel ONE void (\w+)\((.*?)\) (\{.*?\n\}\n)", re.DOTALL)
     found = pattern.findall(SOURCE + SOURCE_2)
     functions = tuple(Function(name, _code(given, body)) for name, given, body in found)
-    return functions, replay_source(functions)
+    return functions, megakernel_source(functions)
 
 
 def _code(declarations: str, body: str) -> KernelCode:
@@ -164,7 +164,7 @@ def _code(declarations: str, body: str) -> KernelCode:
 
 
 def replay_manifest(**changes: Any) -> dict[str, Any]:
-    """The same with a replay program, number 2: a CPU runs each entry as one launch."""
+    """The same with a megakernel, number 2: a CPU runs each entry as one launch."""
     raw = manifest()
     functions, source = _functions()
     raw["programs"].append({"source": source, "options": "", "binary": b""})

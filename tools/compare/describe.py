@@ -1,4 +1,4 @@
-"""What ``modeld compare`` says: for people in lines, for machines as plain values."""
+"""Describes a comparison of logs: for people in lines, for machines as plain values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a comparison of two logs found: plain values that can be printed, stored and drawn."""
+"""The findings of a comparison of two logs: plain values that are printed, stored and drawn."""
 
 from __future__ import annotations
 

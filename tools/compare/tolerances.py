@@ -1,4 +1,4 @@
-"""How far apart two values of a field may be: a reviewed table, and what a user adds to it.
+"""Tolerances of fields: a reviewed table, and what a user adds to it.
 
 The table of the package is ``tolerances.toml`` beside this file; its head says how to read it.
 Called by ``tools.compare.judge`` and by what stores references in steps of a tolerance.

@@ -1,4 +1,4 @@
-"""What a recorded drive is: messages and camera frames in time order, cut into moments.
+"""The interface of a recorded drive: messages and camera frames in time order, cut into moments.
 
 A moment is what the daemon has when it takes one frame of its main camera: every message up to and
 including the camera states of that frame, and the frames themselves. Replay, live playing,

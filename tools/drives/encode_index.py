@@ -1,4 +1,4 @@
-"""Which picture of which file shows which frame of a camera.
+"""Maps each frame of a camera to the picture and the file that show it.
 
 A camera numbers its frames (``frameId``) over the whole drive; a video file numbers its pictures
 from 0. An EncodeIdx event says which is which: ``segmentNum`` names the file, ``segmentId`` the

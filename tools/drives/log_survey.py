@@ -1,4 +1,4 @@
-"""The first pass over the logs of a drive: what there is, before anything is decoded."""
+"""Surveys the logs of a drive in a first pass, before anything is decoded."""
 
 from __future__ import annotations
 

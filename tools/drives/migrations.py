@@ -1,4 +1,4 @@
-"""What older software wrote differently, told to the daemon in today's words.
+"""Migrates messages of older software to the schema of today.
 
 Each migration is a small function on the message of one Event: which field it should have, and with
 which number, or None where its product is there already. All other bytes of a log pass as they were

@@ -1,4 +1,4 @@
-"""What EfficientNet and MobileNetV3 share: the inverted bottleneck and squeeze-excite.
+"""The layers that EfficientNet and MobileNetV3 share: inverted bottleneck and squeeze-excite.
 
 Both follow their papers, arXiv:1905.11946 and arXiv:1905.02244, in inference form: batch-norm is
 folded into the convolution before it.

@@ -1,4 +1,4 @@
-"""What camera processes of demo and benchmark share: their arguments, their protocol, their pace.
+"""The parts that camera processes of demo and benchmark share: arguments, protocol, pace.
 
 Protocol: frames run freely, with increasing ids, and show the first picture; a line on stdin begins
 the frames that count; after them one JSON line is printed, and frames run on, with the last

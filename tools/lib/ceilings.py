@@ -1,4 +1,4 @@
-"""What a device can do at best, measured with small kernels: arithmetic, and reading memory.
+"""Measures the ceilings of a device with small kernels: arithmetic, and reading memory.
 
 The kernels are as simple as can be (chains of independent multiply-adds; sums over an array that is
 read again and again), so that what they reach is a ceiling for kernels that compute something.

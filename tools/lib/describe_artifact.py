@@ -1,4 +1,4 @@
-"""What `modeld inspect` says of an artifact."""
+"""Describes an artifact, as `modeld inspect` prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `modeld compile --verify` says: every output beside its reference, worst first."""
+"""Describes a verification: every output beside its reference, worst first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `modeld inspect` says of an event log."""
+"""Describes an event log, as `modeld inspect` prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `modeld inspect` says of an ONNX model. Needs the `compile` extra."""
+"""Describes an ONNX model, as `modeld inspect` prints it. Needs the `compile` extra."""
 
 from __future__ import annotations
 

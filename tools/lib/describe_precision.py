@@ -1,4 +1,4 @@
-"""What `modeld compile --precision fp16` says: how much became half, what did not, and why."""
+"""Describes `--precision fp16`: how much became half, what did not, and why."""
 
 from __future__ import annotations
 

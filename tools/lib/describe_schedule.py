@@ -1,4 +1,4 @@
-"""What `modeld inspect --schedule` says: the kernel table of an artifact or of an ONNX model.
+"""Describes a schedule: the kernel table of an artifact or of an ONNX model.
 
 An artifact is read as it is. An ONNX model is scheduled first, which needs no device; then lanes
 and loop ranges are known too.

@@ -1,4 +1,4 @@
-"""What `modeld compile --tune` says."""
+"""Describes a search for loops, as `modeld compile --tune` prints it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a report needs from an event log: the daemon's messages as arrays over frames.
+"""Reads an event log for a report: the daemon's messages as arrays over frames.
 
 Reads Events in any order of services; knows nothing of files. A few numbers are kept of each frame,
 and the curves of those frames only that are asked for. Called by ``tools.lib.report``, replay and

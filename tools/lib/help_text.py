@@ -1,4 +1,4 @@
-"""What ``--help`` shows: the docstring of a command's module without markup, in lines that fit.
+"""Turns the docstring of a command's module into the text of ``--help``.
 
 A docstring has a summary, paragraphs, and after a line ``Example:`` indented command lines. The
 summary may begin with the command's name, which the usage line has already said.

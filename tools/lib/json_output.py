@@ -1,4 +1,4 @@
-"""What `--json` prints: one strict JSON object, whatever numbers are in it.
+"""Prints one strict JSON object for `--json`, whatever numbers are in it.
 
 JSON has no NaN and no infinities. They become null, as in JavaScript: a number that is no number is
 missing, and stays of a type that readers of numbers expect.

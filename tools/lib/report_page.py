@@ -1,4 +1,4 @@
-"""What all reports share: the frame of a page, its tiles, and how it is written."""
+"""The frame that all reports share: page, tiles, and how it is written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far each kernel of a program is from what the device can do: the roofline.
+"""Compares each kernel of a program with the ceilings of the device: the roofline.
 
 A launch of f operations over b bytes cannot take less than ``max(f / peak, b / bandwidth)``, with
 the bandwidth of the smallest memory level that holds the bytes. Weights are counted apart: a frame

@@ -1,4 +1,4 @@
-"""What a compiled model would cost on its target: launches, image reads, bytes, and an estimate.
+"""Estimates a compiled model on its target: launches, image reads, bytes, and time.
 
 It is counted in the generated code, not measured. An image read is a `read_imagef` in the source of
 a launched kernel, once for each launch, as the published figures count them; a gated one is chosen

@@ -29,7 +29,7 @@ from tools.errors import UsageError
 from tools.lib.processes import Child, ProcessError
 from tools.playback.frame_table import frames_path, save_frames
 from tools.playback.live_jitter import Jitter, judge
-from tools.playback.live_listener import Listener, LogThread
+from tools.playback.live_listener import Listener, LiveLog
 from tools.playback.model import check_fits, read_driving_artifact
 from tools.playback.outcome import Outcome
 from tools.playback.player import Played, Player, PlayOptions
@@ -104,7 +104,7 @@ def replay_live(drive: Drive, job: LiveJob) -> LiveOutcome:
         first = [name for name in OPENED_FIRST if job.options.services.passes(name)]
         outlet = BusOutlet(transport, server, info.formats, first)
         stack.callback(outlet.close)
-        log = stack.enter_context(LogThread(job.log))
+        log = stack.enter_context(LiveLog(job.log))
         player = Player(info, read_yielding(drive), outlet, clock, job.options)
 
         def take(data: bytes, mono_time_ns: int) -> None:

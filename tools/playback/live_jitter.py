@@ -1,4 +1,4 @@
-"""How evenly a live daemon answered: every frame once, in the rhythm of the recording."""
+"""Judges how evenly a live daemon answered: every frame once, in the rhythm of the recording."""
 
 from __future__ import annotations
 

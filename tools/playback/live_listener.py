@@ -1,4 +1,4 @@
-"""Hears what a live daemon publishes: when it arrived, in a thread; and writes the log, in another.
+"""Listens to a live daemon in a thread, which stamps arrivals, and writes the log in another.
 
 Arrival is stamped by a thread that does nothing else. Compressing the log takes milliseconds at a
 time, so it is done by a thread of low priority that is fed through a queue.
@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import Final
 
 from cereal.clock import Clock
@@ -45,7 +44,7 @@ class Answer:
     valid: bool
 
 
-class LogThread:
+class LiveLog:
     """Writes events to a log in the order in which they are given; stamps them anew if asked.
 
     A context: when it ends by an exception, no log is left.
@@ -70,16 +69,11 @@ class LogThread:
             raise self._error
         self._events.put((data, mono_time_ns))
 
-    def __enter__(self) -> LogThread:
+    def __enter__(self) -> LiveLog:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._events.put(None)
         self._thread.join()
         if kind is not None or self._error is not None:
@@ -150,12 +144,7 @@ class Listener:
         self._thread.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
         for subscriber in self._subscribers.values():

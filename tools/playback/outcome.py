@@ -1,4 +1,4 @@
-"""What came of one drive through the daemon, frame by frame, beside the log of what it said."""
+"""The outcome of one drive through the daemon: a table of frames, beside the log."""
 
 from __future__ import annotations
 

@@ -113,7 +113,7 @@ class Player:
 
     Args:
         info: of the drive.
-        read: opens an iterator of its moments from a number on, ``tools.playback.ahead`` for one.
+        read: opens an iterator of its moments from a number on, as ``prefetch`` does.
         outlet: where to.
         clock: paces.
         options: how.

@@ -1,4 +1,4 @@
-"""What happens in a moment of a drive, and when."""
+"""Lists the events of a moment of a drive with their times."""
 
 from __future__ import annotations
 

@@ -7,7 +7,6 @@ import os
 import select
 import termios
 import tty
-from types import TracebackType
 from typing import Any, Final
 
 ESCAPE: Final = "\x1b"
@@ -45,12 +44,7 @@ class Keys:
             tty.setcbreak(self._descriptor, termios.TCSADRAIN)
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Give the terminal its settings back."""
         saved, self._saved = self._saved, None
         if saved is not None:

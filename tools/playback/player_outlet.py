@@ -1,4 +1,4 @@
-"""Where a player sends what it plays: services on the bus, frames into shared-memory rings."""
+"""The outlet of a player: services on the bus, frames into shared-memory rings."""
 
 from __future__ import annotations
 

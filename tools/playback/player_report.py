@@ -1,4 +1,4 @@
-"""What came of playing: how many, how late."""
+"""Reports what a player did: how many messages and frames, how late."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Who waits for whom: a thread that decodes yields to everybody, one that plays to nobody.
+"""Priorities of the player's threads: decoding yields to everybody, playing to nobody.
 
-Decoding is ahead of its time and can wait; the daemon and the thread that hands frames over cannot.
+Prefetching can wait; the daemon and the thread that hands frames over cannot.
 Linux counts priorities by thread, and threads inherit them: a decoder's own threads are those of
 the thread that opened it.
 """
@@ -16,7 +16,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Final
 
 from tools.drives.drive import Drive, DriveInfo, Moment
-from tools.playback.ahead import ahead
+from tools.playback.prefetch import prefetch
 
 # setpriority(2): -20 first to 19 last. Nobody waits for the decoder as long as moments are queued;
 # the lowest priority of all would let it starve beside a busy machine.
@@ -52,9 +52,9 @@ class YieldingDrive:
 
 
 def read_yielding(drive: Drive) -> Callable[[int], AbstractContextManager[Iterator[Moment]]]:
-    """Return what opens the drive's moments from a number on, decoded ahead by a low thread."""
+    """Return what opens the drive's moments from a number on, prefetched at low priority."""
     yielding = YieldingDrive(drive)
-    return lambda first: ahead(yielding, first)
+    return lambda first: prefetch(yielding, first)
 
 
 def yield_to_others() -> None:

@@ -1,4 +1,4 @@
-"""When what was recorded is due on the clock: one line through an anchor, moved at jumps.
+"""Maps recorded times to the clock: one line through an anchor, moved at jumps.
 
 Played time is recorded time with jumps taken out: it always goes on, see ``player_stamps``.
 """

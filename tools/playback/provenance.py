@@ -1,4 +1,4 @@
-"""What a finished log was made from: ``<log>.json``, written last.
+"""Records what a finished log was made from: ``<log>.json``, written last.
 
 A log whose provenance agrees with what is asked for is kept; one without was not finished.
 """

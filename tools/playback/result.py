@@ -1,4 +1,4 @@
-"""What came of a replay in a few numbers, and what is wrong with it."""
+"""The result of a replay in a few numbers, and what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """One drive through the daemon, as fast as the device allows: the deterministic replay.
 
-The drive is decoded ahead in a thread; everything else runs in the caller's thread. Two runs of one
+The drive is prefetched by a thread; everything else runs in the caller's thread. Two runs of one
 drive and one artifact on one device give the same log, byte for byte; what was measured is in the
 outcome. Called by ``modeld replay`` and ``modeld regress``.
 """
@@ -19,12 +19,12 @@ from modeld.config import Config
 from modeld.daemon import StepResult
 from modeld.driving_model import DrivingProgram
 from tools.drives.drive import Drive, Moment
-from tools.playback.ahead import ahead
 from tools.playback.digests import DigestingProgram
 from tools.playback.frame_table import FrameRows, frames_path, save_frames
 from tools.playback.log_thread import LogThread
 from tools.playback.model import LoadedModel, check_fits
 from tools.playback.outcome import FrameTable, Outcome
+from tools.playback.prefetch import prefetch
 from tools.playback.session import PlaybackSession
 
 # Called after each moment with what the daemon did (None: it took no frame of it). The frames of
@@ -78,7 +78,7 @@ def play(
     rows = FrameRows(with_digests=digesting is not None)
     start_ns = time.perf_counter_ns()
     try:
-        with ahead(drive) as moments:
+        with prefetch(drive) as moments:
             for played, moment in enumerate(moments, 1):
                 result = session.step(moment)
                 if result is not None:

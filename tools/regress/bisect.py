@@ -1,4 +1,4 @@
-"""Which of weights, graph, code generation or driver makes two artifacts differ.
+"""Finds which of weights, graph, code generation or driver makes two artifacts differ.
 
 First what the manifests say: digests of models and weights, ONNX nodes, texts of kernels, row of
 device figures, device and driver of the binaries. Then experiments on a drive, all in one pass with

@@ -1,4 +1,4 @@
-"""Where a run happened: device, versions, checkout. For provenance, and to say who differs."""
+"""Records the environment of a run: device, versions, checkout."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a drive changed: inputs first, then the program's states, then its kernels in their order.
+"""Explains why a drive changed: inputs first, then states, then kernels in their order.
 
 The drive is played again with the reference artifact beside the one that is judged; both get the
 inputs of this run. The first frame after which they are apart is run again launch by launch from

@@ -1,4 +1,4 @@
-"""One drive to run and what came of it, as values that travel between processes and machines.
+"""One drive to run and its result, as values that travel between processes and machines.
 
 `run_job` gives the same outputs wherever it runs on devices that compute the same: what depends on
 the place, times above all, is in `JobResult.measured`. Called by the pool's workers, and by whoever

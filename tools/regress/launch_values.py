@@ -1,4 +1,4 @@
-"""What each launch of a program leaves in its buffers, and which of two programs belong together.
+"""Captures what launches leave in buffers, and pairs the launches of two programs.
 
 Programs may be cut into kernels differently. Results are taken for the same where their kernels
 cover the same ONNX nodes and they have the same shape and type; of those that are left, where the

@@ -1,4 +1,4 @@
-"""What came of one drive as bytes: messages and the table of frames, small and repeatable.
+"""Packs the result of one drive into bytes: messages and the table of frames, repeatably.
 
 The same messages give the same bytes, in every process and on every machine with the same lzma.
 Layout in docs/formats/regression-reference.md. Called by jobs, which pack, and by whoever compares.

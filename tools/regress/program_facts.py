@@ -1,4 +1,4 @@
-"""What a program is made of, as digests: the texts of its kernels, and each of its weights.
+"""Digests of a program: the texts of its kernels, and each of its weights.
 
 A weight that changed by a thousandth may move outputs by less than two compilations differ, so that
 no tolerance can see it. The compiler gives the same bytes for the same model, though: where the

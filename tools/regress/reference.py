@@ -1,4 +1,4 @@
-"""Reference files: what a drive's messages were when somebody accepted them.
+"""Reference files: the messages of a drive as they were when somebody accepted them.
 
 One file for each drive, model and class of devices, format in docs/formats/regression-reference.md.
 A directory of them is meant to be part of a repository.

@@ -1,4 +1,4 @@
-"""How each field of the daemon's messages is kept in a reference: the comparison's own table."""
+"""Rules of how each field is kept in a reference: the comparison's own table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The timing gate: is a model slower than its reference, also on a machine that does other work?
+"""The timing gate compares a model's speed with its reference, also on a busy machine.
 
 Absolute times say nothing on a shared machine. What is compared is the ratio of the model's time to
 that of a fixed workload (``calibration_workload``), both in one process, run by run in alternation,

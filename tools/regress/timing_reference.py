@@ -1,4 +1,4 @@
-"""What the timing gate measured when a reference was accepted: one JSON file beside the drives'.
+"""The timing gate's measurements at acceptance: one JSON file beside the drives'.
 
 Times belong to a program and a device, not to a drive. One file for each model and class of
 devices; in it one measurement for each device and entry, since a ratio holds for one device only.

@@ -1,4 +1,4 @@
-"""Whether a drive said what its reference says, and if not, what changed.
+"""Judges whether a drive gave what its reference holds, and if not, what changed.
 
 Causes come before effects: a drive whose inputs changed is not a matter of kernels.
 """

@@ -1,4 +1,4 @@
-"""What the road and the things on it look like, in figures."""
+"""The appearance of the road and the things on it, in figures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rendered drive is made of, and the identity that follows from it."""
+"""The specification of a rendered drive, and the identity that follows from it."""
 
 from __future__ import annotations
 

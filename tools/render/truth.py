@@ -1,4 +1,4 @@
-"""What is true in each picture of a rendered segment, in the form of the model's own outputs.
+"""The truth of each picture of a rendered segment, in the form of the model's own outputs.
 
 docs/formats/truth.md describes the file. Calibrated frame of the picture: x forward, y right, z
 down (m), origin in the camera at the start of the frame.

@@ -1,4 +1,4 @@
-"""Where points of the road plane appear in a camera's picture.
+"""Projects points of the road plane into a camera's picture.
 
 Calibrated frame of the car: x forward, y right, z down, origin in the camera; the road lies at
 z = height. Pixel coordinates are those of the warp that cuts the model's view out: whole numbers

@@ -1,4 +1,4 @@
-"""What the model said of each frame, with the car and the calibration of that moment.
+"""The model's answer to each frame, with the car and the calibration of that moment.
 
 Reads the Events of a log in their order and keeps only the newest; the overlay, rerun and scenes
 for 3D viewers are drawn from it. Calibrated frame: x forward, y right, z down, metres.

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from cereal.frames import Frame
 from tools.drives.drive import Drive, Moment
-from tools.playback.ahead import ahead
+from tools.playback.prefetch import prefetch
 from tools.playback.session import DAEMON_STREAMS
 
 
@@ -58,8 +58,8 @@ def main_stream(drive: Drive) -> str:
 
 @contextmanager
 def followed(drive: Drive) -> Iterator[FrameFollower]:
-    """Decode the drive's main camera ahead while the block runs."""
-    with ahead(drive) as moments:
+    """Prefetch the drive's main camera while the block runs."""
+    with prefetch(drive) as moments:
         yield FrameFollower(moments, main_stream(drive))
 
 

@@ -105,7 +105,7 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
     for name in (INPUT, *(name for name, _ in passes(CompileContext()))):
         assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
     assert f"<th>{INPUT}</th>" in text
-    assert "<th>split joins</th>" not in text, "a pass that changes nothing has no column"
+    assert "<th>split concat</th>" not in text, "a pass that changes nothing has no column"
     assert text.count('<g class="k ') == 2
     assert text.count('<path class="e"') == 1
     assert text.count('<rect class="m"') == 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
 import pytest
@@ -52,9 +51,7 @@ def test_two_divisions_of_four_elements_take_at_most_twelve_operations() -> None
 
 
 def test_a_value_doubled_24_times_stays_small() -> None:
-    started = time.perf_counter()
     plan, _ = realized_plan(BY_NAME["doubled-24-times"])
     made = artifact_of(plan)
-    assert time.perf_counter() - started < 2
     assert made.manifest["programs"]
     assert sum(k.text.count("\n") for k in plan.lowered) < 250

@@ -25,7 +25,7 @@ BAD: list[tuple[str, Op, DType, tuple[Node, ...], Any, str]] = [
     ("two sources of a unary", Op.NEG, dt.float32, (F, F), None, "expected 1 sources, found 2"),
     ("one source of a binary", Op.ADD, dt.float32, (F,), None, "expected 2 sources, found 1"),
     ("two sources of a choice", Op.WHERE, dt.float32, (B, F), None, "expected 3 sources"),
-    ("one source of a join", Op.CAT, dt.float32, (F,), 0, "at least two"),
+    ("one source of a concat", Op.CAT, dt.float32, (F,), 0, "at least two"),
     ("an index op in a tensor graph", Op.INDEX, dt.int32, (), None, "scalar-level"),
     ("the root of integers", Op.SQRT, dt.int32, (I,), None, "needs a float type"),
     ("a quotient of integers", Op.DIV, dt.int32, (I, I), None, "needs a float type"),

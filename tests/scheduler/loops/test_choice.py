@@ -54,7 +54,7 @@ def choices() -> st.SearchStrategy[Choice]:
             "blocks": numbers,
             "lanes": st.sampled_from((4, 8, 16)),
             "outside": st.just(1),
-            "ahead": st.integers(1, 2),
+            "prefetch": st.integers(1, 2),
         },
     )
     return kept.map(lambda fields: Choice(**fields))

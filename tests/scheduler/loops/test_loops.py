@@ -259,17 +259,17 @@ def test_work_items_are_blocks_of_rows_where_activations_are_larger_than_weights
     assert loops_of(rows(32, 64) @ weight(64, 2048)).blocked is None
 
 
-def test_weights_that_are_soon_done_with_are_fetched_ahead() -> None:
+def test_weights_that_are_soon_done_with_are_prefetched() -> None:
     job = job_of(rows(32, 512) @ weight(512, 256))
-    assert job.loops(TILE).ahead is job.nest.schedule.vector
-    assert job.loops(replace(TILE, rows=2)).ahead is None  # few results to pay for asking
+    assert job.loops(TILE).prefetch is job.nest.schedule.vector
+    assert job.loops(replace(TILE, rows=2)).prefetch is None  # few results to pay for asking
     text = job.render(TILE).text
     loads = re.findall(r"M_LOAD\(float, 16, (p\d+) \+ \((\d+)\)\)", text)
-    ahead = re.findall(r"M_AHEAD\((p\d+) \+ \((\d+)\)\)", text)
-    assert [p for p, _ in ahead] == [p for p, _ in loads]
-    apart = {int(b) - int(a) for (_, a), (_, b) in zip(loads, ahead, strict=True)}
+    prefetched = re.findall(r"M_AHEAD\((p\d+) \+ \((\d+)\)\)", text)
+    assert [p for p, _ in prefetched] == [p for p, _ in loads]
+    apart = {int(b) - int(a) for (_, a), (_, b) in zip(loads, prefetched, strict=True)}
     assert apart == {512 * 32}  # the same step of the next two vectors
-    assert loops_of(rows(2048, 512) @ weight(512, 256)).ahead is None  # read for many rows
+    assert loops_of(rows(2048, 512) @ weight(512, 256)).prefetch is None  # read for many rows
     small = job_of(rows(32, 64) @ weight(64, 64)).render(TILE)
     assert "M_AHEAD" not in small.text  # they stay in the innermost cache
 

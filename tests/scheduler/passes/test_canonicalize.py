@@ -139,7 +139,7 @@ EMPTY = Tensor.input("e", (0, 5))
 GONE = [
     ("arithmetic", (EMPTY.exp() + 1.0).node),
     ("movement", EMPTY.T.node),
-    ("a join", Tensor.cat([EMPTY, X * 2.0, EMPTY]).node),
+    ("a concat", Tensor.cat([EMPTY, X * 2.0, EMPTY]).node),
     ("a sum", (EMPTY.sum(0) + 1.0).node),
 ]
 
@@ -189,9 +189,9 @@ def test_any_run_of_rows(start: int, step: int, count: int, negative: bool) -> N
 
 def test_slices() -> None:
     y = Tensor.input("y", (4, 5))
-    joined = Tensor.cat([X, y])
-    assert ops(one(canonicalize, joined[5:8:2])) == [Op.BUFFER, Op.SHRINK]
-    assert Op.CAT in ops(one(canonicalize, joined[3:5]))
+    concat = Tensor.cat([X, y])
+    assert ops(one(canonicalize, concat[5:8:2])) == [Op.BUFFER, Op.SHRINK]
+    assert Op.CAT in ops(one(canonicalize, concat[3:5]))
     assert ops(one(canonicalize, X[1:4][1:3, ::2])) == [Op.BUFFER, Op.SHRINK]
     assert ops(one(canonicalize, X[1::2, ::2][1:, 1::2])) == [Op.BUFFER, Op.SHRINK]
     assert ops(one(canonicalize, X.pad([(0, 3), (0, 0)], 2.0)[4:]))[0] is Op.CONST

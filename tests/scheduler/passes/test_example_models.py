@@ -71,7 +71,7 @@ def test_first_layers_of_heads_are_one_sum(name: str, heads: int) -> None:
     assert len(sums(root, origins, "/heads.")) == 2 * heads
 
 
-def test_the_policy_needs_no_join_in_front_of_its_embedding() -> None:
+def test_the_policy_needs_no_concat_in_front_of_its_embedding() -> None:
     _, root, _ = model("policy")
     (node,) = run_passes([root])
     assert sum(n.op is Op.CAT for n in toposort([root])) == 2

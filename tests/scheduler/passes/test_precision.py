@@ -80,11 +80,11 @@ def test_the_number_of_kernels_stays() -> None:
     assert len(schedule(outputs, precision="fp16").launches) == len(schedule(outputs).launches)
 
 
-def test_a_join_of_reductions_is_still_written_in_parts() -> None:
+def test_a_concat_of_reductions_is_still_written_in_parts() -> None:
     x = Tensor.input("x", (64, 64))
     parts = [x @ weight(64, 64, seed=i) for i in range(2)]
-    joined = Tensor.cat(parts, 0)
-    y = joined @ weight(64, 64, seed=7)
+    concat = Tensor.cat(parts, 0)
+    y = concat @ weight(64, 64, seed=7)
     plan = halved(y)
     assert len(plan.launches) == len(schedule({"y": y.node}).launches)
     assert {t.dtype for k in plan.launches[:-1] for t in k.targets} == {dt.float16}

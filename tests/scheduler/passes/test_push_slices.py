@@ -82,12 +82,12 @@ def test_only_the_last_of_25_rows_is_computed(build: Callable[[Tensor], Tensor])
     assert sum(largest(after).values()) < sum(largest(before).values())
 
 
-def test_sources_of_a_join_that_nobody_reads_are_gone() -> None:
+def test_sources_of_a_concat_that_nobody_reads_are_gone() -> None:
     y = Tensor.input("y", (25, 8))
     z = Tensor.input("z", (25, 8))
-    joined = Tensor.cat([X.exp(), y.exp(), z.exp()])
-    assert inputs_of(one(narrow, joined[20:40])) == {"x", "y"}
-    within = one(narrow, joined[30:40])
+    concat = Tensor.cat([X.exp(), y.exp(), z.exp()])
+    assert inputs_of(one(narrow, concat[20:40])) == {"x", "y"}
+    within = one(narrow, concat[30:40])
     assert inputs_of(within) == {"y"}
     assert Op.CAT not in ops(within)
 

@@ -1,4 +1,4 @@
-"""Sums over joins: part by part, with the same value."""
+"""Sums over concats: part by part, with the same value."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
-from scheduler.passes.split_concat_sums import MAX_SOURCES, split_joined_sums
+from scheduler.passes.split_concat_sums import MAX_SOURCES, split_concat_sums
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.passes.pass_check import check, one, ops, text, weight
 
@@ -17,8 +17,8 @@ Y = Tensor.input("y", (3, 2))
 
 
 @st.composite
-def joined_sums(draw: st.DrawFn) -> Node:
-    """Draw a product or a sum over a join of several tensors, behind movement."""
+def concat_sums(draw: st.DrawFn) -> Node:
+    """Draw a product or a sum over a concat of several tensors, behind movement."""
     widths = draw(st.lists(st.integers(1, 4), min_size=2, max_size=5))
     axis = draw(st.integers(0, 2))
     shapes = [[2, 3, 2] for _ in widths]
@@ -54,49 +54,49 @@ def joined_sums(draw: st.DrawFn) -> Node:
 
 
 @settings(max_examples=300)
-@given(joined_sums())
-def test_joined_sums_keep_their_values(node: Node) -> None:
-    check(split_joined_sums, [node])
+@given(concat_sums())
+def test_concat_sums_keep_their_values(node: Node) -> None:
+    check(split_concat_sums, [node])
 
 
-def test_a_product_with_a_join_needs_no_join() -> None:
-    after = one(split_joined_sums, Tensor.cat([X, Y], 1) @ weight(7, 4))
+def test_a_product_with_a_concat_needs_no_concat() -> None:
+    after = one(split_concat_sums, Tensor.cat([X, Y], 1) @ weight(7, 4))
     assert Op.CAT not in ops(after)
     assert ops(after).count(Op.REDUCE) == 2
 
 
 @pytest.mark.parametrize("rank", [1, 2])
-def test_a_convolution_of_joined_channels_needs_no_join(rank: int) -> None:
+def test_a_convolution_of_concat_channels_needs_no_concat(rank: int) -> None:
     image = (5, 4)[:rank]
-    join = Tensor.cat([Tensor.input("a", (1, 3, *image)), Tensor.input("b", (1, 2, *image))], 1)
+    concat = Tensor.cat([Tensor.input("a", (1, 3, *image)), Tensor.input("b", (1, 2, *image))], 1)
     kernel = (3,) * rank
-    padded = join.conv2d(weight(4, 5, *kernel), padding=1, stride=2)
-    after = one(split_joined_sums, padded)
+    padded = concat.conv2d(weight(4, 5, *kernel), padding=1, stride=2)
+    after = one(split_concat_sums, padded)
     assert Op.CAT not in ops(after)
     assert ops(after).count(Op.REDUCE) == 2
 
 
 def test_a_plain_sum() -> None:
-    after = one(split_joined_sums, Tensor.cat([X, Y, X], 1).sum(1))
+    after = one(split_concat_sums, Tensor.cat([X, Y, X], 1).sum(1))
     assert Op.CAT not in ops(after)
     assert ops(after).count(Op.REDUCE) == 2  # x is summed once and added twice
 
 
-def test_a_join_of_two_rows_on_the_other_side() -> None:
-    join = Tensor.cat([X.T, Y.T])
-    assert Op.CAT not in ops(one(split_joined_sums, weight(4, 7) @ join))
+def test_a_concat_of_two_rows_on_the_other_side() -> None:
+    concat = Tensor.cat([X.T, Y.T])
+    assert Op.CAT not in ops(one(split_concat_sums, weight(4, 7) @ concat))
 
 
 _MANY = [Tensor.input(f"m{i}", (3, 2)) for i in range(MAX_SOURCES + 1)]
 KEPT = [
     ("many sources", Tensor.cat(_MANY, 1) @ weight(10, 4)),
-    ("a join along another axis", Tensor.cat([X, X], 0) @ weight(5, 4)),
-    ("padding of the joined axis", Tensor.cat([X, Y], 1).pad([(0, 0), (1, 0)]) @ weight(8, 4)),
+    ("a concat along another axis", Tensor.cat([X, X], 0) @ weight(5, 4)),
+    ("padding of the concat axis", Tensor.cat([X, Y], 1).pad([(0, 0), (1, 0)]) @ weight(8, 4)),
     (
         "windows over converted inputs",
         Tensor.cat([X.exp(), Y.exp()], 1).reshape(1, 3, 7).window(1, 2).sum(3),
     ),
-    ("windows over the joined axis", Tensor.cat([X, Y], 1).window(1, 3).sum(1)),
+    ("windows over the concat axis", Tensor.cat([X, Y], 1).window(1, 3).sum(1)),
     ("a maximum", Tensor.cat([X, Y], 1).max(1)),
     ("arithmetic in between", Tensor.cat([X, Y], 1).exp() @ weight(7, 4)),
     ("a square", Tensor.cat([X, Y], 1).square().sum(1)),
@@ -106,20 +106,20 @@ KEPT = [
 
 @pytest.mark.parametrize("tensor", [t for _, t in KEPT], ids=[n for n, _ in KEPT])
 def test_left_alone(tensor: Tensor) -> None:
-    assert one(split_joined_sums, tensor) is tensor.node
+    assert one(split_concat_sums, tensor) is tensor.node
 
 
-def test_a_join_that_others_read_is_left_alone() -> None:
-    join = Tensor.cat([X, Y], 1)
-    roots = [(join @ weight(7, 4)).node, join.exp().node]
-    assert check(split_joined_sums, roots) == roots
-    roots = [(join @ weight(7, 4)).node, join.node]
-    assert check(split_joined_sums, roots) == roots
+def test_a_concat_that_others_read_is_left_alone() -> None:
+    concat = Tensor.cat([X, Y], 1)
+    roots = [(concat @ weight(7, 4)).node, concat.exp().node]
+    assert check(split_concat_sums, roots) == roots
+    roots = [(concat @ weight(7, 4)).node, concat.node]
+    assert check(split_concat_sums, roots) == roots
 
 
 def test_text_before_and_after() -> None:
     y = Tensor.cat([X, Y], 1) @ weight(7, 4)
-    assert text(one(split_joined_sums, y)) == (
+    assert text(one(split_concat_sums, y)) == (
         "%0 = buffer input x : float32[3, 5]\n"
         "%1 = reshape (3, 1, 5) (%0) : float32[3, 1, 5]\n"
         "%2 = expand (3, 4, 5) (%1) : float32[3, 4, 5]\n"

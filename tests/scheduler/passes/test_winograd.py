@@ -14,7 +14,7 @@ from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.ir import interp
 from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
-from scheduler.passes.split_concat_sums import split_joined_sums
+from scheduler.passes.split_concat_sums import split_concat_sums
 from scheduler.passes.winograd import winograd
 from scheduler.passes.winograd_kernel import Shape, choose_blocks, fits, pays
 from scheduler.pipeline import schedule
@@ -50,8 +50,8 @@ def chains(draw: st.DrawFn) -> tuple[Node, int]:
     count = 0
     for i in range(draw(st.integers(1, 2))):
         pads = [draw(st.integers(0, 2)), 2, draw(st.integers(0, 2)), 2]
-        joined = draw(st.booleans())
-        if joined:
+        concat = draw(st.booleans())
+        if concat:
             y = Tensor.cat(y, inside(*y.shape, name=f"c{i}").exp(), axis=1)
         outputs = draw(st.sampled_from([8, 16]))
         z = y.conv2d(
@@ -92,11 +92,11 @@ def test_a_block_is_two_kernels_that_share_what_they_read() -> None:
     assert all(k.custom.epilogue is not None for k in plan.launches if k.custom)
 
 
-def test_a_convolution_of_joined_channels_is_one_kernel() -> None:
+def test_a_convolution_of_concat_channels_is_one_kernel() -> None:
     x = inside(1, 16, 6, 5).conv2d(weight(16, 16, 1, 1))
     y = inside(1, 32, 6, 5, name="y").conv2d(weight(32, 32, 1, 1))
     node = ended(Tensor.cat(x, y, axis=1).conv2d(weight(16, 48, 3, 3), padding=1).relu())
-    plan = schedule({"y": check(always, [split_joined_sums([node])[node]])[0]})
+    plan = schedule({"y": check(always, [split_concat_sums([node])[node]])[0]})
     (launch,) = [k.custom for k in plan.launches if k.custom]
     assert len(launch.inputs) == 3
 
@@ -218,15 +218,15 @@ def test_a_cut_covers_everything(
 
 @pytest.mark.opencl
 def test_on_the_device_errors_stay_small() -> None:
-    """Odd sizes, two images, a join, a residual, one-sided padding, against float64.
+    """Odd sizes, two images, a concat, a residual, one-sided padding, against float64.
 
     Seen: 3e-7 of the largest value; a direct convolution in float32 has 2e-7.
     """
     x = Tensor.input("x", (2, 32, 15, 17)).exp()
     a = x.conv2d(weight(64, 32, 3, 3), weight(64, seed=3), padding=1).relu()
     b = (a.conv2d(weight(64, 64, 3, 3, seed=1) * 0.05, None, padding=1) + a).silu()
-    joined = Tensor.cat(a, b, axis=1)
-    c = joined.conv2d(weight(32, 128, 3, 3, seed=2) * 0.05, None, padding=((2, 0), (0, 1)))
+    concat = Tensor.cat(a, b, axis=1)
+    c = concat.conv2d(weight(32, 128, 3, 3, seed=2) * 0.05, None, padding=((2, 0), (0, 1)))
     end = c.relu().permute((0, 2, 3, 1)).contiguous()
     plan = schedule({"y": end.node})
     assert [len(k.custom.inputs) for k in plan.launches if k.custom] == [2, 2, 3]
@@ -243,8 +243,8 @@ def _in_float64(x: Array) -> Array:
     a = _convolved(x, weight(64, 32, 3, 3), ((1, 1), (1, 1)))
     a = np.maximum(a + _known(weight(64, seed=3)).reshape(1, -1, 1, 1), 0)
     b = _convolved(a, weight(64, 64, 3, 3, seed=1) * 0.05, ((1, 1), (1, 1))) + a
-    joined = np.concatenate([a, b / (1 + np.exp(-b))], 1)
-    c = _convolved(joined, weight(32, 128, 3, 3, seed=2) * 0.05, ((2, 0), (0, 1)))
+    concat = np.concatenate([a, b / (1 + np.exp(-b))], 1)
+    c = _convolved(concat, weight(32, 128, 3, 3, seed=2) * 0.05, ((2, 0), (0, 1)))
     return np.maximum(c, 0)
 
 

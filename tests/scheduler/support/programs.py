@@ -46,7 +46,7 @@ class Made:
 
     @property
     def source(self) -> str:
-        """The OpenCL C of all kernels, each once: that of the replay program is left out."""
+        """The OpenCL C of all kernels, each once: that of the megakernel is left out."""
         replay = self.manifest["replay"].get("program")
         programs = enumerate(self.manifest["programs"])
         return "\n".join(program["source"] for i, program in programs if i != replay)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+import struct
 from typing import Any
 
 import numpy as np
@@ -210,3 +211,13 @@ def test_overlapping_pointers_do_not_expand_without_end(monkeypatch: pytest.Monk
             take(reader)
     one_list = read_event(data)
     flatten_message(one_list)
+
+
+def test_endless_list_is_refused_and_takes_no_memory() -> None:
+    """A list of half a billion elements of no size fits into one word."""
+    endless = (2**29 - 1) << 3
+    words = (4 << 32, 0x0001_0002_0000_0000, 9, 79, 1 | endless << 32)
+    reader = read_event(struct.pack("<5Q", *words))
+    for walk in (flatten_message, message_to_plain):
+        with pytest.raises(MessageError, match="expected"):
+            walk(reader)

@@ -26,7 +26,7 @@ from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.playback.frame_table import frames_path, load_frames
 from tools.playback.live import LiveJob, answer_problems, live_report, replay_live
 from tools.playback.live_jitter import judge
-from tools.playback.live_listener import Answer, LogThread
+from tools.playback.live_listener import Answer, LiveLog
 from tools.playback.player import Played, PlayOptions
 from tools.playback.player_outlet import ServiceFilter
 
@@ -93,7 +93,7 @@ def _event(stamp_ns: int) -> bytes:
 
 def test_log_thread_keeps_order_and_stamps_anew(tmp_path: Path) -> None:
     path = tmp_path / "live.rlog.zst"
-    with LogThread(path) as log:
+    with LiveLog(path) as log:
         log.write(_event(10))
         log.write(_event(999), 20)
         log.write(_event(30))
@@ -111,7 +111,7 @@ def test_log_thread_stamps_what_is_damaged_inside(tmp_path: Path) -> None:
     damaged = bytearray(event.to_bytes())
     damaged[151] = 121
     path = tmp_path / "live.rlog"
-    with LogThread(path) as log:
+    with LiveLog(path) as log:
         log.write(bytes(damaged), 20)
     assert [e.logMonoTime for e in read_log(path)] == [20]
 
@@ -119,7 +119,7 @@ def test_log_thread_stamps_what_is_damaged_inside(tmp_path: Path) -> None:
 def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
     path = tmp_path / "live.rlog"
     path.write_bytes(b"older")
-    with pytest.raises(LogError), LogThread(path) as log:
+    with pytest.raises(LogError), LiveLog(path) as log:
         log.write(b"no event")
     assert (path.read_bytes(), len(list(tmp_path.iterdir()))) == (b"older", 1)
 

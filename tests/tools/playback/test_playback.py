@@ -25,11 +25,11 @@ from tests.tools.tiny_driving import write_tiny_driving
 from tools.drives.drive import KEPT_MOMENTS, Message, Moment
 from tools.errors import ArtifactMismatchError, DriveError
 from tools.lib.drive_log import OUTPUT_SERVICES
-from tools.playback.ahead import DEPTH, ahead
 from tools.playback.frame_table import frames_path, load_frames, save_frames
 from tools.playback.log_thread import LogThread
 from tools.playback.model import LoadedModel, load_model
 from tools.playback.outcome import Outcome
+from tools.playback.prefetch import DEPTH, prefetch
 from tools.playback.run_drive import PlaybackOptions, play, run_drive
 from tools.playback.session import PROCESSING_NS, PlaybackSession, PlaybackSource, car_of
 
@@ -334,14 +334,14 @@ def test_damaged_frame_tables_are_one_line(tmp_path: Path, model: LoadedModel) -
     assert load_frames(path).moment.tolist() == [0, 1]
 
 
-# --- reading ahead --------------------------------------------------------------------------------
+# --- prefetch -----------------------------------------------------------------------------------
 
 
 def _reading_threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name == "drive-ahead"]
+    return [thread for thread in threading.enumerate() if thread.name == "drive-prefetch"]
 
 
-def test_reads_ahead_in_order_and_never_too_far() -> None:
+def test_prefetches_in_order_and_never_too_far() -> None:
     drive = SyntheticDrive(count=40)
     made = [-1]
 
@@ -352,7 +352,7 @@ def test_reads_ahead_in_order_and_never_too_far() -> None:
                 yield moment
 
     drive = Watched(count=40)
-    with ahead(drive) as moments:
+    with prefetch(drive) as moments:
         for expected, moment in enumerate(moments):
             assert moment.index == expected
             if expected == 5:
@@ -367,14 +367,14 @@ def test_reads_ahead_in_order_and_never_too_far() -> None:
 
 
 def test_first_moment_can_be_chosen() -> None:
-    with ahead(SyntheticDrive(), first=9) as moments:
+    with prefetch(SyntheticDrive(), first=9) as moments:
         assert [moment.index for moment in moments] == [9, 10, 11]
 
 
 def test_error_comes_after_the_moments_before_it() -> None:
     drive = SyntheticDrive(damaged_at=3)
     seen: list[int] = []
-    with pytest.raises(DriveError, match="found 3"), ahead(drive) as moments:
+    with pytest.raises(DriveError, match="found 3"), prefetch(drive) as moments:
         # extend() keeps what came before an exception.
         seen.extend(moment.index for moment in moments)
     assert seen == [0, 1, 2]
@@ -383,7 +383,7 @@ def test_error_comes_after_the_moments_before_it() -> None:
 
 def test_leaving_early_ends_the_thread_and_the_drive() -> None:
     drive = SyntheticDrive(count=1000)
-    with contextlib.suppress(KeyboardInterrupt), ahead(drive) as moments:
+    with contextlib.suppress(KeyboardInterrupt), prefetch(drive) as moments:
         next(moments)
         raise KeyboardInterrupt
     assert _reading_threads() == []
@@ -427,7 +427,7 @@ def test_log_thread_raises_what_the_log_raised_and_never_waits_for_it() -> None:
 _INTERRUPTED = """
 import itertools, random, signal, sys, threading
 from tools.drives.drive import Moment
-from tools.playback.ahead import ahead
+from tools.playback.prefetch import prefetch
 from tools.playback.log_thread import LogThread
 
 class Drive:
@@ -441,7 +441,7 @@ signal.signal(signal.SIGALRM, interrupt)
 rng = random.Random(1)
 for _ in range(int(sys.argv[1])):
     try:
-        with LogThread(lambda data: None) as log, ahead(Drive()) as moments:
+        with LogThread(lambda data: None) as log, prefetch(Drive()) as moments:
             signal.setitimer(signal.ITIMER_REAL, rng.uniform(0.5e-3, 2.5e-3))
             for moment in moments:
                 log.record(b"event")

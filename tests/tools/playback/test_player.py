@@ -26,13 +26,13 @@ from modeld.frame_sync import FrameSync
 from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, READOUT_NS, START_NS, MemoryDrive
 from tools.drives.drive import Message, Moment
 from tools.errors import DriveError, ToolError, UsageError
-from tools.playback.ahead import ahead
 from tools.playback.player import NS_PER_S, Played, Player, PlayOptions
 from tools.playback.player_events import events_of
 from tools.playback.player_outlet import BusOutlet, ServiceFilter
 from tools.playback.player_report import play_report, spread
 from tools.playback.player_stamps import Offset, moved
 from tools.playback.player_timeline import Timeline
+from tools.playback.prefetch import prefetch
 
 MS = 1_000_000
 CLOCK_NS = 123 * NS_PER_S
@@ -511,7 +511,11 @@ def test_rings_and_bus_carry_a_drive(tmp_path: Path) -> None:
         }
         subscriber = bus.subscriber("carState")
         player = Player(
-            drive.info, lambda n: ahead(drive, n), outlet, MonotonicClock(), PlayOptions(speed=10)
+            drive.info,
+            lambda n: prefetch(drive, n),
+            outlet,
+            MonotonicClock(),
+            PlayOptions(speed=10),
         )
         thread = threading.Thread(target=player.run, args=(threading.Event(),))
         thread.start()

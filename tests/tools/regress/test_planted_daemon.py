@@ -19,7 +19,7 @@ from modeld.fill_message import fill_model_v2
 from modeld.inputs import DesirePulse, read_bus_inputs
 from tests.tools.regress.planted import EDGE_FRAME, FRAMES, Planted
 from tools.drives.drive import Moment
-from tools.playback.ahead import ahead
+from tools.playback.prefetch import prefetch
 
 pytestmark = pytest.mark.opencl
 
@@ -100,7 +100,7 @@ def test_a_dropped_frame(
 
     class Losing:
         def __init__(self, drive: Any) -> None:
-            self._ahead = ahead(drive)
+            self._ahead = prefetch(drive)
 
         def __enter__(self) -> Iterator[Moment]:
             moments = self._ahead.__enter__()

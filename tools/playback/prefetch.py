@@ -1,7 +1,8 @@
-"""Decoding overlaps inference: the moments of a drive, read by a thread a few ahead.
+"""A thread prefetches the moments of a drive, so that decoding overlaps inference.
 
-``with ahead(drive) as moments:`` iterates like ``drive.moments()``. What the drive raises is raised
-where its moment would have come. When the block ends, for whatever reason, the thread has ended.
+``with prefetch(drive) as moments:`` iterates like ``drive.moments()``. What the drive raises is
+raised where its moment would have come. When the block ends, for whatever reason, the thread has
+ended.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class _Queue:
 
 
 @contextmanager
-def ahead(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Iterator[Moment]]:
+def prefetch(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Iterator[Moment]]:
     """Read a drive in a thread; at most `depth` moments wait to be taken.
 
     Args:
@@ -91,7 +92,7 @@ def ahead(drive: Drive, first: int = 0, *, depth: int = DEPTH) -> Iterator[Itera
     queue = _Queue(depth)
     # A daemon, so that an interrupt between its start and the block below keeps no process alive.
     thread = threading.Thread(
-        target=_read, args=(drive, first, queue), name="drive-ahead", daemon=True
+        target=_read, args=(drive, first, queue), name="drive-prefetch", daemon=True
     )
     thread.start()
     try:

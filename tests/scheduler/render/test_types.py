@@ -1,4 +1,4 @@
-"""Programs that once gave wrong results, one test for each bug."""
+"""Bools, narrow integers, doubles and powers on the device, as the interpreter has them."""
 
 from __future__ import annotations
 

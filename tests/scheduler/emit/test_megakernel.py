@@ -1,4 +1,4 @@
-"""The replay program computes what its kernels compute when they are launched one by one."""
+"""The megakernel computes what its kernels compute when they are launched one by one."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def weight(*shape: int) -> Tensor:
 
 
 def launched(made: Emitted) -> Emitted:
-    """Return the same artifact without its replay program."""
+    """Return the same artifact without its megakernel."""
     kernels = [{**kernel, "function": -1} for kernel in made.manifest["kernels"]]
     replay = made.manifest["replay"].get("program")
     programs = [p for i, p in enumerate(made.manifest["programs"]) if i != replay]
@@ -142,7 +142,7 @@ def around(body: str) -> tuple[Emitted, Mapping[str, Array]]:
 
 @pytest.mark.opencl
 @pytest.mark.parametrize(("body", "count"), [(ITEM + SIZE, 1), (SHARED, 3)])
-def test_custom_kernels_are_replayed_unless_they_need_a_work_group(body: str, count: int) -> None:
+def test_custom_kernels_are_functions_unless_they_need_a_work_group(body: str, count: int) -> None:
     made, inputs = around(body)
     with load(made) as replayed, load(launched(made)) as plain:
         assert steps(replayed) == [count]
@@ -167,7 +167,7 @@ def test_what_concerns_a_work_group_is_not_a_function() -> None:
     assert [k["function"] for k in made.manifest["kernels"]] == [0, 1, 2]
 
 
-def test_one_launch_needs_no_replay() -> None:
+def test_one_launch_needs_no_megakernel() -> None:
     made = emitted({"y": Tensor.input("x", (8,)) * 2.0})
     assert made.manifest["replay"] == {}
     assert [k["function"] for k in made.manifest["kernels"]] == [-1]

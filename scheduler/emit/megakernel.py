@@ -1,4 +1,4 @@
-"""The replay program: all kernels of an artifact as functions beside one kernel that runs them.
+"""The megakernel: all kernels of an artifact as functions beside one kernel that runs them.
 
     launch a, launch b, launch c     ->     launch replay(table, 0, 3)
 
@@ -170,7 +170,7 @@ void replay(__global uchar* m_memory, const __global uchar* m_data,
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """One kernel as a function of the replay program.
+    """One kernel as a function of the megakernel.
 
     Attributes:
         name: as in the other programs.
@@ -183,7 +183,7 @@ class Function:
     origins: Sequence[str] = ()
 
 
-def can_replay(kernel: LoweredKernel) -> bool:
+def is_callable(kernel: LoweredKernel) -> bool:
     """Whether a kernel can be a function: buffers only, one work-item a group, nothing shared."""
     return kernel.group == 1 and kernel.code.is_callable
 
@@ -194,8 +194,8 @@ def origin_comment(origins: Sequence[str]) -> str:
     return f"\n/* {shown} */\n"
 
 
-def replay_source(functions: Sequence[Function]) -> str:
-    """Return the OpenCL C of the replay program; function n is number n of its switch."""
+def megakernel_source(functions: Sequence[Function]) -> str:
+    """Return the OpenCL C of the megakernel; function n is number n of its switch."""
     bodies, runners, cases = [], [], []
     for number, function in enumerate(functions):
         code = function.code
