@@ -57,13 +57,14 @@ def refused_by_limits(kernels: Sequence[LoweredKernel], spec: DeviceSpec) -> Ref
 
 
 def _kernel_faults(kernel: LoweredKernel, spec: DeviceSpec) -> Iterator[tuple[str, int, int]]:
-    arguments = [*kernel.storage, *kernel.arguments]
-    size = len(arguments) * spec.limits.pointer_bytes
+    parameters = kernel.code.parameters
+    size = len(parameters) * spec.limits.pointer_bytes
     if size > spec.limits.parameter_bytes:
         yield "argument bytes", spec.limits.parameter_bytes, size
     if spec.images is not None:
-        written = sum(a in kernel.images for a in kernel.storage)
-        read = sum(a in kernel.images for a in kernel.arguments)
+        images = [p for p in parameters if p.image is not None]
+        written = sum(p.written for p in images)
+        read = len(images) - written
         if read > spec.images.max_reads:
             yield "images read", spec.images.max_reads, read
         if written > spec.images.max_writes:
