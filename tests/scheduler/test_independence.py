@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 
 from runtime.plainpickle import encode
+from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
 from scheduler.ir import dtype as dt
 from scheduler.ir.origin import Origins
@@ -174,7 +175,8 @@ def compiled(setting: Setting, name: str) -> tuple[bytes, object]:
     """Return the bytes of an artifact, and all that it was made of."""
     build, target, precision = setting
     outputs, origins = build(name)
-    plan = plan_of(outputs, spec=SPECS[target], precision=precision, origins=origins)
+    context = CompileContext(spec=SPECS[target], precision=precision)
+    plan = plan_of(outputs, context=context, origins=origins)
     made = artifact_of(plan)
     return encode([made.manifest, made.data]), (outputs, plan, made)
 

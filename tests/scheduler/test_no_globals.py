@@ -37,11 +37,6 @@ EAGER = {
     *("tensor/value_cache.py _values", "ir/node.py _serials"),
     *("cache/schedules.py _emitted", "cache/schedules.py _schedules"),
 }
-# What is in force: gone when the context is passed down everywhere.
-AMBIENT = {
-    *("debug/trace.py _active", "device/spec.py _active", "device/tuned_table.py _active"),
-    "flags.py _float_unsafe",
-}
 
 
 def called(node: ast.expr | None) -> str:
@@ -97,7 +92,7 @@ def test_no_module_of_the_compiler_keeps_anything() -> None:
         for path in package.rglob("*.py")
         for name in state(path.read_text(encoding="utf-8"))
     }
-    assert sorted(found - INTERNED - AGE - PURE - EAGER - AMBIENT) == []
+    assert sorted(found - INTERNED - AGE - PURE - EAGER) == []
     assert sorted(INTERNED - found) == []
 
 
