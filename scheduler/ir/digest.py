@@ -13,7 +13,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,9 +22,6 @@ from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-
-# Content of weights by their BUFFER node, which is unique to the buffer and can be held weakly.
-_contents: WeakKeyDictionary[Node, str] = WeakKeyDictionary()
 
 
 def graph_digest(roots: Mapping[str, Node] | Iterable[Node], origins: Origins | None = None) -> str:
@@ -62,7 +58,7 @@ def _argument(node: Node) -> str:
     # Other values are given to each run; the compiler does not see them.
     content = ""
     if buffer.kind == "weight" and buffer.data is not None:
-        content = _content(node, buffer.data)
+        content = _content(buffer, buffer.data)
     return canonical((buffer.kind, buffer.name, buffer.shape, buffer.dtype, content))
 
 
@@ -109,13 +105,11 @@ def content_digest(data: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-def _content(node: Node, data: NDArray[Any]) -> str:
-    """Return the digest of a weight, remembered if nobody can write to its values."""
-    known = _contents.get(node)
-    if known is None:
-        known = content_digest(data)
-        if _is_frozen(data):
-            _contents[node] = known
+def _content(weight: Buffer, data: NDArray[Any]) -> str:
+    """Return the digest of a weight, which it keeps if nobody can write to its values."""
+    known = weight.content or content_digest(data)
+    if not weight.content and _is_frozen(data):
+        weight.content = known
     return known
 
 

@@ -37,9 +37,13 @@ class Buffer:
         data: values of a weight or of a realized buffer, never changed in place; None otherwise.
         device: the device it was moved to; "" for the one a program runs on by default.
         serial: names these values: no two buffers share it unless they hold the same ones.
+        content: digest of a weight's values, once somebody asked for it (`scheduler.ir.digest`).
     """
 
-    __slots__ = ("__weakref__", "data", "device", "dtype", "kind", "name", "serial", "shape")
+    __slots__ = (
+        *("__weakref__", "content", "data", "device", "dtype", "kind", "name", "serial"),
+        "shape",
+    )
 
     def __init__(
         self, kind: str, name: str, shape: Shape, dtype: DType, data: NDArray[Any] | None = None
@@ -51,6 +55,7 @@ class Buffer:
         self.dtype = dtype
         self.data = data
         self.device = ""
+        self.content = ""
 
     def __repr__(self) -> str:
         return f"{self.kind}:{self.name}{list(self.shape)}"

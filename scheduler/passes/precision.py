@@ -15,7 +15,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -31,8 +30,6 @@ from scheduler.passes.keep_float import BIAS, reasons
 FP32: Final = "fp32"
 FP16: Final = "fp16"
 PRECISIONS: Final = (FP32, FP16)
-
-_halves: WeakKeyDictionary[Buffer, Buffer] = WeakKeyDictionary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,15 +192,13 @@ def _half_value(node: Node) -> Node:
 
 
 def _half_weight(node: Node) -> Node:
-    """Return a weight rounded to half; the same buffer each time, while the weight exists."""
+    """Return a weight rounded to half; an artifact stores equal values of its entries once."""
     buffer: Buffer = node.arg
-    if buffer not in _halves:
-        data = buffer.data
-        if data is None:
-            raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
-        rounded = np.asarray(data).astype(np.float16)
-        _halves[buffer] = Buffer("weight", buffer.name, buffer.shape, dt.float16, rounded)
-    return make(Op.BUFFER, dt.float16, (), _halves[buffer])
+    if buffer.data is None:
+        raise SchedulerError(f"{buffer}: a weight without values (an internal error)")
+    rounded = np.asarray(buffer.data).astype(np.float16)
+    half = Buffer("weight", buffer.name, buffer.shape, dt.float16, rounded)
+    return make(Op.BUFFER, dt.float16, (), half)
 
 
 def _bytes(nodes: Sequence[Node], halves: Collection[Node]) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 import onnx
 
 from runtime.plainpickle import encode
-from scheduler.context import context_for
+from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
 from scheduler.ir import dtype as dt
 from scheduler.ir.origin import Origins
@@ -175,7 +175,7 @@ def compiled(setting: Setting, name: str) -> tuple[bytes, object]:
     """Return the bytes of an artifact, and all that it was made of."""
     build, target, precision = setting
     outputs, origins = build(name)
-    context = context_for(SPECS[target], precision=precision)
+    context = CompileContext(spec=SPECS[target], precision=precision)
     plan = plan_of(outputs, context=context, origins=origins)
     made = artifact_of(plan)
     return encode([made.manifest, made.data]), (outputs, plan, made)
@@ -199,7 +199,7 @@ def main() -> None:
     """Print the digests of each B alone and after its A; nothing is compiled in this process."""
     for a, b in PAIRS:
         sys.stdout.write(f"{in_a_process(b)} {in_a_process(a, b)}\n")
-        sys.stdout.flush()  # or the next fork would print it again
+        sys.stdout.flush()  # or the next fork writes it again
 
 
 def test_no_model_depends_on_those_compiled_before() -> None:

@@ -24,9 +24,8 @@ def named(**tensors: Tensor) -> Origins:
     return origins
 
 
-def kernel_names(tensor: Tensor, origins: Origins, precision: str = "fp32") -> list[str]:
-    context = CompileContext(precision=precision)
-    plan = schedule({"y": tensor.node}, context=context, origins=origins)
+def kernel_names(tensor: Tensor, origins: Origins) -> list[str]:
+    plan = schedule({"y": tensor.node}, origins=origins)
     return [" ".join(kernel.origin) for kernel in plan.launches]
 
 
@@ -97,9 +96,17 @@ def test_a_kernel_is_not_called_after_what_it_only_reads() -> None:
 
 
 def test_halves_are_read_without_the_name_of_who_stored_them() -> None:
-    first = (X @ X).exp()
-    second = first @ X
-    assert kernel_names(second, named(first=first, second=second), "fp16") == ["first", "second"]
+    wide, rows = Tensor.input("a", (64, 4)), Tensor.input("b", (4, 64))
+    first = (wide @ rows).relu()
+    second = first @ wide
+    plan = schedule(
+        {"y": second.node},
+        context=CompileContext(precision="fp16"),
+        origins=named(wide=wide, rows=rows, first=first, second=second),
+    )
+    assert plan.precision is not None
+    assert plan.precision.halves == (0, 1)
+    assert [k.origin for k in plan.launches] == [("first",), ("second",)]
 
 
 def test_a_kernel_that_only_moves_is_called_after_what_it_moves() -> None:

@@ -1,0 +1,118 @@
+"""No state of the compiler stands in a module: no context variable, no `global`, no table.
+
+What may stay is named here with its reason (docs/adr/0074-origins-beside-nodes.md).
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+# Calls that make something which functions could write to, or that counts.
+MUTABLE = frozenset(
+    {"dict", "list", "set", "bytearray", "deque", "defaultdict", "Counter", "OrderedDict"}
+    | {"WeakKeyDictionary", "WeakValueDictionary", "WeakSet", "count", "cycle", "ContextVar"}
+    | {"Interned", "Lru", "Lock", "RLock", "local"}
+)
+WRITES = frozenset(
+    {"append", "add", "update", "setdefault", "pop", "popitem", "clear", "extend", "insert"}
+    | {"remove", "discard"}
+)
+# Interning: equal structure is one object. Weak, and no result depends on what is in there.
+INTERNED = {"ir/node.py _interned", "ir/index.py _atoms", "ir/index.py _exprs"}
+# Age of ranges: only the order of those of one compilation is asked for.
+AGE = {"ir/index.py _serial"}
+# Memories of pure functions of constants and of interned nodes.
+PURE = {
+    *("ir/boxes.py whole", "ir/boxes.py reshape_groups", "ir/boxes.py _groups"),
+    *("ir/custom_source.py read_source", "kernelize/scalar.py _orders"),
+    *("passes/winograd_kernel.py choose_blocks", "onnx_import/ops/topk.py _plan"),
+    *("device/tuned_table.py shipped_table", "cache/schedules.py _version"),
+}
+# The eager front end and the memory of schedules: nothing of it reaches a compilation.
+EAGER = {
+    *("tensor/handles.py _live", "tensor/handles.py newest", "tensor/handles.py _versions"),
+    *("tensor/handles.py _holders", "tensor/value_cache.py _digests"),
+    *("tensor/value_cache.py _values", "ir/node.py _serials"),
+    *("cache/schedules.py _emitted", "cache/schedules.py _schedules"),
+}
+
+
+def called(node: ast.expr | None) -> str:
+    """Return the last name of what a call calls."""
+    if not isinstance(node, ast.Call):
+        return ""
+    function: ast.expr = node.func
+    while isinstance(function, ast.Subscript):
+        function = function.value
+    if isinstance(function, ast.Attribute):
+        return function.attr
+    return function.id if isinstance(function, ast.Name) else ""
+
+
+def written(tree: ast.Module) -> set[str]:
+    """Return names that are written to through an index or a method."""
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Subscript):
+            found |= set() if isinstance(node.ctx, ast.Load) else {ast.unparse(node.value)}
+        elif isinstance(node, ast.Attribute):
+            found |= {ast.unparse(node.value)} if node.attr in WRITES else set()
+    return found
+
+
+def state(source: str) -> set[str]:
+    """Return what a module keeps: tables, counters, locks, context variables, cached functions."""
+    tree = ast.parse(source)
+    changed, found = written(tree), set[str]()
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = {t.id for t in targets if isinstance(t, ast.Name)}
+            literal = isinstance(node.value, ast.Dict | ast.List | ast.Set)
+            constant = called(node.value) in ("dict", "list", "set") or literal
+            if called(node.value) in MUTABLE or literal:
+                found |= names & changed if constant else names
+            found |= {name for name in names if name in _globals(tree)}
+        elif isinstance(node, ast.FunctionDef):
+            cached = any("cache" in ast.unparse(d) for d in node.decorator_list)
+            found |= {node.name} if cached else set()
+    return found
+
+
+def _globals(tree: ast.Module) -> set[str]:
+    return {n for node in ast.walk(tree) if isinstance(node, ast.Global) for n in node.names}
+
+
+def test_no_module_of_the_compiler_keeps_anything() -> None:
+    package = ROOT / "scheduler"
+    found = {
+        f"{path.relative_to(package).as_posix()} {name}"
+        for path in package.rglob("*.py")
+        for name in state(path.read_text(encoding="utf-8"))
+    }
+    assert sorted(found - INTERNED - AGE - PURE - EAGER) == []
+    assert sorted(INTERNED - found) == []
+
+
+def test_state_is_seen_in_all_its_forms() -> None:
+    source = """
+from functools import cache
+A: dict[str, int] = {}
+B = {"constant": 1}
+C = WeakKeyDictionary()
+D = itertools.count()
+E = None
+F = ContextVar[int]("f")
+G = []
+def f(x):
+    A[x] = B[x]
+    G.append(x)
+def g():
+    global E
+    E = 1
+@cache
+def h(): ...
+"""
+    assert state(source) == {"A", "C", "D", "E", "F", "G", "h"}
