@@ -1,4 +1,4 @@
-"""Integer tensors that are ramps: values as index expressions, and expressions as tensors.
+"""Affine integer tensors: their values as index expressions, and such expressions as tensors.
 
     IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
     2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
@@ -22,10 +22,11 @@ from scheduler.ir.node import Buffer, Node, alu, const, make
 from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 from scheduler.ir.ranges import Index, source_index
 
-# Lists longer than this are not looked at: nobody writes such a ramp out.
+# Elements of a weight; longer ones are not looked at: nobody writes such an iota out.
 MAX_LIST = 65536
-# An expression of more nodes than this is no ramp; beyond it, a value depends on all its axes.
-MAX_RAMP_NODES = 64
+# Nodes of one expression: beyond the first it is not taken for affine, beyond the second it counts
+# as depending on all its axes. Chosen by hand, so that no search is longer than a small graph.
+MAX_AFFINE_NODES = 64
 MAX_NODES = 1024
 
 _Key = tuple[Node, Index]
@@ -60,7 +61,7 @@ def value_at(node: Node, index: Index) -> Ix | None:
         if key in done:
             stack.pop()
             continue
-        if len(done) + len(stack) > MAX_RAMP_NODES:
+        if len(done) + len(stack) > MAX_AFFINE_NODES:
             return None
         needed = _sources(*key)
         missing = [k for k in needed or () if k not in done]
@@ -70,7 +71,7 @@ def value_at(node: Node, index: Index) -> Ix | None:
         stack.pop()
         found = None if needed is None else _combine(*key, [done[k] for k in needed])
         if found is None:
-            return None  # no part of a ramp may be something else
+            return None  # an affine value has affine parts only
         done[key] = found
     return done[node, index]
 
@@ -174,7 +175,7 @@ def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
 
 
 def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
-    """Return start, start + step, ... as a slice of a ramp, or that backwards: no arithmetic."""
+    """Return start, start + step, ... as a slice of an iota, or that backwards: no arithmetic."""
     stop = start + (count - 1) * step + 1
     bounds = ((start, stop, step),)
     line = iota(stop)

@@ -10,8 +10,8 @@ contiguous(contiguous(x))                   ->  contiguous(x)
 shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
 
-With rules on tensors of one value (`uniform`), operands that cancel (`cancel`) and gathers of known
-rows (`known_gather`). Two lists change bits: closed sums (`uniform.SUM_RULES`), and what
+With rules on tensors of one value (`splat`), operands that cancel (`cancel`) and gathers of known
+rows (`known_gather`). Two lists change bits: closed sums (`splat.SUM_RULES`), and what
 FLOAT_UNSAFE asks for.
 """
 
@@ -25,8 +25,7 @@ from scheduler.ir.boxes import like, source_box, spread, whole
 from scheduler.ir.node import Node, alu, const, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
-from scheduler.passes import cancel, known_gather
-from scheduler.passes import splat as uniform
+from scheduler.passes import cancel, known_gather, splat
 from scheduler.passes.splat import value_of as _scalar
 
 
@@ -168,7 +167,7 @@ def _empty_sources(node: Node) -> Node | None:
 
 # Exact: every bit stays, but for the sign and payload of a NaN.
 RULES = (
-    *uniform.RULES,
+    *splat.RULES,
     *cancel.RULES,
     *known_gather.RULES,
     Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
@@ -187,7 +186,7 @@ RULES = (
     Rule("double contiguous", (Op.CONTIGUOUS,), _double_contiguous),
 )
 
-_SAFE = (*RULES, *uniform.SUM_RULES)
+_SAFE = (*RULES, *splat.SUM_RULES)
 _UNSAFE = (*_SAFE, *cancel.FLOAT_RULES)
 
 

@@ -62,7 +62,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
 def _constants(order: Sequence[Node]) -> dict[Node, int]:
     """Return the nodes that may be folded, or be part of what is.
 
-    With each the elements of the largest weight or ramp below it.
+    With each the elements of the largest weight or iota below it.
     """
     found: dict[Node, int] = {}
     for node in order:

@@ -128,9 +128,9 @@ def pick(
         if not _varies(current, axis):
             done[stack.pop()] = expanded(_first(current, axis), shape)
             continue
-        ramp = _ramp(current, axis, rows, shape) if in_range else None
-        if ramp is not None:
-            done[stack.pop()] = ramp
+        affine = _affine(current, axis, rows, shape) if in_range else None
+        if affine is not None:
+            done[stack.pop()] = affine
             continue
         parts = _parts(current) if _pays(current, axis, shape, readers) else None
         missing = [p for p in parts or () if p not in done]
@@ -148,8 +148,8 @@ def pick(
     return done[node]
 
 
-def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
-    """Return what a ramp is at rows: computed from them, not read."""
+def _affine(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
+    """Return an affine value at rows: computed from them, not read."""
     ranges = ranges_of(node.shape)
     ix = value_at(node, index_of(ranges))
     step = None if ix is None else coefficient(ix, ranges[axis])
@@ -165,7 +165,7 @@ def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
 
 
 def _may_be_minus_0(node: Node, ix: Ix) -> bool:
-    """Whether zeros of a ramp may be -0.0: as integers they would lose their sign."""
+    """Whether zeros of an affine value may be -0.0: as integers they would lose their sign."""
     _, core = _peel(node)
     converted = core.op is Op.CAST and not core.src[0].dtype.is_float
     return node.dtype.is_float and ix.lo <= 0 <= ix.hi and not converted
@@ -324,7 +324,7 @@ def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
     """Return the row-major position of a row among the picked axes."""
     if picked == [axis]:
         return rows
-    # Movement of one ramp, not sums of several: those would be folded into a list of weights.
+    # Movement of one iota, not sums of several: those would be folded into a list of weights.
     sizes = tuple(node.shape[a] for a in picked)
     first = make(Op.RESHAPE, dt.int32, (iota(prod(sizes)),), sizes)
     first = _first(first, picked.index(axis))

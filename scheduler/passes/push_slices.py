@@ -21,11 +21,11 @@ from scheduler.ir.rewrite import remake
 # more than a row less (an image of 128 rows of which 127 are read stays one of 128).
 KEEP_SHARE = 0.75
 
-# Never narrowed: storage, and what is nothing to compute.
+# Never sliced: storage, and what is nothing to compute.
 FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
 
 
-def narrow(roots: Sequence[Node]) -> dict[Node, Node]:
+def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node, with what nobody reads left out; the roots keep their shapes."""
     order = toposort(roots)
     if any(0 in n.shape for n in order):

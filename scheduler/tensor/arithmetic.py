@@ -354,10 +354,10 @@ class TensorMath(TensorShape):
             return flat.reshape(kept) if keepdim else flat
         axis = axis_of(axis, self.ndim)
         n = self.shape[axis]
-        ramp = type(self).of(make(Op.IOTA, dt.int32, (), n))
+        places = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
         best = self.eq(self._reduce(op, axis, keepdim=True))
-        return best.where(ramp.reshape(shape), n).min(axis, keepdim=keepdim)
+        return best.where(places.reshape(shape), n).min(axis, keepdim=keepdim)
 
 
 def _is_operand(value: object) -> bool:

@@ -71,15 +71,15 @@ class Tensor(TensorProtocols):
             raise ModelError("arange: the step is zero")
         count = max(0, math.ceil((last - first) / step))
         whole = all(isinstance(v, int) for v in (first, last, step))
-        ramp = cls.of(make(Op.IOTA, dt.int32, (), count))
-        ramp = ramp if whole else ramp.cast(dt.float32)
-        return (ramp * step + first).cast(ramp.dtype if dtype is None else dtype)
+        iota = cls.of(make(Op.IOTA, dt.int32, (), count))
+        iota = iota if whole else iota.cast(dt.float32)
+        return (iota * step + first).cast(iota.dtype if dtype is None else dtype)
 
     @classmethod
     def eye(cls, n: int, dtype: DType | Any = dt.float32) -> Self:
         """Return the identity matrix (n, n)."""
-        ramp = cls.arange(n)
-        return ramp.unsqueeze(1).eq(ramp.unsqueeze(0)).cast(dtype)
+        iota = cls.arange(n)
+        return iota.unsqueeze(1).eq(iota.unsqueeze(0)).cast(dtype)
 
     @classmethod
     def rand(
