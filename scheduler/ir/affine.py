@@ -15,7 +15,8 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.boxes import MOVES, spread
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import expanded, iota, number, reshaped, spread
 from scheduler.ir.dtype import DType
 from scheduler.ir.index import Atom, Ix
 from scheduler.ir.node import Buffer, Node, alu, const, make
@@ -166,7 +167,7 @@ def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
         start = ix.lo if single else 0
         part = _progression(start, abs(factor), shape[axis], down=factor < 0 and single)
         line = (1,) * axis + (shape[axis],) + (1,) * (len(shape) - axis - 1)
-        part = expanded(make(Op.RESHAPE, dt.int32, (part,), line), shape)
+        part = expanded(reshaped(part, line), shape)
         if factor < 0 and not single:
             part = alu(Op.NEG, part)
         total = part if total is None else alu(Op.ADD, total, part)
@@ -182,26 +183,6 @@ def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
     if bounds != ((0, stop, 1),):
         line = make(Op.SHRINK, dt.int32, (line,), bounds)
     return make(Op.FLIP, dt.int32, (line,), (0,)) if down else line
-
-
-def iota(size: int) -> Node:
-    """Return 0, 1, 2, ..."""
-    return make(Op.IOTA, dt.int32, (), size)
-
-
-def number(value: float | int, like: Node) -> Node:
-    """Return a constant of the type and shape of a tensor."""
-    return spread(const(value, like.dtype), like.shape)
-
-
-def as_type(node: Node, dtype: DType) -> Node:
-    """Return a tensor converted to a type."""
-    return node if node.dtype is dtype else make(Op.CAST, dtype, (node,))
-
-
-def expanded(node: Node, shape: Shape) -> Node:
-    """Return a tensor with axes of size 1 repeated to a shape of the same rank."""
-    return node if node.shape == shape else make(Op.EXPAND, node.dtype, (node,), shape)
 
 
 # --- dependence -------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any
 
-from scheduler.ir.node import Node, const, make
+from scheduler.ir.build import like, spread
+from scheduler.ir.node import Node, const
 from scheduler.ir.ops import MOVEMENT, Op, Shape
 
 Box = tuple[tuple[int, int], ...]
@@ -38,18 +38,6 @@ def hull(a: Box | None, b: Box) -> Box:
     if a is None or a == b:
         return b
     return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
-
-
-def like(node: Node, op: Op, src: tuple[Node, ...], arg: Any = None) -> Node:
-    """Return a node of the type of another one."""
-    return make(op, node.dtype, src, arg)
-
-
-def spread(node: Node, shape: Shape) -> Node:
-    """Return a scalar repeated to a shape."""
-    ones = (1,) * len(shape)
-    wide = like(node, Op.RESHAPE, (node,), ones) if shape else node
-    return like(node, Op.EXPAND, (wide,), shape) if shape != ones else wide
 
 
 def cut(node: Node, have: Box, want: Box) -> Node:

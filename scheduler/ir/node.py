@@ -6,7 +6,8 @@ common-subexpression table, and a graph is compared by comparing its roots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
 
@@ -173,3 +174,30 @@ def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
             elif not readers or readers[-1] is not node:
                 readers.append(node)
     return users
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The readers of the nodes of a graph; nodes made by a pass are unknown here.
+
+    Attributes:
+        users: readers of each node.
+        roots: nodes that are stored in any case.
+    """
+
+    users: dict[Node, list[Node]]
+    roots: frozenset[Node]
+
+    @classmethod
+    def of(cls, order: Sequence[Node], roots: Iterable[Node]) -> Readers:
+        """Return the readers of a graph in topological order."""
+        return cls(consumers(order), frozenset(roots))
+
+    def is_private(self, node: Node) -> bool:
+        """Whether at most one node reads it."""
+        return node not in self.roots and len(self.users.get(node, ())) < 2
+
+    def only_user(self, node: Node) -> Node | None:
+        """Return the only reader of a node, None if there are others or it is an output."""
+        readers = self.users[node]
+        return readers[0] if len(readers) == 1 and node not in self.roots else None

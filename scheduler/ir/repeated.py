@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import spread
+from scheduler.ir.build import spread
 from scheduler.ir.node import Node, alu, const
 from scheduler.ir.ops import Op
 

@@ -21,8 +21,9 @@ import math
 from collections.abc import Sequence
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import like, source_box, spread, whole
-from scheduler.ir.node import Node, alu, const, make
+from scheduler.ir.boxes import source_box, whole
+from scheduler.ir.build import like, number
+from scheduler.ir.node import Node, alu, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.passes import cancel, known_gather, splat
@@ -57,7 +58,7 @@ def _divide_by_power_of_two(node: Node) -> Node | None:
     mantissa, exponent = math.frexp(value)
     if abs(mantissa) != 0.5 or not -100 < exponent < 100 or node.dtype is dt.float16:
         return None
-    return alu(Op.MUL, node.src[0], spread(const(1.0 / value, node.dtype), node.shape))
+    return alu(Op.MUL, node.src[0], number(1.0 / value, node))
 
 
 def _merge_reshape(node: Node) -> Node | None:
@@ -118,7 +119,7 @@ def _double_contiguous(node: Node) -> Node | None:
 def _empty_reduce(node: Node) -> Node | None:
     if all(node.src[0].shape) or not all(node.shape):
         return None
-    return spread(const(identity(node.arg[0], node.dtype), node.dtype), node.shape)
+    return number(identity(node.arg[0], node.dtype), node)
 
 
 def _merge_shrinks(node: Node) -> Node | None:
@@ -139,7 +140,7 @@ def _slice_of_padding(node: Node) -> Node | None:
     read = source_box(node, whole(node.shape))
     if read is None or source_box(pad, read) is not None:
         return None
-    return spread(const(pad.arg[1], node.dtype), node.shape)
+    return number(pad.arg[1], node)
 
 
 def _slice_of_one_source(node: Node) -> Node | None:

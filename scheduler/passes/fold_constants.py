@@ -16,13 +16,14 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.node import Buffer, Node, consumers, make, toposort
+from scheduler.ir.build import new_weight
+from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
 # A folded value may be this much larger than what it is made of.
 MAX_GROWTH = 4
-_NEVER = frozenset({Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
+_NEVER = frozenset({Op.BUFFER, Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def _is_free(node: Node) -> bool:
@@ -52,8 +53,7 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     for node in order:
         if node in values:
             data = np.ascontiguousarray(values[node]).reshape(node.shape)  # it lifts () to (1,)
-            weight = Buffer("weight", "", data.shape, node.dtype, data)
-            new[node] = make(Op.BUFFER, node.dtype, (), weight)
+            new[node] = new_weight(data, node.dtype)
         else:
             new[node] = with_sources(node, new)
     return new
@@ -66,12 +66,9 @@ def _constants(order: Sequence[Node]) -> dict[Node, int]:
     """
     found: dict[Node, int] = {}
     for node in order:
-        if node.op is Op.BUFFER:
-            if node.arg.kind == "weight":
-                found[node] = prod(node.shape)
-        elif node.op is Op.CONST:
+        if node.op is Op.CONST:
             found[node] = 0
-        elif node.op is Op.IOTA:
+        elif node.op is Op.IOTA or is_weight(node):
             found[node] = prod(node.shape)
         elif node.op not in _NEVER and all(map(found.__contains__, node.src)):
             stored = max((found[s] for s in node.src), default=0)

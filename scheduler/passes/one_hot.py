@@ -19,26 +19,16 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.affine import (
-    as_type,
-    depends,
-    expanded,
-    index_of,
-    is_plain,
-    number,
-    ranges_of,
-    tensor_of,
-    value_at,
-)
-from scheduler.ir.boxes import like, spread
+from scheduler.ir.affine import depends, index_of, is_plain, ranges_of, tensor_of, value_at
+from scheduler.ir.build import as_type, expanded, like, number, spread
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Node, alu, const, consumers, toposort
+from scheduler.ir.node import Node, Readers, alu, const, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.ranges import Index, source_index
 from scheduler.ir.rewrite import Rewriter, Rule, remake
 from scheduler.ir.sensitivity import COMMUTING
 from scheduler.passes.canonicalize import RULES
-from scheduler.passes.push_gather import Readers, pick, varying_axes
+from scheduler.passes.push_gather import pick, varying_axes
 from scheduler.passes.splat import value_of
 
 # Of fewer rows than this, a comparison with each costs no more than finding the one.
@@ -62,7 +52,7 @@ def one_hot(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, 
     order = toposort(roots)
     if not any(n.op in (Op.EQ, Op.NE) for n in order):
         return {r: r for r in roots}
-    readers = Readers(consumers(order), frozenset(roots))
+    readers = Readers.of(order, roots)
 
     def apply(node: Node) -> Node | None:
         return _choice(node, readers, unsafe=float_unsafe)
@@ -236,7 +226,7 @@ def _finite_weight(node: Node) -> bool:
 
 def _assumed(gate: _Gate) -> Node:
     """Return the value that hangs on a comparison as it is where that matches."""
-    known = spread(const(gate.equal, dt.bool_), gate.node.shape)
+    known = number(gate.equal, gate.node)
     for node, operand in reversed(gate.path):
         src = tuple(known if i == operand else s for i, s in enumerate(node.src))
         known = _simple(remake(node, src))

@@ -22,6 +22,7 @@ import numpy as np
 from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
+from scheduler.ir.build import as_type
 from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
@@ -149,7 +150,7 @@ def store_halves(
     pins: dict[Node, None] = {}
     for node in order:
         if node in half_weights:
-            new[node] = _widened(_half_weight(node))
+            new[node] = as_type(_half_weight(node), dt.float32)
             continue
         src = tuple(new[s] for s in node.src)
         made = node if src == node.src else remake(node, src)
@@ -157,7 +158,7 @@ def store_halves(
             half = _half_value(made)
             if half.op is not Op.BUFFER:
                 pins[half] = None
-            made = _widened(half)
+            made = as_type(half, dt.float32)
         new[node] = made
     report = PrecisionReport(
         _bytes(weights, half_weights),
@@ -171,10 +172,6 @@ def store_halves(
 def _is_candidate(node: Node) -> bool:
     writes = node.op in (Op.ASSIGN, Op.RESULT, Op.BUFFER)
     return node.dtype is dt.float32 and not writes
-
-
-def _widened(node: Node) -> Node:
-    return make(Op.CAST, dt.float32, (node,))
 
 
 def _rounded(node: Node) -> Node:

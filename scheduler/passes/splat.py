@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from scheduler.ir import interp
-from scheduler.ir.boxes import like, spread
+from scheduler.ir.build import expanded, like, number, spread
 from scheduler.ir.node import Node, const
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, REDUCERS, Op
 from scheduler.ir.repeated import repeated
@@ -43,7 +43,7 @@ def value_of(node: Node) -> float | int | bool | None:
 def _without_elements(node: Node) -> Node | None:
     if all(node.shape) or node.op in (Op.BUFFER, Op.ASSIGN):
         return None
-    return spread(const(0, node.dtype), node.shape)
+    return number(0, node)
 
 
 def _move_constant(node: Node) -> Node | None:
@@ -59,7 +59,7 @@ def _constant_arithmetic(node: Node) -> Node | None:
     if len(known) != len(values):
         return None
     (result,) = interp.evaluate([like(node, node.op, known, node.arg)])
-    return spread(const(result.item(), node.dtype), node.shape)
+    return number(result.item(), node)
 
 
 def _before_expand(node: Node) -> Node | None:
@@ -115,9 +115,7 @@ def _reduce_repeated(node: Node) -> Node | None:
     left = tuple(a for a in axes if inner.shape[a] != 1)
     once = like(node, Op.REDUCE, (inner,), (op, left)) if left else inner
     result = repeated(op, once, prod(source.shape[a] for a in copied if a in axes))
-    if result is None:
-        return None
-    return result if result.shape == node.shape else like(node, Op.EXPAND, (result,), node.shape)
+    return None if result is None else expanded(result, node.shape)
 
 
 def _exact_reduce(node: Node) -> Node | None:

@@ -20,9 +20,9 @@ from typing import Final
 import numpy as np
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import spread
+from scheduler.ir.build import number
 from scheduler.ir.half_power import half_power
-from scheduler.ir.node import Node, alu, const, toposort
+from scheduler.ir.node import Node, alu, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.sensitivity import decided
@@ -65,10 +65,6 @@ def _step(node: Node) -> Node | None:
     return _power(node) if node.op is Op.POW else None
 
 
-def _constant(value: float, like: Node) -> Node:
-    return spread(const(value, like.dtype), like.shape)
-
-
 def _number(node: Node) -> float | None:
     """Return the value of a constant that is finite and not 0."""
     value = value_of(node)
@@ -85,7 +81,7 @@ def _multiply(node: Node) -> Node | None:
     divisor = _number(node.src[1])
     if divisor is None or node.dtype is dt.float16 or not _is_normal(1 / divisor, node.dtype):
         return None
-    return alu(Op.MUL, node.src[0], _constant(1 / divisor, node))
+    return alu(Op.MUL, node.src[0], number(1 / divisor, node))
 
 
 def _reciprocal(node: Node) -> Node | None:
@@ -111,7 +107,7 @@ def _merge_factors(node: Node) -> Node | None:
     both = outer[1] * inner[1]
     if not _is_normal(both, node.dtype):
         return None
-    return alu(Op.MUL, inner[0], _constant(both, node))
+    return alu(Op.MUL, inner[0], number(both, node))
 
 
 def _power(node: Node) -> Node | None:
@@ -124,7 +120,7 @@ def _power(node: Node) -> Node | None:
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None
     if exponent == 0:
-        return _constant(1.0, node)
+        return number(1.0, node)
     result: Node | None = None
     square, n = base, abs(int(exponent))
     while n:
@@ -164,7 +160,7 @@ def _scaled_times_gate(node: Node, a: Node, gate: Node) -> Node | None:
     if not _near(scaled[1] / (2 * half[1])):
         return None
     y, c = half
-    return alu(Op.GELU, y if c == 0.5 else alu(Op.MUL, y, _constant(2 * c, node)))
+    return alu(Op.GELU, y if c == 0.5 else alu(Op.MUL, y, number(2 * c, node)))
 
 
 def _of_gate(x: Node, gate: Node) -> Node | None:

@@ -26,10 +26,10 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir import interp
-from scheduler.ir.boxes import like
+from scheduler.ir.build import like, new_weight, peel, reshaped
 from scheduler.ir.custom_kernel import CustomKernel
 from scheduler.ir.index import Atom, Ix, Predicate
-from scheduler.ir.node import Buffer, Node, consumers, is_weight, toposort
+from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.ranges import source_index
 from scheduler.ir.rewrite import unchanged, with_sources
@@ -164,9 +164,7 @@ def _convolution(node: Node) -> _Convolution | None:
 
 
 def _is_known(factor: Node) -> bool:
-    while factor.op in _MOVES:
-        factor = factor.src[0]
-    return is_weight(factor)
+    return is_weight(peel(factor, _MOVES)[1])
 
 
 @dataclass(frozen=True)
@@ -343,9 +341,9 @@ def _kernel(node: Node, made: _Convolution, new: dict[Node, Node], spec: DeviceS
         blocks.lanes,
     )
     data = transformed(made.weight, blocks)
-    weight = like(node, Op.BUFFER, (), Buffer("weight", "", data.shape, dt.float32, data))
+    weight = new_weight(data, dt.float32)
     inputs = tuple(new[i].src[0] for i in made.inputs)
     launch = like(node, Op.CUSTOM, (*inputs, weight), kernel)
     result = like(node, Op.RESULT, (launch,), 0)
     first = like(node, Op.PERMUTE, (result,), CHANNELS_FIRST)
-    return first if first.shape == node.shape else like(node, Op.RESHAPE, (first,), node.shape)
+    return reshaped(first, node.shape)
