@@ -1,4 +1,4 @@
-"""The pipeline: graph -> passes -> kernels -> text. A visible list of passes, verified between."""
+"""The pipeline turns one graph into a Schedule: passes, kernels, text."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Affine integer tensors: their values as index expressions, and such expressions as tensors.
+"""Affine integer tensors have values that are index expressions; converts both ways.
 
     IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
     2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
 
-Also which axes of a tensor its values depend on, found through movement and arithmetic.
+`depends` finds the axes that values depend on, through movement and arithmetic.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ MAX_LIST = 65536
 # Nodes of one expression: beyond the first it is not taken for affine, beyond the second it counts
 # as depending on all its axes. Chosen by hand, so that no search is longer than a small graph.
 MAX_AFFINE_NODES = 64
-MAX_NODES = 1024
+MAX_NODES = 1024  # see above
 
 _Key = tuple[Node, Index]
 # Integers up to this are values of the type.

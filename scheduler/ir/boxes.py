@@ -1,4 +1,4 @@
-"""Parts of tensors: which box of a source a box of the result reads, and graphs that give it.
+"""A box is a part of a tensor; movement operations carry boxes from results to sources.
 
 A box is one (start, stop) for each axis. Movement operations carry boxes towards the leaves:
 

@@ -1,4 +1,4 @@
-"""Makers of common nodes: constants, weights, conversions, repetition, chains of movement."""
+"""Functions that make common nodes: constants, weights, conversions, reshapes, repetition."""
 
 from __future__ import annotations
 

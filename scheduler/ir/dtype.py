@@ -1,4 +1,4 @@
-"""Element types: one table that numpy, ONNX import and OpenCL rendering share."""
+"""The element types are one table that numpy, ONNX import and OpenCL rendering share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""x**0.5 as a root, with C's values at -0.0 and -infinity."""
+"""x**0.5 is made of a square root that keeps the values of C at -0.0 and -infinity."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Index expressions: bounded integers over loop ranges, kept in one normal form.
+"""Index expressions are bounded integers over loop ranges, kept in one normal form.
 
 An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders
 that did not simplify, and values loaded at run time (gather). Nearly everything a network does

@@ -1,4 +1,4 @@
-"""The numpy interpreter: the meaning of the IR. Every optimisation is tested against it.
+"""The numpy interpreter defines the meaning of the IR; every optimisation is tested against it.
 
 Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`,
 because the broadcast product of a convolution would not fit in memory. Integers wrap in every order

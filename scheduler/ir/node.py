@@ -1,4 +1,4 @@
-"""Node: the one immutable, interned vertex of every graph in the compiler.
+"""A Node is the one immutable, interned vertex of every graph in the compiler.
 
 Equal structure is the same object, so equality is identity, a dict keyed by nodes is a
 common-subexpression table, and a graph is compared by comparing its roots.

@@ -1,4 +1,4 @@
-"""The operations of the IR and the shape each one gives.
+"""The operations of the IR, their groups, and their approximate costs.
 
 Two levels share one Node class. Tensor level: every op below up to ASSIGN; a node has a shape.
 Scalar level (inside a kernel, see `kernelize.body`): elementwise ops over LOAD, INDEX and

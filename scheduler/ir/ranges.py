@@ -1,4 +1,4 @@
-"""Movement operations as functions on index ranges: where a result element comes from.
+"""Movement operations map the index of a result element to the index of its source element.
 
     RESHAPE (H*W) -> (H, W)      index (h, w)   ->  (h*W + w,)
     PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill

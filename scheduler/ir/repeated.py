@@ -1,4 +1,4 @@
-"""One value many times, reduced: without adding it up.
+"""Reductions over copies of one value have closed forms, which need no loop.
 
 sum(x, n times)       ->   x * n       if the type of x has the number n
 max(x, n times)       ->   x

@@ -1,4 +1,4 @@
-"""The rewrite driver: named rules indexed by root op, applied bottom-up with an explicit stack."""
+"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack."""
 
 from __future__ import annotations
 

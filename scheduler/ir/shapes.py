@@ -1,4 +1,4 @@
-"""The shape that each operation gives, from the shapes of its sources."""
+"""Shape inference: each operation gives a shape from the shapes of its sources."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of the tensor-level IR, checked after every pass in tests and under DEBUG >= 1.
+"""The verifier checks the tensor-level IR: after every pass in tests and under DEBUG >= 1.
 
 Shapes are checked when a node is made; this checks what only shows in the whole graph.
 """

@@ -1,4 +1,4 @@
-"""Branches that differ in their weights only become one with a leading axis over stacked weights.
+"""The pass batches parallel branches that differ in weights only, over stacked weights.
 
 relu(x @ w0 + b0)                               w = stack(w0, w1), b = stack(b0, b1)
 relu(x @ w1 + b1)     ->     y = relu(expand(x) @ w + b)
@@ -22,7 +22,8 @@ from scheduler.ir.node import Node, Readers, is_weight, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-MAX_MEMBERS = 64
+# Limits of a batch, chosen by hand: beyond them a launch costs little beside the computation.
+MAX_MEMBERS = 64  # branches
 MAX_OUTPUTS = 16384  # elements of one member's result
 MAX_FLOPS = 4_000_000  # of one member's sum
 

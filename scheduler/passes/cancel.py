@@ -1,4 +1,4 @@
-"""Operands that cancel: always for integers, for floats only if the caller asks for it.
+"""Rules that cancel operands: always for integers, for floats only if the caller asks for it.
 
 x * 0            ->  0        floats: NaN and infinity times 0 are NaN
 x - x            ->  0        floats: NaN, infinity - infinity

@@ -1,4 +1,4 @@
-"""Small algebra: fewer nodes, one form for equal things. Every rule is exact in floating point.
+"""The pass applies small algebra: fewer nodes, one form for equal things.
 
 x + 0, x * 1, x - 0, x / 1                  ->  x
 x / c  with c a power of two                ->  x * (1/c)
@@ -11,7 +11,8 @@ shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
 
 With rules on tensors of one value (`splat`), operands that cancel (`cancel`) and gathers of known
-rows (`known_gather`). Two lists change bits: closed sums (`splat.SUM_RULES`), and what
+rows (`known_gather`). All rules are exact in floating point but those of two lists: closed sums
+(`splat.SUM_RULES`), and what
 FLOAT_UNSAFE asks for.
 """
 

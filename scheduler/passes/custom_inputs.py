@@ -1,4 +1,4 @@
-"""What custom kernels read, in a form that can be bound to a parameter: a buffer, or computed once.
+"""The pass gives inputs of custom kernels storage, so that they can be bound as arguments.
 
 custom(iota(4))              ->  custom(weight)             known values: made on the host
 custom(permute(w)), w known  ->  custom(weight)

@@ -1,4 +1,4 @@
-"""Evaluate at compile time what depends on weights only.
+"""The pass evaluates subgraphs of weights at compile time (constant folding).
 
     conv(x, w * scale)          ->   conv(x, w')       w' = w * scale, computed once on the host
     x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it is free

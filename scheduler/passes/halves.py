@@ -1,4 +1,4 @@
-"""Arithmetic on halves is arithmetic on floats, rounded: the rounding becomes a node of the graph.
+"""The pass computes float16 arithmetic in float32; each rounding becomes a node of the graph.
 
 x + y             ->  half(float(x) + float(y))        whatever rounds (`effects.rounds`)
 sum(x)            ->  half(sum(float(x)))              rounded once, at its end

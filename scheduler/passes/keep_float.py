@@ -1,4 +1,4 @@
-"""What half storage leaves in float32, and why.
+"""An analysis decides which values half storage leaves in float32, and says why.
 
 Rounding to half keeps 11 bits and loses what is above 65504 or far below 6e-8. Mostly that is an
 error of 0.05 % in a value. It is more where something downstream amplifies it or decides by it, so
@@ -48,7 +48,7 @@ SMALL_POWER: Final = 4.0
 # to convert. Weights come as vectors and serve several rows, intermediates often one by one
 # (AVX-512, 2026-11: with all of them as halves the example models take 2.2 times as long).
 WEIGHT_USES: Final = 256
-VALUE_USES: Final = 8
+VALUE_USES: Final = 8  # of an intermediate
 # The reason of weights along one axis.
 BIAS: Final = "a bias or a scale"
 

@@ -1,4 +1,4 @@
-"""A gather whose indices are known and evenly spaced is a slice.
+"""The rule turns a gather with known, evenly spaced indices into a slice.
 
 gather(x, [3, 4, 5])       ->  shrink(x, 3:6)
 gather(x, [-1])            ->  shrink(x, last)

@@ -1,4 +1,4 @@
-"""Turn a write to a part of a buffer into a write of the whole buffer.
+"""The pass turns a write to a part of a buffer into a write of the whole buffer.
 
     q[2:5] = y              ->      q = where(inside, pad(y), q)       inside: true on rows 2 to 4
     q[ids] = y              ->      q = where(hit, take(y, which), q)  hit: a row that ids names

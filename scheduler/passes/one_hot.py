@@ -1,4 +1,4 @@
-"""Rewrite sums over a one-hot choice of rows to gathers of the chosen row.
+"""The pass turns sums over a one-hot selection of rows into gathers of the selected row.
 
 sum over r of (r == i ? x[r] : 0)       ->   inside ? x[i] : 0        inside: 0 <= i < n
 sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats known to be finite

@@ -1,4 +1,4 @@
-"""Store weights and intermediates as halves; compute with floats.
+"""The pass stores weights and intermediates as float16 and computes with float32.
 
     w (float32), conv(x, w)      ->   conv(x, cast(w', float32))       w' = half(w), on the host
     y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored

@@ -1,4 +1,4 @@
-"""Read rows of what is stored, not of what is computed from it: gathers move towards the leaves.
+"""The pass moves gathers below arithmetic, so that they read what is stored.
 
 gather(exp(x) * y, i)                ->   exp(gather(x, i)) * gather(y, i)
 gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
@@ -26,6 +26,7 @@ _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
 CHEAP = 4
 # More operands than this are not followed: each of them would be gathered by itself.
 MAX_LEAVES = 8
+# Nodes looked at below one gather, chosen by hand: the search repeats for each gather.
 MAX_VISITS = 64
 
 

@@ -1,4 +1,4 @@
-"""Compute only what is read: slices move towards the leaves.
+"""The pass moves slices towards the leaves, so that only what is read is computed.
 
     shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
 

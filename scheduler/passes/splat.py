@@ -1,4 +1,4 @@
-"""Rules on splats, tensors of one value, and on values repeated along an axis: compute once.
+"""Rules for splats (tensors of one value) and repeated values: compute once, repeat after.
 
 exp(expand(x))                    ->  expand(exp(x))        any elementwise operation, and with
 expand(x) + expand(y) * 2         ->  expand(x + y * 2)     several operands of the same shape

@@ -1,4 +1,4 @@
-"""Sum over a concat part by part, so that the concat is never stored.
+"""The pass sums over a concat part by part, so that the concat is never stored.
 
 sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
 sum(cat(a, b))         ->     sum(a) + sum(b)

@@ -1,4 +1,4 @@
-"""Cheaper operations of the same meaning: a division costs a processor as much as 20 sums.
+"""The pass replaces operations by cheaper ones of the same meaning (strength reduction).
 
 x / c                                  ->  x * (1/c)        float32 and float64, c constant
 (x * c) * d                            ->  x * (c*d)
@@ -6,9 +6,10 @@ pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infi
 1 / y                                  ->  recip(y)
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
-Results may differ in the last place, so what is rounded, compared or cast to an integer later, or
-to a half, is left alone (`scheduler.ir.sensitivity`): there the last place can become a whole
-step. Exact forms are in `canonicalize`.
+A division costs a processor as much as 20 sums. Results may differ in the last place, so what is
+rounded, compared or cast to an integer later, or to a half, is left alone
+(`scheduler.ir.sensitivity`): there the last place can become a whole step. Exact forms are in
+`canonicalize`.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.sensitivity import decided
 from scheduler.passes.splat import value_of
 
+# Exponents up to this become products, three of them for 8; POW costs 24 adds (`ir.ops.COST`).
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.
 _DIGITS: Final = 1e-6

@@ -1,4 +1,4 @@
-"""Convolutions with 3 x 3 weights by Winograd's F(2x2, 3x3), where that is clearly faster.
+"""The pass replaces 3x3 convolutions by Winograd's F(2x2, 3x3) where that is clearly faster.
 
     sum over (c, i, j) of x[n, c, h+i, w+j] * g[o, c, i, j]    ->    winograd(x, U)
     sum(x * g) + sum(y * f)                                    ->    winograd(x, y, U and W)
@@ -51,6 +51,7 @@ MAX_STEPS = 32
 # Elementwise nodes looked at behind a convolution.
 MAX_CHAIN = 24
 _STORED = (Op.BUFFER, Op.CONTIGUOUS)
+# Orders of the axes of an image: (N, C, H, W) to (N, H, W, C), and back.
 CHANNELS_LAST = (0, 2, 3, 1)
 CHANNELS_FIRST = (0, 3, 1, 2)
 

@@ -1,4 +1,4 @@
-"""TensorMath: elementwise arithmetic, comparisons and reductions, with numpy's names."""
+"""TensorMath adds elementwise arithmetic, comparisons and reductions with numpy's names."""
 
 from __future__ import annotations
 

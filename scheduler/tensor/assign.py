@@ -1,4 +1,4 @@
-"""TensorAssign: writing to tensors, whole or in part; part of `tensor`.
+"""TensorAssign adds assignment to tensors, whole or in part.
 
     p.assign(p / p.sum(1))        p is the new value from here on; what it was made of stays old
     p[2:5] = y, p[:, ids] = y     the rest of p stays

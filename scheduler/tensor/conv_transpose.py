@@ -1,4 +1,4 @@
-"""Transposed convolution without inserted zeros: every output meets only the taps that reach it.
+"""TensorTransposed adds transposed convolution that multiplies no inserted zeros.
 
 With stride s, output o and input i meet at tap j where o + before = i*s + j*dilation. So the
 outputs of one phase v (o = s*u + v) use every m-th tap, the same ones for all u, and read inputs

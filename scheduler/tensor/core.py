@@ -1,4 +1,4 @@
-"""TensorCore: the handle on a Node, how it is made, typed and evaluated; part of `tensor`."""
+"""TensorCore is the handle on a Node: how it is made, typed and evaluated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Live tensors: when a value of theirs gets storage, every tensor that contains it is moved there.
+"""The registry of live tensors moves each of them to the storage of what it contains.
 
     c = a + b; d = c * 2; c.realize()      ->      c is a BUFFER, and d is BUFFER * 2
 

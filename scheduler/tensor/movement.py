@@ -1,4 +1,4 @@
-"""TensorShape: movement operations. Each becomes a function on index ranges; none copies."""
+"""TensorShape adds movement operations, which become functions on index ranges; none copies."""
 
 from __future__ import annotations
 

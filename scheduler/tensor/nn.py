@@ -1,4 +1,4 @@
-"""TensorNeural: activations, matrix products, convolution, pooling, composed of primitive ops.
+"""TensorNeural adds activations, matrix products, convolution and pooling, made of primitives.
 
 A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds
 contractions by their structure, so every sum of products gets the same schedules.

@@ -1,4 +1,4 @@
-"""Pin kernel boundaries without running: what `Tensor.kernelize` does.
+"""pin() fixes kernel boundaries without running anything: it is what Tensor.kernelize does.
 
     y = (x @ w).relu(); z = y.sum(); z.kernelize()
         ->      z is ASSIGN(BUFFER, sum(ASSIGN(BUFFER, relu(...))))     where two kernels are needed

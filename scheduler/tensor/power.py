@@ -1,4 +1,4 @@
-"""Powers: without POW where that is exact or the usual meaning; of integers by squaring."""
+"""TensorPower adds powers, without POW where that is exact; of integers by squaring."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run tensors: what `Tensor.realize` and `Tensor.numpy` do.
+"""realize() runs tensors: it is what Tensor.realize and Tensor.numpy do.
 
 Afterwards a tensor is a BUFFER with values, or views of one, in every tensor that contains it. An
 assignment leaves its value in the buffer it names; tensors made from the old values keep those.

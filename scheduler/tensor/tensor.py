@@ -1,10 +1,10 @@
-"""Tensor: the lazy, numpy-like front end. Importer, driving program and users write graphs with it.
+"""Tensor is the lazy, numpy-like front end with which all graphs are written.
 
 A Tensor is a handle on a Node; every operation makes nodes and computes nothing. What `realize`
 computes is put in the place of the nodes it came from, in every tensor that contains them. The
-class is written in files that build on each other: tensor_core (what it is), tensor_shape
-(movement), tensor_math (arithmetic, reductions), tensor_nn (neural network operations),
-tensor_assign (writing), tensor_values (computing), tensor_protocols (what Python and numpy ask).
+class is written in modules that build on each other: core (the handle), movement, arithmetic
+(with reductions), power, nn (neural networks), conv_transpose, assign, values (computing) and
+protocols (Python's and numpy's).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What was computed already: realized values by the structure of the graph that gave them.
+"""The value cache finds realized values by the structure of the graph that gave them.
 
     c = a + b; c.realize(); d = a + b      ->      d needs no kernel while the buffer of c lives
 
