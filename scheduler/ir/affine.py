@@ -19,7 +19,7 @@ from scheduler.ir.boxes import MOVES
 from scheduler.ir.build import expanded, iota, number, reshaped, spread
 from scheduler.ir.dtype import DType
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Buffer, Node, alu, const, make
+from scheduler.ir.node import Buffer, Node, alu, const, make, post_order
 from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 from scheduler.ir.ranges import Index, source_index
 
@@ -55,23 +55,11 @@ def value_at(node: Node, index: Index) -> Ix | None:
         node: of integers, or of floats that are integers; every step must keep them exact.
         index: one expression for each axis.
     """
-    done: dict[_Key, Ix | None] = {}
-    stack: list[_Key] = [(node, index)]
-    while stack:
-        key = stack[-1]
-        if key in done:
-            stack.pop()
-            continue
-        if len(done) + len(stack) > MAX_AFFINE_NODES:
-            return None
+    done: dict[_Key, Ix] = {}
+    for key in post_order((node, index), lambda k: _sources(*k) or (), done):
         needed = _sources(*key)
-        missing = [k for k in needed or () if k not in done]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
         found = None if needed is None else _combine(*key, [done[k] for k in needed])
-        if found is None:
+        if found is None or len(done) > MAX_AFFINE_NODES:
             return None  # an affine value has affine parts only
         done[key] = found
     return done[node, index]
@@ -89,8 +77,8 @@ def _sources(node: Node, index: Index) -> list[_Key] | None:
     return None
 
 
-def _combine(node: Node, index: Index, parts: Sequence[Ix | None]) -> Ix | None:
-    known = [p for p in parts if p is not None]
+def _combine(node: Node, index: Index, known: Sequence[Ix]) -> Ix | None:
+    """Return the value of a node at an index, given its operands; None if it is not exact."""
     found: Ix | None = None
     if node.op is Op.IOTA:
         found = index[0]

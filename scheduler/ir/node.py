@@ -6,10 +6,10 @@ common-subexpression table, and a graph is compared by comparing its roots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ from scheduler.ir.dtype import DType
 from scheduler.ir.interned import Interned
 from scheduler.ir.ops import COMPARE, Op, Shape
 from scheduler.ir.shapes import infer_shape
+
+Key = TypeVar("Key")
 
 _serials = count()
 # Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
@@ -159,6 +161,27 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
             done.add(node)
             order.append(node)
     return order
+
+
+def post_order(
+    root: Key, sources: Callable[[Key], Iterable[Key]], done: Container[Key]
+) -> Iterator[Key]:
+    """Yield what a value is computed from and is not done yet, sources first, the value last.
+
+    Args:
+        root: the value: a node, or a node with more that tells what is asked of it.
+        sources: returns what one of them needs.
+        done: what needs no visit; the caller adds each one that it was given.
+    """
+    stack = [root]
+    while stack:
+        key = stack[-1]
+        missing = [] if key in done else [k for k in sources(key) if k not in done]
+        stack.extend(missing)
+        if not missing:
+            stack.pop()
+            if key not in done:
+                yield key
 
 
 def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:

@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.build import as_type, expanded, iota, number, reshaped, spread
+from scheduler.ir.build import as_type, expanded, iota, number, peel, reshaped, spread
 from scheduler.ir.node import Node, alu, const, consumers, make, toposort
 from scheduler.ir.ops import Op, Shape
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 
 # Per axis (start, stop, step), or None for the axis that an index picks from.
 Region = tuple[tuple[int, int, int] | None, ...]
@@ -30,10 +30,9 @@ def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
     order = toposort(roots)
     users = consumers(order)
     for node in order:
-        src = tuple(new[s] for s in node.src)
-        current = node if src == node.src else remake(node, src)
+        current = with_sources(node, new)
         if node.op is Op.ASSIGN and node.arg is not None and not _stays(node, users):
-            current = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
+            current = make(Op.ASSIGN, node.dtype, (current.src[0], value_after(current)))
         new[node] = current
     return new
 
@@ -49,8 +48,7 @@ def _stays(assign: Node, users: dict[Node, list[Node]]) -> bool:
 
 def _is_repeated(value: Node, axis: int) -> bool:
     """Whether all rows of an axis are plainly the same value."""
-    while value.op is Op.CAST:
-        value = value.src[0]
+    _, value = peel(value, (Op.CAST,))
     return value.op is Op.EXPAND and value.src[0].shape[axis] == 1
 
 

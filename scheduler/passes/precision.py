@@ -26,7 +26,7 @@ from scheduler.ir.build import as_type
 from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 from scheduler.passes.keep_float import BIAS, reasons
 
 FP32: Final = "fp32"
@@ -152,8 +152,7 @@ def store_halves(
         if node in half_weights:
             new[node] = as_type(_half_weight(node), dt.float32)
             continue
-        src = tuple(new[s] for s in node.src)
-        made = node if src == node.src else remake(node, src)
+        made = with_sources(node, new)
         if node in half_values:
             half = _half_value(made)
             if half.op is not Op.BUFFER:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scheduler.errors import ModelError, TensorIndexError, TensorTypeError
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
+from scheduler.ir.build import peel
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Buffer, Node, const, make, toposort
 from scheduler.ir.ops import Op, Shape
@@ -313,8 +314,7 @@ def _device_name(device: str | None) -> str:
 
 def _is_whole_buffer(node: Node) -> bool:
     """Whether a value is stored as it is; a weight is not: it may be folded away."""
-    while node.op is Op.RESHAPE:
-        node = node.src[0]
+    _, node = peel(node, (Op.RESHAPE,))
     return node.op is Op.ASSIGN or (node.op is Op.BUFFER and node.arg.kind != "weight")
 
 

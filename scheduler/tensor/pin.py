@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from scheduler.device import spec as device_spec
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 from scheduler.kernelize.kernels import storage_plan
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.tensor import handles, value_cache
@@ -67,8 +67,7 @@ def _with_boundaries(
     for node in toposort(wanted):
         if node in new:
             continue
-        src = tuple(new[s] for s in node.src)
-        value = node if src == node.src else remake(node, src)
+        value = with_sources(node, new)
         if node in stored and node.op not in (Op.ASSIGN, Op.BUFFER):
             inner = value.src[0] if _is_boundary(node) else value
             buffer = Buffer("pending", "", node.shape, node.dtype)

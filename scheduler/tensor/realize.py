@@ -20,6 +20,7 @@ from scheduler.device import spec as device_spec
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import ModelError
 from scheduler.ir import interp
+from scheduler.ir.build import peel
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.kernelize.memory_plan import ALIGNMENT
@@ -98,9 +99,7 @@ def _replacements(
 
 def _is_invertible(view: Node) -> bool:
     """Whether each element of a view is one of its buffer's, and another for each."""
-    while view.op in INVERTIBLE:
-        view = view.src[0]
-    return view.op is Op.BUFFER
+    return peel(view, INVERTIBLE)[1].op is Op.BUFFER
 
 
 def _is_view_of(node: Node, stored: Mapping[Node, Node]) -> bool:

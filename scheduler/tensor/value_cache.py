@@ -11,7 +11,7 @@ from __future__ import annotations
 from hashlib import blake2b
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from scheduler.ir.node import Buffer, Node
+from scheduler.ir.node import Buffer, Node, post_order
 from scheduler.ir.ops import Op
 
 _digests: WeakKeyDictionary[Node, bytes] = WeakKeyDictionary()
@@ -20,17 +20,7 @@ _values: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
 
 def digest(root: Node) -> bytes:
     """Return the name of a value: equal for equal graphs over the same values."""
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in _digests:
-            stack.pop()
-            continue
-        missing = [s for s in node.src if s not in _digests]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
+    for node in post_order(root, lambda n: n.src, _digests):
         _digests[node] = _own_digest(node)
     return _digests[root]
 
