@@ -9,7 +9,7 @@ a state.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from math import prod
 
 import numpy as np
@@ -17,7 +17,7 @@ import numpy as np
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
 from scheduler.ir.build import new_weight
-from scheduler.ir.node import Node, consumers, is_weight, toposort
+from scheduler.ir.node import Node, Readers, is_weight, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
@@ -46,8 +46,8 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     candidates = [n for n in order if n in constant and not _is_free(n)]
     if not candidates:
         return unchanged(order)
-    users, outputs = consumers(order), frozenset(roots)
-    wanted = [n for n in candidates if _is_boundary(n, users, constant, outputs)]
+    readers = Readers.of(order, roots)
+    wanted = [n for n in candidates if _is_boundary(n, readers, constant)]
     values = dict(zip(wanted, interp.evaluate(wanted), strict=True))
     new: dict[Node, Node] = {}
     for node in order:
@@ -77,24 +77,19 @@ def _constants(order: Sequence[Node]) -> dict[Node, int]:
     return found
 
 
-def _is_boundary(
-    node: Node,
-    users: Mapping[Node, list[Node]],
-    constant: Container[Node],
-    roots: Container[Node],
-) -> bool:
+def _is_boundary(node: Node, readers: Readers, constant: Container[Node]) -> bool:
     """Whether a constant node is read by something that is not folded into a larger constant."""
-    if node in roots:
+    if node in readers.roots:
         return True
-    stack = list(users[node])
+    stack = list(readers.users[node])
     seen: set[Node] = set()
     while stack:
         user = stack.pop()
         if user in seen:
             continue
         seen.add(user)
-        if user not in constant or user in roots:
+        if user not in constant or user in readers.roots:
             return True
         if _is_free(user):
-            stack.extend(users[user])
+            stack.extend(readers.users[user])
     return False
