@@ -27,7 +27,7 @@ from typing import Any
 from runtime import choose_device
 from runtime.origin import short_origin
 from runtime.quantities import count_text
-from scheduler import flags
+from scheduler.flags import Flags
 from tools.lib.ceilings import cpu_name
 from tools.lib.peers import installed
 
@@ -181,7 +181,11 @@ def report(rows: Sequence[Row], kernels: Sequence[str], args: argparse.Namespace
     peers = args.peers.split(",")
     info = choose_device().info
     good = [row.result for row in rows if row.result is not None]
-    loops = "loops from the shipped table of measured ones" if flags.tuned() else "nothing tuned"
+    loops = (
+        "loops from the shipped table of measured ones"
+        if Flags.from_environment().tuned
+        else "nothing tuned"
+    )
     lines = [
         f"# {datetime.now(UTC).date()}, {cpu_name()}",
         "",

@@ -19,9 +19,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
+from scheduler.context import context_for
 from scheduler.ir.node import toposort
 from scheduler.lower import lower_kernels
-from scheduler.pipeline import ambient, kernelize
+from scheduler.pipeline import kernelize
 from scheduler.tensor.tensor import Tensor
 
 CALIBRATION_STEPS = 20_000
@@ -156,15 +157,13 @@ def measure(name: str, tensor: Tensor, repeats: int = 3, *, lowering: bool = Fal
         repeats: the least time of so many runs is taken.
         lowering: whether to generate code too, once.
     """
-    outputs = {"out": tensor.node}
-    times = [_ms(lambda: kernelize(outputs)) for _ in range(repeats - 1)]
+    outputs, context = {"out": tensor.node}, context_for()
+    times = [_ms(lambda: kernelize(outputs, (), context)) for _ in range(repeats - 1)]
     started = time.perf_counter_ns()
-    named, kernels = kernelize(outputs)
+    named, kernels = kernelize(outputs, (), context)
     times.append((time.perf_counter_ns() - started) / 1e6)
     lower = (
-        _ms(lambda: lower_kernels(kernels, list(named.values()), ambient()))
-        if lowering
-        else math.nan
+        _ms(lambda: lower_kernels(kernels, list(named.values()), context)) if lowering else math.nan
     )
     return Speed(name, len(toposort([tensor.node])), len(kernels), min(times), lower)
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from runtime.device import Device, choose_device
 from scheduler.cache.schedules import EntryGraph
 from scheduler.compile import compile_driving, compile_plain
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext
 from scheduler.device import tuned_table
 from scheduler.device.targets import target_for
 from scheduler.device.tuned_table import Entry, TunedTable
@@ -34,14 +34,14 @@ class Shipper:
     def __init__(self, device: Device, seconds: float) -> None:
         self.device, self.seconds = device, seconds
 
-    def __call__(self, graphs: Mapping[str, EntryGraph]) -> TunedTable:
-        """Return the table of the device; called by the compiler for the target in force."""
-        target, info = device_spec.current().target, self.device.info
+    def __call__(self, graphs: Mapping[str, EntryGraph], context: CompileContext) -> TunedTable:
+        """Return the table of the device; called by the compiler."""
+        target, info = context.spec.target, self.device.info
         if self.seconds > 0:
-            print(describe_tuning(tune(graphs.values(), self.device, self.seconds)))
+            print(describe_tuning(tune(graphs.values(), context, self.device, self.seconds)))
         table = tuned_table.table_for(target, info.name, info.driver)
         found: dict[str, Entry] = {}
-        for job in jobs_of(graphs.values()):
+        for job in jobs_of(graphs.values(), context):
             entry = table.entries.get(job.key)
             if entry is not None and entry.was == job.was:
                 found[job.key] = entry

@@ -7,6 +7,8 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from runtime.whole_file import replacing
+
 logger = logging.getLogger(__name__)
 
 # Several times what the first build of a driving program writes.
@@ -42,15 +44,9 @@ def write_whole(path: Path, content: bytes, mode: int = 0o600) -> None:
         OSError: it cannot be written.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=NEW)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        Path(temporary).chmod(mode)
-        Path(temporary).replace(path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
+    # Not synchronised with the disk: what a crash damages is found on reading, and made again.
+    with replacing(path, NEW, mode) as file:
+        file.write(content)
 
 
 def _has_space(directory: Path) -> bool:

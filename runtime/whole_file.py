@@ -76,24 +76,41 @@ def whole_file(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
     target = target_of(path)
     # A name may be as long as the file system takes, so not all of it fits this one.
     prefix = f".{target.name[:MAX_PREFIX]}."
+    is_open = False
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".tmp")
+        with replacing(target, prefix, 0o666 & ~_umask()) as file:
+            is_open = True
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
     except OSError as error:
-        error.filename = str(path)  # and not that of a file nobody asked for
+        if error.filename is None or not is_open:
+            # A write does not say to what, and nobody asked for the temporary file.
+            error.filename = str(path)
         raise
+
+
+@contextlib.contextmanager
+def replacing(target: Path, prefix: str, mode: int) -> Iterator[BinaryIO]:
+    """Open a new file beside a target, which it replaces when the block ends without an exception.
+
+    Args:
+        target: an ordinary file, or where none is.
+        prefix: of the new file's name until then.
+        mode: permissions of the file.
+
+    Raises:
+        OSError: the file cannot be written; nothing is left.
+    """
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=prefix, suffix=".tmp")
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as file:
             yield file
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.chmod(0o666 & ~_umask())
+        temporary.chmod(mode)
         temporary.replace(target)
-    except BaseException as error:
+    except BaseException:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError) and error.filename is None:
-            # A write does not say to what, and this is the file that was asked for.
-            error.filename = str(path)
         raise
 
 

@@ -6,14 +6,13 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, TypedDict, Unpack
 
 from runtime.artifact import write_artifact
 from runtime.device import choose_device
 from runtime.executor import build_binaries
 from scheduler.cache.schedules import EntryGraph, emitted_for
-from scheduler.device import spec as device_spec
-from scheduler.device import tuned_table
+from scheduler.context import FP32, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
 from scheduler.device.tuned_table import TunedTable
@@ -21,22 +20,37 @@ from scheduler.driving.program import driving_metadata, make_states, prepare_gra
 from scheduler.driving.warp import Camera
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
-from scheduler.onnx_import import OnnxModel, check_supported, import_model, load_model
+from scheduler.flags import Flags
+from scheduler.onnx_import import (
+    ImportedModel,
+    OnnxModel,
+    check_supported,
+    import_model,
+    load_model,
+)
 from scheduler.onnx_import.binding import declared
 from scheduler.onnx_import.interfaces import check_driving, recognise
-from scheduler.passes.precision import FP32
 
 Progress = Callable[[str, int, int], None]
-# Returns the table of measured loops to use for entries; may measure them first.
-Tables = Callable[[Mapping[str, EntryGraph]], TunedTable]
+# Returns the table of measured loops to use for entries and what they are compiled for; may measure
+# them first.
+Tables = Callable[[Mapping[str, EntryGraph], CompileContext], TunedTable]
 
 
 class CompileOptions(TypedDict, total=False):
-    """What `compile_plain` and `compile_driving` take by name, and mean the same by."""
+    """What `compile_plain` and `compile_driving` take by name, and mean the same by.
+
+    Attributes:
+        precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
+        target: device to compile for, see `scheduler.device.targets`; None for this machine's.
+        tables: measured loops; None for the table that ships for the target.
+        flags: of the compiler; None for those of the environment.
+    """
 
     precision: str
     target: DeviceSpec | None
     tables: Tables | None
+    flags: Flags | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,49 +112,54 @@ class CompiledModel:
 def compile_plain(
     source: str | Path | OnnxModel,
     *,
-    precision: str = FP32,
-    target: DeviceSpec | None = None,
-    tables: Tables | None = None,
     bind: Mapping[str, int] | None = None,
+    **options: Unpack[CompileOptions],
 ) -> CompiledModel:
     """Compile one ONNX model without driving conventions; entry "run".
 
     Args:
         source: ONNX file, or one that was read.
-        precision: "fp32", or "fp16" for half storage (`scheduler.passes.precision`).
-        target: device to compile for, see `scheduler.device.targets`; None for the one of the
-            context, or of this machine's device.
-        tables: measured loops; None for the table in force, see `scheduler.device.tuned_table`.
         bind: sizes of symbolic dimensions by name, see `import_model`; those not named are 1.
+        options: see `CompileOptions`.
 
     Raises:
         ModelError: the file is unreadable, invalid or uses unsupported operators, or has no
             dimension that `bind` names.
     """
     model = source if isinstance(source, OnnxModel) else load_model(source)
-    # Translators ask what the device is like, too.
-    with device_spec.using(target or device_spec.chosen() or target_for(AUTO)):
-        imported = import_model(model, bind=bind)
-        graph = EntryGraph(
-            {n: t.node for n, t in imported.outputs.items()},
-            inputs=[t.node for t in imported.inputs.values()],
-            precision=precision,
-            origins=imported.origins,
-        )
-        name = Path(model.name).stem or "model"
-        emitted = _emitted({"run": graph}, name, "plain", tables)
+    imported = import_model(model, bind=bind)
+    emitted = emitted_plain(imported, _context(options), options.get("tables"))
     finished = _finish(emitted, {"model": model}, {})
     return replace(finished, notes=imported.notes)
+
+
+def emitted_plain(
+    imported: ImportedModel, context: CompileContext, tables: Tables | None = None
+) -> Emitted:
+    """Return an imported model as an artifact's data, with the schedule of its entry "run".
+
+    Args:
+        imported: the model.
+        context: what to compile for.
+        tables: as in `CompileOptions`.
+
+    Raises:
+        SchedulerError: it cannot be compiled.
+    """
+    graph = EntryGraph(
+        {n: t.node for n, t in imported.outputs.items()},
+        inputs=[t.node for t in imported.inputs.values()],
+        origins=imported.origins,
+    )
+    name = Path(imported.source.name).stem or "model"
+    return _emitted({"run": graph}, context, name, "plain", tables)
 
 
 def compile_driving(
     vision: str | Path | OnnxModel,
     policy: str | Path | OnnxModel,
     cameras: Sequence[Camera],
-    *,
-    precision: str = FP32,
-    target: DeviceSpec | None = None,
-    tables: Tables | None = None,
+    **options: Unpack[CompileOptions],
 ) -> CompiledModel:
     """Compile vision and policy to one driving program with entries for each camera size.
 
@@ -150,9 +169,7 @@ def compile_driving(
         vision: ONNX file of the 2025 split interface.
         policy: its second half.
         cameras: frame layouts; entries are "run:WxH" and "prepare:WxH".
-        precision: as for `compile_plain`.
-        target: same.
-        tables: same.
+        options: see `CompileOptions`.
 
     Raises:
         ModelError: a model is unusable, or does not have the interface.
@@ -164,22 +181,20 @@ def compile_driving(
     check_driving(models["vision"], models["policy"])
     check_supported(*models.values())
     sizes = {f"{c.width}x{c.height}": c for c in cameras}
-    with device_spec.using(target or device_spec.chosen() or target_for(AUTO)):
-        entries = _driving_entries(models["vision"], models["policy"], sizes, precision)
-        emitted = _emitted(entries, "driving", "driving", tables)
+    entries = _driving_entries(models["vision"], models["policy"], sizes)
+    emitted = _emitted(entries, _context(options), "driving", "driving", options.get("tables"))
     imported = [import_model(model, bind=driving_sizes(model)) for model in models.values()]
     finished = _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
     return replace(finished, notes=tuple(note for model in models.values() for note in model.notes))
 
 
 def _driving_entries(
-    vision: OnnxModel, policy: OnnxModel, sizes: Mapping[str, Camera], precision: str
+    vision: OnnxModel, policy: OnnxModel, sizes: Mapping[str, Camera]
 ) -> dict[str, EntryGraph]:
     """Return the entries "run:WxH" and "prepare:WxH" for each size; they share their states."""
     states = make_states()
     entries = {f"run:{s}": run_graph(vision, policy, c, states) for s, c in sizes.items()}
-    entries |= {f"prepare:{s}": prepare_graph(c, states) for s, c in sizes.items()}
-    return {name: replace(graph, precision=precision) for name, graph in entries.items()}
+    return entries | {f"prepare:{s}": prepare_graph(c, states) for s, c in sizes.items()}
 
 
 def driving_sizes(model: OnnxModel) -> dict[str, int]:
@@ -200,12 +215,24 @@ def driving_sizes(model: OnnxModel) -> dict[str, int]:
     return sizes
 
 
+def _context(options: CompileOptions) -> CompileContext:
+    target = options.get("target") or target_for(AUTO)
+    precision = options.get("precision", FP32)
+    return context_for(target, flags=options.get("flags"), precision=precision)
+
+
 def _emitted(
-    entries: Mapping[str, EntryGraph], name: str, kind: str, tables: Tables | None
+    entries: Mapping[str, EntryGraph],
+    context: CompileContext,
+    name: str,
+    kind: str,
+    tables: Tables | None,
 ) -> Emitted:
-    with tuned_table.using(tuned_table.current() if tables is None else tables(entries)):
-        emitted = emitted_for(entries, name=name, kind=kind)
-    check_limits(emitted.manifest, device_spec.current())
+    tuned = None if tables is None else tables(entries, context)
+    if tuned is not None and context.flags.tuned:
+        context = replace(context, tuned=tuned)
+    emitted = emitted_for(entries, context, name=name, kind=kind)
+    check_limits(emitted.manifest, context.spec)
     return emitted
 
 

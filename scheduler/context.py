@@ -1,33 +1,45 @@
 """A CompileContext holds all that a compilation depends on beside its graph.
 
-context = CompileContext(spec=SPECS["adreno"], precision="fp16")
-schedule(graph, context)
+context = context_for(SPECS["adreno"], precision="fp16")       # with the environment's flags
+context = CompileContext(spec=SPECS["adreno"])                 # without
+schedule(outputs, context=context)
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Final
 
 from scheduler.device.limits import Limits
-from scheduler.device.spec import DEFAULT, DeviceSpec
-from scheduler.device.tuned_table import EMPTY, TunedTable
+from scheduler.device.spec import DEFAULT, DeviceSpec, with_buffers
+from scheduler.device.tuned_table import EMPTY, TunedTable, shipped_table
 from scheduler.flags import Flags
 from scheduler.ir.node import Node
+from scheduler.ir.origin import Origins
 
 # Half storage is asked for by name, see `scheduler.passes.precision`.
-FP32 = "fp32"
+FP32: Final = "fp32"
+# Flags that change what is said of a compilation, not its result.
+_SHOWING: Final = frozenset({"debug", "viz", "schedule_cache"})
 
 
 @dataclass(slots=True)
 class Stages:
-    """The graph on its way through the passes: name and roots of each stage, the input first."""
+    """One graph on its way through the passes.
+
+    Attributes:
+        graphs: name and roots of each stage, the input first.
+        origins: ONNX names of the nodes of all stages.
+    """
 
     graphs: list[tuple[str, tuple[Node, ...]]] = field(default_factory=list)
+    origins: Origins = field(default_factory=Origins)
 
-    def add(self, name: str, roots: Sequence[Node]) -> None:
+    def add(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
         """Keep the roots of a stage; they keep their graph."""
         self.graphs.append((name, tuple(roots)))
+        self.origins = origins
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +64,41 @@ class CompileContext:
     def limits(self) -> Limits:
         """What one kernel may need on the device."""
         return self.spec.limits
+
+    def key(self) -> tuple[object, ...]:
+        """Return what caches tell contexts apart by: all that may change a result."""
+        names = [f.name for f in fields(self.flags) if f.name not in _SHOWING]
+        decisive = tuple((name, getattr(self.flags, name)) for name in names)
+        return (self.spec.key(), decisive, self.precision, self.tuned.digest)
+
+
+# The row `cpu`, whatever the environment says.
+DEFAULT_CONTEXT: Final = CompileContext()
+
+
+def context_for(
+    spec: DeviceSpec = DEFAULT,
+    *,
+    flags: Flags | None = None,
+    precision: str = FP32,
+    tuned: TunedTable | None = None,
+) -> CompileContext:
+    """Return the context of a compilation, with what the flags say in force.
+
+    Args:
+        spec: the kind of device; `max_kernel_buffers` wins over its number of buffers.
+        flags: by default those of the environment.
+        precision: "fp32" or "fp16".
+        tuned: measured loops, by default the table that ships for the target; none is used where
+            the flags say so.
+
+    Raises:
+        SchedulerError: MAX_KERNEL_BUFFERS is no number, or too small.
+    """
+    flags = Flags.from_environment() if flags is None else flags
+    if not flags.tuned:
+        tuned = EMPTY
+    elif tuned is None:
+        tuned = shipped_table(spec.target)
+    limited = with_buffers(spec, flags.max_kernel_buffers)
+    return CompileContext(limited, flags, precision, tuned, Stages() if flags.is_watched else None)

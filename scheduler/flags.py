@@ -1,16 +1,13 @@
 """The environment variables of the compiler are all read, typed and documented here.
 
-Read when a graph is scheduled, not when a module is imported. What each means to a user stands in
-docs/env-vars.md.
+`Flags.from_environment` reads them once, where a compilation begins; everything below takes a
+`Flags` value. What each variable means to a user stands in docs/env-vars.md.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -55,9 +52,9 @@ FLAGS = (
     Flag(DEBUG, "0 to 5", "0", "how much the compiler checks and logs, see Level"),
     Flag(VIZ, "0, 1 or a path", "0", "write a page that shows passes, kernels and memory"),
     Flag(FLOAT_UNSAFE, "0 or 1", "0", "fold x * 0, x - x, a / a and (a * b) / b for floats too"),
-    Flag(SCHEDULE_CACHE, "0 or 1", "1", "keep what was compiled, see schedule_cache"),
-    Flag(MAX_KERNEL_BUFFERS, "4 or more", "", "buffers per kernel, see device_limits"),
-    Flag(TUNED, "0 or 1", "1", "take loops from tables of measured ones, see tuned_table"),
+    Flag(SCHEDULE_CACHE, "0 or 1", "1", "keep what was compiled, see scheduler.cache"),
+    Flag(MAX_KERNEL_BUFFERS, "4 or more", "", "buffers per kernel, see scheduler.device.limits"),
+    Flag(TUNED, "0 or 1", "1", "take loops from tables of measured ones"),
 )
 
 
@@ -89,89 +86,58 @@ class Flags:
             SchedulerError: MAX_KERNEL_BUFFERS is set to something that is no number.
         """
         return cls(
-            debug(),
-            os.environ.get(VIZ, "").strip(),
-            os.environ.get(FLOAT_UNSAFE, "").strip() not in ("", "0"),
-            schedule_cache(),
-            max_kernel_buffers(),
-            tuned(),
+            _level(_value(DEBUG)),
+            _value(VIZ),
+            _value(FLOAT_UNSAFE) not in ("", "0"),
+            _value(SCHEDULE_CACHE) != "0",
+            _buffers(_value(MAX_KERNEL_BUFFERS)),
+            _value(TUNED) != "0",
         )
 
+    @property
+    def is_watched(self) -> bool:
+        """Whether somebody wants to see the compiler at work, so that it has to work."""
+        return self.debug > 0 or self.viz not in ("", "0")
 
-def debug() -> int:
+    def viz_path(self, name: str) -> Path | None:
+        """Return where the page on what is called `name` goes, None if there is to be none.
+
+        "1" is build/viz-<name>.html; any other value but "" and "0" is the path itself.
+        """
+        if self.viz in ("", "0"):
+            return None
+        if self.viz == "1":
+            return VIZ_DIRECTORY / f"viz-{_UNSAFE.sub('-', name)[:_MAX_NAME] or 'schedule'}.html"
+        return Path(self.viz)
+
+    @property
+    def viz_file(self) -> Path | None:
+        """The path that VIZ names; None where it names none, or leaves the name to us."""
+        return None if self.viz in ("", "0", "1") else Path(self.viz)
+
+
+def _value(name: str) -> str:
+    return os.environ.get(name, "").strip()
+
+
+def _level(text: str) -> int:
     """Return the step of the DEBUG ladder, 0 for off.
 
     Other programs give DEBUG words ("true", "*"); whatever is not a number counts as 1.
     """
-    text = os.environ.get(DEBUG, "").strip()
     if not text:
         return 0
     return min(int(text), int(max(Level))) if text.isdecimal() else 1
 
 
-def viz(name: str) -> Path | None:
-    """Return where VIZ asks for a page on what is called `name`, None if it does not.
-
-    "1" is build/viz-<name>.html; any other value but "" and "0" is the path itself.
-    """
-    text = os.environ.get(VIZ, "").strip()
-    if text in ("", "0"):
-        return None
-    if text == "1":
-        return VIZ_DIRECTORY / f"viz-{_UNSAFE.sub('-', name)[:_MAX_NAME] or 'schedule'}.html"
-    return Path(text)
-
-
-def viz_file() -> Path | None:
-    """Return the path that VIZ names; None where it names none, or leaves the name to us."""
-    path = viz("a")
-    return path if path == viz("b") else None
-
-
-def schedule_cache() -> bool:
-    """Return whether compiled graphs are kept and taken again."""
-    return os.environ.get(SCHEDULE_CACHE, "").strip() != "0"
-
-
-def tuned() -> bool:
-    """Return whether tables of measured loops are used."""
-    return os.environ.get(TUNED, "").strip() != "0"
-
-
-def max_kernel_buffers() -> int | None:
+def _buffers(text: str) -> int | None:
     """Return how many buffers a kernel may have, None if only the device says.
 
     Raises:
-        SchedulerError: the variable is set to something that is no number.
+        SchedulerError: it is no number.
     """
-    text = os.environ.get(MAX_KERNEL_BUFFERS, "").strip()
     if not text:
         return None
     if not text.isdecimal():
         raise SchedulerError(f"{MAX_KERNEL_BUFFERS}={text!r}: expected a number, 4 or more")
     return int(text)
-
-
-_float_unsafe: ContextVar[bool | None] = ContextVar("float_unsafe", default=None)
-
-
-def float_unsafe() -> bool:
-    """Return whether floats may cancel as real numbers do: `options` wins over the environment."""
-    asked = _float_unsafe.get()
-    if asked is not None:
-        return asked
-    return os.environ.get(FLOAT_UNSAFE, "").strip() not in ("", "0")
-
-
-@contextmanager
-def options(*, float_unsafe: bool) -> Iterator[None]:
-    """Set what the environment would, for what is scheduled inside the block.
-
-    Args:
-        float_unsafe: x * 0 is 0, x - x is 0, a / a is 1 and (a * b) / b is a, also for floats.
-    """
-    token = _float_unsafe.set(float_unsafe)
-    try:
-        yield
-    finally:
-        _float_unsafe.reset(token)

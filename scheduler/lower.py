@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 
 from scheduler.context import CompileContext
-from scheduler.debug import trace
 from scheduler.device.limits import Limits
 from scheduler.errors import LoweringError
 from scheduler.ir import index as ixs
@@ -18,11 +17,11 @@ from scheduler.kernelize.body import Body
 from scheduler.kernelize.custom_launch import CustomLaunch
 from scheduler.kernelize.kernel import Kernel, name_of, states_in_place
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.kernelize.splits import KernelRefusedError, Refused
+from scheduler.kernelize.splits import Refused
 from scheduler.loops import simt
 from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.factor import group_factors
-from scheduler.loops.images import Image, ImagePlan, image_arguments
+from scheduler.loops.images import ImagePlan
 from scheduler.loops.in_place import exact_schedule, in_place_of, overwrites
 from scheduler.loops.pack import Argument
 from scheduler.loops.place import (
@@ -59,7 +58,6 @@ class LoweredKernel:
         nests: its loop nests with the loops chosen for each; a custom kernel has none.
         in_place_of: intermediate whose storage the result takes over; the kernel reads it last.
         group: work-items of a work-group; the launch is rounded up to whole ones.
-        images: those of storage and arguments that are images.
     """
 
     kernel: Kernel
@@ -69,7 +67,6 @@ class LoweredKernel:
     nests: tuple[Nest, ...] = ()
     in_place_of: Node | None = None
     group: int = 1
-    images: Mapping[Argument, Image] = field(default_factory=dict)
 
     @property
     def storage(self) -> tuple[Node, ...]:
@@ -151,35 +148,30 @@ class _Program:
 
 def lower_kernels(
     kernels: Sequence[Kernel], outputs: Sequence[Node], context: CompileContext
-) -> list[LoweredKernel]:
-    """Lower kernels in running order.
+) -> list[LoweredKernel] | Refused:
+    """Lower kernels in running order; return the first one that has no rendering, if there is one.
 
     Args:
         kernels: from `make_kernels`.
         outputs: stored nodes that are program outputs: they stay row-major.
         context: what they are compiled for.
-
-    Raises:
-        KernelRefusedError: a kernel has no rendering; the message names its origin.
     """
     most = context.spec.images
     images = None if most is None else ImagePlan(most)
     while True:
         program = _Program(kernels, outputs, context, images)
-        lowered = [_lower_or_refuse(program, position) for position in range(len(kernels))]
+        lowered: list[LoweredKernel] = []
+        for position, kernel in enumerate(kernels):
+            try:
+                lowered.append(_lower(program, position))
+            except LoweringError as error:
+                stored = frozenset(t for k in kernels for t in k.targets)
+                return Refused(kernel.targets, stored, name_of(kernel), str(error))
+        # Not a retry: a reader may find that what it reads is better a buffer, and the writer came
+        # before. Each round takes images away and adds none, so this ends, always in the same way.
         images = None if images is None else images.again()
         if images is None:
             return lowered
-
-
-def _lower_or_refuse(program: _Program, position: int) -> LoweredKernel:
-    try:
-        return _lower(program, position)
-    except LoweringError as error:
-        kernel = program.kernels[position]
-        stored = frozenset(t for k in program.kernels for t in k.targets)
-        refused = Refused(kernel.targets, stored, name_of(kernel), str(error))
-        raise KernelRefusedError(refused) from error
 
 
 def _lower(program: _Program, position: int) -> LoweredKernel:
@@ -189,14 +181,11 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
     if len(kernel.bodies) > 1:
         _lay_out_parts(program, kernel)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
-    trace.loops(kernel, [nest.schedule for nest in nests])
-    trace.nests(kernel, nests)
     reused = None
     if len(nests) == 1:
         free = program.free_after(position)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
     code = render(nests)
-    images = program.images
     return LoweredKernel(
         kernel,
         code,
@@ -205,12 +194,10 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         tuple(nests),
         reused,
         simt.group_of(code.items, program.spec.group),
-        {} if images is None else image_arguments(images, (*code.storage, *code.arguments)),
     )
 
 
 def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> LoweredKernel:
-    trace.loops(kernel, [])
     body = None if launch.epilogue is None else place(launch.epilogue, program.layouts)
     if body is not None:
         _check_offsets(body)

@@ -186,21 +186,24 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
 def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> Path:
     """Compile as ``modeld compile`` does with `--bind` and `--constant`."""
     from runtime.device import choose_device
-    from scheduler.compile import compile_driving, compile_plain
+    from scheduler.compile import CompileOptions, compile_driving, compile_plain
     from scheduler.device.targets import AUTO, target_for
     from scheduler.device.tuned_table import table_for
     from scheduler.onnx_import import load_model
     from tools.compile import parse_camera
 
     info, spec = choose_device(args.device).info, target_for(AUTO, args.device)
-    table = table_for(spec.target, info.name, info.driver)
+    options: CompileOptions = {
+        "target": spec,
+        "tables": lambda _, context: table_for(context.spec.target, info.name, info.driver),
+    }
     if len(paths) == 1:
         model = with_constants(load_model(paths[0]), args.constant)
         bind = parse_bindings(args.bind)
-        compiled = compile_plain(model, bind=bind, target=spec, tables=lambda _: table)
+        compiled = compile_plain(model, bind=bind, **options)
     else:
         cameras = [parse_camera(args.camera or DEFAULT_CAMERA)]
-        compiled = compile_driving(paths[0], paths[1], cameras, target=spec, tables=lambda _: table)
+        compiled = compile_driving(paths[0], paths[1], cameras, **options)
     compiled.build(args.device).write(target)
     return target
 

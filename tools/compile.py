@@ -13,13 +13,13 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cereal.frames import nv12_format
 from runtime.device import choose_device
 from runtime.quantities import count_text, flops_text, size_text
-from scheduler import flags
 from scheduler.cache.schedules import EntryGraph
 from scheduler.check.driving import verify_driving
 from scheduler.check.self_check import Report, verify
@@ -30,17 +30,16 @@ from scheduler.compile import (
     compile_driving,
     compile_plain,
 )
-from scheduler.debug.trace import Recorder, observing
-from scheduler.debug.viz import write_page
-from scheduler.device import spec as device_spec
+from scheduler.context import FP32, CompileContext
 from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
 from scheduler.device.tuned_table import TunedTable, table_for
 from scheduler.driving.warp import Camera
 from scheduler.errors import SelfCheckError
+from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.onnx_import.interfaces import recognise
-from scheduler.passes.precision import FP32, PRECISIONS
+from scheduler.passes.precision import PRECISIONS
 from scheduler.tuning.tune import Tuned, tune
 from tools.errors import UsageError
 from tools.lib.bindings import add_bind, parse_bindings
@@ -145,19 +144,18 @@ def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:
         if args.no_binary:
             return None
         info = choose_device(args.device).info
-        return lambda _: table_for(device_spec.current().target, info.name, info.driver)
+        return lambda _, context: table_for(context.spec.target, info.name, info.driver)
     device = choose_device(args.device)
 
-    def search(entries: Mapping[str, EntryGraph]) -> TunedTable:
-        found.append(
-            tune(entries.values(), device, args.tune, lambda *n: _progress("kernels tuned", *n))
-        )
+    def search(entries: Mapping[str, EntryGraph], context: CompileContext) -> TunedTable:
+        progress = partial(_progress, "kernels tuned")
+        found.append(tune(entries.values(), context, device, args.tune, progress))
         return found[-1].table
 
     return search
 
 
-def _compile(args: argparse.Namespace, found: list[Tuned]) -> CompiledModel:
+def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> CompiledModel:
     if args.tune is not None and not 0 < args.tune <= MAX_TUNE_S:
         raise UsageError(f"--tune {args.tune:g}: expected more than 0, at most {MAX_TUNE_S} s")
     target = target_for(args.target, args.device)
@@ -169,6 +167,7 @@ def _compile(args: argparse.Namespace, found: list[Tuned]) -> CompiledModel:
         "precision": args.precision,
         "target": target,
         "tables": _tables(args, found),
+        "flags": flags,
     }
     bind = parse_bindings(args.bind)
     if _is_plain(args):
@@ -242,20 +241,13 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
     return reports
 
 
-def _compile_and_draw(
-    args: argparse.Namespace, found: list[Tuned]
-) -> tuple[CompiledModel, Path | None]:
-    """Compile; write the page that --viz or VIZ asks for (the option wins), and say where it is."""
-    recorder = Recorder()
-    wanted: Path | None = args.viz
-    if wanted is None and flags.viz("") is None:
-        return _compile(args, found), None
-    with observing(recorder):
-        compiled = _compile(args, found)
-    path = wanted or flags.viz(compiled.manifest["name"])
-    if path is not None:
-        write_page(path, compiled.manifest, recorder.traces)
-    return compiled, path
+def _flags(args: argparse.Namespace) -> Flags:
+    """Return the flags of the environment; --viz wins over VIZ."""
+    flags = Flags.from_environment()
+    if args.viz is None:
+        return flags
+    # A file that is called 0 or 1 is one, too.
+    return replace(flags, viz=str(args.viz) if args.viz.is_absolute() else f"./{args.viz}")
 
 
 def _target_costs(manifest: Mapping[str, Any]) -> list[TargetReport]:
@@ -274,11 +266,13 @@ def _progress(what: str, done: int, total: int) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compile and write; returns the exit code."""
-    page = {"VIZ": flags.viz_file()} if args.viz is None else {"--viz": args.viz}
-    check_outputs({"-o": Path(args.output), **page}, map(Path, args.model))
+    flags = _flags(args)
+    page = "VIZ" if args.viz is None else "--viz"
+    check_outputs({"-o": Path(args.output), page: flags.viz_file}, map(Path, args.model))
     started = time.perf_counter()
     tuned: list[Tuned] = []
-    compiled, drawn = _compile_and_draw(args, tuned)
+    compiled = _compile(args, flags, tuned)
+    drawn = flags.viz_path(compiled.manifest["name"])
     scheduled_s = time.perf_counter() - started
     compiled = compiled if args.no_binary else compiled.build(args.device, _progress)
     checks = _verify(args, compiled) if args.verify else []

@@ -211,7 +211,7 @@ def _schedule(args: argparse.Namespace, kind: str) -> int:
     if args.viz is not None:
         from scheduler.debug.viz import write_page
 
-        write_page(args.viz, scheduled.manifest, scheduled.traces)
+        write_page(args.viz, scheduled.manifest, scheduled.plans)
     if args.json:
         print_json({"kind": kind, "file": args.file.name, **facts})
         return 0

@@ -1,10 +1,10 @@
 """What was compiled before is not compiled again: kept in memory, and artifacts also on disk.
 
-    key = graph (structure, weights, ONNX names), precision, options, device, flags     in memory
-          + source text of the compiler + versions                             on disk
+    key = graph (structure, weights, ONNX names), options, context     in memory
+          + source text of the compiler + versions                     on disk
 
 A changed compiler has another source text, so it never meets its old results. Whoever watches the
-compiler at work (DEBUG, VIZ, an observer) sees it work: then nothing is taken from here.
+compiler at work (DEBUG, VIZ, stages) sees it work: then nothing is taken from here.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ import functools
 import hashlib
 import importlib.metadata
 import logging
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Final, Generic, TypeVar
@@ -28,27 +27,25 @@ from runtime.cache_dir import cache_dir
 from runtime.entry_store import EntryStore
 from runtime.manifest import ABI, FORMAT
 from runtime.plainpickle import PlainPickleError, decode, encode
-from scheduler import flags
-from scheduler.debug import trace
-from scheduler.device import spec as device_spec
-from scheduler.device import tuned_table
+from scheduler.context import CompileContext, Stages
+from scheduler.debug.log import report
 from scheduler.emit.artifact import Emitted, emit
+from scheduler.emit.schedule import Schedule
 from scheduler.errors import SchedulerError
 from scheduler.ir.digest import canonical, graph_digest
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.passes.precision import FP32
-from scheduler.pipeline import Schedule, schedule
+from scheduler.loops.pack import PackedWeight
+from scheduler.pipeline import schedule
 
 logger = logging.getLogger(__name__)
 
 MEMORY_BYTES: Final = 128 << 20
 MEMORY_ENTRIES: Final = 256
-# What a schedule without weights takes: nodes, indices, text of its kernels.
-_SCHEDULE_BYTES: Final = 1 << 20
-# Variables that change what is said about the work, not its result.
-_WATCHING: Final = frozenset({flags.DEBUG, flags.VIZ, flags.SCHEDULE_CACHE})
+# What a launch takes beside its weights: nodes, indices, loops, text. 70 kB each were counted for
+# the 56 launches of 8 transformer blocks (`benchmarks.scheduler_speed`).
+_LAUNCH_BYTES: Final = 70_000
 
 T = TypeVar("T")
 
@@ -61,14 +58,12 @@ class EntryGraph:
         outputs: nodes by name.
         states: ASSIGN nodes to perform.
         inputs: input BUFFER nodes in calling order; None for those the graph reads.
-        precision: "fp32" or "fp16", as for `schedule`.
         origins: ONNX names of the nodes.
     """
 
     outputs: Mapping[str, Node]
     states: Sequence[Node] = ()
     inputs: Sequence[Node] | None = None
-    precision: str = FP32
     origins: Origins = field(default_factory=Origins)
 
     def roots(self) -> list[tuple[str, Node]]:
@@ -79,19 +74,15 @@ class EntryGraph:
             found += [(f"input {i} of {len(self.inputs)}", n) for i, n in enumerate(self.inputs)]
         return found
 
-    def schedule(self) -> Schedule:
+    def schedule(self, context: CompileContext) -> Schedule:
         """Compile it to kernels.
 
         Raises:
             SchedulerError: as `scheduler.pipeline.schedule`.
         """
-        return schedule(
-            self.outputs,
-            self.states,
-            self.inputs,
-            precision=self.precision,
-            origins=self.origins,
-        )
+        if context.flags.is_watched:
+            context = replace(context, stages=Stages())  # of this entry alone
+        return schedule(self.outputs, self.states, self.inputs, context, self.origins)
 
 
 class Lru(Generic[T]):
@@ -163,12 +154,19 @@ _schedules: Lru[Schedule] = Lru(MEMORY_ENTRIES, MEMORY_BYTES)
 
 
 def emitted_for(
-    entries: Mapping[str, EntryGraph], *, name: str, kind: str, options: str = "", disk: bool = True
+    entries: Mapping[str, EntryGraph],
+    context: CompileContext,
+    *,
+    name: str,
+    kind: str,
+    options: str = "",
+    disk: bool = True,
 ) -> Emitted:
     """Schedule, lower and emit entries, or return what that gave before; the caller owns it.
 
     Args:
         entries: by entry name; states and weights they share are stored once.
+        context: what they are compiled for.
         name: model name.
         kind: "plain" or "driving".
         options: OpenCL build options.
@@ -178,9 +176,9 @@ def emitted_for(
     Raises:
         SchedulerError: a graph cannot be scheduled or lowered.
     """
-    key = None if _is_watched() else _request(entries, (name, kind, options))
+    key = _request(entries, context, (name, kind, options))
     if key is None:
-        return _compile(entries, name, kind, options)
+        return _compile(entries, context, name, kind, options)
     known = _emitted.get(key)
     if known is not None:
         logger.debug("%s: taken from memory", name)
@@ -188,7 +186,7 @@ def emitted_for(
     on_disk = _disk_key(key) if disk else None
     found = _read(on_disk) if on_disk is not None else None
     if found is None:
-        made = _compile(entries, name, kind, options)
+        made = _compile(entries, context, name, kind, options)
         frozen = _Frozen.of(made)
         if on_disk is not None and _disk_key(key) == on_disk:
             _store().put(on_disk, frozen.written())
@@ -199,29 +197,26 @@ def emitted_for(
     return made
 
 
-def schedule_for(graph: EntryGraph) -> Schedule:
+def schedule_for(graph: EntryGraph, context: CompileContext) -> Schedule:
     """Return the schedule of a graph, the one made before if the very same nodes were asked for.
-
-    Plain observers are told of a schedule that is taken again; a Recorder, DEBUG and VIZ want to
-    see how it comes about, so for them it is made again.
 
     Raises:
         SchedulerError: the graph cannot be scheduled.
     """
-    if flags.debug() or flags.viz("") is not None or trace.is_recorded():
-        return graph.schedule()
-    request = _request({"": graph}, ())
+    name = "-".join(graph.outputs) or "states"
+    if context.flags.is_watched:
+        return _compile({"run": graph}, context, name, "plain").plans["run"]
+    request = _request({"": graph}, context, ())
     if request is None:
-        return graph.schedule()
+        return graph.schedule(context)
     # Equal structure is not enough here: the result holds nodes, the caller's own.
     key = (request, tuple(node for _, node in graph.roots()))
     plan = _schedules.get(key)
     if plan is not None:
-        logger.debug("%s: taken from memory", ", ".join(graph.outputs))
-        trace.scheduled(plan)
+        logger.debug("%s: taken from memory", name)
         return plan
-    plan = graph.schedule()
-    _schedules.put(key, plan, _SCHEDULE_BYTES + _weight_bytes(graph))
+    plan = graph.schedule(context)
+    _schedules.put(key, plan, _bytes_of(graph, plan))
     return plan
 
 
@@ -231,53 +226,54 @@ def clear_memory() -> None:
     _schedules.clear()
 
 
-def _compile(entries: Mapping[str, EntryGraph], name: str, kind: str, options: str) -> Emitted:
+def _compile(
+    entries: Mapping[str, EntryGraph],
+    context: CompileContext,
+    name: str,
+    kind: str,
+    options: str = "",
+) -> Emitted:
+    """Compile entries, and show what DEBUG and VIZ ask for."""
     logger.debug("%s: compiled", name)
-    plans = {entry: graph.schedule() for entry, graph in entries.items()}
-    return emit(plans, name=name, kind=kind, options=options)
+    plans = {entry: graph.schedule(context) for entry, graph in entries.items()}
+    emitted = emit(plans, name=name, kind=kind, options=options)
+    report(emitted.manifest, plans, context.flags)
+    return emitted
 
 
-def _is_watched() -> bool:
-    return bool(flags.debug()) or flags.viz("") is not None or trace.is_watched()
-
-
-def _weight_bytes(graph: EntryGraph) -> int:
+def _bytes_of(graph: EntryGraph, plan: Schedule) -> int:
+    """Return the bytes that a schedule keeps alive, weights of the graph and packed ones, too."""
     leaves = (n for n in toposort([n for _, n in graph.roots()]) if n.op is Op.BUFFER)
-    return sum(n.dtype.itemsize * prod(n.shape) for n in leaves if n.arg.kind == "weight")
+    given = sum(n.dtype.itemsize * prod(n.shape) for n in leaves if n.arg.kind == "weight")
+    bound = {id(a): a for kernel in plan.lowered for a in kernel.arguments}
+    packed = sum(a.data.nbytes for a in bound.values() if isinstance(a, PackedWeight))
+    return len(plan.lowered) * _LAUNCH_BYTES + given + packed
 
 
 # --- keys ---------------------------------------------------------------------------------------
 
 
-def _request(entries: Mapping[str, EntryGraph], options: tuple[str, ...]) -> str | None:
+def _request(
+    entries: Mapping[str, EntryGraph], context: CompileContext, options: tuple[str, ...]
+) -> str | None:
     """Return the key of a request; None where nothing may be kept."""
-    if not flags.schedule_cache():
+    flags = context.flags
+    if not flags.schedule_cache or flags.is_watched or context.stages is not None:
         return None
     roots = {
         f"{entry!r} {what}": node
         for entry, graph in entries.items()
         for what, node in graph.roots()
     }
-    names = tuple((e, g.inputs is None, len(g.outputs), g.precision) for e, g in entries.items())
-    spec = device_spec.current()
+    names = tuple((e, g.inputs is None, len(g.outputs)) for e, g in entries.items())
     try:
         graph = graph_digest(roots)
         named = tuple(graph_digest(dict(g.roots()), g.origins) for g in entries.values())
     except SchedulerError as error:
         logger.warning("schedules are not cached: %s", error)
         return None
-    tuned = tuned_table.current().digest
-    text = canonical((graph, named, names, options, spec.key(), tuned, _flags_in_force()))
+    text = canonical((graph, named, names, options, context.key()))
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _flags_in_force() -> tuple[tuple[str, str], ...]:
-    """Return the compiler's variables that may change its result; new ones enter by themselves."""
-    environment = dict(os.environ)
-    names = sorted(f.name for f in flags.FLAGS if f.name not in _WATCHING)
-    found = tuple((name, environment.get(name, "").strip()) for name in names)
-    # What can be set without the environment.
-    return (*found, ("float_unsafe", str(flags.float_unsafe())))
 
 
 def _disk_key(request: str) -> str | None:

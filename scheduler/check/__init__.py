@@ -1,1 +1,1 @@
-"""Does a compiled model compute what its ONNX file says?"""
+"""Checks of a compiled model against what its ONNX file says."""

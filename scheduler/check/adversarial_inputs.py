@@ -1,4 +1,4 @@
-"""Inputs on which wrong programs show that agree on noise: what decides lies at special values.
+"""Inputs of special values, which show wrong programs that agree with a reference on noise.
 
     GRID       whole numbers and halves, zeros of both signs, in units of the model's own
                constants: x / 41 is a whole number where x is a multiple of 41, and only there is

@@ -1,4 +1,4 @@
-"""Who is right where a program and its reference differ: both are compared with float64.
+"""Arbitration by float64, where a program and its reference differ.
 
 A reference is float32 too, and may be the one that is off. What `DoubleEvaluator` finds in the
 model file decides, for one output of one set of inputs:

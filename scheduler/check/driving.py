@@ -1,4 +1,4 @@
-"""Does a driving program work? Its two models beside a reference, and the program beside itself.
+"""The self-check of a driving program: its two models beside a reference, then itself.
 
 Called by `modeld compile --verify`.
 """

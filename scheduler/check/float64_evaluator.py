@@ -1,4 +1,4 @@
-"""An ONNX model in double precision: which of two float32 results is nearer to what it means.
+"""An evaluator of ONNX models in double precision, independent of the compiler.
 
 The model file is widened (every float32, float16 and bfloat16 becomes a double) and evaluated by
 onnx's own evaluator. Nothing of our importer or interpreter takes part: an error in either must not

@@ -1,4 +1,4 @@
-"""Operators of onnx's evaluator that are not double inside, or not what their version says.
+"""Replacements for operators of onnx's evaluator that narrow, or differ from their version.
 
 Each is written anew after the text of the operator, with numpy alone: `DoubleEvaluator` gives them
 to the evaluator in place of its own (onnx 1.23). A test compares every operator case in double.

@@ -1,4 +1,4 @@
-"""The coarsest rounding that happens inside a model, which decides how close results can be.
+"""The coarsest rounding inside a model, which decides how close results can be.
 
 Called by `self_check`.
 """

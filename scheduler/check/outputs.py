@@ -1,4 +1,4 @@
-"""Compares an output with what a reference says: how far off, where, and whether that is fine.
+"""The comparison of an output with a reference: how far off, where, and within which tolerance.
 
     float32 and float64      the largest difference is at most 1e-4 of the largest reference value
     half storage, float16    2e-2

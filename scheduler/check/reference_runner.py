@@ -1,4 +1,4 @@
-"""Another implementation to compare with: onnxruntime if it is installed, else onnx's evaluator.
+"""The reference: onnxruntime if it is installed, else onnx's evaluator.
 
 Called by `self_check`. Neither is needed to compile a model.
 """

@@ -1,4 +1,4 @@
-"""A compiled model and its reference on the same sets of inputs; what differs goes to the arbiter.
+"""Runs of a compiled model and its reference on the same sets of inputs, compared.
 
 Called by `self_check`.
 """
@@ -25,8 +25,8 @@ from scheduler.check.sample_inputs import is_float, sample_inputs
 from scheduler.compile import CompiledModel
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
-from scheduler.onnx_backend.arrays import from_storage, to_storage
 from scheduler.onnx_import import ImportedModel, OnnxModel
+from scheduler.onnx_import.element_types import from_storage, to_storage
 
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]

@@ -1,4 +1,4 @@
-"""Seeded inputs for a model: values that it could be given, by element type.
+"""Seeded random inputs for a model, by element type.
 
     floats                     standard normal, rounded to the type; or special values
                                (`hostile_inputs`)

@@ -1,4 +1,4 @@
-"""Does a compiled model compute what the ONNX file says? Run on the device, beside a reference.
+"""The self-check: a compiled model runs on the device beside a reference.
 
 `verify` is for plain models, `driving_check` for driving programs. The artifact is also written to
 a temporary file, loaded and run again: its outputs must be the same bits. What was found is a

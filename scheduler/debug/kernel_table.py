@@ -9,15 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from scheduler.emit.schedule import Schedule
 from scheduler.ir.ops import Op
 from scheduler.kernelize.memory_plan import aligned
 from scheduler.kernelize.scalar import scalar_nodes
-
-if TYPE_CHECKING:
-    from scheduler.lower import LoweredKernel
-    from scheduler.pipeline import Schedule
+from scheduler.lower import LoweredKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +172,7 @@ def kernel_tables(
         plan = (plans or {}).get(name)
         kernels = [manifest["kernels"][i] for i in entry["launches"]]
         known: Sequence[LoweredKernel | None] = [None] * len(kernels)
-        if plan is not None and len(plan.launches) == len(kernels):
+        if plan is not None:
             known = plan.lowered
         made = _Values(manifest["buffers"])
         launches = []

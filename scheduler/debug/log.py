@@ -1,39 +1,52 @@
-"""The DEBUG ladder: what the compiler says on stderr, through the logger "scheduler".
+"""The DEBUG ladder and the page of VIZ: what is said of finished schedules, on stderr and in HTML.
 
-Each step includes those below it; `flags.Level` names them. Library code never configures logging,
-except here and only under DEBUG: who sets the variable wants to read the answer.
+Each step of the ladder includes those below it; `flags.Level` names them. Messages go through the
+logger "scheduler". Library code never configures logging, except here, for whoever set DEBUG or
+VIZ wants to read the answer.
 """
 
 from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import Any
 
-from scheduler import flags
+from scheduler.context import Stages
+from scheduler.debug.kernel_table import KernelTable, kernel_tables, source_of
+from scheduler.debug.kernel_text import summary, table_text
 from scheduler.debug.pretty import Names, pretty, pretty_loops
-from scheduler.debug.trace import INPUT, Observer, Recorder, is_recorded
-from scheduler.flags import Level
-
-if TYPE_CHECKING:
-    from scheduler.ir.node import Node
-    from scheduler.ir.origin import Origins
-    from scheduler.pipeline import Schedule
+from scheduler.debug.viz import write_page
+from scheduler.emit.schedule import Schedule
+from scheduler.flags import Flags, Level
 
 logger = logging.getLogger("scheduler")
 
 
-def environment_observers() -> list[Observer]:
-    """Return the observers that DEBUG and VIZ ask for; none if both are off."""
-    found: list[Observer] = []
-    if flags.debug():
-        _make_visible()
-        found.append(DebugLog(flags.debug()))
-    if flags.viz("") is not None and not is_recorded():
-        _make_visible()
-        found.append(PageWriter())
-    return found
+def report(manifest: Mapping[str, Any], plans: Mapping[str, Schedule], flags: Flags) -> None:
+    """Log what DEBUG asks for and write the page that VIZ asks for; nothing if both are off.
+
+    Args:
+        manifest: that `emit` made of the schedules.
+        plans: the schedules by entry name.
+        flags: how much is asked for.
+
+    Raises:
+        OSError: the page cannot be written.
+    """
+    if not flags.is_watched:
+        return
+    _make_visible()
+    if flags.debug:
+        for table in kernel_tables(manifest, plans):
+            plan = plans[table.entry]
+            if flags.debug >= Level.IR and plan.stages is not None:
+                _log_stages(plan.stages)
+            _log_kernels(manifest, table, plan, flags.debug)
+    path = flags.viz_path(manifest["name"])
+    if path is not None:
+        write_page(path, manifest, plans)
+        logger.info("wrote %s", path)
 
 
 def _make_visible() -> None:
@@ -45,59 +58,26 @@ def _make_visible() -> None:
         logger.addHandler(handler)
 
 
-class DebugLog(Recorder):
-    """Logs schedules up to a step of the ladder."""
-
-    def __init__(self, level: int) -> None:
-        super().__init__()
-        self.level = level
-        self._names = Names()
-
-    def after_pass(self, name: str, roots: Sequence[Node], origins: Origins) -> None:
-        """Log the graph at Level.IR."""
-        super().after_pass(name, roots, origins)
-        if self.level >= Level.IR:
-            when = "before all passes" if name == INPUT else f"after {name}"
-            logger.debug("%s:\n%s", when, pretty(roots, self._names, origins))
-
-    def scheduled(self, plan: Schedule) -> None:
-        """Log the rest, source and loops beside their kernel."""
-        # Here, not above: the table is made from the artifact's form, and `emit` imports
-        # `scheduler.pipeline`, which imports this module.
-        from scheduler.debug.kernel_table import kernel_tables, source_of
-        from scheduler.debug.kernel_text import summary, table_text
-        from scheduler.emit.artifact import emit
-
-        super().scheduled(plan)
-        trace = self.traces.pop()
-        manifest = emit({"run": plan}, name="schedule", kind="plain").manifest
-        table = kernel_tables(manifest, {"run": plan})[0]
-        logger.info("%s", summary(table))
-        if self.level >= Level.TABLE:
-            logger.info("kernels:\n%s", table_text(table))
-        if self.level < Level.LOOPS:
-            return
-        shown: set[str] = set()
-        for launch, lowered in zip(table.launches, plan.lowered, strict=True):
-            for loops in trace.loops_of(lowered.kernel):
-                logger.debug("%d %s: %s", launch.number, launch.kernel, pretty_loops(loops))
-            if self.level >= Level.SOURCE and launch.kernel not in shown:
-                shown.add(launch.kernel)
-                logger.debug("%s:\n%s", launch.kernel, source_of(manifest, launch.kernel))
+def _log_stages(stages: Stages) -> None:
+    names = Names()
+    for i, (name, roots) in enumerate(stages.graphs):
+        when = f"after {name}" if i else "before all passes"
+        logger.debug("%s:\n%s", when, pretty(roots, names, stages.origins))
 
 
-class PageWriter(Recorder):
-    """Writes the page that VIZ asks for when a schedule is complete."""
-
-    def scheduled(self, plan: Schedule) -> None:
-        """Write the page, named after the outputs."""
-        from scheduler.debug.viz import write_page
-        from scheduler.emit.artifact import emit  # the same cycle as above
-
-        super().scheduled(plan)
-        name = "-".join(plan.outputs) or "states"
-        path = flags.viz(name)
-        if path is not None:
-            emitted = emit({"run": plan}, name=name, kind="plain")
-            write_page(path, emitted.manifest, [self.traces.pop()])
-            logger.info("wrote %s", path)
+def _log_kernels(
+    manifest: Mapping[str, Any], table: KernelTable, plan: Schedule, level: int
+) -> None:
+    """Log the summary, the table, and beside each kernel its loops and its source."""
+    logger.info("%s", summary(table))
+    if level >= Level.TABLE:
+        logger.info("kernels:\n%s", table_text(table))
+    if level < Level.LOOPS:
+        return
+    shown: set[str] = set()
+    for launch, lowered in zip(table.launches, plan.lowered, strict=True):
+        for nest in lowered.nests:
+            logger.debug("%d %s: %s", launch.number, launch.kernel, pretty_loops(nest.schedule))
+        if level >= Level.SOURCE and launch.kernel not in shown:
+            shown.add(launch.kernel)
+            logger.debug("%s:\n%s", launch.kernel, source_of(manifest, launch.kernel))

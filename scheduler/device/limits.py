@@ -1,7 +1,4 @@
-"""What one kernel may need on a kind of device: a table of data.
-
-Which row is in force is part of the device in force, see `device_spec`.
-"""
+"""Limits: what one kernel may need on a kind of device, as a table of data."""
 
 from __future__ import annotations
 

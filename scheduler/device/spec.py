@@ -1,22 +1,15 @@
-"""What a kind of device is like: a table of data, and which row is in force.
+"""DeviceSpec: what a kind of device is like, as a table of data.
 
-    with using(SPECS["adreno"]):
-        schedule(...)                  # images, 4 lanes, work-groups of 64
+    context = CompileContext(spec=SPECS["adreno"])     # images, 4 lanes, work-groups of 64
 
-The compiler has no code for a device, only for what a row says. A row is in force for a context,
-so nothing between the caller and the passes has to hand it on. `MAX_KERNEL_BUFFERS` in the
-environment wins over the row's number of buffers.
+The compiler has no code for a device, only for what a row says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
-from scheduler import flags
 from scheduler.device.limits import TABLE, Limits
 from scheduler.errors import SchedulerError
 
@@ -289,8 +282,6 @@ _ROWS: Final = (
 SPECS: Final[dict[str, DeviceSpec]] = {row.target: row for row in _ROWS}
 DEFAULT: Final = SPECS["cpu"]
 
-_active: ContextVar[DeviceSpec | None] = ContextVar("device_spec", default=None)
-
 
 def spec_of(target: str) -> DeviceSpec:
     """Return the row of a target.
@@ -303,48 +294,15 @@ def spec_of(target: str) -> DeviceSpec:
     return SPECS[target]
 
 
-def chosen() -> DeviceSpec | None:
-    """Return the spec of the context, None outside of `using`."""
-    return _active.get()
-
-
-def current() -> DeviceSpec:
-    """Return the spec in force: that of the context, with the environment's number of buffers.
+def with_buffers(spec: DeviceSpec, buffers: int | None) -> DeviceSpec:
+    """Return a spec with another number of buffers per kernel; None leaves it as it is.
 
     Raises:
-        SchedulerError: `MAX_KERNEL_BUFFERS` is no number, or too small.
+        SchedulerError: a single operation needs more.
     """
-    spec = chosen() or DEFAULT
-    asked = flags.max_kernel_buffers()
-    if asked is None:
+    if buffers is None:
         return spec
     limits = spec.limits
     # Who asks for more than the row guarantees knows the device; the bytes must not say no.
-    space = max(limits.parameter_bytes, asked * limits.pointer_bytes)
-    return replace(spec, limits=replace(limits, buffers=asked, parameter_bytes=space))
-
-
-def limits() -> Limits:
-    """Return the limits in force.
-
-    Raises:
-        SchedulerError: as `current`.
-    """
-    return current().limits
-
-
-@contextmanager
-def using(spec: DeviceSpec) -> Iterator[None]:
-    """Schedule for this kind of device inside the block."""
-    token = _active.set(spec)
-    try:
-        yield
-    finally:
-        _active.reset(token)
-
-
-@contextmanager
-def using_limits(limits: Limits) -> Iterator[None]:
-    """Schedule within these limits inside the block, else as for the device in force."""
-    with using(replace(chosen() or DEFAULT, limits=limits)):
-        yield
+    space = max(limits.parameter_bytes, buffers * limits.pointer_bytes)
+    return replace(spec, limits=replace(limits, buffers=buffers, parameter_bytes=space))

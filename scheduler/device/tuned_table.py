@@ -17,16 +17,12 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 from runtime.cache_dir import cache_dir, write_whole
-from scheduler import flags
-from scheduler.device import spec as device_spec
 from scheduler.device.choice import Choice, parse_choice
 
 logger = logging.getLogger(__name__)
@@ -200,26 +196,3 @@ def own_table(target: str, device: str, driver: str) -> TunedTable:
     own = read_table(table_path(target, device, driver))
     same = (own.target, own.device, own.driver) == (target, device, driver)
     return own if same else TunedTable(target, device, driver, {})
-
-
-# --- what is in force ---------------------------------------------------------------------------
-
-_active: ContextVar[TunedTable | None] = ContextVar("tuned_table", default=None)
-
-
-@contextmanager
-def using(table: TunedTable) -> Iterator[None]:
-    """Take loops from this table inside the block."""
-    token = _active.set(table)
-    try:
-        yield
-    finally:
-        _active.reset(token)
-
-
-def current() -> TunedTable:
-    """Return the table in force: that of the context, else the target's; none if TUNED=0."""
-    if not flags.tuned():
-        return EMPTY
-    table = _active.get()
-    return shipped_table(device_spec.current().target) if table is None else table

@@ -20,7 +20,6 @@ from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
 from scheduler.onnx_import.binding import declared
-from scheduler.pipeline import Schedule
 from scheduler.tensor.tensor import Tensor
 
 RUN_HZ, CONTEXT_HZ = 20, 5
@@ -122,22 +121,12 @@ def run_graph(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: Stat
     return EntryGraph(outputs, writes, inputs, origins=frame.origins)
 
 
-def run_entry(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> Schedule:
-    """Return the schedule of a whole frame, see `run_graph`."""
-    return run_graph(vision, policy, camera, states).schedule()
-
-
 def prepare_graph(camera: Camera, states: States) -> EntryGraph:
     """Return what only advances image and desire queues (after dropped frames)."""
     frame = _frame(camera, states)
     writes: list[Node] = [frame.road.node, frame.wide.node, frame.desire.node]
     inputs = [t.node for t in frame.inputs.values()]
     return EntryGraph({}, writes, inputs, origins=frame.origins)
-
-
-def prepare_entry(camera: Camera, states: States) -> Schedule:
-    """Return the schedule that only advances queues, see `prepare_graph`."""
-    return prepare_graph(camera, states).schedule()
 
 
 def _run_vision(vision: OnnxModel, frame: _Frame) -> ImportedModel:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from runtime.manifest import ABI, FORMAT
-from scheduler.device import spec as device_spec
+from scheduler.device.spec import DEFAULT
 from scheduler.emit.arena import Arena
 from scheduler.emit.image_pool import image_nodes, share_images
 from scheduler.emit.megakernel import (
@@ -26,6 +26,7 @@ from scheduler.emit.megakernel import (
     megakernel_source,
     origin_comment,
 )
+from scheduler.emit.schedule import Schedule
 from scheduler.ir.dtype import DType
 from scheduler.ir.node import Buffer, Node
 from scheduler.ir.ops import Op
@@ -34,7 +35,6 @@ from scheduler.kernelize.memory_plan import ALIGNMENT, aligned
 from scheduler.loops.images import Image, texel_bytes
 from scheduler.loops.pack import PackedWeight
 from scheduler.lower import LoweredKernel
-from scheduler.pipeline import Schedule
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.prelude.prelude import prelude_of
 
@@ -45,11 +45,19 @@ KERNELS_PER_PROGRAM = 16
 
 @dataclass(slots=True)
 class Emitted:
-    """The manifest fields the compiler knows, and the weight blob they refer to."""
+    """The manifest fields the compiler knows, and the weight blob they refer to.
+
+    Attributes:
+        manifest: the fields of an artifact, less those that only its caller knows.
+        data: bytes of the weights.
+        arena_unplanned: bytes of the intermediates without reuse, of the largest entry.
+        plans: the schedules it was made of, by entry name; none if it was kept from before.
+    """
 
     manifest: dict[str, Any]
     data: bytes
     arena_unplanned: int
+    plans: Mapping[str, Schedule] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -154,13 +162,12 @@ class _Writer:
         place = self._place(schedule)
         launches = []
         for kernel in schedule.lowered:
-            arguments = [place[node] for node in kernel.storage]
-            for argument in kernel.arguments:
-                if isinstance(argument, PackedWeight):
-                    image = kernel.images.get(argument)
-                    arguments.append(self.weight(argument.data, "", image))
-                else:
-                    arguments.append(place[argument])
+            arguments = [
+                self.weight(p.argument.data, "", p.image)
+                if isinstance(p.argument, PackedWeight)
+                else place[p.argument]
+                for p in kernel.code.parameters
+            ]
             launches.append(len(self.kernels))
             name = self.kernel_name(kernel)
             self.kernels.append(
@@ -304,7 +311,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     Raises:
         SchedulerError: an intermediate is never read (an internal error).
     """
-    spec = next((s.context.spec for s in entries.values()), device_spec.DEFAULT)
+    spec = next((s.spec for s in entries.values()), DEFAULT)
     writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}
     programs = writer.programs(options)
@@ -326,4 +333,4 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
         "replay": megakernel,
         "self_test": {},
     }
-    return Emitted(manifest, bytes(writer.data), writer.arena_unplanned)
+    return Emitted(manifest, bytes(writer.data), writer.arena_unplanned, entries)

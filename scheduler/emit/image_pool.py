@@ -19,13 +19,12 @@ from scheduler.lower import LoweredKernel
 
 def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
     """Return the intermediates that are images, in the order in which they are written."""
-    found: dict[Node, Image] = {}
-    for kernel in kernels:
-        for node in kernel.storage:
-            image = kernel.images.get(node)
-            if image is not None:
-                found[node] = image
-    return found
+    return {
+        p.argument: p.image
+        for kernel in kernels
+        for p in kernel.code.parameters
+        if p.written and p.image is not None and isinstance(p.argument, Node)
+    }
 
 
 def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -> dict[Node, Node]:

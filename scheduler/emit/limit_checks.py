@@ -7,12 +7,15 @@ checked.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.errors import DeviceLimitError
+from scheduler.kernelize.kernel import name_of
+from scheduler.kernelize.splits import Refused
+from scheduler.lower import LoweredKernel
 
 # Name, where, what the target takes, what was found.
 Fault = tuple[str, str, int, int]
@@ -36,6 +39,39 @@ def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
         )
     if not spec.float64:
         _check_float64(manifest, spec)
+
+
+def refused_by_limits(kernels: Sequence[LoweredKernel], spec: DeviceSpec) -> Refused | None:
+    """Return the first kernel that breaks a limit which a smaller kernel might not; None if none.
+
+    Args:
+        kernels: of one entry point.
+        spec: of the device.
+    """
+    for lowered in kernels:
+        for name, most, found in _kernel_faults(lowered, spec):
+            stored = frozenset(t for k in kernels for t in k.kernel.targets)
+            reason = f"{name}: expected at most {most} on target {spec.target}, found {found}"
+            return Refused(lowered.kernel.targets, stored, name_of(lowered.kernel), reason)
+    return None
+
+
+def _kernel_faults(kernel: LoweredKernel, spec: DeviceSpec) -> Iterator[tuple[str, int, int]]:
+    parameters = kernel.code.parameters
+    size = len(parameters) * spec.limits.pointer_bytes
+    if size > spec.limits.parameter_bytes:
+        yield "argument bytes", spec.limits.parameter_bytes, size
+    if spec.images is not None:
+        images = [p for p in parameters if p.image is not None]
+        written = sum(p.written for p in images)
+        read = len(images) - written
+        if read > spec.images.max_reads:
+            yield "images read", spec.images.max_reads, read
+        if written > spec.images.max_writes:
+            yield "images written", spec.images.max_writes, written
+    used = kernel.code.needs.local_bytes
+    if spec.is_simt and used > spec.local_bytes:
+        yield "local memory bytes", spec.local_bytes, used
 
 
 def _check_float64(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:

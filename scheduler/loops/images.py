@@ -14,7 +14,7 @@ padded axis is the outermost one of rows or of columns: the predicate is left ou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Final, NamedTuple
@@ -200,9 +200,3 @@ def weight_image(packed: PackedWeight, most: Images) -> Image | None:
 def texel_bytes(dtype: dt.DType) -> int:
     """Return the bytes of a texel of an element type."""
     return TEXEL * dtype.itemsize
-
-
-def image_arguments(plan: ImagePlan, arguments: Collection[Argument]) -> dict[Argument, Image]:
-    """Return those arguments that are images."""
-    found = {a: plan.image_of(a) for a in arguments}
-    return {a: image for a, image in found.items() if image is not None}

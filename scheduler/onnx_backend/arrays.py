@@ -13,38 +13,10 @@ from onnx import helper
 from runtime.errors import InputError
 from runtime.quantities import count_text
 from scheduler.errors import ModelError
-from scheduler.onnx_import.element_types import carried, storage_dtype, type_name
+from scheduler.onnx_import.element_types import storage_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
 
 Array = NDArray[Any]
-
-
-def to_storage(array: Array, code: int) -> Array:
-    """Return an array as a program takes it: contiguous, of the type that holds its bits.
-
-    Args:
-        array: of the numpy or ml_dtypes type of `code`.
-        code: ONNX's TensorProto.DataType.
-    """
-    kind = carried(code)
-    contiguous = np.asarray(array, order="C")
-    if kind is None:
-        return contiguous
-    # An integer of few bits is stored as a whole one, a float as its code.
-    if kind.format is None:
-        return contiguous.astype(kind.storage.np)
-    return contiguous.view(kind.storage.np)
-
-
-def from_storage(array: Array, code: int) -> Array:
-    """Return a copy of a program's array in the numpy or ml_dtypes type of `code`."""
-    kind = carried(code)
-    if kind is None:
-        return array.copy()
-    wanted = np.dtype(helper.tensor_dtype_to_np_dtype(code))
-    if kind.format is None:
-        return array.astype(wanted)
-    return array.copy().view(wanted)
 
 
 def check_types(model: OnnxModel) -> None:

@@ -15,12 +15,12 @@ from runtime.device import Device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import EntryGraph, emitted_for
-from scheduler.device import spec as device_spec
+from scheduler.context import context_for
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import DynamicInputError, ModelError
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
-from scheduler.onnx_backend.arrays import from_storage, to_storage
+from scheduler.onnx_import.element_types import from_storage, to_storage
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.importer import ImportedModel, import_model
 
@@ -98,8 +98,8 @@ def compile_for(
         inputs = [t.node for t in imported.inputs.values()]
         graph = EntryGraph(nodes, inputs=inputs, origins=imported.origins)
         # Shapes and values of one run: of no use to another process.
-        with device_spec.using(spec_of_device(device)):
-            emitted = emitted_for({"run": graph}, name=model.name, kind="plain", disk=False)
+        context = context_for(spec_of_device(device))
+        emitted = emitted_for({"run": graph}, context, name=model.name, kind="plain", disk=False)
         artifact = from_memory(emitted.manifest, emitted.data)
         program = Program(artifact, device, shared_cache(device))
     order = tuple(name for name in codes if name in needed)

@@ -1,4 +1,4 @@
-"""Inputs of a model as Tensors: sizes of symbolic dimensions, what the caller gives."""
+"""The inputs of a model as Tensors: sizes of symbolic dimensions, and what the caller gives."""
 
 from __future__ import annotations
 
@@ -51,11 +51,7 @@ class Binding:
     def free_inputs(
         self, given: Collection[str], known: Collection[str]
     ) -> list[onnx.ValueInfoProto]:
-        """Return the inputs that get a Tensor; one with an initializer does only if it is given.
-
-        Args:
-            given: names of inputs that the caller has Tensors for.
-            known: names of inputs whose values are known, which are no inputs then.
+        """Return the inputs that get a Tensor: not the known ones; with an initializer, if given.
 
         Raises:
             ModelError: a name is none of an input.
@@ -73,11 +69,7 @@ class Binding:
         ]
 
     def tensor(self, value: onnx.ValueInfoProto, given: Tensor | None) -> Tensor:
-        """Return the Tensor of an input.
-
-        Args:
-            value: the input.
-            given: Tensor to use; None for a new one.
+        """Return the Tensor of an input: the given one, or a new one.
 
         Raises:
             ModelError: the Tensor does not fit, or there is none of such a type.

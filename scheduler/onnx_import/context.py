@@ -134,11 +134,6 @@ class NodeContext:
         """Return the ONNX element type of input `index`."""
         return self._type_of(self.node.input[index], self.value(index))
 
-    def output_type(self, index: int = 0) -> int | None:
-        """Return the ONNX element type of output `index` where it is known to be a carried one."""
-        found = self.types.get(self.node.output[index])
-        return found if found in CARRIED else None
-
     def _type_of(self, name: str, value: Value) -> int:
         found = self.types.get(name)
         if found in CARRIED:

@@ -186,6 +186,34 @@ def weight_of(values: Array, kind: CarriedType) -> Tensor:
     return kind.decode(Tensor.weight(bits))
 
 
+def to_storage(array: Array, code: int) -> Array:
+    """Return an array as a program takes it: contiguous, of the type that holds its bits.
+
+    Args:
+        array: of the numpy or ml_dtypes type of `code`.
+        code: ONNX's TensorProto.DataType.
+    """
+    kind = carried(code)
+    contiguous = np.asarray(array, order="C")
+    if kind is None:
+        return contiguous
+    # An integer of few bits is stored as a whole one, a float as its code.
+    if kind.format is None:
+        return contiguous.astype(kind.storage.np)
+    return contiguous.view(kind.storage.np)
+
+
+def from_storage(array: Array, code: int) -> Array:
+    """Return a copy of a program's array in the numpy or ml_dtypes type of `code`."""
+    kind = carried(code)
+    if kind is None:
+        return array.copy()
+    wanted = np.dtype(helper.tensor_dtype_to_np_dtype(code))
+    if kind.format is None:
+        return array.astype(wanted)
+    return array.copy().view(wanted)
+
+
 def type_name(code: int) -> str:
     """Return the name of an ONNX element type, in lower case."""
     try:

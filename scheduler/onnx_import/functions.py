@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import onnx
-from onnx import TypeProto, helper
+from onnx import TypeProto
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line
@@ -57,40 +57,41 @@ def has_schema_body(op_type: str, opset: int) -> bool:
     return bool(schema.has_function or schema.has_context_dependent_function)
 
 
-def schema_body(
-    node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]
-) -> onnx.FunctionProto | None:
+def schema_body(node: onnx.NodeProto, opset: int, types: Sequence[TypeProto]) -> onnx.FunctionProto:
     """Return ONNX's own definition of an operator through others.
 
     Args:
-        node: of the default domain.
+        node: of the default domain, of an operator that has one.
         opset: version of it.
         types: of the node's inputs, an empty one for what is left out.
 
     Raises:
         ModelError: the definition does not exist for these types.
     """
-    if not has_schema_body(node.op_type, opset):
-        return None
     schema: Any = onnx.defs.get_schema(node.op_type, opset, "")
     function = onnx.FunctionProto()
     try:
         if schema.has_context_dependent_function:
-            versions = [v for v in schema.context_dependent_function_opset_versions if v <= opset]
             data = schema.get_context_dependent_function_with_opset_version(
-                max(versions),
+                _version(schema.context_dependent_function_opset_versions, opset),
                 node.SerializeToString(),
                 [t.SerializeToString() for t in types],
             )
         else:
-            versions = [v for v in schema.function_opset_versions if v <= opset]
-            data = schema.get_function_with_opset_version(max(versions))
+            version = _version(schema.function_opset_versions, opset)
+            data = schema.get_function_with_opset_version(version)
         function.ParseFromString(data)
     except (ValueError, RuntimeError) as error:
         raise ModelError(f"ONNX gives it no definition here: {one_line(error)}") from error
     defaults = (a.default_value for a in schema.attributes.values())
     function.attribute_proto.extend(d for d in defaults if d.name)
     return function
+
+
+def _version(versions: Sequence[int], opset: int) -> int:
+    """Return which text of a definition serves an opset: the newest it knows, or the oldest."""
+    # Some operators were given a definition long after their last change of meaning.
+    return max((v for v in versions if v <= opset), default=min(versions))
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:
@@ -138,8 +139,3 @@ def _with_attributes(
 
 def _refers(node: onnx.NodeProto) -> bool:
     return any(a.ref_attr_name or a.HasField("g") or a.graphs for a in node.attribute)
-
-
-def tensor_type(code: int, shape: Sequence[int]) -> TypeProto:
-    """Return the ONNX type of a tensor of known element type and shape."""
-    return helper.make_tensor_type_proto(code, list(shape))

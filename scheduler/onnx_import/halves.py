@@ -1,4 +1,4 @@
-"""Operators on halves: computed as float32, and rounded once, at their end."""
+"""Operators on halves compute in float32 and are rounded once, at their end."""
 
 from __future__ import annotations
 
@@ -22,21 +22,32 @@ def rounds_once(translator: Translator) -> Translator:
     """
 
     def translate(ctx: NodeContext) -> AnyValue | Sequence[AnyValue]:
-        first = ctx.any_value(0)
-        if not isinstance(first, Tensor | np.ndarray) or first.dtype not in (
-            dt.float16,
-            np.float16,
-        ):
+        if not is_half(ctx.any_value(0)):
             return translator(ctx)
         results = translator(replace(ctx, wide=True))
         if isinstance(results, Sequence):
-            return [_narrow(value) for value in results]
-        return _narrow(results)
+            return [narrow(value) for value in results]
+        return narrow(results)
 
     return translate
 
 
-def _narrow(value: AnyValue) -> AnyValue:
+def is_half(value: AnyValue | None) -> bool:
+    """Whether a value is a tensor of halves."""
+    return isinstance(value, Tensor | np.ndarray) and value.dtype in (dt.float16, np.float16)
+
+
+def wide(value: AnyValue | None) -> AnyValue | None:
+    """Return halves as float32, other values as they are."""
+    if isinstance(value, Tensor):
+        return value.float() if value.dtype is dt.float16 else value
+    if isinstance(value, np.ndarray) and value.dtype == np.float16:
+        return value.astype(np.float32)
+    return value
+
+
+def narrow(value: AnyValue) -> AnyValue:
+    """Return float32 values as halves, other values as they are."""
     if isinstance(value, Tensor):
         return value.half() if value.dtype is dt.float32 else value
     if isinstance(value, np.ndarray) and value.dtype == np.float32:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 import onnx
 from numpy.typing import NDArray
@@ -88,37 +88,22 @@ def import_model(
     return ImportedModel(found.inputs, found.outputs, metadata, notes, model, origins)
 
 
-@dataclass(frozen=True, slots=True)
-class Walked:
-    """What a walk through a model found; without what had a problem, if the walk went on.
+Subject = onnx.NodeProto | onnx.ValueInfoProto
+# (kind, subject, values) -> the context in which an "input", a "node" or an "output" is looked at:
+# it lets a SchedulerError end the import, or notes it and adds stand-ins to the values.
+Reaction = Callable[[str, Subject, Values], AbstractContextManager[None]]
 
-    Attributes:
-        inputs, outputs: as in `ImportedModel`.
-        values: of all names of the graph.
-    """
+
+def _first_problem(_: str, __: Subject, ___: Values) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+class Walked(NamedTuple):
+    """Inputs and outputs as in `ImportedModel`, and the values of all names of the graph."""
 
     inputs: dict[str, Tensor]
     values: Values
     outputs: dict[str, Tensor]
-
-
-class Reaction(Protocol):
-    """Decides what becomes of a SchedulerError: it ends the import, or is noted."""
-
-    def __call__(
-        self, kind: str, subject: onnx.NodeProto | onnx.ValueInfoProto, values: Values, /
-    ) -> AbstractContextManager[None]:
-        """Return the context in which a node, an input or an output is looked at.
-
-        Args:
-            kind: "input", "node" or "output".
-            subject: which one.
-            values: all that are known so far; the context may add what stands in for others.
-        """
-
-
-def _first_problem(_: str, __: object, ___: Values) -> AbstractContextManager[None]:
-    return nullcontext()
 
 
 def walk(
@@ -131,13 +116,8 @@ def walk(
 ) -> Walked:
     """Bind the inputs of a model, translate its nodes in order, and store its outputs.
 
-    Args:
-        model: to import.
-        binding: of its symbolic dimensions.
-        reaction: to each problem.
-        given: Tensors to use for inputs.
-        fixed: values of inputs that are known while compiling.
-        origins: takes the names of what is made.
+    Inputs use the given Tensors; those in `fixed` have known values and become no Tensors. What is
+    made is named in `origins`.
     """
     graph, origins = model.proto.graph, Origins() if origins is None else origins
     values: Values = {name: graph_array(array) for name, array in model.constants.items()}

@@ -1,4 +1,4 @@
-"""Which driving model is this? Interfaces by the names and shapes of their inputs.
+"""The interfaces of known driving models, told by the names and shapes of their inputs.
 
 A table of the generations of openpilot's models. A model belongs to the first row whose names it
 has; sizes only tell rows of the same names apart, and what does not fit is reported. Element types
@@ -96,12 +96,7 @@ GENERATIONS: tuple[Generation, ...] = (
     Generation(
         "monolithic supercombo (2026)",
         MONOLITHIC,
-        {
-            **_EYES,
-            **_TRAFFIC,
-            "features_buffer": (1, 24, 512),
-            "desire_pulse|desire": (1, 25, 8),
-        },
+        {**_EYES, **_TRAFFIC, "features_buffer": (1, 24, 512), "desire_pulse|desire": (1, 25, 8)},
         {"action_t": (1, 2)},
     ),
     Generation(

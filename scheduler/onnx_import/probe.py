@@ -18,7 +18,7 @@ from scheduler.onnx_import.binding import Binding
 from scheduler.onnx_import.context import Array, ValueList
 from scheduler.onnx_import.element_types import carried, graph_dtype, type_name
 from scheduler.onnx_import.files.load import OnnxModel
-from scheduler.onnx_import.importer import metadata_of, walk
+from scheduler.onnx_import.importer import Subject, metadata_of, walk
 from scheduler.onnx_import.inference import carried_types, infer
 from scheduler.onnx_import.metadata import ModelMetadata
 from scheduler.onnx_import.support import nearest_form, node_label, qualified_op, unsupported_nodes
@@ -119,9 +119,7 @@ class _AllProblems:
         self._inferred: dict[str, tuple[tuple[int, ...], int]] | None = None
 
     @contextmanager
-    def __call__(
-        self, kind: str, subject: onnx.NodeProto | onnx.ValueInfoProto, values: Values
-    ) -> Iterator[None]:
+    def __call__(self, kind: str, subject: Subject, values: Values) -> Iterator[None]:
         problem = ""
         try:
             yield
@@ -173,7 +171,7 @@ class _AllProblems:
 
 
 def _value(value: Tensor | Array, code: int) -> Value:
-    """Return what is known of a value; `code` is its ONNX element type if that is carried, or 0."""
+    """Return what is known of a value; `code` is its ONNX element type if that is carried."""
     kind = carried(code)
     dtype = value.dtype
     name, itemsize = (kind.name, kind.storage.itemsize) if kind else (dtype.name, dtype.itemsize)

@@ -1,4 +1,4 @@
-"""What is in a model: operators, sizes, work, what cannot be compiled and why.
+"""The report on a model: operators, sizes, work, what cannot be compiled and why.
 
 `report` reads a model that was loaded and costs what an import costs; it works on models that
 cannot be compiled. Called by `modeld inspect`.

@@ -1,4 +1,4 @@
-"""Which nodes of a model cannot be translated, and what comes nearest. All of them at once."""
+"""The search for nodes that cannot be translated, all at once, and for what comes nearest."""
 
 from __future__ import annotations
 
@@ -20,14 +20,8 @@ __all__ = ["check_supported", "node_label", "qualified_op", "unsupported_nodes"]
 SHAPE_ONLY = frozenset({"Constant", "Shape", "Size"})
 # Not a function of their inputs: never evaluated while importing.
 RANDOM = frozenset(
-    {
-        "Bernoulli",
-        "Multinomial",
-        "RandomNormal",
-        "RandomNormalLike",
-        "RandomUniform",
-        "RandomUniformLike",
-    }
+    {"Bernoulli", "Multinomial"}
+    | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
 NAMES_PER_OP = 8
 

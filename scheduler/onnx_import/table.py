@@ -102,12 +102,10 @@ _BY_NAME: Mapping[str, Translator] = {
     "Dropout": elementwise.dropout,
     "Equal": binary(elementwise.equal),
     "Greater": binary(operator.gt),
-    "GreaterOrEqual": binary(operator.ge),
     "Identity": elementwise.identity,
     "IsInf": elementwise.is_inf,
     "IsNaN": unary(elementwise.is_nan),
     "Less": binary(operator.lt),
-    "LessOrEqual": binary(operator.le),
     "Not": unary(elementwise.logical_not),
     "Or": binary(operator.or_),
     "Where": elementwise.where,
@@ -130,9 +128,7 @@ _BY_NAME: Mapping[str, Translator] = {
     "Softmax": activation.softmax,
     "Softplus": unary(activation.softplus),
     "Softsign": unary(activation.softsign),
-    "Swish": activation.swish,
     "Tanh": unary(Tensor.tanh),
-    "ThresholdedRelu": activation.thresholded_relu,
     # convolution, pooling, products
     "AveragePool": pool.average_pool,
     "CausalConvWithState": conv.causal_conv,
@@ -165,7 +161,6 @@ _BY_NAME: Mapping[str, Translator] = {
     "Attention": attention.attention,
     "LinearAttention": linear_attention.linear_attention,
     "RotaryEmbedding": rotary.rotary_embedding,
-    "SwiGLU": linear_attention.swiglu,
     # recurrent layers
     "GRU": cells.gru,
     "LSTM": cells.lstm,
@@ -223,7 +218,6 @@ _BY_NAME: Mapping[str, Translator] = {
     # positions computed at run time, regions, frequencies
     "AffineGrid": sample.affine_grid,
     "BlackmanWindow": fourier.blackman_window,
-    "CenterCropPad": regions.center_crop_pad,
     "DFT": fourier.dft,
     "GridSample": sample.grid_sample,
     "HammingWindow": fourier.hamming_window,
@@ -265,12 +259,13 @@ _BY_NAME: Mapping[str, Translator] = {
     **CONTRIB,
 }
 
-# Made of several operations that round. Those that are not here make one, or widen what they read.
-_ROUND_ONCE = frozenset(
+# Operators made of several operations that round. Those that are not here make one, or widen what
+# they read. Some of them have no translator: they are the functions that ONNX defines.
+ROUND_ONCE = frozenset(
     {"Acos", "Acosh", "Asin", "Asinh", "Atan", "Atanh", "Cosh", "Sinh", "Tan"}
     | {"Mean", "Mod", "Shrink", "Sum"}
     | {"Celu", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LogSoftmax", "Mish", "Selu", "Sigmoid"}
-    | {"Softmax", "Softplus", "Softsign", "Swish"}
+    | {"Softmax", "Softplus", "Softsign", "SwiGLU", "Swish"}
     | {"CausalConvWithState", "Col2Im", "Conv", "ConvTranspose", "DeformConv", "Det", "Einsum"}
     | {"Gemm", "MatMul", "NegativeLogLikelihoodLoss", "SoftmaxCrossEntropyLoss"}
     | {"AffineGrid", "DFT", "STFT", "CumProd", "CumSum"}
@@ -281,6 +276,6 @@ _ROUND_ONCE = frozenset(
     | {"com.microsoft:TransposeMatMul"}
 )
 TRANSLATORS: Mapping[str, Translator] = {
-    name: rounds_once(translator) if name in _ROUND_ONCE else translator
+    name: rounds_once(translator) if name in ROUND_ONCE else translator
     for name, translator in _BY_NAME.items()
 }

@@ -1,4 +1,4 @@
-"""ONNX nodes -> Tensors, in the order of the file; graphs inside nodes and functions as well.
+"""The translation of ONNX nodes to Tensors, graphs inside nodes and functions included.
 
 Values known while importing (weights, shapes and everything computed from them) stay arrays and are
 computed here; only what depends on the inputs becomes a graph. A name belongs to the graph that
@@ -28,14 +28,15 @@ from scheduler.onnx_import.functions import (
     Body,
     Key,
     find_local,
+    has_schema_body,
     instantiate,
     local_functions,
     schema_body,
-    tensor_type,
 )
+from scheduler.onnx_import.halves import is_half, narrow, wide
 from scheduler.onnx_import.limits import check_shape
 from scheduler.onnx_import.support import RANDOM, node_label, qualified_op
-from scheduler.onnx_import.table import TRANSLATORS
+from scheduler.onnx_import.table import ROUND_ONCE, TRANSLATORS
 from scheduler.onnx_import.text import DEFAULT_DOMAINS, one_line, printable
 from scheduler.tensor.tensor import Tensor
 
@@ -170,13 +171,11 @@ class Scope:
         known = len(arrays) == len(resolved)
         if translator is None:
             defined = node.domain in DEFAULT_DOMAINS and node.op_type not in RANDOM
+            if defined and has_schema_body(node.op_type, self.opset):
+                return self._defined_by_onnx(node, resolved, label)
             if known and defined:
                 return evaluate_reference(node, arrays, self.opset)
-            types = self._types(node, resolved)
-            function = schema_body(node, self.opset, types) if defined else None
-            if function is None:
-                raise ModelError("no translator; its inputs depend on run-time data")
-            return self._call(instantiate(function, node, self.opset), resolved, label)
+            raise ModelError("no translation; its inputs depend on run-time data")
 
         def run_graph(
             graph: onnx.GraphProto, arguments: Sequence[AnyValue], name: str
@@ -197,6 +196,16 @@ class Scope:
         found, self.shared.folded = evaluate_known(lazy, self.shared.folded)
         arrays = iter(found)
         return [next(arrays) if isinstance(value, Tensor) else value for value in results]
+
+    def _defined_by_onnx(
+        self, node: onnx.NodeProto, arguments: tuple[AnyValue | None, ...], label: str
+    ) -> list[AnyValue]:
+        """Translate an operator as ONNX's function of it; halves are rounded at its end."""
+        widens = node.op_type in ROUND_ONCE and is_half(arguments[0])
+        given = [wide(value) for value in arguments] if widens else arguments
+        function = schema_body(node, self.opset, self._types(node, given))
+        results = self._call(instantiate(function, node, self.opset), given, label)
+        return [narrow(value) for value in results] if widens else results
 
     def _call(self, body: Body, arguments: Sequence[AnyValue | None], label: str) -> list[AnyValue]:
         """Translate the body of a function, which sees its arguments only."""
@@ -232,7 +241,7 @@ class Scope:
         for name, value in zip(node.input, resolved, strict=True):
             if isinstance(value, Tensor | np.ndarray):
                 code = self.shared.types.get(name, 0) or _element_type(value)
-                types.append(tensor_type(code, value.shape))
+                types.append(onnx.helper.make_tensor_type_proto(code, value.shape))
             else:
                 types.append(TypeProto())
         return types

@@ -1,4 +1,4 @@
-"""How much arithmetic a node is, from the shapes it reads and writes.
+"""The arithmetic work of a node, from the shapes it reads and writes.
 
 A multiplication and the addition of its product count as two. Elementwise functions count one for
 each element of the result, whatever they are; what only moves elements counts nothing. These are

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.ir.node import Node
+from scheduler.loops.images import Image
 from scheduler.loops.pack import Argument
 
 
@@ -17,14 +18,14 @@ class Parameter:
         type: in C: "const __global float*", "__read_only image2d_t".
         argument: what a launch binds to it.
         written: whether the kernel writes it; it only reads the others.
-        image: whether it is an image; the others are buffers.
+        image: the image that it is; None for a buffer.
     """
 
     name: str
     type: str
     argument: Argument
     written: bool
-    image: bool = False
+    image: Image | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,4 +103,4 @@ class KernelCode:
     @property
     def is_callable(self) -> bool:
         """Whether the body can also be that of a function, called for one work-item at a time."""
-        return not self.needs.work_group and not any(p.image for p in self.parameters)
+        return not self.needs.work_group and all(p.image is None for p in self.parameters)

@@ -36,6 +36,7 @@ from scheduler.render.instance import Instance
 from scheduler.render.values import Values
 
 Key = tuple[object, ...]
+# Asks the device's compiler to leave a loop rolled: unrolling is decided here.
 NO_UNROLL = "__attribute__((opencl_unroll_hint(1)))"
 
 

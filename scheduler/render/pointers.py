@@ -16,8 +16,10 @@ from scheduler.loops.pack import Argument, PackedWeight
 from scheduler.loops.place import Place
 from scheduler.render.emitter import Emitter, Val
 
-# Elements of a buffer of fill values: a masked load reads from one where its predicate fails.
+# Most elements of a buffer of fill values, which masked loads read where their predicate fails. A
+# load that walks over more keeps its whole index on the side of the source.
 MAX_FILL = 4096
+# Its size in elements is a multiple of this: few sizes, so that most loads share one buffer.
 FILL_BLOCK = 256
 
 
@@ -116,7 +118,7 @@ class Pointers:
     def _fill(self, load: Node, size: int) -> PackedWeight | None:
         """Return a buffer that holds the fill value of a load, None if there are enough of them."""
         place: Place = load.arg
-        whole = -(-size // FILL_BLOCK) * FILL_BLOCK  # few sizes, so that most loads share one
+        whole = -(-size // FILL_BLOCK) * FILL_BLOCK
         key = (load.dtype, place.fill, whole)
         if key not in self._fills:
             if len(self._fills) >= self.spare_buffers:

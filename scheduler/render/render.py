@@ -278,9 +278,10 @@ def computes_in_float64(value: Node) -> bool:
 def _parameter(
     images: ImagePlan | None, argument: Argument, name: str, *, written: bool
 ) -> Parameter:
-    if images is not None and images.image_of(argument) is not None:
+    image = None if images is None else images.image_of(argument)
+    if image is not None:
         kind = image_access.parameter_type(written=written)
-        return Parameter(name, kind, argument, written, image=True)
+        return Parameter(name, kind, argument, written, image)
     stored = argument.source.dtype if isinstance(argument, PackedWeight) else argument.dtype
     return Parameter(name, cl.buffer_type(stored, written=written), argument, written)
 

@@ -26,7 +26,8 @@ from scheduler.render.emitter import Val
 from scheduler.render.instance import Instance
 from scheduler.render.nested import Loops
 
-# Elementary operations, all results together, from which on a loop pays.
+# Elementary operations, those of all results together, from which on a loop pays. GELU over a usual
+# register tile is above, ReLU below.
 ROLL_COST = 200
 
 

@@ -25,15 +25,27 @@ from scheduler.render.emitter import Emitter, Val
 from scheduler.render.instance import Instance
 from scheduler.render.pointers import Pointers
 
-# Weights of at least so many bytes are asked for one tile ahead: the innermost cache holds less.
+# Size of a packed weight, in bytes, from which on its next panel is prefetched: a smaller one stays
+# in the innermost cache of a core, which is 32 to 64 KiB.
 MIN_PREFETCH_BYTES = 65536
 
 
 class Values:
     """Computes scalar nodes through an Emitter; adds what it reads to the kernel's arguments.
 
-    `axes` are the ranges by which weights may be packed; `reduce` emits a reduction that is needed
-    inside the loop that is open, and remembers its value.
+    Attributes:
+        e: the emitter.
+        axes: the ranges by which weights may be packed.
+        lanes: vector width.
+        lane: stands for the number of the lane in indices.
+        pointers: into the buffers of the kernel.
+        assumed: tests that the bounds of open loops ensure.
+        images: what is an image; None where the device reads buffers only.
+        prefetch: the range whose next step's weights are prefetched.
+        narrow: the range of the lanes, where there are more lanes than it has steps.
+
+    Args:
+        reduce: emits a reduction that is needed inside the loop that is open, and remembers it.
     """
 
     def __init__(
@@ -49,11 +61,11 @@ class Values:
         emitter.name_atom(self.lane, "lane", 0)
         self.pointers = Pointers(emitter, lanes)
         self._packed: dict[Node, PackedWeight | None] = {}
-        self.assumed: set[tuple[Ix, int, int]] = set()  # what the bounds of open loops ensure
+        self.assumed: set[tuple[Ix, int, int]] = set()
         self._by_lane = {self.lane}  # atoms that differ by lane
-        self.images: ImagePlan | None = None  # where the device reads images
-        self.prefetch: Atom | None = None  # the range whose next step's weights are asked for early
-        self.narrow: Atom | None = None  # the range of the lanes, where there are more of them
+        self.images: ImagePlan | None = None
+        self.prefetch: Atom | None = None
+        self.narrow: Atom | None = None
         self._runtime: dict[str, Atom] = {}
         self._orders: dict[Node, list[Node]] = {}
         self._depends = dependencies(value)

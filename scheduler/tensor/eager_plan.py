@@ -17,14 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler import flags
-from scheduler.cache.schedules import EntryGraph, schedule_for
+from scheduler.cache.schedules import EntryGraph
 from scheduler.errors import ModelError
+from scheduler.flags import Flags
 from scheduler.ir.node import UNNAMED, Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import remake
 from scheduler.passes.canonicalize import canonicalize
-from scheduler.pipeline import Schedule
 from scheduler.tensor import value_cache
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
@@ -65,14 +64,6 @@ class EagerPlan:
     buffers: dict[str, Buffer] = field(default_factory=dict)
     graph: EntryGraph = field(init=False)
 
-    def schedule(self) -> Schedule:
-        """Return the kernels, those made before if the very same nodes were asked for.
-
-        Raises:
-            SchedulerError: the graph cannot be scheduled.
-        """
-        return schedule_for(self.graph)
-
     def feeds(self, wanted: Collection[str]) -> dict[str, NDArray[Any]]:
         """Return the values of the realized buffers among some inputs."""
         return {
@@ -87,9 +78,9 @@ class EagerPlan:
         return {n: np.ascontiguousarray(self.buffers[n].data) for n in written}
 
 
-def simplify(roots: Sequence[Node]) -> dict[Node, Node]:
+def simplify(roots: Sequence[Node], flags: Flags) -> dict[Node, Node]:
     """Return node -> simplified node for everything below some roots."""
-    return dict(canonicalize(roots, float_unsafe=flags.float_unsafe()))
+    return dict(canonicalize(roots, float_unsafe=flags.float_unsafe))
 
 
 def needs_kernel(node: Node) -> bool:
@@ -97,13 +88,17 @@ def needs_kernel(node: Node) -> bool:
     return node.op not in _KEPT and prod(node.shape) > 0
 
 
-def make_plan(roots: Sequence[Node]) -> EagerPlan:
+def make_plan(roots: Sequence[Node], flags: Flags) -> EagerPlan:
     """Return what computing some values takes.
+
+    Args:
+        roots: the values.
+        flags: how graphs are simplified.
 
     Raises:
         ModelError: buffers of several devices are mixed, or a buffer is assigned twice.
     """
-    plan = EagerPlan(simplify(roots))
+    plan = EagerPlan(simplify(roots, flags))
     bases = dict.fromkeys(base_of(plan.canonical[r]) for r in roots)
     wanted = [b for b in bases if needs_kernel(b)]
     order = toposort(wanted)

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext
+from scheduler.device.spec import DeviceSpec
+from scheduler.flags import Flags
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import with_sources
@@ -21,24 +23,24 @@ from scheduler.tensor import handles, value_cache
 from scheduler.tensor.eager_plan import base_of, is_pending, needs_kernel, simplify
 
 
-def pin(roots: Sequence[Node]) -> None:
+def pin(roots: Sequence[Node], context: CompileContext) -> None:
     """Pin the kernel boundaries of some values in every live tensor that contains them."""
-    planned, pending = _planned(roots)
+    planned, pending = _planned(roots, context.flags)
     bases = dict.fromkeys(base_of(planned[r]) for r in roots)
     wanted = [b for b in bases if needs_kernel(b)]
     if not wanted:
         return
-    stored = _stored_nodes(wanted)
+    stored = _stored_nodes(wanted, context.spec)
     pinned = _with_boundaries(wanted, stored, pending)
     handles.substitute(_replacements(planned, pinned))
 
 
-def _planned(roots: Sequence[Node]) -> tuple[dict[Node, Node], dict[Node, Node]]:
+def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dict[Node, Node]]:
     """Return what is planned for each node, and the boundary that each pending buffer stands for.
 
     What is planned is simplified, and what has storage, or will have it, is a leaf.
     """
-    simple = simplify(roots)
+    simple = simplify(roots, flags)
     cut: dict[Node, Node] = {}
     pending: dict[Node, Node] = {}
     for node, new in simple.items():
@@ -51,11 +53,11 @@ def _planned(roots: Sequence[Node]) -> tuple[dict[Node, Node], dict[Node, Node]]
     return {node: handles.rebuild(new, cut) for node, new in simple.items()}, pending
 
 
-def _stored_nodes(wanted: Sequence[Node]) -> set[Node]:
+def _stored_nodes(wanted: Sequence[Node], spec: DeviceSpec) -> set[Node]:
     """Return what the compiler would store to compute some values, those included."""
     whole = merge_assign(wanted)
     sinks = list(dict.fromkeys(whole[w] for w in wanted))
-    stored = storage_plan(sinks, device_spec.current()).regions
+    stored = storage_plan(sinks, spec).regions
     return {old for old, new in whole.items() if new in stored}
 
 

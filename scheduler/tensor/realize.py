@@ -16,9 +16,10 @@ from runtime import Program, choose_device
 from runtime.artifact import from_memory
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import emitted_for
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext, context_for
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import ModelError
+from scheduler.flags import Flags
 from scheduler.ir import interp
 from scheduler.ir.build import peel
 from scheduler.ir.node import Buffer, Node, make, toposort
@@ -40,12 +41,15 @@ from scheduler.tensor.eager_plan import (
 Array = NDArray[Any]
 
 
-def realize(roots: Sequence[Node], device: str | None = None) -> None:
+def realize(
+    roots: Sequence[Node], device: str | None = None, context: CompileContext | None = None
+) -> None:
     """Compute values and leave them in buffers, for every live tensor.
 
     Args:
         roots: what to compute.
         device: as for `runtime.load_program`; by default where the buffers are.
+        context: what to compile for, by default for the device with the environment's flags.
 
     Raises:
         ModelError: an input has no value, or a state lives in a program.
@@ -57,9 +61,10 @@ def realize(roots: Sequence[Node], device: str | None = None) -> None:
         raise ModelError(
             f"realize: {missing[0]} has no value of its own; use numpy(inputs), or compile it"
         )
-    plan = make_plan(roots)
+    flags = Flags.from_environment() if context is None else context.flags
+    plan = make_plan(roots, flags)
     names = {name: value_cache.digest(node) for name, node in plan.outputs.items()}
-    outputs, states = execute(plan, {}, device or device_of(roots))
+    outputs, states = execute(plan, {}, device or device_of(roots), context, flags)
     stored = _known_values(plan, roots)
     for name, values in outputs.items():
         node = plan.outputs[name]
@@ -173,6 +178,7 @@ def run(
     roots: Sequence[Node],
     inputs: Mapping[str, Array] | None = None,
     device: str | None = None,
+    context: CompileContext | None = None,
 ) -> list[Array]:
     """Run values once, leaving every tensor as it is.
 
@@ -180,6 +186,7 @@ def run(
         roots: what to compute.
         inputs: values of input buffers by name; states are zeros.
         device: as for `runtime.load_program`.
+        context: as for `realize`.
 
     Returns:
         One array per value, owned by the caller.
@@ -188,8 +195,9 @@ def run(
         SchedulerError: a value cannot be compiled.
         RuntimeFault: there is no device, a program does not build, an input does not fit.
     """
-    plan = make_plan(roots)
-    outputs, states = execute(plan, inputs or {}, device or device_of(roots))
+    flags = Flags.from_environment() if context is None else context.flags
+    plan = make_plan(roots, flags)
+    outputs, states = execute(plan, inputs or {}, device or device_of(roots), context, flags)
     stored = _known_values(plan, roots)
     for name, node in plan.outputs.items():
         stored[node] = buffer_node(outputs[name], node)
@@ -200,14 +208,26 @@ def run(
 
 
 def execute(
-    plan: EagerPlan, inputs: Mapping[str, Array], device: str | None
+    plan: EagerPlan,
+    inputs: Mapping[str, Array],
+    device: str | None,
+    context: CompileContext | None,
+    flags: Flags,
 ) -> tuple[dict[str, Array], dict[str, Array]]:
-    """Compile and run a plan; return its outputs and what it left in assigned buffers, by name."""
+    """Compile and run a plan; return its outputs and what it left in assigned buffers, by name.
+
+    Args:
+        plan: from `make_plan`.
+        inputs: values of input buffers by name.
+        device: as for `runtime.load_program`.
+        context: what to compile for; None for the device.
+        flags: how to compile for the device.
+    """
     if not plan.graph.outputs and not plan.writes:
         return {}, {}
     opened = choose_device(device)
-    with device_spec.using(device_spec.chosen() or spec_of_device(opened)):
-        made = emitted_for({"run": plan.graph}, name="tensor", kind="plain", disk=False)
+    context = context or context_for(spec_of_device(opened), flags=flags)
+    made = emitted_for({"run": plan.graph}, context, name="tensor", kind="plain", disk=False)
     data = _with_states(made.manifest, made.data, plan.states())
     artifact = from_memory(made.manifest, data)
     with Program(artifact, opened, shared_cache(opened)) as program:

@@ -7,16 +7,17 @@ Of a kernel with several nests each is a job: it is measured by itself.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 
 from scheduler.cache.schedules import EntryGraph
-from scheduler.debug import trace
-from scheduler.device import tuned_table
+from scheduler.context import CompileContext
 from scheduler.device.choice import Choice
+from scheduler.device.tuned_table import EMPTY
+from scheduler.emit.schedule import Schedule
 from scheduler.ir.ops import Op
-from scheduler.kernelize.kernel import Kernel, name_of
+from scheduler.kernelize.kernel import name_of
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.body_key import body_key
 from scheduler.loops.choose import choose_schedule
@@ -24,7 +25,6 @@ from scheduler.loops.in_place import is_exact
 from scheduler.loops.schedule import Schedule as Loops
 from scheduler.loops.variations import form_of, tile_choices, variations
 from scheduler.lower import flops_of
-from scheduler.pipeline import Schedule
 from scheduler.render.kernel_code import KernelCode
 from scheduler.render.render import Nest, render
 
@@ -91,31 +91,20 @@ class Job:
         return list(found.values())
 
 
-@dataclass(slots=True)
-class _Collector(trace.Observer):
-    nests_of: dict[Kernel, Sequence[Nest]] = field(default_factory=dict)
-
-    def nests(self, kernel: Kernel, nests: Sequence[Nest]) -> None:
-        self.nests_of[kernel] = nests
-
-
-def jobs_of(graphs: Iterable[EntryGraph]) -> list[Job]:
+def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
     """Schedule graphs with the heuristic's loops; return their distinct nests, in running order.
 
     Args:
         graphs: entries of one program.
+        context: what they are compiled for; its measured loops are not used.
 
     Raises:
         SchedulerError: a graph cannot be scheduled or lowered.
     """
     found: dict[str, Job] = {}
     for graph in graphs:
-        collector = _Collector()
-        with trace.observing(collector, alone=True), tuned_table.using(tuned_table.EMPTY):
-            plan = graph.schedule()
-            plan.lowered  # noqa: B018  # made while the collector watches
         counts: dict[str, int] = {}
-        for job in _nests(plan, collector):
+        for job in _nests(graph.schedule(replace(context, tuned=EMPTY))):
             counts[job.key] = counts.get(job.key, 0) + 1
             known = found.setdefault(job.key, job)
             known.times = max(known.times, counts[job.key])
@@ -123,9 +112,9 @@ def jobs_of(graphs: Iterable[EntryGraph]) -> list[Job]:
     return list(found.values())
 
 
-def _nests(plan: Schedule, collector: _Collector) -> Iterable[Job]:
+def _nests(plan: Schedule) -> Iterable[Job]:
     for lowered in plan.lowered:
-        for nest in collector.nests_of.get(lowered.kernel, ()):
+        for nest in lowered.nests:
             loads = [n for n in scalar_nodes(nest.body.value) if n.op is Op.LOAD]
             read = {n.src[0] for n in loads}
             if not read.isdisjoint(nest.outputs):  # it updates a state: its loops are what they are

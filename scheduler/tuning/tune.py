@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from runtime.device import Device
 from scheduler.cache.schedules import EntryGraph
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext
 from scheduler.device import tuned_table
 from scheduler.device.choice import HEURISTIC
 from scheduler.device.tuned_table import Entry, TunedTable
@@ -101,14 +101,16 @@ class Tuned:
 
 def tune(
     graphs: Iterable[EntryGraph],
+    context: CompileContext,
     device: Device,
     seconds: float,
     progress: Callable[[int, int], None] = lambda _done, _total: None,
 ) -> Tuned:
-    """Search the kernels of graphs, for the target in force, and keep what was found on disk.
+    """Search the kernels of graphs and keep what was found on disk.
 
     Args:
         graphs: entries of one program.
+        context: what they are compiled for.
         device: what is measured.
         seconds: for the search; it ends a second or so after them at the latest.
         progress: told how many kernels are done, of how many.
@@ -116,7 +118,7 @@ def tune(
     Raises:
         SchedulerError: the target has no choices, or a graph cannot be scheduled.
     """
-    spec = device_spec.current()
+    spec = context.spec
     if spec.is_simt:
         raise SchedulerError(
             f"--tune: target {spec.target}: expected a CPU target; loops of GPUs have no choices"
@@ -124,7 +126,7 @@ def tune(
     if device.info.kind == "gpu":
         raise SchedulerError(f"--tune: {device.info.name}: expected a CPU, found a GPU")
     started = time.perf_counter()
-    jobs = jobs_of(graphs)
+    jobs = jobs_of(graphs, context)
     path = tuned_table.table_path(spec.target, device.info.name, device.info.driver)
     table = tuned_table.table_for(spec.target, device.info.name, device.info.driver)
     known = {j: e for j in jobs if (e := _known(table, j, device)) is not None}

@@ -16,7 +16,8 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.device.spec import SPECS, DeviceSpec, using
+from scheduler.context import CompileContext
+from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.device.targets import spec_of_device
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import schedule
@@ -52,10 +53,10 @@ def loaded(
     *,
     precision: str = "fp32",
 ) -> Program:
-    with using(row):
-        nodes = {n: t.node for n, t in outputs.items()}
-        plan = schedule(nodes, [w.node for w in writes], precision=precision)
-        made = emit({"run": plan}, name="test", kind="plain")
+    nodes = {n: t.node for n, t in outputs.items()}
+    context = CompileContext(row, precision=precision)
+    plan = schedule(nodes, [w.node for w in writes], context=context)
+    made = emit({"run": plan}, name="test", kind="plain")
     device = choose_device(None)
     return Program(from_memory(made.manifest, made.data), device, shared_cache(device))
 

@@ -18,10 +18,11 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import ProgramCache
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
 from scheduler.emit import artifact as emit
-from scheduler.pipeline import Schedule, schedule
+from scheduler.emit.schedule import Schedule
+from scheduler.pipeline import schedule
 from tests.fuzz.case import Case, Name, Variant
 from tests.fuzz.compare import Counts, difference
 from tests.fuzz.rounding import Known
@@ -83,10 +84,9 @@ def _case_of(key: str) -> int:
 
 def _scheduled(name: Name, variant: Variant) -> Schedule:
     outputs = {n: t.node for n, t in variant.outputs.items()}
-    with device_spec.using(SPECS[name.row]), variant.setting():
-        plan = schedule(outputs, [w.node for w in variant.writes], precision=variant.precision)
-        _ = plan.lowered  # loops are chosen here, in this setting
-    return plan
+    context = CompileContext(SPECS[name.row], precision=variant.precision, tuned=variant.tuned)
+    with variant.setting():
+        return schedule(outputs, [w.node for w in variant.writes], context=context)
 
 
 def _run_all(cases: Sequence[Case], plans: Mapping[str, Schedule], outcomes: list[Outcome]) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.debug.pretty import pretty
+from scheduler.device.tuned_table import EMPTY, TunedTable
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.judge import Judge
 from tests.fuzz.rounding import Known
@@ -47,7 +48,7 @@ class Variant:
         label: what is special about it.
         outputs, writes: its graph; the same names for every variant of a program.
         setting: context in which it is scheduled.
-        precision: as for `schedule`.
+        precision, tuned: as for `CompileContext`.
     """
 
     label: str
@@ -55,6 +56,7 @@ class Variant:
     writes: tuple[Tensor, ...] = ()
     setting: Setting = nullcontext
     precision: str = "fp32"
+    tuned: TunedTable = EMPTY
 
 
 @dataclass

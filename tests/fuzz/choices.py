@@ -5,14 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 from unittest import mock
 
 from scheduler import pipeline
 from scheduler.cache.schedules import EntryGraph
 from scheduler.context import CompileContext
-from scheduler.device import spec as device_spec
-from scheduler.device import tuned_table
 from scheduler.device.choice import MAX_BODY, MAX_TILE, Choice
 from scheduler.device.spec import SPECS
 from scheduler.device.tuned_table import Entry, TunedTable
@@ -66,19 +63,15 @@ def choice(draw: Draw) -> Choice:
 
 def _forced(draw: Draw, row: str, outputs: dict[str, Tensor]) -> list[Variant]:
     """Return variants with a random choice for each loop nest."""
-    with device_spec.using(SPECS[row]):
-        jobs = jobs_of([EntryGraph({n: t.node for n, t in outputs.items()})])
+    graph = EntryGraph({n: t.node for n, t in outputs.items()})
+    jobs = jobs_of([graph], CompileContext(SPECS[row]))
     found = []
     for _ in range(WAYS):
         entries = {job.key: Entry(job.was, choice(draw), 2.0, 1.0, 1) for job in jobs}
         label = ", ".join(f"[{entry.choice}]" for entry in entries.values())
         table = TunedTable(entries=entries)
-        found.append(Variant(f"loops {label}", outputs, setting=_table_setting(table)))
+        found.append(Variant(f"loops {label}", outputs, tuned=table))
     return found
-
-
-def _table_setting(table: TunedTable) -> Any:
-    return lambda: tuned_table.using(table)
 
 
 @contextmanager

@@ -9,12 +9,10 @@ import numpy as np
 import onnx
 from numpy.typing import NDArray
 
-from scheduler.debug.trace import Observer
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext, Stages
 from scheduler.device.spec import SPECS
 from scheduler.ir.dtype import float64
-from scheduler.ir.node import Node, toposort
-from scheduler.ir.origin import Origins
+from scheduler.ir.node import toposort
 from scheduler.onnx_import import import_model
 from scheduler.onnx_import.context import run_time_inputs
 from scheduler.passes.precision import FP16
@@ -64,23 +62,14 @@ def imported_case(name: Name, proto: onnx.ModelProto, feeds: Feeds, label: str) 
     return Case(name, outputs, variants, [given], problem=problem)
 
 
-class _Halves(Observer):
-    """Keeps the graph in which halves are stored: what kernels of `--precision fp16` compute."""
-
-    def __init__(self) -> None:
-        self.roots: Sequence[Node] = ()
-
-    def after_pass(self, name: str, roots: Sequence[Node], _: Origins) -> None:
-        if name == "half storage":
-            self.roots = roots
-
-
 def _with_halves(outputs: Mapping[str, Tensor], row: str) -> dict[str, Tensor]:
     """Return what the outputs mean where halves are stored."""
-    seen = _Halves()
-    with device_spec.using(SPECS[row]):
-        schedule({n: t.node for n, t in outputs.items()}, observer=seen, precision=FP16)
-    return {n: Tensor.of(root) for n, root in zip(outputs, seen.roots, strict=True)}
+    stages = Stages()
+    context = CompileContext(SPECS[row], precision=FP16, stages=stages)
+    schedule({n: t.node for n, t in outputs.items()}, context=context)
+    name, roots = stages.graphs[-1]
+    assert name == "half storage"
+    return {n: Tensor.of(root) for n, root in zip(outputs, roots, strict=True)}
 
 
 def _has_types(tensor: Tensor, row: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
 from scheduler.pipeline import run_passes
 from scheduler.tensor.tensor import Tensor, evaluate
@@ -38,8 +38,8 @@ def _run(name: Name) -> Outcome:
 def _compared(case: Case, outcome: Outcome) -> str:
     """Return the first difference in the first run."""
     tensors = [*case.outputs.values(), *case.writes]
-    with device_spec.using(SPECS[case.name.row]):
-        passed = [Tensor.of(n) for n in run_passes([t.node for t in tensors])]
+    context = CompileContext(SPECS[case.name.row])
+    passed = [Tensor.of(n) for n in run_passes([t.node for t in tensors], context)]
     results, new = case.expected()[0]
     wanted = [*results.items(), *new.items()]
     found = evaluate(passed, case.runs[0])

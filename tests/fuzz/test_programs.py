@@ -8,13 +8,12 @@ from zlib import crc32
 import pytest
 from hypothesis import given, settings
 
+from scheduler.context import CompileContext, Stages
 from scheduler.debug.pretty import pretty
-from scheduler.debug.trace import Observer, observing
 from scheduler.ir import dtype as dt
-from scheduler.ir.node import Node, toposort
+from scheduler.ir.node import toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, REDUCERS, Op
-from scheduler.ir.origin import Origins
-from scheduler.pipeline import ambient, passes, run_passes, schedule
+from scheduler.pipeline import passes, run_passes, schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.fuzz.apart import apart, with_copies
 from tests.fuzz.case import Name
@@ -88,26 +87,15 @@ def test_copies_by_hand_have_epilogues() -> None:
 # --- what holds of every program ------------------------------------------------------------------
 
 
-class EachStage(Observer):
-    """Keeps the graph after each pass."""
-
-    def __init__(self) -> None:
-        self.stages: list[tuple[str, list[Node]]] = []
-
-    def after_pass(self, name: str, roots: Sequence[Node], _: Origins) -> None:
-        self.stages.append((name, list(roots)))
-
-
 @settings(max_examples=120)
 @given(programs())
 def test_no_single_pass_changes_a_value(program: Program) -> None:
-    seen = EachStage()
-    with observing(seen):
-        run_passes([t.node for t in program.tensors])
-    assert [name for name, _ in seen.stages[1:]] == [name for name, _ in passes(ambient())]
+    stages = Stages()
+    run_passes([t.node for t in program.tensors], CompileContext(stages=stages))
+    assert [n for n, _ in stages.graphs[1:]] == [n for n, _ in passes(CompileContext())]
     judge = Judge(program.inputs)
     states = {n: judge.of(t.node).value for n, t in program.states.items()}
-    for name, roots in seen.stages:
+    for name, roots in stages.graphs:
         found = evaluate([Tensor.of(root) for root in roots], {**program.inputs, **states})
         for tensor, got in zip(program.tensors, found, strict=True):
             assert difference(got, judge.of(tensor.node), Counts()) == "", name

@@ -25,7 +25,6 @@ def no_tuned_table() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def verify_each_pass() -> Iterator[None]:
-    """Not by an observer: schedules are lowered at once while somebody watches."""
     patch = pytest.MonkeyPatch()
     listed = pipeline.passes
 

@@ -6,6 +6,7 @@ and loop ranges are known too.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,19 +14,20 @@ from runtime.artifact import read_artifact
 from runtime.quantities import flops_column
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
 from scheduler.debug.kernel_text import facts, header, rows
-from scheduler.debug.trace import Recorder, Trace, observing
 from tools.errors import UsageError
 from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from scheduler.emit.schedule import Schedule
+
 
 class Scheduled(NamedTuple):
-    """A manifest, and how it was made where that is known."""
+    """A manifest, and the schedules it was made of where those are known."""
 
     manifest: Mapping[str, Any]
-    traces: list[Trace]
+    plans: Mapping[str, Schedule]
 
 
 def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Scheduled:
@@ -42,15 +44,18 @@ def load(path: Path, kind: str, bind: Mapping[str, int] | None = None) -> Schedu
         SchedulerError: the model cannot be compiled.
     """
     if kind == "artifact":
-        return Scheduled(read_artifact(path).manifest.raw, [])
+        return Scheduled(read_artifact(path).manifest.raw, {})
     if kind == "onnx":
-        from scheduler.compile import compile_plain  # imports onnx, which artifacts do without
+        # These import onnx, which artifacts do without.
+        from scheduler.compile import emitted_plain
+        from scheduler.context import Stages, context_for
         from scheduler.device.targets import AUTO, target_for
+        from scheduler.onnx_import import import_model, load_model
 
-        recorder = Recorder()
-        with observing(recorder):
-            compiled = compile_plain(path, bind=bind, target=target_for(AUTO, None))
-        return Scheduled(compiled.manifest, recorder.traces)
+        imported = import_model(load_model(path), bind=bind)
+        context = replace(context_for(target_for(AUTO, None)), stages=Stages())
+        emitted = emitted_plain(imported, context)
+        return Scheduled(emitted.manifest, emitted.plans)
     raise UsageError(f"--schedule {path}: expected an artifact or an ONNX model, found a {kind}")
 
 
@@ -67,8 +72,7 @@ def describe(
         UsageError: there is no such entry.
     """
     names = list(scheduled.manifest["entries"])
-    known = zip(names, (trace.plan for trace in scheduled.traces), strict=False)
-    tables = kernel_tables(scheduled.manifest, {n: plan for n, plan in known if plan is not None})
+    tables = kernel_tables(scheduled.manifest, scheduled.plans)
     if entry is not None:
         tables = [table for table in tables if table.entry == entry]
         if not tables:

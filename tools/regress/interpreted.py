@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +15,7 @@ from tools.regress.launch_values import Value
 
 if TYPE_CHECKING:
     from scheduler.cache.schedules import EntryGraph
-    from scheduler.pipeline import Schedule
+    from scheduler.emit.schedule import Schedule
 
 Array = NDArray[Any]
 RUN: Final = "run:"
@@ -102,22 +101,16 @@ def _graph_of(vision: Any, policy: Any, manifest: Manifest, entry: str) -> Entry
         if f"{one['width']}x{one['height']}" == size
     )
     if entry.startswith(RUN):
-        graph = run_graph(vision, policy, camera, make_states())
-    else:
-        graph = prepare_graph(camera, make_states())
-    if manifest.metadata.get("precision"):
-        graph = replace(graph, precision="fp16")
-    return graph
+        return run_graph(vision, policy, camera, make_states())
+    return prepare_graph(camera, make_states())
 
 
 def _scheduled(graph: EntryGraph, manifest: Manifest) -> Schedule:
-    from scheduler.device import spec as device_spec
+    from scheduler.context import context_for
     from scheduler.device.targets import target_for
 
-    with device_spec.using(target_for(manifest.target.name)):
-        plan = graph.schedule()
-        _ = plan.lowered  # the loops are chosen for the row in force
-        return plan
+    precision = "fp16" if manifest.metadata.get("precision") else "fp32"
+    return graph.schedule(context_for(target_for(manifest.target.name), precision=precision))
 
 
 def _kernel_names(plan: Schedule) -> list[str]:

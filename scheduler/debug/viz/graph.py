@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
 from runtime.origin import short_origin
+from runtime.quantities import count_text, flops_text, size_text
 from scheduler.debug.kernel_table import KernelTable, Launch
 from scheduler.debug.kernel_text import shape_text
-from scheduler.debug.viz.markup import count_text, escape, flops_text, size_text
 
+# Pixels, but for the boxes in a row: three fit beside the pane of details on a wide screen.
 BOX_WIDTH, BOX_HEIGHT = 296, 56
 GAP_X, GAP_Y = 14, 24
 LANE = 8

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from html import escape
+
+from runtime.quantities import size_text
 from scheduler.debug.kernel_table import KernelTable, Value
 from scheduler.debug.kernel_text import shape_text
-from scheduler.debug.viz.markup import escape, size_text
 from scheduler.kernelize.memory_plan import aligned
 
+# Pixels; a rectangle gets a name where one fits, and the axis has at most about so many numbers.
 WIDTH, HEIGHT = 1140, 360
 LEFT, RIGHT, TOP, BOTTOM = 76, 12, 10, 34
 LABEL_WIDTH, LABEL_HEIGHT = 46, 13

@@ -6,59 +6,63 @@ Nothing in it depends on the time or the machine: compiling the same twice gives
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from html import escape
 from pathlib import Path
 from typing import Any
 
 from runtime.origin import short_origin
+from runtime.quantities import count_text, flops_text, size_text
 from runtime.whole_file import whole_file
 from scheduler.debug.kernel_table import KernelTable, Launch, kernel_tables, source_of
 from scheduler.debug.kernel_text import ranges_text, shape_text
 from scheduler.debug.pretty import pretty_body, pretty_loops
-from scheduler.debug.trace import Trace
 from scheduler.debug.viz.graph import KINDS, kernel_graph
-from scheduler.debug.viz.markup import ROW_LIMIT, count_text, escape, flops_text, size_text
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import passes_section
 from scheduler.debug.viz.style import SCRIPT, STYLE
+from scheduler.emit.schedule import Schedule
 from scheduler.flags import VIZ_DIRECTORY
 from scheduler.lower import LoweredKernel
 
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 _GAUGE = 40  # pixels of the longest bar in the table
+# Beyond this many kernels the drawings start folded.
+ROW_LIMIT = 400
 
 
 def write_page(
-    path: str | os.PathLike[str], manifest: Mapping[str, Any], traces: Sequence[Trace] = ()
+    path: str | os.PathLike[str],
+    manifest: Mapping[str, Any],
+    plans: Mapping[str, Schedule] | None = None,
 ) -> None:
     """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
 
     Args:
         path: of the HTML file.
         manifest: of the artifact.
-        traces: as for `page`.
+        plans: as for `page`.
 
     Raises:
         OSError: the file cannot be written.
     """
-    text = page(manifest, traces)
+    text = page(manifest, plans)
     if Path(path).parent == VIZ_DIRECTORY:
         VIZ_DIRECTORY.mkdir(exist_ok=True)
     with whole_file(path) as file:
         file.write(text.encode())
 
 
-def page(manifest: Mapping[str, Any], traces: Sequence[Trace] = ()) -> str:
+def page(manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None) -> str:
     """Return the page as HTML.
 
     Args:
         manifest: of the artifact.
-        traces: how its entries were made, in their order; none for an artifact from a file.
+        plans: the schedules of its entries by name; none for an artifact from a file.
     """
     names = list(manifest["entries"])
-    known = dict(zip(names, traces, strict=False))
-    plans = {name: trace.plan for name, trace in known.items() if trace.plan is not None}
-    tables = kernel_tables(manifest, plans)
+    known = plans or {}
+    tables = kernel_tables(manifest, known)
     sections = [_section(table, known.get(table.entry), f"e{i}") for i, table in enumerate(tables)]
     buttons = [
         f'<button data-entry="e{i}" class="{"" if i else "on"}">{escape(name)}</button>'
@@ -77,17 +81,17 @@ def page(manifest: Mapping[str, Any], traces: Sequence[Trace] = ()) -> str:
     )
 
 
-def _section(table: KernelTable, trace: Trace | None, key: str) -> str:
+def _section(table: KernelTable, plan: Schedule | None, key: str) -> str:
     hidden = "" if key == "e0" else " hidden"
     passes = ""
-    if trace is not None and trace.stages:
-        passes = f"<h2>Passes</h2>{passes_section(trace)}"
+    if plan is not None and plan.stages is not None:
+        passes = f"<h2>Passes</h2>{passes_section(plan.stages)}"
     timeline = memory_timeline(table)
     memory = f"<h2>Memory</h2>{_memory_caption(table)}{timeline}" if timeline else ""
     return (
         f'<section id="{key}"{hidden}>{_tiles(table)}{passes}'
         f"<h2>Kernels</h2>{_legend(table)}{_split(table, key)}{memory}"
-        f'<h2>Table</h2><div class="wide">{_table(table)}</div>{_details(table, trace, key)}'
+        f'<h2>Table</h2><div class="wide">{_table(table)}</div>{_details(table, plan, key)}'
         f"</section>"
     )
 
@@ -176,24 +180,18 @@ def _gauge(value: int, largest: int) -> str:
     return f'<span class="gauge"><span class="cell" style="width:{width:.1f}px"></span></span>'
 
 
-def _details(table: KernelTable, trace: Trace | None, key: str) -> str:
+def _details(table: KernelTable, plan: Schedule | None, key: str) -> str:
     """Return what the pane beside the graph shows of each kernel; inert until it is asked for."""
     lowered: list[LoweredKernel | None] = [None] * len(table.launches)
-    if trace is not None and trace.plan is not None and len(trace.plan.launches) == len(lowered):
-        lowered = list(trace.plan.lowered)
+    if plan is not None:
+        lowered = list(plan.lowered)
     return "".join(
-        _detail(table, launch, kernel, trace, key)
+        _detail(table, launch, kernel, key)
         for launch, kernel in zip(table.launches, lowered, strict=True)
     )
 
 
-def _detail(
-    table: KernelTable,
-    launch: Launch,
-    kernel: LoweredKernel | None,
-    trace: Trace | None,
-    key: str,
-) -> str:
+def _detail(table: KernelTable, launch: Launch, kernel: LoweredKernel | None, key: str) -> str:
     facts = [
         ("origin", ", ".join(launch.origin) or "-"),
         ("writes", ", ".join(_buffer(table, i) for i in launch.writes)),
@@ -202,8 +200,7 @@ def _detail(
     ]
     body = ""
     if kernel is not None:
-        chosen = trace.loops_of(kernel.kernel) if trace is not None else ()
-        facts.extend(("loops", pretty_loops(loops)) for loops in chosen)
+        facts.extend(("loops", pretty_loops(nest.schedule)) for nest in kernel.nests)
         label = _Labels(kernel)
         text = "\n".join(pretty_body(body, label) for body in kernel.kernel.bodies)
         body = f"<h3>body</h3><pre>{escape(text)}</pre>" if text else ""

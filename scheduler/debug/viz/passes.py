@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html import escape
 
+from runtime.quantities import count_text
+from scheduler.context import Stages
 from scheduler.debug.pretty import Line, Names, listing
-from scheduler.debug.trace import Trace
 from scheduler.debug.viz.alike import pair_nodes, rewired
-from scheduler.debug.viz.markup import count_text, escape
 from scheduler.ir.node import Node, toposort
 
 # Lines of a listing that the browser lays out at once, when they come into view.
@@ -45,14 +46,14 @@ class Stage:
         return Counter(line.node.op.name for line in self.lines)
 
 
-def make_stages(trace: Trace) -> list[Stage]:
-    """List each stage of a trace with what its pass made and dropped."""
-    origins = trace.origins
+def make_stages(stages: Stages) -> list[Stage]:
+    """List each stage with what its pass made and dropped."""
+    origins = stages.origins
     names = Names()
     result: list[Stage] = []
     before: list[Line] = []
     last: Sequence[Node] = ()
-    for name, roots in trace.stages:
+    for name, roots in stages.graphs:
         if not result:
             before = listing(roots, names, origins)
             result.append(Stage(name, before, set(), set(), []))
@@ -71,9 +72,9 @@ def make_stages(trace: Trace) -> list[Stage]:
     return result
 
 
-def passes_section(trace: Trace) -> str:
+def passes_section(stages: Stages) -> str:
     """Return the table of counts, of the passes that changed something, and the folded listings."""
-    made = make_stages(trace)
+    made = make_stages(stages)
     shown = [stage for i, stage in enumerate(made) if i == 0 or stage.is_changed]
     return (
         f'<p>Of each pass <b class="up">+ new</b>, <b class="down">- dropped</b> and '

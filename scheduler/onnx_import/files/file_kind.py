@@ -1,4 +1,4 @@
-"""What a file that should be an ONNX model looks like instead. Used by `load` only.
+"""The kind of a file that should be an ONNX model and is none. Used by `load` only.
 
 Each of these beginnings is one that no ONNX file can have: a model begins with the tag of one of
 its fields, and none of them is a printable character that other formats start with.

@@ -1,4 +1,4 @@
-"""Activations with parameters. Formulas and defaults: ONNX operator documentation."""
+"""Translators of activations with parameters. Formulas, defaults: ONNX operator documentation."""
 
 from __future__ import annotations
 
@@ -42,12 +42,6 @@ def leaky_relu(ctx: NodeContext) -> Value:
     return (x < 0).where(x * ctx.number("alpha", 0.01), x)
 
 
-def thresholded_relu(ctx: NodeContext) -> Value:
-    """Translate ThresholdedRelu: x above alpha, else 0."""
-    x = ctx.tensor(0)
-    return (x > ctx.number("alpha", 1.0)).where(x, 0.0)
-
-
 def prelu(ctx: NodeContext) -> Value:
     """Translate PRelu: slope x below 0; the slope broadcasts to x only.
 
@@ -57,12 +51,6 @@ def prelu(ctx: NodeContext) -> Value:
     if x.ndim > 2 and slope.ndim == 1 and slope.shape[0] not in (1, x.shape[-1]):
         slope = slope.reshape((-1, *[1] * (x.ndim - 2)))
     return (x < 0).where(x * slope.broadcast_to(x.shape), x)
-
-
-def swish(ctx: NodeContext) -> Value:
-    """Translate Swish (opset 24): x sigmoid(alpha x)."""
-    x, alpha = ctx.tensor(0), ctx.number("alpha", 1.0)
-    return x * (x if alpha == 1 else x * alpha).sigmoid()
 
 
 def elu(ctx: NodeContext) -> Value:

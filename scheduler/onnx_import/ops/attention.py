@@ -1,4 +1,4 @@
-"""Attention of opset 23, 24 and 25. Formulas: ONNX operator documentation."""
+"""Translator of Attention of opset 23, 24 and 25. Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 

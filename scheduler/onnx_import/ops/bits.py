@@ -1,4 +1,4 @@
-"""Operators on the bits of integers. Definitions: ONNX operator documentation."""
+"""Translators of operators on the bits of integers. Definitions: ONNX operator documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversions between element types, those included that no device computes in."""
+"""Translators of Cast, CastLike and BitCast, element types that no device computes in included."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""RNN, GRU and LSTM: one step of each. Formulas: ONNX operator documentation."""
+"""Translators of RNN, GRU and LSTM: one step of each. Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operators whose result is known while importing: literals, shapes, ranges."""
+"""Translators of operators whose result is known while importing: literals, shapes, ranges."""
 
 from __future__ import annotations
 
@@ -54,8 +54,6 @@ def size_of(ctx: NodeContext) -> Value:
     return np.array(math.prod(ctx.value(0).shape), np.int64)
 
 
-# A sparse tensor is written out on the host; no model has a constant of so many elements.
-MAX_DENSE = 1 << 26
 # A range is written out on the host; no model counts this far.
 MAX_RANGE = 1 << 24
 

@@ -50,7 +50,6 @@ def fused_conv(ctx: NodeContext) -> Value:
         ModelError: the activation is unknown.
     """
     y = conv(ctx)
-    assert isinstance(y, Tensor)
     return _activated(ctx, y + ctx.tensor(3) if ctx.has(3) else y)
 
 

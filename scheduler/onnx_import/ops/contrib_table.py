@@ -1,4 +1,4 @@
-"""Operators of com.microsoft, which ONNX Runtime's exporters and optimizers leave in files."""
+"""The table of supported operators of com.microsoft, which ONNX Runtime leaves in files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolution and its transpose, any number of spatial axes."""
+"""Translators of convolution and its transpose, with any number of spatial axes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduler.onnx_import.ops.windows import Pairs, auto_pad, explicit_pads, pe
 from scheduler.tensor.tensor import Tensor
 
 
-def conv(ctx: NodeContext) -> Value:
+def conv(ctx: NodeContext) -> Tensor:
     """Translate Conv: (N, C, spatial...), weight (M, C/group, kernel...), optional bias (M,)."""
     return conv_of(ctx, ctx.tensor(0), ctx.tensor(1), ctx.tensor(2) if ctx.has(2) else None)
 

@@ -1,4 +1,4 @@
-"""DeformConv: a convolution whose taps read between elements, at offsets given at run time."""
+"""Translator of DeformConv: a convolution that reads between elements, at run-time offsets."""
 
 from __future__ import annotations
 

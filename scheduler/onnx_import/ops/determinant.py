@@ -1,4 +1,4 @@
-"""Det: determinants of batches of small matrices.
+"""Translator of Det: determinants of batches of small matrices.
 
 Up to 3 x 3 by the sum of signed products; larger ones by elimination, the row with the largest
 first element brought up in every step (Golub, Van Loan, Matrix Computations, 3.4).

@@ -1,4 +1,4 @@
-"""Quotients and remainders of every type. Formulas: ONNX operator documentation of Div and Mod."""
+"""Translators of Div and Mod for every type. Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from scheduler.tensor.tensor import Tensor
 
 # Per type: the integer of the same width, a mask that keeps the upper half of the fraction's bits,
 # and 2 to the number of bits that a quotient may have so that its product with that half is exact.
-_SPLIT = {
-    dt.float32: (dt.int32, -(1 << 12), 2.0**12),
-    dt.float64: (dt.int64, -(1 << 27), 2.0**26),
-}
+_SPLIT = {dt.float32: (dt.int32, -(1 << 12), 2.0**12), dt.float64: (dt.int64, -(1 << 27), 2.0**26)}
 
 
 def divide(ctx: NodeContext) -> Value:

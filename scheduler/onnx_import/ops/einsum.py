@@ -1,4 +1,4 @@
-"""Einsum: products of any number of tensors by an equation, two at a time.
+"""Translator of Einsum: products of any number of tensors by an equation, two at a time.
 
 A pair of operands becomes what MatMul makes of (batch, M, K) and (batch, K, N), with one axis for
 each label instead of three: a product of broadcast axes and one sum over what is contracted.

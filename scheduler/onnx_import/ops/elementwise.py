@@ -1,4 +1,4 @@
-"""Elementwise arithmetic, comparison and logic. Formulas: ONNX operator documentation."""
+"""Translators of elementwise arithmetic, comparison and logic. Formulas: ONNX documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Fourier transforms as products with constant matrices of sines and cosines, and mel filters.
+"""Translators of Fourier transforms, as products with constant matrices, and of mel filters.
 
 A transform of length n costs n products per output: fast transforms win for long signals only, and
 frames of audio are short. Sources: ONNX DFT-17 and -20, STFT-17, MelWeightMatrix-17.

@@ -1,4 +1,4 @@
-"""Operators that read elements at indices; known indices become constants of the graph.
+"""Translators of operators that read elements at indices; known indices become constants.
 
 An index known at run time that is out of range reads the nearest element inside: nothing can be
 raised there, and nothing outside is read.

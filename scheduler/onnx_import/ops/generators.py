@@ -1,4 +1,4 @@
-"""Patterns made of positions: EyeLike, Trilu, OneHot, Hardmax. Formulas: ONNX documentation."""
+"""Translators of EyeLike, Trilu, OneHot and Hardmax. Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 

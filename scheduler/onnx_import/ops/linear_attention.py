@@ -1,4 +1,4 @@
-"""LinearAttention (opset 27) and SwiGLU (opset 28). Formulas: ONNX operator documentation."""
+"""Translator of LinearAttention (opset 27). Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 
@@ -19,14 +19,6 @@ _RULES = {
     "delta": (False, True),
     "gated_delta": (True, True),
 }
-
-
-def swiglu(ctx: NodeContext) -> Value:
-    """Translate SwiGLU: a sigmoid(alpha a) b."""
-    gate, alpha = ctx.tensor(0), ctx.number("alpha", 1.0)
-    x = wide(gate)
-    scaled = x if alpha == 1.0 else x * alpha
-    return (x * scaled.sigmoid() * wide(ctx.tensor(1))).cast(gate.dtype)
 
 
 def linear_attention(ctx: NodeContext) -> Sequence[Value]:

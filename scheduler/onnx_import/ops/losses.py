@@ -1,4 +1,4 @@
-"""Losses of classes that are named by index. Formulas: ONNX operator documentation."""
+"""Translators of losses of classes that are named by index. Formulas: ONNX documentation."""
 
 from __future__ import annotations
 

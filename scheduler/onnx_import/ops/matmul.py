@@ -1,4 +1,4 @@
-"""Matrix products."""
+"""Translators of matrix products."""
 
 from __future__ import annotations
 

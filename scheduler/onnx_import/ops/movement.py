@@ -1,4 +1,4 @@
-"""Operators that move elements without changing them, apart from indexing."""
+"""Translators of operators that move elements without changing them, apart from indexing."""
 
 from __future__ import annotations
 

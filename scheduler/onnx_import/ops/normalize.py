@@ -1,4 +1,4 @@
-"""Normalisation layers. Formulas: ONNX operator documentation.
+"""Translators of normalisation layers. Formulas: ONNX operator documentation.
 
 Means and variances of halves are computed in float32, whatever `stash_type` asks for: that costs
 nothing, because a kernel computes in float32 anyway.

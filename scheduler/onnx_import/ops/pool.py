@@ -1,4 +1,4 @@
-"""Pooling over windows and over whole images. Definitions: ONNX operator documentation.
+"""Translators of pooling over windows and over whole images. Definitions: ONNX documentation.
 
 Sums of halves are taken in float32: a mean over an image is a half, its sum may be none.
 """
@@ -81,7 +81,7 @@ def _in_tensor(found: Tensor, shape: tuple[int, ...], *, columns: bool) -> Tenso
     return wide
 
 
-def average_pool(ctx: NodeContext) -> Value:
+def average_pool(ctx: NodeContext) -> Tensor:
     """Translate AveragePool: padding counts only with count_include_pad=1."""
     x = ctx.tensor(0)
     window = _window(ctx, x)

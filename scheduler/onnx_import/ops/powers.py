@@ -1,4 +1,4 @@
-"""Pow: every combination of base and exponent types; the result has the type of the base."""
+"""Translator of Pow for every combination of base and exponent types."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Quantised numbers: conversions, and products of integers.
+"""Translators of quantised numbers: conversions, and products of integers.
 
     q = saturate(round(x / scale) + zero_point)        x = (q - zero_point) * scale
 
@@ -143,7 +143,7 @@ def qlinear_matmul(ctx: NodeContext) -> Value:
     return out.quantize(real, ctx.element_type(7))
 
 
-def qlinear_conv(ctx: NodeContext) -> Value:
+def qlinear_conv(ctx: NodeContext) -> Tensor:
     """Translate QLinearConv: a convolution of quantised values, quantised again."""
     x, weight = ctx.tensor(0), ctx.tensor(3)
     scale = ctx.tensor(4)

@@ -1,4 +1,4 @@
-"""Reductions over axes. Formulas: ONNX operator documentation."""
+"""Translators of reductions over axes. Formulas: ONNX operator documentation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a scattering operator does with updates of one element: add, mul, max, min."""
+"""The reductions of scatter operators, for updates of one element: add, mul, max, min."""
 
 from __future__ import annotations
 
@@ -39,8 +39,6 @@ def reduction_named(name: str) -> Reduction | None:
     Raises:
         ModelError: there is no such reduction.
     """
-    if name == "none":
-        return None
-    if name not in _BY_NAME:
+    if name != "none" and name not in _BY_NAME:
         raise ModelError(f"reduction must be none, add, mul, max or min, found {name!r}")
-    return Reduction(_BY_NAME[name])
+    return None if name == "none" else Reduction(_BY_NAME[name])

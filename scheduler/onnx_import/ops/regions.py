@@ -1,4 +1,4 @@
-"""Regions of images: RoiAlign, CenterCropPad, NonMaxSuppression. Source: ONNX operators."""
+"""Translators of RoiAlign and NonMaxSuppression. Source: ONNX operator documentation."""
 
 from __future__ import annotations
 
@@ -6,34 +6,12 @@ import math
 
 import numpy as np
 
-from runtime.quantities import count_text
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.onnx_import.context import NodeContext, Value, normal_axes
+from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.sample import AxisTaps, joined_taps
 from scheduler.onnx_import.ops.suppression import Limits, select
 from scheduler.tensor.tensor import Tensor
-
-
-def center_crop_pad(ctx: NodeContext) -> Value:
-    """Translate CenterCropPad: the middle of axes that are too long, zeros around short ones.
-
-    Raises:
-        ModelError: the shape depends on data or does not fit the axes.
-    """
-    x = ctx.tensor(0)
-    given = ctx.ints_attribute("axes")
-    axes = list(range(x.ndim)) if given is None else normal_axes(given, x.ndim)
-    wanted = ctx.ints(1, "shape")
-    if len(wanted) != len(axes) or any(w < 0 for w in wanted):
-        raise ModelError(f"shape {wanted} does not fit {count_text(len(axes), 'axis', 'axes')}")
-    pairs = [(0, 0)] * x.ndim
-    for axis, target in zip(axes, wanted, strict=True):
-        more = target - x.shape[axis]
-        # The odd element is added or cut at the end.
-        before = more // 2 if more > 0 else -(-more // 2)
-        pairs[axis] = (before, more - before)
-    return x.pad(pairs)
 
 
 def non_max_suppression(ctx: NodeContext) -> Value:

@@ -1,4 +1,4 @@
-"""Resize and Upsample: sizes, scales and coordinates. Source: ONNX Resize-10 to -19."""
+"""Translators of Resize and Upsample: sizes, scales, coordinates. Source: ONNX Resize-10 to -19."""
 
 from __future__ import annotations
 

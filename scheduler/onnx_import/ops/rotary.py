@@ -1,4 +1,4 @@
-"""Rotary position embedding (Su et al. 2021), of ONNX and as exporters write it."""
+"""Translators of rotary position embedding (Su et al. 2021), of ONNX and as exporters write it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first k of sorted rows by a kernel written by hand: one work-item sorts one row.
+"""A hand-written kernel that sorts rows for their first k: one work-item sorts one row.
 
 k up to 16    a list of the k largest so far; nearly all elements only look at its end
 larger k      counting by leading bits says which elements can be among the k first; those are

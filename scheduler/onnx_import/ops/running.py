@@ -1,4 +1,4 @@
-"""Running sums and products along an axis, by a kernel written by hand.
+"""A hand-written kernel for running sums and products along an axis.
 
     (outer, n, inner)    one work-item for each `outer` and up to 16 neighbours of `inner`
 

@@ -1,4 +1,4 @@
-"""softmax(Q K' + mask) V on tensors: what all attention operators are made of.
+"""Scaled dot-product attention on tensors, softmax(Q K' + mask) V, for all attention operators.
 
 Queries are grouped by the key head they share, so keys and values are never repeated. Masks that
 follow from positions are computed from ramps, not stored.

@@ -164,13 +164,7 @@ def _combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) ->
 def _stored_or_found(
     visits: int, stored: Callable[[], Tensor], found: Callable[[], Tensor]
 ) -> Tensor:
-    """Return what a search finds on the devices for which it is short enough, else what is stored.
-
-    Args:
-        visits: comparisons of the search.
-        stored: makes the value with a hand-written kernel.
-        found: makes it with a search.
-    """
+    """Return a search, or a hand-written kernel for the devices where its visits are too many."""
     if visits <= MAX_VISITS:
         return found()
     return stored() if visits > MAX_SIMT_VISITS else alternatives(stored(), found())

@@ -1,4 +1,4 @@
-"""Scattered writes with indices known at run time, by kernels written by hand.
+"""Hand-written kernels for scattered writes with indices known at run time.
 
     targets (batches, count, columns): count i of a column names the row that it writes there
 

@@ -1,4 +1,4 @@
-"""Sequences and optionals: lists while importing, never at run time."""
+"""Translators of sequences and optionals: lists while importing, never at run time."""
 
 from __future__ import annotations
 

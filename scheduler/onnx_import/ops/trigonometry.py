@@ -26,13 +26,7 @@ _ATAN = (
     -0.060345571488142014,
 )
 # atanh(s) = s p(s^2), |s| <= 1/3; relative error 7.8e-9; as a power series for float64.
-_ATANH = (
-    1.0,
-    0.3333315849304199,
-    0.200124591588974,
-    0.13980233669281006,
-    0.14089517295360565,
-)
+_ATANH = (1.0, 0.3333315849304199, 0.200124591588974, 0.13980233669281006, 0.14089517295360565)
 _ATANH_DOUBLE = tuple(1.0 / (2 * k + 1) for k in range(17))
 _TAN_PI_8 = math.tan(math.pi / 8)
 # From here on sqrt(x^2 + 1) rounds to x.

@@ -1,4 +1,4 @@
-"""MaxUnpool and Col2Im: pooled or cut-out values back to their places. Source: ONNX operators."""
+"""Translators of MaxUnpool and Col2Im, which put values back. Source: ONNX documentation."""
 
 from __future__ import annotations
 

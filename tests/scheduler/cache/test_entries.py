@@ -6,13 +6,15 @@ import logging
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for, schedule_for
+from scheduler.context import context_for
 from scheduler.device.limits import TABLE
-from scheduler.device.spec import using_limits
+from scheduler.device.spec import DEFAULT
 from scheduler.errors import SchedulerError
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import Array, floats, program_of, x
@@ -34,12 +36,11 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.usefixtures("cache")
 def test_the_same_nodes_are_scheduled_once() -> None:
     entry = _entry(floats(8, 8))
-    first = schedule_for(entry)
-    assert schedule_for(entry) is first
-    with using_limits(TABLE["webgpu"]):
-        assert schedule_for(entry) is not first
+    first = schedule_for(entry, context_for())
+    assert schedule_for(entry, context_for()) is first
+    assert schedule_for(entry, context_for(replace(DEFAULT, limits=TABLE["webgpu"]))) is not first
     clear_memory()
-    assert schedule_for(entry) is not first
+    assert schedule_for(entry, context_for()) is not first
 
 
 @pytest.mark.usefixtures("cache")
@@ -49,7 +50,8 @@ def test_an_equal_graph_is_compiled_once_and_another_one_again(
     caplog.set_level(logging.DEBUG, "scheduler.cache.schedules")
     said = []
     for scale in (2.0, 2.0, 3.0):
-        emitted_for({"run": _entry(floats(8, 8), scale)}, name="m", kind="plain")
+        entries = {"run": _entry(floats(8, 8), scale)}
+        emitted_for(entries, context_for(), name="m", kind="plain")
         said.append([r.getMessage() for r in caplog.records if "m: compiled" in r.getMessage()])
         caplog.clear()
     assert [len(s) for s in said] == [1, 0, 1]
@@ -64,8 +66,10 @@ def test_another_process_takes_the_artifact_from_disk(cache: Path) -> None:
         "logging.basicConfig(level=logging.DEBUG)\n"
         "from scheduler.tensor.tensor import Tensor\n"
         "from scheduler.cache.schedules import EntryGraph, emitted_for\n"
+        "from scheduler.context import context_for\n"
         "y = Tensor.input('x', (4, 8)) @ Tensor.weight(np.ones((8, 8), np.float32))\n"
-        "made = emitted_for({'run': EntryGraph({'y': y.node})}, name='m', kind='plain')\n"
+        "entries = {'run': EntryGraph({'y': y.node})}\n"
+        "made = emitted_for(entries, context_for(), name='m', kind='plain')\n"
         "print(repr(made.manifest), made.data.hex())\n"
     )
     found = []
@@ -83,12 +87,12 @@ def test_another_process_takes_the_artifact_from_disk(cache: Path) -> None:
 @pytest.mark.usefixtures("cache")
 def test_a_cached_artifact_is_the_compiled_one() -> None:
     entries = {"run": _entry(floats(8, 8))}
-    first = emitted_for(entries, name="m", kind="plain")
+    first = emitted_for(entries, context_for(), name="m", kind="plain")
     clear_memory()
-    again = emitted_for(entries, name="m", kind="plain")
+    again = emitted_for(entries, context_for(), name="m", kind="plain")
     assert (again.manifest, again.data) == (first.manifest, first.data)
     again.manifest["name"] = "changed"
-    assert emitted_for(entries, name="m", kind="plain").manifest["name"] == "m"
+    assert emitted_for(entries, context_for(), name="m", kind="plain").manifest["name"] == "m"
 
 
 def test_limits_that_cannot_be_met_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +18,17 @@ from onnx import TensorProto, helper, numpy_helper
 
 from runtime.entry_store import EntryStore
 from runtime.plainpickle import encode
-from scheduler import Tensor, flags
+from scheduler import Tensor
 from scheduler.cache import schedules as schedule_cache
 from scheduler.cache.schedules import EntryGraph, Lru, clear_memory, emitted_for, schedule_for
 from scheduler.compile import compile_plain
-from scheduler.debug import trace
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext, Stages, context_for
 from scheduler.device.limits import TABLE
-from scheduler.device.spec import using_limits
+from scheduler.device.spec import DEFAULT
 from scheduler.emit.artifact import Emitted
 from scheduler.errors import SchedulerError
+from scheduler.flags import Flags
 from scheduler.ir.origin import Origins
-from scheduler.pipeline import Schedule
 from tests.scheduler.support.values import rng
 
 ROOT = Path(__file__).parents[3]
@@ -73,12 +73,19 @@ def network(weight: np.ndarray = W) -> Tensor:
 
 
 def emitted(
-    tensor: Tensor, *, options: str = "", name: str = "n", out: str = "out", label: str = "/a"
+    tensor: Tensor,
+    context: CompileContext | None = None,
+    *,
+    options: str = "",
+    name: str = "n",
+    out: str = "out",
+    label: str = "/a",
 ) -> Emitted:
     origins = Origins()
     origins.name([tensor.node], (label,))
     graph = EntryGraph({out: tensor.node}, origins=origins)
-    return emitted_for({"run": graph}, name=name, kind="plain", options=options)
+    context = context or context_for()
+    return emitted_for({"run": graph}, context, name=name, kind="plain", options=options)
 
 
 def as_bytes(made: Emitted) -> bytes:
@@ -125,7 +132,7 @@ def test_off_means_off(directory: Path, log: Log, monkeypatch: pytest.MonkeyPatc
 def test_memory_alone_leaves_nothing_on_disk(directory: Path, log: Log) -> None:
     graph = {"run": EntryGraph({"out": network().node})}
     for _ in range(2):
-        emitted_for(graph, name="n", kind="plain", disk=False)
+        emitted_for(graph, context_for(), name="n", kind="plain", disk=False)
     assert log.take() == ["compiled", "taken from memory"]
     assert not directory.exists()
 
@@ -164,13 +171,13 @@ def test_what_changes_the_result_is_compiled_again(
     emitted(network(), options="-cl-mad-enable")
     emitted(network(), name="m")
     emitted(network(), out="y")
-    with using_limits(TABLE["webgpu"]):
-        emitted(network())
+    emitted(network(), context_for(replace(DEFAULT, limits=TABLE["webgpu"])))
+    emitted(network(), context_for(precision="fp16"))
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "5")
     emitted(network())
-    with flags.options(float_unsafe=True):
-        emitted(network())
-    assert log.take() == ["compiled"] * 8
+    monkeypatch.delenv("MAX_KERNEL_BUFFERS")
+    emitted(network(), context_for(flags=Flags(float_unsafe=True)))
+    assert log.take() == ["compiled"] * 9
     emitted(network())
     assert log.take() == ["taken from memory"]
 
@@ -196,7 +203,7 @@ def test_states_and_inputs_are_part_of_the_request(log: Log) -> None:
         EntryGraph({"o": out}, [], [x.node, y.node]),
         EntryGraph({"o": out}, [], [y.node, x.node]),
     ):
-        emitted_for({"run": graph}, name="n", kind="plain")
+        emitted_for({"run": graph}, context_for(), name="n", kind="plain")
     assert log.take() == ["compiled"] * 5
 
 
@@ -208,8 +215,8 @@ def test_a_shared_state_is_not_two_states_of_one_name(log: Log) -> None:
         }
 
     one, first, second = (Tensor.state("s", (4,)) for _ in range(3))
-    shared = emitted_for(entries(one, one), name="n", kind="plain")
-    apart = emitted_for(entries(first, second), name="n", kind="plain")
+    shared = emitted_for(entries(one, one), context_for(), name="n", kind="plain")
+    apart = emitted_for(entries(first, second), context_for(), name="n", kind="plain")
     assert log.take() == ["compiled", "compiled"]
     assert len(apart.manifest["buffers"]) > len(shared.manifest["buffers"])
 
@@ -219,26 +226,17 @@ def test_errors_are_raised_every_time() -> None:
     graph = EntryGraph({"o": same.node})
     for _ in range(2):
         with pytest.raises(SchedulerError, match="two inputs have the same name"):
-            emitted_for({"run": graph}, name="n", kind="plain")
+            emitted_for({"run": graph}, context_for(), name="n", kind="plain")
 
 
 # --- who watches ----------------------------------------------------------------------------------
 
 
-class Plans(trace.Observer):
-    def __init__(self) -> None:
-        self.seen: list[Schedule] = []
-
-    def scheduled(self, plan: Schedule) -> None:
-        self.seen.append(plan)
-
-
-def test_who_watches_sees_a_real_compilation(log: Log) -> None:
+def test_who_asks_for_stages_sees_a_real_compilation(log: Log) -> None:
     before = as_bytes(emitted(network()))
-    watcher = Plans()
-    with trace.observing(watcher):
-        assert as_bytes(emitted(network())) == before
-    assert len(watcher.seen) == 1
+    stages = Stages()
+    assert as_bytes(emitted(network(), CompileContext(stages=stages))) == before
+    assert stages.graphs
     assert log.take() == ["compiled", "compiled"]
 
 
@@ -255,25 +253,21 @@ def test_debug_and_viz_see_a_real_compilation(
 def test_a_schedule_is_made_once_for_the_same_nodes() -> None:
     tensor = network()
     graph = EntryGraph({"out": tensor.node})
-    plan = schedule_for(graph)
-    watcher = Plans()
-    with trace.observing(watcher):
-        assert schedule_for(EntryGraph({"out": tensor.node})) is plan
-    assert watcher.seen == [plan]
-    assert schedule_for(EntryGraph({"out": network().node})) is not plan  # equal, not the same
-    recorder = trace.Recorder()
-    with trace.observing(recorder):
-        assert schedule_for(graph) is not plan
-    assert recorder.traces[0].stages
+    context = context_for()
+    plan = schedule_for(graph, context)
+    assert schedule_for(EntryGraph({"out": tensor.node}), context) is plan
+    equal = EntryGraph({"out": network().node})  # and not the same
+    assert schedule_for(equal, context) is not plan
+    assert schedule_for(graph, replace(context, stages=Stages())) is not plan
 
 
 def test_a_schedule_of_changed_weights_is_made_again() -> None:
     values = W.copy()
     graph = EntryGraph({"out": (Tensor.input("x", (4, 16)) @ Tensor.weight(values)).node})
-    plan = schedule_for(graph)
-    assert schedule_for(graph) is plan
+    plan = schedule_for(graph, context_for())
+    assert schedule_for(graph, context_for()) is plan
     values += 1
-    assert schedule_for(graph) is not plan
+    assert schedule_for(graph, context_for()) is not plan
 
 
 # --- disk -----------------------------------------------------------------------------------------
@@ -371,12 +365,13 @@ import numpy as np
 from runtime.plainpickle import encode
 from scheduler import Tensor
 from scheduler.cache.schedules import EntryGraph, emitted_for
+from scheduler.context import context_for
 x = Tensor.input("x", (4, 16))
 total = hashlib.sha256()
 for i in range(6):
     w = Tensor.weight(np.full((16, 16), i, np.float32))
     graph = EntryGraph({"out": (x @ w).softmax(-1).node})
-    made = emitted_for({"run": graph}, name="n", kind="plain")
+    made = emitted_for({"run": graph}, context_for(), name="n", kind="plain")
     total.update(encode([made.manifest, made.data]))
 print(total.hexdigest())
 """
@@ -465,13 +460,13 @@ def test_memory_is_bounded_by_count_and_weight() -> None:
 def test_results_in_memory_are_within_the_bounds() -> None:
     for i in range(schedule_cache.MEMORY_ENTRIES + 10):
         graph = EntryGraph({"out": (Tensor.input("x", (4,)) * float(i)).node})
-        emitted_for({"run": graph}, name="n", kind="plain", disk=False)
+        emitted_for({"run": graph}, context_for(), name="n", kind="plain", disk=False)
     assert len(schedule_cache._emitted) == schedule_cache.MEMORY_ENTRIES
     assert schedule_cache._emitted.weight <= schedule_cache.MEMORY_BYTES
 
 
 def test_default_limits_are_those_of_the_processor() -> None:
-    assert device_spec.limits() == TABLE["cpu"]
+    assert context_for().limits == TABLE["cpu"]
 
 
 @pytest.mark.opencl

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import KernelTable, Nest, kernel_tables, source_of
-from scheduler.device.spec import SPECS, using
+from scheduler.device.spec import SPECS
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
@@ -68,8 +69,8 @@ def test_a_state_is_read_before_it_is_written() -> None:
 
 def test_launches_of_work_groups_name_their_kind_and_what_they_write() -> None:
     x = Tensor.input("x", (64, 40))
-    with using(SPECS["gpu"]):
-        plan = schedule({"y": (x * 2.0).sum(1).node, "z": x.sum(0).node})
+    outputs = {"y": (x * 2.0).sum(1).node, "z": x.sum(0).node}
+    plan = schedule(outputs, context=CompileContext(SPECS["gpu"]))
     manifest = emit({"run": plan}, name="t", kind="plain").manifest
     (table,) = kernel_tables(manifest)
     assert {launch.kind for launch in table.launches} == {"contract"}

@@ -1,4 +1,4 @@
-"""Observers, the DEBUG ladder, VIZ: what the compiler tells about itself."""
+"""Stages, the DEBUG ladder, VIZ: what the compiler tells about itself."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduler import flags
-from scheduler.context import CompileContext
+from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import kernel_tables
 from scheduler.debug.kernel_text import summary, table_text
-from scheduler.debug.trace import INPUT, Observer, Recorder
 from scheduler.emit.artifact import emit
-from scheduler.flags import FLAGS, Level
-from scheduler.pipeline import Schedule, passes, schedule
+from scheduler.flags import FLAGS, Flags, Level
+from scheduler.pipeline import INPUT, passes, schedule
 from scheduler.tensor.tensor import Tensor
 
 ROOT = Path(__file__).parents[3]
@@ -31,42 +29,24 @@ def two_products() -> Tensor:
     return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
 
 
-# --- observers --------------------------------------------------------------------------------
+# --- stages -----------------------------------------------------------------------------------
 
 
-class Log(Observer):
-    def __init__(self) -> None:
-        self.passes: list[str] = []
-        self.plans: list[Schedule] = []
-        self.chosen = 0
-
-    def after_pass(self, name: str, roots: object, _: object) -> None:
-        assert roots
-        self.passes.append(name)
-
-    def loops(self, kernel: object, loops: object) -> None:
-        assert kernel
-        assert loops
-        self.chosen += 1
-
-    def scheduled(self, plan: Schedule) -> None:
-        self.plans.append(plan)
-
-
-def test_an_observer_sees_every_pass_and_the_kernels() -> None:
-    log = Log()
-    plan = schedule({"y": two_products().node}, observer=log)
-    assert log.passes == [INPUT, *(name for name, _ in passes(CompileContext()))]
-    assert log.plans == [plan]
-    assert log.chosen >= len(plan.launches)
-    schedule({"y": two_products().node})
-    assert len(log.plans) == 1  # it looks no longer
+def test_stages_hold_the_graph_after_every_pass() -> None:
+    stages = Stages()
+    plan = schedule({"y": two_products().node}, context=CompileContext(stages=stages))
+    assert [name for name, _ in stages.graphs] == [
+        INPUT,
+        *(name for name, _ in passes(CompileContext())),
+    ]
+    assert all(roots for _, roots in stages.graphs)
+    assert plan.stages is stages
 
 
 def test_looking_changes_nothing() -> None:
     texts = []
-    for observer in (None, Recorder()):
-        plan = schedule({"y": two_products().node}, observer=observer)
+    for stages in (None, Stages()):
+        plan = schedule({"y": two_products().node}, context=CompileContext(stages=stages))
         texts.append([k.text for k in plan.lowered])
     assert texts[0] == texts[1]
 
@@ -80,7 +60,7 @@ def test_looking_changes_nothing() -> None:
 )
 def test_debug_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str, level: int) -> None:
     monkeypatch.setenv("DEBUG", text)
-    assert flags.debug() == level
+    assert Flags.from_environment().debug == level
 
 
 @pytest.mark.parametrize(
@@ -94,7 +74,7 @@ def test_debug_is_a_number(monkeypatch: pytest.MonkeyPatch, text: str, level: in
 )
 def test_viz_is_a_path(monkeypatch: pytest.MonkeyPatch, text: str, path: Path | None) -> None:
     monkeypatch.setenv("VIZ", text)
-    assert flags.viz("a/b") == path
+    assert Flags.from_environment().viz_path("a/b") == path
 
 
 def test_every_flag_is_documented() -> None:
@@ -110,7 +90,7 @@ def test_each_step_of_the_ladder_adds(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, level: int
 ) -> None:
     monkeypatch.setenv("DEBUG", str(level))
-    plan = schedule({"y": two_products().node})
+    plan = two_products().schedule()
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "scheduler")
     table = kernel_tables(emit({"run": plan}, name="t", kind="plain").manifest, {"run": plan})[0]
     assert (summary(table) in text) == (level >= Level.SUMMARY)
@@ -135,9 +115,8 @@ def run_fresh(code: str, cwd: Path, **environment: str) -> str:
 
 
 CODE = """
-from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
-schedule({"y": (Tensor.input("x", (4, 8)).softmax(1)).node})
+Tensor.input("x", (4, 8)).softmax(1).schedule()
 """
 
 
@@ -148,8 +127,8 @@ def test_without_any_logging_debug_goes_to_stderr(tmp_path: Path) -> None:
 
 
 def test_viz_writes_a_page_for_a_schedule_of_its_own(tmp_path: Path) -> None:
-    assert "wrote build/viz-y.html" in run_fresh(CODE, tmp_path, VIZ="1")
-    page = (tmp_path / "build/viz-y.html").read_text(encoding="utf-8")
+    assert "wrote build/viz-out0.html" in run_fresh(CODE, tmp_path, VIZ="1")
+    page = (tmp_path / "build/viz-out0.html").read_text(encoding="utf-8")
     assert page.startswith("<!DOCTYPE html>")
     assert page.endswith("</html>\n")
 
@@ -162,5 +141,5 @@ def test_without_flags_nothing_is_said_or_written(tmp_path: Path) -> None:
 def test_the_level_of_the_logger_is_left_alone_without_debug() -> None:
     logger = logging.getLogger("scheduler")
     before = (logger.level, list(logger.handlers))
-    schedule({"y": two_products().node})
+    two_products().schedule()
     assert (logger.level, list(logger.handlers)) == before

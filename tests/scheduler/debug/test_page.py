@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.context import CompileContext
-from scheduler.debug.trace import Recorder, observing
+from scheduler.context import CompileContext, Stages
 from scheduler.debug.viz import page, write_page
 from scheduler.emit.artifact import emit
 from scheduler.pipeline import passes, schedule
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import floats, program_of, x
+from tests.scheduler.support.programs import floats, x
 
 
 class _Page(HTMLParser):
@@ -33,12 +32,10 @@ class _Page(HTMLParser):
 
 
 def test_one_page_shows_passes_kernels_and_memory(tmp_path: Path) -> None:
-    recorder = Recorder()
     y = (x(8, 16) @ Tensor.weight(floats(16, 8))).contiguous().softmax()
-    with observing(recorder):
-        plan = schedule({"y": y.node})
+    plan = schedule({"y": y.node}, context=CompileContext(stages=Stages()))
     made = emit({"run": plan}, name="two layers", kind="plain")
-    text = page(made.manifest, recorder.traces)
+    text = page(made.manifest, made.plans)
     found = _Page(text)
     assert found.asked == []  # nothing is fetched from anywhere
     assert found.tags.count("svg") >= 2  # the kernels, and the memory over time
@@ -47,7 +44,7 @@ def test_one_page_shows_passes_kernels_and_memory(tmp_path: Path) -> None:
     for kernel in made.manifest["kernels"]:
         assert kernel["name"] in text
     assert "__kernel" in text
-    write_page(tmp_path / "page.html", made.manifest, recorder.traces)
+    write_page(tmp_path / "page.html", made.manifest, made.plans)
     assert (tmp_path / "page.html").read_text(encoding="utf-8") == text
 
 
@@ -56,7 +53,7 @@ def test_viz_in_the_environment_writes_a_page(
 ) -> None:
     target = tmp_path / "out.html"
     monkeypatch.setenv("VIZ", str(target))
-    program_of((x(8, 16) @ Tensor.weight(floats(16, 8))).relu())
+    (x(8, 16) @ Tensor.weight(floats(16, 8))).relu().schedule()
     text = target.read_text(encoding="utf-8")
     assert "<svg" in text
     assert _Page(text).asked == []

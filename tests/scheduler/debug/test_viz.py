@@ -10,21 +10,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler import flags
-from scheduler.context import CompileContext
+from scheduler.context import CompileContext, Stages
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
-from scheduler.debug.trace import INPUT, Recorder, Trace
 from scheduler.debug.viz import page, write_page
 from scheduler.debug.viz.alike import pair_nodes, rewired
 from scheduler.debug.viz.graph import assign_lanes, kernel_graph, place_kernels
 from scheduler.debug.viz.memory import memory_timeline
 from scheduler.debug.viz.passes import CHUNK, make_stages, passes_section
-from scheduler.emit.artifact import emit
+from scheduler.emit.artifact import Emitted, emit
+from scheduler.flags import Flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, const, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.pipeline import passes, schedule
+from scheduler.pipeline import INPUT, passes, schedule
 from scheduler.tensor.tensor import Tensor
 
 ROOT = Path(__file__).parents[3]
@@ -38,10 +37,9 @@ def two_products() -> Tensor:
     return (Tensor.input("x", (4, 8)) @ w1).relu().contiguous() @ w2
 
 
-def traced(tensor: Tensor) -> tuple[dict[str, Any], Trace]:
-    recorder = Recorder()
-    plan = schedule({"y": tensor.node}, observer=recorder)
-    return emit({"run": plan}, name="two <products>", kind="plain").manifest, recorder.traces[0]
+def made(tensor: Tensor) -> Emitted:
+    plan = schedule({"y": tensor.node}, context=CompileContext(stages=Stages()))
+    return emit({"run": plan}, name="two <products>", kind="plain")
 
 
 class Checker(HTMLParser):
@@ -87,8 +85,9 @@ def check(text: str) -> Checker:
 
 
 def test_page_is_sound_html_that_loads_nothing() -> None:
-    manifest, trace = traced(two_products())
-    text = page(manifest, [trace])
+    emitted = made(two_products())
+    manifest = emitted.manifest
+    text = page(manifest, emitted.plans)
     checker = check(text)
     assert checker.loads == []
     assert "http://" not in text
@@ -100,8 +99,9 @@ def test_page_is_sound_html_that_loads_nothing() -> None:
 
 
 def test_page_shows_passes_kernels_memory_and_source() -> None:
-    manifest, trace = traced(two_products())
-    text = page(manifest, [trace])
+    emitted = made(two_products())
+    manifest = emitted.manifest
+    text = page(manifest, emitted.plans)
     for name in (INPUT, *(name for name, _ in passes(CompileContext()))):
         assert re.search(f'(<summary>|<div class="same">){name} <span>', text), name
     assert f"<th>{INPUT}</th>" in text
@@ -117,26 +117,24 @@ def test_page_shows_passes_kernels_memory_and_source() -> None:
 
 
 def test_page_of_an_artifact_has_no_passes() -> None:
-    manifest, _ = traced(two_products())
-    text = page(manifest)
+    text = page(made(two_products()).manifest)
     check(text)
     assert "<h2>Passes</h2>" not in text
     assert text.count('<g class="k ') == 2
 
 
 def test_page_is_the_same_every_time() -> None:
-    one, other = (page(m, [t]) for m, t in (traced(two_products()), traced(two_products())))
+    one, other = (page(e.manifest, e.plans) for e in (made(two_products()), made(two_products())))
     assert one == other
 
 
 def test_several_entries_are_tabs_of_one_page() -> None:
-    recorder = Recorder()
     plans = {
-        name: schedule({"y": t.node}, observer=recorder)
+        name: schedule({"y": t.node}, context=CompileContext(stages=Stages()))
         for name, t in (("a", two_products()), ("b", Tensor.input("x", (4,)).exp()))
     }
     manifest = emit(plans, name="two", kind="plain").manifest
-    text = page(manifest, recorder.traces)
+    text = page(manifest, plans)
     assert {"e0", "e1", "e0-0", "e0-1", "e1-0"} <= set(check(text).ids)
     assert text.count("<nav>") == 1
     assert '<section id="e1" hidden>' in text
@@ -144,31 +142,32 @@ def test_several_entries_are_tabs_of_one_page() -> None:
 
 def test_names_from_a_model_cannot_break_out_of_the_page() -> None:
     evil = '</script><img src="http://x">\'"&'
-    manifest, trace = traced(two_products())
+    emitted = made(two_products())
+    manifest = emitted.manifest
     manifest["name"] = evil
     for kernel in manifest["kernels"]:
         kernel["origin"] = [evil]
-    checker = check(page(manifest, [trace]))
+    checker = check(page(manifest, emitted.plans))
     assert checker.loads == []
 
 
 def test_a_page_is_written_whole_and_makes_no_directory_but_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    manifest, trace = traced(two_products())
+    emitted = made(two_products())
+    manifest, plans = emitted.manifest, emitted.plans
     path = tmp_path / "out.html"
-    write_page(path, manifest, [trace])
-    assert path.read_text(encoding="utf-8") == page(manifest, [trace])
+    write_page(path, manifest, plans)
+    assert path.read_text(encoding="utf-8") == page(manifest, plans)
     assert list(path.parent.iterdir()) == [path]
     with pytest.raises(FileNotFoundError) as raised:
-        write_page(tmp_path / "new" / "out.html", manifest, [trace])
+        write_page(tmp_path / "new" / "out.html", manifest, plans)
     assert raised.value.filename == str(tmp_path / "new" / "out.html")
     assert not (tmp_path / "new").exists()
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("VIZ", "1")
-    ours = flags.viz("y")
+    ours = Flags(viz="1").viz_path("y")
     assert ours is not None
-    write_page(ours, manifest, [trace])
+    write_page(ours, manifest, plans)
     assert (tmp_path / "build" / "viz-y.html").exists()
 
 
@@ -209,7 +208,7 @@ def test_ten_thousand_nodes_are_folded_and_laid_out_in_pieces() -> None:
     )
     for _ in range(10_000):
         node = make(Op.ADD, dt.float32, (node, one))
-    text = passes_section(Trace([(INPUT, (node,))]))
+    text = passes_section(Stages([(INPUT, (node,))]))
     check(text)
     pieces = re.findall(r'<pre class="ir"[^>]*>(.*?)</pre>', text, re.DOTALL)
     assert len(pieces) == -(-10_004 // CHUNK)
@@ -221,20 +220,20 @@ def test_ten_thousand_nodes_are_folded_and_laid_out_in_pieces() -> None:
 def test_stages_tell_new_nodes_from_dropped_ones() -> None:
     x = Tensor.input("x", (4,))
     old, new = x.exp().node, x.log().node
-    first, second = make_stages(Trace([(INPUT, (old,)), ("p", (new,))]))
+    first, second = make_stages(Stages([(INPUT, (old,)), ("p", (new,))]))
     assert first.new == set()
     assert new in second.new
     assert x.node not in second.new
     assert [line.node for line in second.gone] == [n for n in (old,) if n not in (x.node,)]
-    assert "<ins>" in passes_section(Trace([(INPUT, (old,)), ("p", (new,))]))
+    assert "<ins>" in passes_section(Stages([(INPUT, (old,)), ("p", (new,))]))
 
 
 def test_a_node_that_is_left_out_is_all_that_a_stage_shows() -> None:
     x = Tensor.input("x", (4,))
     middle = (x + 1.0).exp()
     with_it, without = middle.abs().sqrt().log().sum(), middle.sqrt().log().sum()
-    trace = Trace([(INPUT, (with_it.node,)), ("p", (without.node,))])
-    first, second = make_stages(trace)
+    stages = Stages([(INPUT, (with_it.node,)), ("p", (without.node,))])
+    first, second = make_stages(stages)
     # Everything above the abs is another node now; all but it stand for what they stood for.
     assert [line.node.op for line in second.gone] == [Op.ABS]
     assert second.new == set()
@@ -245,7 +244,7 @@ def test_a_node_that_is_left_out_is_all_that_a_stage_shows() -> None:
     )
     assert {op for op, _ in before - after} == {Op.ABS}  # all others kept their numbers
     assert after < before
-    text = passes_section(trace)
+    text = passes_section(stages)
     assert '<b class="down">-1</b> <b class="re">~1</b>' in text
     assert text.count('<ins class="re">') == 1
 

@@ -21,9 +21,9 @@ from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler import CustomKernel, custom_kernel
 from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for
+from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of
-from scheduler.device import spec as device_spec
-from scheduler.device.spec import SPECS, DeviceSpec, Half, Peak, spec_of, using
+from scheduler.device.spec import SPECS, DeviceSpec, Half, Images, Peak, spec_of
 from scheduler.device.targets import spec_of_device, target_for
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.emit.image_pool import share_images
@@ -52,10 +52,11 @@ def compiled(
     *writes: Tensor,
     precision: str = "fp32",
 ) -> Emitted:
-    with using(SPECS[target] if isinstance(target, str) else target):
-        nodes = {n: t.node for n, t in outputs.items()}
-        plan = schedule(nodes, [w.node for w in writes], precision=precision)
-        return emit({"run": plan}, name="test", kind="plain")
+    spec = SPECS[target] if isinstance(target, str) else target
+    context = CompileContext(spec, precision=precision)
+    nodes = {n: t.node for n, t in outputs.items()}
+    plan = schedule(nodes, [w.node for w in writes], context=context)
+    return emit({"run": plan}, name="test", kind="plain")
 
 
 def loaded(made: Emitted) -> Program:
@@ -221,7 +222,7 @@ def test_images_alive_together_are_not_shared() -> None:
 
 
 def test_an_image_too_wide_is_split_elsewhere_or_a_buffer() -> None:
-    tiny = device_spec.Images(16, 16, 128, 64)
+    tiny = Images(16, 16, 128, 64)
     spec = replace(SPECS["adreno"], images=tiny)
     outputs = {"y": convolved(convolved(Tensor.input("x", (1, 8, 10, 12)), 8), 8)}
     made = compiled(spec, outputs)
@@ -255,10 +256,10 @@ def test_rows_say_where_their_figures_come_from() -> None:
 
 
 def test_a_schedule_stays_with_its_device() -> None:
-    with using(SPECS["gpu"]):
-        plan = schedule({"y": (Tensor.input("x", (64,)) + 1.0).node})
+    context = CompileContext(SPECS["gpu"])
+    plan = schedule({"y": (Tensor.input("x", (64,)) + 1.0).node}, context=context)
+    assert plan.spec is SPECS["gpu"]
     assert [k.group for k in plan.lowered] == [16]
-    assert device_spec.current() is SPECS["cpu"]
 
 
 def test_the_cache_tells_devices_apart() -> None:
@@ -266,8 +267,8 @@ def test_the_cache_tells_devices_apart() -> None:
     graph = {"run": EntryGraph({"y": (Tensor.input("x", (96,)) * 3.0).node})}
     made = {}
     for target in ("cpu", "gpu", "cpu"):
-        with using(SPECS[target]):
-            made[target] = emitted_for(graph, name="m", kind="plain", disk=False).manifest
+        context = CompileContext(SPECS[target])
+        made[target] = emitted_for(graph, context, name="m", kind="plain", disk=False).manifest
         assert made[target]["target"]["name"] == target
     assert made["cpu"]["kernels"] != made["gpu"]["kernels"]
     changed = replace(

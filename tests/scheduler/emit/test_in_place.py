@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cereal.frames import nv12_format
-from scheduler.driving.program import make_states, prepare_entry, run_entry
+from scheduler.context import DEFAULT_CONTEXT
+from scheduler.driving.program import make_states, prepare_graph, run_graph
 from scheduler.driving.warp import Camera
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.emit.artifact import emit
+from scheduler.emit.schedule import Schedule
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node
@@ -24,7 +26,7 @@ from scheduler.kernelize.kernel import states_in_place
 from scheduler.kernelize.memory_plan import ALIGNMENT, Lifetime, aligned, live_bytes, plan_memory
 from scheduler.lower import LoweredKernel
 from scheduler.onnx_import import import_model, load_model
-from scheduler.pipeline import Schedule, schedule
+from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.apart import apart
 from tests.fuzz.batch import run_batch
@@ -259,8 +261,9 @@ def test_the_driving_program_takes_no_more_memory_than_is_alive(models: list[Pat
     """Without reuse 27.4 million bytes; in creation order 7.2 million."""
     vision, policy = (load_model(path) for path in models)
     states = make_states()
-    plans = [run_entry(vision, policy, CAMERA, states), prepare_entry(CAMERA, states)]
-    for plan, most in zip(plans, (5_300_000, 1_180_000), strict=True):
+    graphs = [run_graph(vision, policy, CAMERA, states), prepare_graph(CAMERA, states)]
+    for graph, most in zip(graphs, (5_300_000, 1_180_000), strict=True):
+        plan = graph.schedule(DEFAULT_CONTEXT)
         assert overlaps(plan) == []
         assert plan.arena().size == plan.arena().live <= most
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tests.scheduler.fusion.row import Array
+from tests.scheduler.support.programs import Array
 
 
 def np_relu(x: Array) -> Array:

@@ -115,7 +115,6 @@ ROWS = [
         (1, 768, 0),
         [(8, 12)],
         lambda x: [y.exp() for y in x.split([3, 4, 5], 1)],
-        lambda x: [np.exp(x[:, :3]), np.exp(x[:, 3:7]), np.exp(x[:, 7:])],
     ),
     Row(
         "concat-beside-parts",

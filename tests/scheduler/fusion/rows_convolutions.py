@@ -96,10 +96,6 @@ def squeeze_excite(x: Tensor, a: Tensor, b: Tensor) -> Tensor:
     return x * weights.reshape(*weights.shape, 1, 1)
 
 
-def np_squeeze_excite(x: Array, a: Array, b: Array) -> Array:
-    return np.asarray(x * np_sigmoid(np_relu(x.mean((2, 3)) @ a) @ b)[:, :, None, None])
-
-
 def classifier(x: Tensor, w: Tensor, head: Tensor, b: Tensor) -> Tensor:
     return x.conv2d(w, padding=1).relu().mean((2, 3)) @ head + b
 
@@ -168,13 +164,7 @@ def residual_convs(x: Tensor, count: int) -> Tensor:
 
 
 ROWS = [
-    Row(
-        "convs-on-packed-images",
-        (4, 18624, 4096),
-        [(16, 32), (16,), (16,)],
-        three_image_convs,
-        lambda x, b, c: 16 * (16 * (16 * x + b[:, None]) + c[:, None] + (16 * x + b[:, None])),
-    ),
+    Row("convs-on-packed-images", (4, 18624, 4096), [(16, 32), (16,), (16,)], three_image_convs),
     Row(
         "average-pool-of-steps",
         (1, 72, 0),
@@ -327,9 +317,7 @@ ROWS = [
     Row(
         "conv-mean-linear", (2, 1752, 256), [IMAGE, KERNEL, (4, 5), (5,)], classifier, np_classifier
     ),
-    Row(
-        "squeeze-excite", (3, 3184, 512), [IMAGE, (4, 2), (2, 4)], squeeze_excite, np_squeeze_excite
-    ),
+    Row("squeeze-excite", (3, 3184, 512), [IMAGE, (4, 2), (2, 4)], squeeze_excite),
     Row(
         "upsampled-conv",
         (1, 1856, 0),

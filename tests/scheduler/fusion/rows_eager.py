@@ -31,12 +31,7 @@ def pinned_and_child(a: Tensor, b: Tensor) -> Tensor:
 
 ROWS = [
     Row(
-        "sum-beside-the-same-realized",
-        (0, 0, 0),
-        [(4,), (4,)],
-        sum_beside_the_realized,
-        lambda a, b: [a + b, a + b],
-        eager=True,
+        "sum-beside-the-same-realized", (0, 0, 0), [(4,), (4,)], sum_beside_the_realized, eager=True
     ),
     Row(
         "constant-times-one",
@@ -54,25 +49,11 @@ ROWS = [
         lambda: np.full((3, 2), 4.0),
         eager=True,
     ),
-    Row(
-        "view-turned-and-cut",
-        (0, 0, 0),
-        [(4, 4)],
-        lambda a: a.T.flip(0)[1:3],
-        lambda a: a.T[::-1][1:3],
-        eager=True,
-    ),
+    Row("view-turned-and-cut", (0, 0, 0), [(4, 4)], lambda a: a.T.flip(0)[1:3], eager=True),
     Row("view-itself", (0, 0, 0), [(4, 6)], lambda a: a, eager=True),
     Row("view-reshaped", (0, 0, 0), [(4, 6)], lambda a: a.reshape(24), eager=True),
     Row("view-of-rows", (0, 0, 0), [(4, 6)], lambda a: a[1:3], eager=True),
-    Row(
-        "view-of-one-row",
-        (0, 0, 0),
-        [(4, 6)],
-        lambda a: a[1:3][1].reshape(2, 3),
-        lambda a: a[2].reshape(2, 3),
-        eager=True,
-    ),
+    Row("view-of-one-row", (0, 0, 0), [(4, 6)], lambda a: a[1:3][1].reshape(2, 3), eager=True),
     Row(
         "normalised-state",
         (2, 168, 0),
@@ -86,17 +67,9 @@ ROWS = [
         (2, 80, 0),
         [(4,), (4,)],
         lambda a, b: (a + b).kernelize() + 2,
-        lambda a, b: a + b + 2,
         eager=True,
     ),
-    Row(
-        "pinned-and-its-child",
-        (3, 128, 0),
-        [(4,), (4,)],
-        pinned_and_child,
-        lambda a, b: 2 * (a + b) + 2,
-        eager=True,
-    ),
+    Row("pinned-and-its-child", (3, 128, 0), [(4,), (4,)], pinned_and_child, eager=True),
     Row(
         "moved-to-its-own-device",
         (0, 0, 0),

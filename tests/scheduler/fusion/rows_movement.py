@@ -5,10 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.reference import (
-    np_relu,
-)
-from tests.scheduler.fusion.row import Array, Row, positive
+from tests.scheduler.fusion.row import Row, positive
 
 PHOTO = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
 
@@ -16,11 +13,6 @@ PHOTO = np.arange(192, dtype=np.uint8).reshape(8, 8, 3)
 def moved_about(a: Tensor) -> Tensor:
     y = a.permute(2, 0, 1).reshape(6, 20).flip(1)[1:5, ::3]
     return y.T.reshape(2, 14)[:, ::-1].reshape(7, 4) + 1.0
-
-
-def np_moved_about(a: Array) -> Array:
-    y = np.flip(a.transpose(2, 0, 1).reshape(6, 20), 1)[1:5, ::3]
-    return np.asarray(y.T.reshape(2, 14)[:, ::-1].reshape(7, 4) + 1)
 
 
 ROWS = [
@@ -32,78 +24,54 @@ ROWS = [
         (1, 3072, 0),
         [(4, 4, 4, 4), (4, 4, 4, 4)],
         lambda a, b: (a + b).reshape(16, 16).T.contiguous(),
-        lambda a, b: (a + b).reshape(16, 16).T,
     ),
     Row(
         "expand-plus-permute",
         (1, 4800, 0),
         [(10, 10, 1), (10, 10, 1)],
         lambda a, b: (a + b).expand(10, 10, 10) + (a + b).permute(2, 1, 0),
-        lambda a, b: (a + b) + (a + b).transpose(2, 1, 0),
     ),
     Row(
-        "broadcast-row",
-        (1, 1048640, 0),
-        [(8192, 16), (1, 16)],
-        lambda a, b: a + b.expand(8192, 16),
-        lambda a, b: a + b,
+        "broadcast-row", (1, 1048640, 0), [(8192, 16), (1, 16)], lambda a, b: a + b.expand(8192, 16)
     ),
     Row(
         "broadcast-row-transposed",
         (1, 1048640, 0),
         [(16, 8192), (1, 16)],
         lambda a, b: a + b.expand(8192, 16).T,
-        lambda a, b: a + b.T,
     ),
     Row(
         "small-product-times-rows",
         (1, 1048704, 0),
         [(1, 16), (1, 16), (8192, 16)],
         lambda a, b, d: (a * b) * d,
-        lambda a, b, d: a * b * d,
     ),
-    Row(
-        "permuted-copy",
-        (1, 480, 0),
-        [(1, 3, 4, 5)],
-        lambda x: x.permute(0, 2, 3, 1).contiguous(),
-        lambda x: x.transpose(0, 2, 3, 1),
-    ),
+    Row("permuted-copy", (1, 480, 0), [(1, 3, 4, 5)], lambda x: x.permute(0, 2, 3, 1).contiguous()),
     Row(
         "cut-then-pad",
         (1, 24, 0),
         [np.ones(2, np.float32), np.ones(2, np.float32)],
         lambda a, b: (a + b).shrink([(0, 1)]).pad([(0, 1)]).contiguous(),
-        lambda a, b: np.array([a[0] + b[0], 0.0]),
     ),
     Row(
         "exp-cut-pad",
         (1, 128, 0),
         [(4, 4)],
         lambda a: a.exp2()[:-1, :-1].pad([(0, 1), (0, 1)]) * 2.0,
-        lambda a: np.pad(np.exp2(a)[:-1, :-1], (0, 1)) * 2,
     ),
     Row(
         "only-padding",
         (1, 12, 0),
         [(4,)],
         lambda a: a.pad([(3, 0)]).shrink([(0, 3)]).contiguous(),
-        lambda _: np.zeros(3),
         owned=(0, 12, 0),
     ),
-    Row(
-        "expanded-copy",
-        (1, 80, 0),
-        [(4, 1)],
-        lambda a: a.expand(4, 4).contiguous(),
-        lambda a: np.broadcast_to(a, (4, 4)),
-    ),
+    Row("expanded-copy", (1, 80, 0), [(4, 1)], lambda a: a.expand(4, 4).contiguous()),
     Row(
         "reshaped-copy",
         (0, 0, 0),
         [(4, 4)],
         lambda a: a.reshape(16).contiguous(),
-        lambda a: a.ravel(),
         owned=(0, 128, 0),
     ),
     Row(
@@ -111,7 +79,6 @@ ROWS = [
         (1, 80, 0),
         [(4, 1)],
         lambda a: a.expand(4, 4).contiguous().contiguous(),
-        lambda a: np.broadcast_to(a, (4, 4)),
     ),
     Row("reshaped-view", (0, 0, 0), [(4, 4)], lambda a: a.reshape(2, 8), owned=(0, 128, 0)),
     Row(
@@ -119,24 +86,15 @@ ROWS = [
         (1, 32, 0),
         [positive(4, 1)],
         lambda a: a.expand(4, 4).reciprocal(),
-        lambda a: np.broadcast_to(1 / a, (4, 4)),
         owned=(1, 80, 0),
     ),
     Row("sum-reshaped", (1, 192, 0), [(16,), (16,)], lambda a, b: (a + b).reshape(8, 2)),
-    Row(
-        "expanded",
-        (0, 0, 0),
-        [(4, 1)],
-        lambda a: a.expand(4, 4),
-        lambda a: np.broadcast_to(a, (4, 4)),
-        owned=(1, 80, 0),
-    ),
+    Row("expanded", (0, 0, 0), [(4, 1)], lambda a: a.expand(4, 4), owned=(1, 80, 0)),
     Row(
         "value-and-its-views",
         (2, 3648, 0),
         [(16, 24)],
         lambda a: [a + 1.0, (a + 1.0).T, (a + 1.0)[2:5]],
-        lambda a: [a + 1, (a + 1).T, (a + 1)[2:5]],
         owned=(1, 5184, 0),
         open=(1, "realized, a part of a result is copied, not a view of it"),
     ),
@@ -145,7 +103,6 @@ ROWS = [
         (1, 768, 0),
         [(8, 12)],
         lambda a: [a.exp(), a.exp().T, a.exp().reshape(4, 24)],
-        lambda a: [np.exp(a), np.exp(a).T, np.exp(a).reshape(4, 24)],
         owned=(1, 1920, 0),
     ),
     Row(
@@ -153,16 +110,9 @@ ROWS = [
         (0, 0, 0),
         [(8, 12)],
         lambda a: [a.T, a[2:5], a.reshape(96).flip(0)],
-        lambda a: [a.T, a[2:5], a.ravel()[::-1]],
         owned=(1, 1296, 0),
     ),
-    Row(
-        "flip-and-add",
-        (1, 768, 0),
-        [(8, 12)],
-        lambda a: a + a.flip((0, 1)),
-        lambda a: a + a[::-1, ::-1],
-    ),
+    Row("flip-and-add", (1, 768, 0), [(8, 12)], lambda a: a + a.flip((0, 1))),
     Row(
         "repeat-and-tile",
         (1, 4992, 0),
@@ -175,26 +125,21 @@ ROWS = [
         (1, 972, 0),
         [PHOTO, (3,)],
         lambda x, mean: x.permute(2, 0, 1).float() * (1 / 255) - mean.reshape(3, 1, 1),
-        lambda x, mean: x.transpose(2, 0, 1) / 255 - mean.reshape(3, 1, 1),
     ),
     Row(
         "blocks-to-channels",
         (1, 1024, 0),
         [(1, 2, 8, 8)],
         lambda x: x.reshape(1, 2, 4, 2, 4, 2).permute(0, 3, 5, 1, 2, 4).reshape(1, 8, 4, 4).relu(),
-        lambda x: np_relu(
-            x.reshape(1, 2, 4, 2, 4, 2).transpose(0, 3, 5, 1, 2, 4).reshape(1, 8, 4, 4)
-        ),
     ),
     Row("plus-transposed", (1, 1200, 0), [(10, 10), (10, 10)], lambda a, b: a + b.T),
     Row("transposed-plus", (1, 1200, 0), [(10, 10), (10, 10)], lambda a, b: a.T + b),
-    Row("movements-chained", (1, 224, 0), [(4, 5, 6)], moved_about, np_moved_about),
+    Row("movements-chained", (1, 224, 0), [(4, 5, 6)], moved_about),
     # One weight for all: it is cheaper to compute its complement again for each element.
     Row(
         "blend-by-one-weight",
         (1, 49156, 0),
         [(64, 64), (64, 64), (1, 1)],
         lambda a, b, w: a * (1.0 - w) + b * w,
-        lambda a, b, w: a * (1 - w) + b * w,
     ),
 ]

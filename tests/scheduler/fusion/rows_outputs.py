@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.reference import (
-    np_relu,
-    np_softmax,
-)
-from tests.scheduler.fusion.row import Array, Row, below, positive
+from tests.scheduler.fusion.row import Row, below, positive
 
 
 def largest_and_where(x: Tensor) -> list[Tensor]:
@@ -21,21 +17,10 @@ def rows_normalised(x: Tensor) -> list[Tensor]:
     return [mean, deviation, (x - mean) / deviation]
 
 
-def np_rows_normalised(x: Array) -> list[Array]:
-    mean, deviation = x.mean(-1, keepdims=True), x.std(-1, keepdims=True, ddof=1)
-    return [mean, deviation, (x - mean) / deviation]
-
-
 def two_deviations(x: Tensor, y: Tensor) -> list[Tensor]:
     shifted = [v - v.max(-1, keepdim=True) for v in (x, y)]
     mu = shifted[0].mean(-1, keepdim=True) + shifted[1].mean(-1, keepdim=True)
     return [((v - mu).square().sum(-1) / v.shape[-1]).sqrt() for v in (x, y)]
-
-
-def np_two_deviations(x: Array, y: Array) -> list[Array]:
-    shifted = [v - v.max(-1, keepdims=True) for v in (x, y)]
-    mu = shifted[0].mean(-1, keepdims=True) + shifted[1].mean(-1, keepdims=True)
-    return [np.sqrt(((v - mu) ** 2).mean(-1)) for v in (x, y)]
 
 
 def powers(a: Tensor) -> list[Tensor]:
@@ -43,14 +28,6 @@ def powers(a: Tensor) -> list[Tensor]:
     second = a.sum() + first
     b = a + first + second
     third = b.sum().exp2()
-    return [first, second, third, b.sum() + third]
-
-
-def np_powers(a: Array) -> list[Array]:
-    first = np.exp2(a.sum())
-    second = a.sum() + first
-    b = a + first + second
-    third = np.exp2(b.sum())
     return [first, second, third, b.sum() + third]
 
 
@@ -72,20 +49,10 @@ def middle_shrink(a: Tensor, c: Tensor) -> list[Tensor]:
     return [r, r.exp2(), r.exp2()[0] + c]
 
 
-def np_middle_shrink(a: Array, c: Array) -> list[Array]:
-    r = a.sum(1, keepdims=True)
-    return [r, np.exp2(r), np.exp2(r)[0] + c]
-
-
 def four_scalars(a: Tensor, b: Tensor) -> list[Tensor]:
     c, d = a.sum() + 2.0, a.sum() * 2.0
     e = c * d
     return [c, d, e, b.sum() - e]
-
-
-def np_four_scalars(a: Array, b: Array) -> list[Array]:
-    c, d = a.sum() + 2, a.sum() * 2
-    return [c, d, c * d, b.sum() - c * d]
 
 
 def transposed_feed(a: Tensor, b: Tensor) -> list[Tensor]:
@@ -94,67 +61,30 @@ def transposed_feed(a: Tensor, b: Tensor) -> list[Tensor]:
     return [d, r * d]
 
 
-def np_transposed_feed(a: Array, b: Array) -> list[Array]:
-    r = a.sum(2) + b
-    return [r.T * 4, r * (r.T * 4)]
-
-
 ROWS = [
     Row(
         "epilogues-and-their-product",
         (1, 76, 0),
         [(4, 4)],
         lambda a: [a.sum() + 2.0, a.sum() + 4.0, (a.sum() + 2.0) * (a.sum() + 4.0)],
-        lambda a: [a.sum() + 2, a.sum() + 4, (a.sum() + 2) * (a.sum() + 4)],
     ),
-    Row(
-        "chained-scalars",
-        (1, 80, 0),
-        [positive(4, 4, scale=0.05)],
-        powers,
-        np_powers,
-        tolerance=1e-3,
-    ),
-    Row(
-        "scalar-feeds-a-reduction",
-        (1, 80, 0),
-        [(4, 4)],
-        middle_reduce,
-        lambda a: [
-            a.sum(),
-            np.exp2(a.sum()),
-            (a - np.exp2(a.sum())).max(),
-            a.sum() + (a - np.exp2(a.sum())).max(),
-        ],
-    ),
-    Row(
-        "scalar-feeds-a-cube",
-        (1, 588, 0),
-        [(4, 4), (4, 4, 4)],
-        middle_expand,
-        lambda a, b: [
-            a.sum(),
-            np.exp2(a.sum()),
-            a.sum() + b[0, 0, 0] + np.exp2(a.sum()),
-            b + np.exp2(a.sum()),
-        ],
-    ),
+    Row("chained-scalars", (1, 80, 0), [positive(4, 4, scale=0.05)], powers, tolerance=1e-3),
+    Row("scalar-feeds-a-reduction", (1, 80, 0), [(4, 4)], middle_reduce),
+    Row("scalar-feeds-a-cube", (1, 588, 0), [(4, 4), (4, 4, 4)], middle_expand),
     Row(
         "epilogues-of-one-sum",
         (1, 76, 0),
         [(4, 4), (4,)],
         lambda a, b: [a.sum() + b[0], a.sum() + 2.0],
-        lambda a, b: [a.sum() + b[0], a.sum() + 2],
     ),
-    Row("row-sums-and-one-row", (2, 132, 0), [(4, 4), (4,)], middle_shrink, np_middle_shrink),
+    Row("row-sums-and-one-row", (2, 132, 0), [(4, 4), (4,)], middle_shrink),
     Row(
         "rows-plus-their-sum-and-its-sum",
         (2, 800, 0),
         [(8, 8)],
         lambda a: [a + a.sum(-1, keepdim=True), (a + a.sum(-1, keepdim=True)).sum(-1)],
-        lambda a: [a + a.sum(-1, keepdims=True), (a + a.sum(-1, keepdims=True)).sum(-1)],
     ),
-    Row("two-deviations", (1, 1056, 0), [(4, 32), (4, 32)], two_deviations, np_two_deviations),
+    Row("two-deviations", (1, 1056, 0), [(4, 32), (4, 32)], two_deviations),
     Row(
         "half-sum-scaled-twice",
         (1, 264, 0),
@@ -168,17 +98,15 @@ ROWS = [
         (2, 416, 256),
         [(4, 4, 4)],
         lambda a: [(a.sum(0) + 6.0).sum(0) * 4.0, (a.sum(0) + 6.0).sum(1) * 2.0],
-        lambda a: [(a.sum(0) + 6).sum(0) * 4, (a.sum(0) + 6).sum(1) * 2],
     ),
-    Row("transposed-feed", (2, 576, 256), [(4, 4, 4), (4, 4)], transposed_feed, np_transposed_feed),
+    Row("transposed-feed", (2, 576, 256), [(4, 4, 4), (4, 4)], transposed_feed),
     Row(
         "shared-sum",
         (1, 136, 0),
         [(4, 4), (4, 4)],
         lambda a, b: [a.sum() + 2.0, (a.sum() - b.sum()) * 4.0],
-        lambda a, b: [a.sum() + 2, (a.sum() - b.sum()) * 4],
     ),
-    Row("four-scalars", (1, 144, 0), [(4, 4), (4, 4)], four_scalars, np_four_scalars),
+    Row("four-scalars", (1, 144, 0), [(4, 4), (4, 4)], four_scalars),
     Row(
         "epilogues-of-a-sum-with-steps",
         (1, 136, 0),
@@ -194,51 +122,29 @@ ROWS = [
         (1, 1696, 0),
         [(16, 24)],
         lambda a: [a.sum(0).relu() + 1.0, a.sum(1).exp()],
-        lambda a: [np_relu(a.sum(0)) + 1, np.exp(a.sum(1))],
     ),
     Row("sums-of-three-axes", (1, 2672, 0), [(6, 8, 10)], lambda a: [a.sum(0), a.sum(1), a.sum(2)]),
-    Row(
-        "largest-and-where",
-        (1, 1664, 0),
-        [(16, 24)],
-        largest_and_where,
-        lambda x: [x.max(-1), x.argmax(-1)],
-    ),
-    Row(
-        "moments",
-        (1, 1664, 0),
-        [(16, 24)],
-        lambda x: [x.mean(1), x.std(1)],
-        lambda x: [x.mean(1), x.std(1, ddof=1)],
-    ),
-    Row("moments-and-values", (1, 3200, 0), [(16, 24)], rows_normalised, np_rows_normalised),
-    Row(
-        "both-softmaxes",
-        (1, 4608, 0),
-        [(16, 24)],
-        lambda x: [x.softmax(), x.log_softmax()],
-        lambda x: [np_softmax(x), np.log(np_softmax(x))],
-    ),
+    Row("largest-and-where", (1, 1664, 0), [(16, 24)], largest_and_where),
+    Row("moments", (1, 1664, 0), [(16, 24)], lambda x: [x.mean(1), x.std(1)]),
+    Row("moments-and-values", (1, 3200, 0), [(16, 24)], rows_normalised),
+    Row("both-softmaxes", (1, 4608, 0), [(16, 24)], lambda x: [x.softmax(), x.log_softmax()]),
     Row(
         "four-of-one-row",
         (1, 1792, 0),
         [(16, 24)],
         lambda x: [x.sum(1), x.max(1), x.min(1), x.square().sum(1)],
-        lambda x: [x.sum(1), x.max(1), x.min(1), (x * x).sum(1)],
     ),
     Row(
         "sum-with-epilogues",
         (1, 1728, 0),
         [(16, 24)],
         lambda x: [x.sum(1), x.sum(1).exp(), x.sum(1) * 2.0 + 1.0],
-        lambda x: [x.sum(1), np.exp(x.sum(1)), x.sum(1) * 2 + 1],
     ),
     Row(
         "divided-and-scaled",
         (1, 4608, 0),
         [positive(16, 24)],
         lambda x: [x / x.sum(1, keepdim=True), x * x.sum(1, keepdim=True)],
-        lambda x: [x / x.sum(1, keepdims=True), x * x.sum(1, keepdims=True)],
     ),
     Row("value-and-sum", (1, 4672, 0), [(16, 24), (16, 24)], lambda a, b: [a * b, (a * b).sum(1)]),
     Row("unrelated-sums", (1, 1888, 0), [(16, 24), (8, 8)], lambda a, b: [a.sum(1), b.sum(0)]),
@@ -247,7 +153,6 @@ ROWS = [
         (2, 1216, 256),
         [(16, 16)],
         lambda a: [a.sum(0)[:8], a.sum(0)[8:] * 2.0],
-        lambda a: [a.sum(0)[:8], a.sum(0)[8:] * 2],
         open=(1, "two outputs hold separate parts of one sum: it is stored, then cut"),
     ),
     Row(
@@ -255,21 +160,13 @@ ROWS = [
         (1, 360, 0),
         [(8, 10), below(10, 8)],
         lambda x, i: [x.square().sum(), i.eq(3).sum()],
-        lambda x, i: [(x * x).sum(), np.int32((i == 3).sum())],
     ),
-    Row(
-        "sum-and-map",
-        (1, 840, 0),
-        [(10, 10)],
-        lambda a: [a.sum(1), a.cos()],
-        lambda a: [a.sum(1), np.cos(a)],
-    ),
+    Row("sum-and-map", (1, 840, 0), [(10, 10)], lambda a: [a.sum(1), a.cos()]),
     Row(
         "scalar-sum-and-exp",
         (1, 56, 0),
         [(4,), (4,)],
         lambda a, b: [a.sum(keepdim=True), a.sum().exp2(), a.sum().exp2() + b],
-        lambda a, b: [a.sum(keepdims=True), np.exp2(a.sum()), np.exp2(a.sum()) + b],
     ),
     Row("argmin-and-argmax-of-all", (1, 520, 0), [(4, 32)], lambda x: [x.argmin(), x.argmax()]),
     Row(
@@ -277,15 +174,10 @@ ROWS = [
         (1, 584, 0),
         [(12, 12)],
         lambda a: [a.sum() + 2.0, a.sum() * 4.0],
-        lambda a: [a.sum() + 2, a.sum() * 4],
         tolerance=1e-4,
     ),
     Row("sum-and-range", (1, 672, 0), [(12, 12)], lambda a: [a.sum(1), a.max(1) - a.min(1)]),
     Row(
-        "value-and-its-exponential",
-        (1, 1728, 0),
-        [(12, 12)],
-        lambda a: [a * 2.0, (a * 2.0).exp()],
-        lambda a: [a * 2, np.exp(a * 2)],
+        "value-and-its-exponential", (1, 1728, 0), [(12, 12)], lambda a: [a * 2.0, (a * 2.0).exp()]
     ),
 ]

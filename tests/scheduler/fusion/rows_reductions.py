@@ -7,10 +7,6 @@ import math
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.reference import (
-    np_elu,
-    np_relu,
-)
 from tests.scheduler.fusion.row import Array, Row, positive
 
 
@@ -32,16 +28,8 @@ def cosine(x: Tensor, y: Tensor) -> Tensor:
     return (x * y).sum(-1) / (x.square().sum(-1).sqrt() * y.square().sum(-1).sqrt())
 
 
-def np_cosine(x: Array, y: Array) -> Array:
-    return np.asarray((x * y).sum(-1) / np.sqrt((x * x).sum(-1) * (y * y).sum(-1)))
-
-
 def distances(a: Tensor, b: Tensor) -> Tensor:
     return (a.unsqueeze(1) - b.unsqueeze(0)).square().sum(-1)
-
-
-def np_distances(a: Array, b: Array) -> Array:
-    return np.asarray(((a[:, None] - b[None]) ** 2).sum(-1))
 
 
 PADS = [(1, 1), (0, 0)]
@@ -50,11 +38,6 @@ PADS = [(1, 1), (0, 0)]
 def mean_twice(x: Tensor) -> Tensor:
     mean = x.mean(0, keepdim=True)
     return mean + (x - mean).sum(0) / 2.0
-
-
-def np_mean_twice(x: Array) -> Array:
-    mean = x.mean(0, keepdims=True)
-    return np.asarray(mean + (x - mean).sum(0) / 2)
 
 
 def running_maximum(x: Tensor) -> Tensor:
@@ -68,30 +51,15 @@ def thrice_scaled(a: Tensor) -> Tensor:
     return a
 
 
-def np_thrice_scaled(a: Array) -> Array:
-    for _ in range(3):
-        a = a * a.sum(1, keepdims=True)
-    return a
-
-
 ROWS = [
     Row(
         "half-sum-views",
         (1, 1152, 0),
         [(4, 4, 4, 4), (16,)],
         lambda a, b: a.sum((0, 1)).half().T.reshape(2, 2, 4).permute(2, 0, 1).reshape(16) + b,
-        lambda a, b: (
-            a.sum((0, 1)).astype(np.float16).T.reshape(2, 2, 4).transpose(2, 0, 1).reshape(16) + b
-        ),
         tolerance=2e-3,
     ),
-    Row(
-        "product-sum-relu",
-        (1, 804, 0),
-        [(10, 10), (10, 10)],
-        lambda a, b: (a * b).sum().relu(),
-        lambda a, b: np_relu((a * b).sum()),
-    ),
+    Row("product-sum-relu", (1, 804, 0), [(10, 10), (10, 10)], lambda a, b: (a * b).sum().relu()),
     Row("sum-plus-vector", (1, 480, 0), [(10, 10), (10,)], lambda a, b: a.sum(0) + b),
     Row(
         "sum-of-reshaped",
@@ -99,34 +67,22 @@ ROWS = [
         [(100,), (100,), (10, 10)],
         lambda a, b, c: ((a + b).reshape(10, 10) + c).sum(0),
     ),
-    Row("mean-twice", (1, 4224, 0), [(32, 32)], mean_twice, np_mean_twice),
+    Row("mean-twice", (1, 4224, 0), [(32, 32)], mean_twice),
+    Row("sum-root-negated", (1, 260, 0), [positive(8, 8)], lambda y: -y.sum(keepdim=True).sqrt()),
     Row(
-        "sum-root-negated",
-        (1, 260, 0),
-        [positive(8, 8)],
-        lambda y: -y.sum(keepdim=True).sqrt(),
-        lambda y: -np.sqrt(y.sum(keepdims=True)),
-    ),
-    Row(
-        "sums-of-both-axes-added",
-        (1, 16640, 0),
-        [(64, 64)],
-        lambda x: (x.sum(0) + x.sum(1)).relu(),
-        lambda x: np_relu(x.sum(0) + x.sum(1)),
+        "sums-of-both-axes-added", (1, 16640, 0), [(64, 64)], lambda x: (x.sum(0) + x.sum(1)).relu()
     ),
     Row(
         "activated-sums-added",
         (1, 544, 0),
         [(8, 8), (8, 8)],
         lambda x, y: x.sum(1).relu().elu() + y.sum(1).relu().elu(),
-        lambda x, y: np_elu(np_relu(x.sum(1))) + np_elu(np_relu(y.sum(1))),
     ),
     Row(
         "sum-relu-sum",
         (1, 131200, 0),
         [(32, 32, 32)],
         lambda x: x.sum(2).relu().sum(1),
-        lambda x: np_relu(x.sum(2)).sum(1),
         tolerance=1e-4,
     ),
     Row("sum-cut", (1, 2176, 0), [(32, 32), (16,)], lambda x, y: x.sum(1)[:16] + y),
@@ -135,57 +91,34 @@ ROWS = [
         (1, 288, 0),
         [(8, 8)],
         lambda a: (a + a.sum(-1, keepdim=True)).sum(-1),
-        lambda a: (a + a.sum(-1, keepdims=True)).sum(-1),
     ),
     Row("row-sums-added", (1, 544, 0), [(8, 8), (8, 8)], lambda x, y: y.sum(-1) + x.sum(-1)),
-    Row(
-        "half-sum",
-        (1, 260, 0),
-        [(8, 8)],
-        lambda x: x.sum().half().float(),
-        lambda x: x.sum().astype(np.float16).astype(np.float64),
-        tolerance=2e-3,
-    ),
+    Row("half-sum", (1, 260, 0), [(8, 8)], lambda x: x.sum().half().float(), tolerance=2e-3),
     Row(
         "sum-cut-scaled",
         (1, 304, 0),
         [(16, 16), (16,), (4,)],
         lambda a, c, b: (a.sum(1) + c)[:4] * b,
     ),
-    Row(
-        "sum-and-max-added",
-        (1, 288, 0),
-        [(8, 8)],
-        lambda a: (a.sum(0) + a.max(1)) + 2.0,
-        lambda a: a.sum(0) + a.max(1) + 2,
-    ),
+    Row("sum-and-max-added", (1, 288, 0), [(8, 8)], lambda a: (a.sum(0) + a.max(1)) + 2.0),
     Row(
         "pad-sum",
         (1, 132, 0),
         [(4, 4), (4, 4)],
         lambda a, b: (a + b).pad([(1, 1), (1, 1)], 1.0).sum(),
-        lambda a, b: np.pad(a + b, 1, constant_values=1.0).sum(),
     ),
     Row(
         "log-pad-sum",
         (1, 68, 0),
         [positive(4, 4)],
         lambda a: a.log2().pad([(1, 1), (1, 1)], 1.0).sum(),
-        lambda a: np.pad(np.log2(a), 1, constant_values=1.0).sum(),
     ),
-    Row(
-        "sum-plus-column",
-        (1, 96, 0),
-        [(4, 4), (4, 1)],
-        lambda a, b: a.sum(1, keepdim=True) + b,
-        lambda a, b: a.sum(1, keepdims=True) + b,
-    ),
+    Row("sum-plus-column", (1, 96, 0), [(4, 4), (4, 1)], lambda a, b: a.sum(1, keepdim=True) + b),
     Row(
         "sum-permuted-plus",
         (1, 512, 0),
         [(4, 6, 4), (4, 4, 1)],
         lambda a, b: a.sum(1, keepdim=True).permute(2, 0, 1) + b,
-        lambda a, b: a.sum(1, keepdims=True).transpose(2, 0, 1) + b,
     ),
     Row("minus-row-sums", (1, 8192, 0), [(32, 32)], lambda a: a - a.sum(1)),
     Row(
@@ -208,52 +141,25 @@ ROWS = [
         (1, 132, 0),
         [positive(4, 4), (4, 4)],
         lambda x, y: (1.0 / x * y).pad([(0, 1), (0, 1)]).sum(),
-        lambda x, y: (1 / x * y).sum(),
     ),
-    Row("sum-twice", (1, 1540, 0), [(16, 24)], lambda a: a.sum(0).sum(0), lambda a: a.sum()),
-    Row(
-        "sum-permute-max",
-        (1, 1944, 0),
-        [(6, 8, 10)],
-        lambda a: a.sum(2).permute(1, 0).max(0),
-        lambda a: a.sum(2).max(1),
-    ),
+    Row("sum-twice", (1, 1540, 0), [(16, 24)], lambda a: a.sum(0).sum(0)),
+    Row("sum-permute-max", (1, 1944, 0), [(6, 8, 10)], lambda a: a.sum(2).permute(1, 0).max(0)),
     Row("sum-reshape-max", (1, 1040, 0), [(8, 8, 4)], lambda a: a.sum(2).reshape(4, 16).max(1)),
     Row("min-max-sum", (1, 1924, 0), [(6, 8, 10)], lambda a: a.min(2).max(1).sum(0)),
-    Row(
-        "mean-of-mean",
-        (1, 1952, 0),
-        [(6, 8, 10)],
-        lambda a: a.mean(0).mean(1),
-        lambda a: a.mean((0, 2)),
-    ),
+    Row("mean-of-mean", (1, 1952, 0), [(6, 8, 10)], lambda a: a.mean(0).mean(1)),
     Row(
         "pad-sum-pad-max",
         (2, 1696, 256),
         [(16, 24)],
         lambda a: a.pad(PADS, 1.0).sum(1).pad([(2, 0)], -9.0).reshape(4, 5).max(1),
-        lambda a: (
-            np.pad(
-                np.pad(a, ((1, 1), (0, 0)), constant_values=1).sum(1), (2, 0), constant_values=-9
-            )
-            .reshape(4, 5)
-            .max(1)
-        ),
         open=(1, "each padded sum is read once, but a place with a remainder in it is stored"),
     ),
-    Row(
-        "exp-pad-sum",
-        (1, 1632, 0),
-        [(16, 24)],
-        lambda a: a.exp().pad(PADS).sum(0),
-        lambda a: np.exp(a).sum(0),
-    ),
+    Row("exp-pad-sum", (1, 1632, 0), [(16, 24)], lambda a: a.exp().pad(PADS).sum(0)),
     Row(
         "expand-permute-sum",
         (1, 608, 0),
         [(1, 16), (16, 8)],
         lambda a, b: (a.expand(8, 16).T * b).sum(0),
-        lambda a, b: (a.T * b).sum(0),
     ),
     Row(
         "windows-of-windows",
@@ -267,38 +173,20 @@ ROWS = [
         (1, 3136, 0),
         [(16, 24), (16, 24)],
         lambda x, m: (m > 0).where(x, 0.0).sum(1) / (m > 0).float().sum(1),
-        lambda x, m: np.where(m > 0, x, 0).sum(1) / (m > 0).sum(1),
     ),
-    Row("cosine", (1, 3136, 0), [(16, 24), (16, 24)], cosine, np_cosine),
+    Row("cosine", (1, 3136, 0), [(16, 24), (16, 24)], cosine),
     Row(
-        "products-of-moments",
-        (1, 3136, 0),
-        [(16, 24), (16, 24)],
-        lambda x, y: x.mean(1) * y.var(1),
-        lambda x, y: x.mean(1) * y.var(1, ddof=1),
+        "products-of-moments", (1, 3136, 0), [(16, 24), (16, 24)], lambda x, y: x.mean(1) * y.var(1)
     ),
-    Row(
-        "two-axes-added",
-        (1, 1088, 0),
-        [(16, 16)],
-        lambda x: x.max(0).exp() + x.min(1).sin(),
-        lambda x: np.exp(x.max(0)) + np.sin(x.min(1)),
-    ),
+    Row("two-axes-added", (1, 1088, 0), [(16, 16)], lambda x: x.max(0).exp() + x.min(1).sin()),
     Row(
         "outer-of-sums",
         (2, 4736, 256),
         [(16, 24)],
         lambda x: x.sum(1, keepdim=True) * x.sum(0, keepdim=True),
-        lambda x: x.sum(1, keepdims=True) * x.sum(0, keepdims=True),
     ),
-    Row("distances", (1, 1184, 0), [(10, 8), (12, 8)], distances, np_distances),
-    Row(
-        "nearest",
-        (1, 744, 0),
-        [(10, 8), (12, 8)],
-        lambda a, b: distances(a, b).argmin(1),
-        lambda a, b: np_distances(a, b).argmin(1),
-    ),
+    Row("distances", (1, 1184, 0), [(10, 8), (12, 8)], distances),
+    Row("nearest", (1, 744, 0), [(10, 8), (12, 8)], lambda a, b: distances(a, b).argmin(1)),
     Row("running-sum", (1, 2048, 0), [(4, 32)], running_sum, lambda x: x.cumsum(-1)),
     Row(
         "running-mean",
@@ -315,21 +203,14 @@ ROWS = [
         lambda x: np.log(np.exp(x).cumsum()),
     ),
     Row("sum-first-axis", (1, 440, 0), [(10, 10)], lambda a: a.sum(0)),
-    Row(
-        "sum-plus-map",
-        (1, 480, 0),
-        [(10, 10), (10,)],
-        lambda a, b: a.sum(1) + b.cos(),
-        lambda a, b: a.sum(1) + np.cos(b),
-    ),
+    Row("sum-plus-map", (1, 480, 0), [(10, 10), (10,)], lambda a, b: a.sum(1) + b.cos()),
     Row(
         "outer-of-sum-and-map",
         (1, 840, 0),
         [(10, 10), (10,)],
         lambda a, b: a.sum(1, keepdim=True) * b.cos(),
-        lambda a, b: a.sum(1, keepdims=True) * np.cos(b),
     ),
-    Row("thrice-scaled-by-its-sum", (1, 800, 0), [(10, 10)], thrice_scaled, np_thrice_scaled),
+    Row("thrice-scaled-by-its-sum", (1, 800, 0), [(10, 10)], thrice_scaled),
     Row(
         "ones-summed",
         (0, 0, 0),
@@ -343,14 +224,12 @@ ROWS = [
         (1, 680, 0),
         [(10, 1, 8), (1, 10, 8)],
         lambda a, b: (a - b).square().sum(-1).max(1),
-        lambda a, b: ((a - b) ** 2).sum(-1).max(1),
     ),
     Row(
         "half-sum-transposed",
         (1, 1152, 0),
         [(4, 4, 4, 4), (16,)],
         lambda a, b: a.sum((0, 1)).half().float().T.reshape(16) + b,
-        lambda a, b: a.sum((0, 1)).astype(np.float16).T.reshape(16) + b,
         tolerance=2e-3,
     ),
     Row("range-of-two-kinds", (1, 1088, 0), [(16, 16)], lambda a: a.max(1) - a.min(1)),
@@ -359,21 +238,18 @@ ROWS = [
         (1, 1088, 0),
         [(16, 16)],
         lambda a: a.sum(1) + a[:, :7].max(1) * a.reshape(16, 2, 8).sum((1, 2)),
-        lambda a: a.sum(1) + a[:, :7].max(1) * a.sum(1),
     ),
     Row(
         "three-reductions",
         (1, 1088, 0),
         [(16, 16)],
         lambda a: a.sum(1) * a.max(1) + a.square().sum(1),
-        lambda a: a.sum(1) * a.max(1) + (a * a).sum(1),
     ),
     Row(
         "sum-with-a-long-epilogue",
         (1, 2144, 0),
         [(16, 32), (16,)],
         lambda a, b: ((a.sum(1) * 0.5 + b).relu().exp() - 1.0).half(),
-        lambda a, b: (np.exp(np_relu(a.sum(1) * 0.5 + b)) - 1).astype(np.float16),
         tolerance=2e-3,
     ),
     Row(
@@ -381,7 +257,6 @@ ROWS = [
         (1, 2240, 0),
         [(16, 32), (32,)],
         lambda a, b: ((a - 1.0).square() * b).exp().T.max(0),
-        lambda a, b: np.exp((a - 1) ** 2 * b).max(1),
         tolerance=1e-4,
     ),
 ]

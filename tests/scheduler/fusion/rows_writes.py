@@ -31,10 +31,6 @@ def replaced_row(cache: Tensor, row: Tensor) -> Tensor:
     return cache
 
 
-def np_replaced_row(cache: Array, row: Array) -> Array:
-    return np.concatenate([cache[:3], row * 2, cache[4:]])
-
-
 def chained(a: Tensor, b: Tensor) -> Tensor:
     return a.assign(a + 1.0).assign(a * b).assign(a - 2.0)
 
@@ -45,20 +41,12 @@ def swapped(a: Tensor, b: Tensor) -> list[Tensor]:
 
 
 ROWS = [
-    Row(
-        "add-in-place",
-        (1, 768, 0),
-        [(8, 12)],
-        lambda a: a.assign(a + 1.0),
-        lambda a: a + 1,
-        assigned=[0],
-    ),
+    Row("add-in-place", (1, 768, 0), [(8, 12)], lambda a: a.assign(a + 1.0), assigned=[0]),
     Row(
         "assign-two",
         (1, 1536, 0),
         [(8, 12), (8, 12)],
         lambda a, b: [a.assign(a + 1.0), b.assign(b * 2.0)],
-        lambda a, b: [a + 1, b * 2],
         assigned=[0, 1],
     ),
     Row(
@@ -66,7 +54,6 @@ ROWS = [
         (1, 1536, 0),
         [(8, 12), (8, 12)],
         lambda a, b: [a.assign(a + b), b.assign(b.exp())],
-        lambda a, b: [a + b, np.exp(b)],
         assigned=[0, 1],
     ),
     Row(
@@ -74,7 +61,6 @@ ROWS = [
         (2, 1184, 0),
         [(8, 12)],
         lambda a: [a.assign(a * 2.0), a.sum(1)],
-        lambda a: [a * 2, a.sum(1) * 2],
         assigned=[0],
         open=(1, "elements of an assigned value are not computed again"),
     ),
@@ -83,7 +69,6 @@ ROWS = [
         (1, 768, 0),
         [(8, 8), (8, 8)],
         lambda a, b: b.assign(b + a @ a),
-        lambda a, b: b + a @ a,
         assigned=[1],
     ),
     Row(
@@ -91,7 +76,6 @@ ROWS = [
         (2, 1536, 512),
         [positive(8, 12)],
         lambda a: a.assign(a / a.sum(1, keepdim=True)),
-        lambda a: a / a.sum(1, keepdims=True),
         assigned=[0],
         owned=(1, 1536, 512),
     ),
@@ -114,30 +98,10 @@ ROWS = [
         owned=(1, 1584, 512),
     ),
     Row(
-        "assign-chained",
-        (1, 1152, 0),
-        [(8, 12), (8, 12)],
-        chained,
-        lambda a, b: (a + 1) * b - 2,
-        assigned=[0],
-        owned=(1, 768, 0),
+        "assign-chained", (1, 1152, 0), [(8, 12), (8, 12)], chained, assigned=[0], owned=(1, 768, 0)
     ),
-    Row(
-        "assign-swapped",
-        (1, 1536, 0),
-        [(8, 12), (8, 12)],
-        swapped,
-        lambda a, b: [b * 2, a * 3],
-        assigned=[0, 1],
-    ),
-    Row(
-        "momentum",
-        (1, 1920, 0),
-        [(8, 12), (8, 12), (8, 12)],
-        momentum,
-        lambda p, k, g: [k * 0.9 + g, p - 0.1 * (k * 0.9 + g)],
-        assigned=[0, 1],
-    ),
+    Row("assign-swapped", (1, 1536, 0), [(8, 12), (8, 12)], swapped, assigned=[0, 1]),
+    Row("momentum", (1, 1920, 0), [(8, 12), (8, 12), (8, 12)], momentum, assigned=[0, 1]),
     Row(
         "running-statistics",
         (2, 1536, 512),
@@ -147,9 +111,7 @@ ROWS = [
         assigned=[1, 2],
         open=(1, "epilogues that are assigned leave the loop nest"),
     ),
-    Row(
-        "replaced-row", (1, 96, 0), [(8, 12), (1, 12)], replaced_row, np_replaced_row, assigned=[0]
-    ),
+    Row("replaced-row", (1, 96, 0), [(8, 12), (1, 12)], replaced_row, assigned=[0]),
     Row(
         "half-precision-weights",
         (1, 1152, 0),

@@ -17,9 +17,11 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler import CustomKernel, Tensor, custom_kernel
+from scheduler.context import context_for
+from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.ir.index import leaves
-from scheduler.pipeline import Schedule, schedule
+from scheduler.pipeline import schedule
 from tests.scheduler.support.programs import load
 
 Array = NDArray[Any]
@@ -61,7 +63,7 @@ class Program:
 
     def plan(self) -> Schedule:
         named = {f"o{i}": t.node for i, t in enumerate(self.outputs)}
-        return schedule(named, [w.node for w in self.writes])
+        return schedule(named, [w.node for w in self.writes], context=context_for())
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduler.context import CompileContext
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import Op
@@ -24,7 +25,8 @@ def named(**tensors: Tensor) -> Origins:
 
 
 def kernel_names(tensor: Tensor, origins: Origins, precision: str = "fp32") -> list[str]:
-    plan = schedule({"y": tensor.node}, origins=origins, precision=precision)
+    context = CompileContext(precision=precision)
+    plan = schedule({"y": tensor.node}, context=context, origins=origins)
     return [" ".join(kernel.origin) for kernel in plan.launches]
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from scheduler.context import CompileContext
 from scheduler.device.limits import TABLE
-from scheduler.device.spec import using_limits
+from scheduler.device.spec import DEFAULT
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import floats, program_of, same, values_of, x
 
@@ -19,8 +22,8 @@ def test_no_kernel_exceeds_what_its_device_takes(target: str) -> None:
     for name in names[1:]:
         total = total.maximum(Tensor.input(name, (8,)) * 0.5)
     wide = Tensor.cat([Tensor.input(f"b{i}", (3,)).exp() for i in range(40)])
-    with using_limits(TABLE[target]):
-        made = program_of(total, wide, *(wide[i : i + 8] + total for i in range(9)))
+    context = CompileContext(replace(DEFAULT, limits=TABLE[target]))
+    made = program_of(total, wide, *(wide[i : i + 8] + total for i in range(9)), context=context)
     limits = TABLE[target]
     for kernel in made.manifest["kernels"]:
         assert len(set(kernel["args"])) <= limits.max_buffers

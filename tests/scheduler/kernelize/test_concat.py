@@ -14,7 +14,8 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.device.spec import SPECS, using
+from scheduler.context import CompileContext
+from scheduler.device.spec import SPECS
 from scheduler.emit.artifact import emit
 from scheduler.ir.ops import Op
 from scheduler.kernelize.body import Body
@@ -132,8 +133,7 @@ def test_slices_lie_as_what_they_are_computed_from() -> None:
     a = Tensor.input("a", (1, 16, H, W))
     parts = [a.conv2d(weight(c, 16, 1, 1)).relu().contiguous() for c in (64, 32, 32)]
     normed = (parts[0].cat(*parts[1:], axis=1) * weight(1, 128, 1, 1)).tanh()
-    with using(SPECS["cpu"]):
-        lowered = schedule({"y": normed.conv2d(weight(256, 128, 1, 1)).node}).lowered
+    lowered = schedule({"y": normed.conv2d(weight(256, 128, 1, 1)).node}).lowered
     (cut,) = [k for k in lowered if len(k.kernel.bodies) == 3]
     (reader,) = [k for k in lowered if cut.storage[0] in k.kernel.reads]
     assert cut.text.count("M_STORE(float, 16") >= 3  # whole vectors into each slice
@@ -149,9 +149,9 @@ def test_slices_have_the_values_of_the_whole(target: str, monkeypatch: pytest.Mo
         joined,
     ]  # fmt: skip
     outputs = {case.__name__: case() for case in cases}
-    with using(SPECS[target]):
-        plan = schedule({n: t.node for n, t in outputs.items()})
-        made = emit({"run": plan}, name="joins", kind="plain")
+    nodes = {n: t.node for n, t in outputs.items()}
+    plan = schedule(nodes, context=CompileContext(SPECS[target]))
+    made = emit({"run": plan}, name="joins", kind="plain")
     device = choose_device(None)
     with Program(from_memory(made.manifest, made.data), device, shared_cache(device)) as program:
         inputs = {t.name: rng().standard_normal(t.shape).astype(np.float32) for t in program.inputs}

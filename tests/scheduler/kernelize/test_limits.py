@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,17 +12,15 @@ import pytest
 from numpy.typing import NDArray
 
 from scheduler import Tensor
-from scheduler.device import spec as device_spec
+from scheduler.context import CompileContext, context_for
 from scheduler.device.limits import MAX_OPERATIONS, TABLE, Limits, limits_of
-from scheduler.device.spec import DEFAULT, using_limits
+from scheduler.device.spec import DEFAULT
 from scheduler.emit.artifact import emit
-from scheduler.errors import LoweringError, SchedulerError
-from scheduler.ir.node import Node, make
+from scheduler.errors import SchedulerError
+from scheduler.ir.node import Node
 from scheduler.ir.ops import ELEMENTWISE, Op
-from scheduler.ir.rewrite import Rewriter, Rule
 from scheduler.kernelize.limits import _fused, split_points
 from scheduler.kernelize.realize import realize
-from scheduler.kernelize.splits import KernelRefusedError, Refused, Splits, with_splits
 from scheduler.pipeline import kernelize, schedule
 from tests.scheduler.support.values import rng
 
@@ -43,15 +41,20 @@ def total_of(tensors: Sequence[Tensor]) -> Tensor:
     return total
 
 
-def launches(tensor: Tensor) -> list[Any]:
+def limited(target: str) -> CompileContext:
+    """Return the row cpu with other limits, and the flags of the environment."""
+    return context_for(replace(DEFAULT, limits=TABLE[target]))
+
+
+def launches(tensor: Tensor, target: str = "cpu") -> list[Any]:
     """Return what is launched, as the artifact has it: arguments are what the device counts."""
-    plan = schedule({"out": tensor.node})
+    plan = schedule({"out": tensor.node}, context=limited(target))
     kernels: list[Any] = emit({"run": plan}, name="n", kind="plain").manifest["kernels"]
     return kernels
 
 
-def most_buffers(tensor: Tensor) -> int:
-    return max(len(kernel["args"]) for kernel in launches(tensor))
+def most_buffers(tensor: Tensor, target: str = "cpu") -> int:
+    return max(len(kernel["args"]) for kernel in launches(tensor, target))
 
 
 # --- buffers --------------------------------------------------------------------------------------
@@ -127,9 +130,8 @@ def test_no_kernel_has_more_buffers_than_the_target_takes(
     graph: Callable[[], tuple[Tensor, Values]], target: str
 ) -> None:
     tensor, values = graph()
-    with using_limits(TABLE[target]):
-        assert most_buffers(tensor) <= TABLE[target].max_buffers
-        got = tensor.numpy(values)
+    assert most_buffers(tensor, target) <= TABLE[target].max_buffers
+    got = tensor.numpy(values, limited(target))
     assert np.allclose(got, tensor.interp(values), rtol=1e-4, atol=1e-4)
 
 
@@ -137,8 +139,7 @@ def test_sum_of_512_tensors_has_few_partial_sums() -> None:
     tensors, _ = sources(512)
     total = total_of(tensors)
     assert len(launches(total)) <= 512 // (MOST - 2) + 1
-    with using_limits(TABLE["webgpu"]):
-        assert len(launches(total)) <= 512 // 6 + 1
+    assert len(launches(total, "webgpu")) <= 512 // 6 + 1
 
 
 def test_kernel_at_the_limit_stays_whole() -> None:
@@ -164,10 +165,9 @@ def test_the_environment_wins(monkeypatch: pytest.MonkeyPatch) -> None:
     assert most_buffers(total) == 41
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "10")
     assert most_buffers(total) == 10
-    with using_limits(TABLE["webgpu"]):
-        assert most_buffers(total) == 10
+    assert most_buffers(total, "webgpu") == 10
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", "200")  # whoever asks for more knows the device
-    assert device_spec.limits().max_buffers == 200
+    assert context_for().limits.max_buffers == 200
 
 
 @pytest.mark.parametrize(("text", "told"), [("many", "'many'"), ("3", "found 3"), ("-8", "'-8'")])
@@ -176,7 +176,7 @@ def test_senseless_limits_are_refused(
 ) -> None:
     monkeypatch.setenv("MAX_KERNEL_BUFFERS", text)
     with pytest.raises(SchedulerError, match=told):
-        schedule({"out": (Tensor.input("x", (8,)) + 1.0).node})
+        (Tensor.input("x", (8,)) + 1.0).schedule()
 
 
 # --- the table ------------------------------------------------------------------------------------
@@ -200,14 +200,6 @@ def test_every_row_says_where_it_comes_from() -> None:
     assert all(row.source and limits_of(name) is row for name, row in TABLE.items())
     with pytest.raises(SchedulerError, match="'tpu': expected one of cpu, "):
         limits_of("tpu")
-
-
-def test_limits_are_those_of_the_context() -> None:
-    with using_limits(TABLE["webgpu"]):
-        with using_limits(TABLE["metal"]):
-            assert device_spec.limits().target == "metal"
-        assert device_spec.limits().target == "webgpu"
-    assert device_spec.limits().target == "cpu"
 
 
 # --- size -----------------------------------------------------------------------------------------
@@ -317,83 +309,3 @@ def test_a_single_operation_cannot_be_split() -> None:
 def test_a_cut_does_not_store_what_memory_cannot_hold() -> None:
     a, b = Tensor.input("a", (4096, 4096)), Tensor.input("b", (4096, 4096))
     assert split_of(a @ b) == set()  # a * b over all three axes would be 256 GiB
-
-
-def refusing(
-    sinks: Sequence[Node], most: int, reason: str = "too complex"
-) -> Callable[[Splits], tuple[Node, ...]]:
-    """Return a `make` that stores as the pipeline does and refuses kernels of many operations."""
-
-    def attempt(splits: Splits) -> tuple[Node, ...]:
-        stored = frozenset(realize(sinks, DEFAULT, splits.pins).regions)
-        for root in sorted(stored, key=lambda n: len(_fused(n, frozenset()))):
-            if len(operations(root, stored)) > most:
-                raise KernelRefusedError(Refused((root,), stored, f"{root!r}", reason))
-        return tuple(n for n in _fused(sinks[0], frozenset()) if n in stored)
-
-    return attempt
-
-
-def attention() -> tuple[Tensor, Values]:
-    tensors, values = sources(3, (8, 8))
-    q, k, v = tensors
-    return (q @ k.permute(1, 0) * 0.25).softmax(-1) @ v + q, values
-
-
-@pytest.mark.opencl
-@pytest.mark.parametrize("most", [1, 2, 4])
-def test_refused_kernels_are_split_until_they_are_accepted(
-    most: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    tensor, values = attention()
-    # A product and its sum are one loop: storing the product is a cut like any other.
-    with caplog.at_level(logging.WARNING, "scheduler.kernelize.splits"):
-        stored = with_splits(refusing([tensor.node], most))
-    assert all(len(operations(n, frozenset(stored))) <= most for n in stored)
-    assert caplog.messages
-    assert ": too complex; computing it as 2 kernels" in caplog.messages[0]
-
-    def pin(node: Node) -> Node | None:
-        return make(Op.CONTIGUOUS, node.dtype, (node,)) if node in stored else None
-
-    # The same cuts, asked for by the user, give the same numbers.
-    rules = [Rule("pin", tuple(ELEMENTWISE | {Op.REDUCE}), pin)]
-    cut = Tensor.of(Rewriter(rules)([tensor.node])[tensor.node])
-    assert np.allclose(cut.numpy(values), tensor.interp(values), atol=1e-5)
-
-
-def test_what_works_is_not_split(caplog: pytest.LogCaptureFixture) -> None:
-    tensor, _ = attention()
-    make_all = refusing([tensor.node], 1000)
-    assert with_splits(make_all) == make_all(Splits())
-    assert not caplog.messages
-
-
-def test_merged_kernels_are_taken_apart_before_anything_is_stored() -> None:
-    x = Tensor.input("x", (8,))
-    first, second = (x.sin() + 1.0).node, (x.cos() + 1.0).node
-    asked: list[Splits] = []
-
-    def merges(splits: Splits) -> int:
-        asked.append(splits)
-        if first not in splits.alone:
-            both = frozenset({first, second})
-            raise KernelRefusedError(Refused((first, second), both, "/both", "too complex"))
-        return 7
-
-    assert with_splits(merges) == 7
-    assert asked == [Splits(), Splits(frozenset(), frozenset({first, second}))]
-
-
-def test_a_kernel_that_cannot_be_split_is_an_error_with_its_origin() -> None:
-    y = Tensor.input("x", (8,)) * 2.0
-    with pytest.raises(LoweringError, match=r"<MUL .*>: no such type; it is a single operation"):
-        with_splits(refusing([y.node], 0, "no such type"))
-
-
-def test_rounds_of_splitting_come_to_an_end() -> None:
-    y = Tensor.input("x", (8,))
-    for _ in range(200):
-        y = y.sin()
-    with pytest.raises(LoweringError, match=r"<SIN float32\[8\]>: .*still refused after"):
-        with_splits(refusing([y.node], 1))

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from runtime.device import choose_device
 from scheduler.cache.schedules import EntryGraph
-from scheduler.device import spec as device_spec
-from scheduler.device import tuned_table
+from scheduler.context import DEFAULT_CONTEXT, context_for
 from scheduler.device.choice import HEURISTIC, MAX_BODY, MAX_TILE, Choice, parse_choice
 from scheduler.device.spec import SPECS
 from scheduler.device.tuned_table import Entry, TunedTable
+from scheduler.flags import Flags
 from scheduler.loops.body_key import body_key
 from scheduler.loops.choose import tuned_schedule
 from scheduler.loops.schedule import choose_schedule
@@ -25,7 +25,7 @@ from scheduler.tensor.tensor import Tensor
 from scheduler.tuning.build import Builders
 from scheduler.tuning.jobs import Job, jobs_of
 from scheduler.tuning.trial import Variant, make_trials
-from tests.scheduler.support.programs import compute
+from tests.scheduler.support.programs import compute, program_of, values_of
 from tests.scheduler.support.values import Weights, rng
 
 
@@ -39,7 +39,7 @@ def floats(*shape: int) -> np.ndarray[Any, Any]:
 
 
 def jobs(tensors: Mapping[str, Tensor]) -> list[Job]:
-    return jobs_of([EntryGraph({name: t.node for name, t in tensors.items()})])
+    return jobs_of([EntryGraph({name: t.node for name, t in tensors.items()})], DEFAULT_CONTEXT)
 
 
 def choices() -> st.SearchStrategy[Choice]:
@@ -127,10 +127,10 @@ def test_a_key_tells_lanes_and_vectors_apart() -> None:
 
 def test_gpus_take_no_choice_and_targets_have_tables_of_their_own() -> None:
     table = TunedTable(entries={"0" * 24: Entry("", HEURISTIC, 1, 1, 1)})
-    with tuned_table.using(table):
-        assert tuned_table.current() is table
-    with device_spec.using(SPECS["gpu"]):
-        assert not tuned_table.current().entries
+    assert context_for(tuned=table).tuned is table
+    assert context_for().tuned.target == "cpu"
+    assert not context_for(SPECS["gpu"]).tuned.entries
+    assert not context_for(tuned=table, flags=Flags(tuned=False)).tuned.entries
 
 
 # --- numbers ----------------------------------------------------------------------------------
@@ -213,23 +213,21 @@ def test_a_table_changes_the_loops_and_not_the_numbers() -> None:
     entry = Entry(job.was, Choice(2, 3, items=2), 2.0, 1.0, 3)
     table = TunedTable(entries={job.key: entry})
     expected = compute(tensor, x=x)
-    with tuned_table.using(table):
-        nest, heuristic = job.nest, job.nest.schedule
-        loops = tuned_schedule(nest.body, heuristic.vector, heuristic.lanes, nest.spec, table)
-        assert form_of(loops) == form_of(job.loops(entry.choice)) != job.was
-        np.testing.assert_allclose(compute(tensor, x=x), expected, rtol=1e-5, atol=1e-5)
+    nest, heuristic = job.nest, job.nest.schedule
+    loops = tuned_schedule(nest.body, heuristic.vector, heuristic.lanes, nest.spec, table)
+    assert form_of(loops) == form_of(job.loops(entry.choice)) != job.was
+    made = program_of(tensor, context=context_for(tuned=table))
+    assert [form_of(n.schedule) for k in made.plan.lowered for n in k.nests] == [form_of(loops)]
+    (found,) = values_of(made, x=x)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_an_entry_against_other_loops_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_entry_against_other_loops_is_not_used() -> None:
     (job,) = jobs({"y": contraction()})
     heuristic = job.nest.schedule
     args = (job.nest.body, heuristic.vector, heuristic.lanes, job.nest.spec)
     choice = Choice(1, 2)
     for was, used in ((job.was, True), ("8/1x8 u[] i1 b0 x0 a0", False)):
         table = TunedTable(entries={job.key: Entry(was, choice, 2.0, 1.0, 3)})
-        with tuned_table.using(table):
-            found = form_of(tuned_schedule(*args, tuned_table.current()))
-            monkeypatch.setenv("TUNED", "0")
-            assert form_of(tuned_schedule(*args, tuned_table.current())) == job.was
-            monkeypatch.delenv("TUNED")
+        found = form_of(tuned_schedule(*args, table))
         assert (found == form_of(choose_schedule(*args, choice))) is used

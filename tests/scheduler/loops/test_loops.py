@@ -16,8 +16,10 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import EntryGraph
+from scheduler.context import DEFAULT_CONTEXT, context_for
 from scheduler.device.choice import Choice
 from scheduler.emit.artifact import Emitted
+from scheduler.flags import Flags
 from scheduler.loops.pack import PackedWeight
 from scheduler.loops.schedule import Schedule
 from scheduler.lower import LoweredKernel
@@ -58,7 +60,7 @@ def lowered(tensor: Tensor) -> LoweredKernel:
 
 
 def job_of(tensor: Tensor) -> Job:
-    (job,) = jobs_of([EntryGraph({"y": tensor.node})])
+    (job,) = jobs_of([EntryGraph({"y": tensor.node})], DEFAULT_CONTEXT)
     return job
 
 
@@ -113,11 +115,10 @@ def test_columns_outside_are_read_through_a_pointer_chosen_before_the_loop_over_
     assert not fill.data.any()
 
 
-def test_without_a_buffer_to_spare_the_choice_is_at_the_load(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("MAX_KERNEL_BUFFERS", "4")
-    kernel = lowered(image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1))
+def test_without_a_buffer_to_spare_the_choice_is_at_the_load() -> None:
+    context = context_for(flags=Flags(max_kernel_buffers=4, tuned=False))
+    convolved = image().conv2d(weight(16, 16, 3, 3), weight(16), padding=1)
+    (kernel,) = schedule({"y": convolved.node}, context=context).lowered
     assert len(kernel.arguments) == 3  # and the result
     (body,) = innermost(kernel.text)
     assert re.search(r"\? p\d+\[-?\d+\] : 0x0.0p\+0f;", body)

@@ -13,8 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.cache.schedules import EntryGraph
+from scheduler.context import CompileContext
 from scheduler.device.choice import Choice
-from scheduler.device.spec import DEFAULT, SPECS, using
+from scheduler.device.spec import DEFAULT, SPECS
 from scheduler.ir import index as ixs
 from scheduler.ir.node import make
 from scheduler.ir.ops import Op
@@ -179,17 +180,16 @@ KINDS: dict[str, Callable[[int, int, int], Tensor]] = {
 }
 
 
-def job_of(tensor: Tensor) -> Job:
-    return jobs_of([EntryGraph({"y": tensor.node})])[-1]
+def job_of(tensor: Tensor, row: str = "cpu") -> Job:
+    return jobs_of([EntryGraph({"y": tensor.node})], CompileContext(SPECS[row]))[-1]
 
 
 @pytest.mark.parametrize("row", CPUS)
 def test_rows_of_a_hoisted_sum_share_what_is_read_below_it(row: str) -> None:
     """softmax(x) @ v: 512 rows are enough to share v's vectors, 16 are left to the cores."""
     v = Tensor.weight(floats(2048, 64))
-    with using(SPECS[row]):
-        many = job_of(Tensor.input("x", (512, 2048)).softmax(-1) @ v).nest.schedule
-        few = job_of(Tensor.input("x", (16, 2048)).softmax(-1) @ v).nest.schedule
+    many = job_of(Tensor.input("x", (512, 2048)).softmax(-1) @ v, row).nest.schedule
+    few = job_of(Tensor.input("x", (16, 2048)).softmax(-1) @ v, row).nest.schedule
     assert many.tiles[0].unroll > 1
     assert few.tiles[0].unroll == 1
     assert few.items == 16

@@ -14,6 +14,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 from scheduler.onnx_import import TRANSLATORS, import_model
+from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import evaluate
 from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, array_of
@@ -105,7 +106,48 @@ WITH_GRAPHS = {
 }
 
 
+# ONNX's own function of these gives the same kernels and values as a translator would.
+BY_BODY = {
+    *("CenterCropPad", "GreaterOrEqual", "LessOrEqual", "SwiGLU", "Swish", "ThresholdedRelu"),
+}
+
+
 def test_every_translator_has_a_case() -> None:
-    assert {f"{c.domain}:{c.op}" if c.domain else c.op for c in CASES} == set(
-        TRANSLATORS
-    ) - WITH_GRAPHS
+    assert not BY_BODY & set(TRANSLATORS)
+    cases = {f"{c.domain}:{c.op}" if c.domain else c.op for c in CASES}
+    assert cases == BY_BODY | set(TRANSLATORS) - WITH_GRAPHS
+
+
+def _model_of(op: str, dtype: Any, opset: int) -> onnx.ModelProto:
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    node = helper.make_node(op, ["x"], ["y"])
+    x, y = (helper.make_tensor_value_info(name, kind, [64]) for name in ("x", "y"))
+    opsets = [helper.make_opsetid("", opset)]
+    return helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)
+
+
+@pytest.mark.parametrize("opset", [10, 17, 18, 22])
+def test_a_body_serves_the_opsets_before_it_was_written(opset: int) -> None:
+    # ThresholdedRelu has been what it is since opset 10, and a function since 18.
+    x = np.linspace(-3, 3, 64, dtype=np.float32)
+    imported = import_model(_model_of("ThresholdedRelu", np.float32, opset))
+    (found,) = evaluate(list(imported.outputs.values()), {"x": x})
+    np.testing.assert_array_equal(found, np.where(x > 1, x, 0))
+
+
+def test_a_body_rounds_halves_once() -> None:
+    x = np.linspace(-4, 4, 64, dtype=np.float16)
+    imported = import_model(_model_of("Swish", np.float16, 24))
+    (found,) = evaluate(list(imported.outputs.values()), {"x": x})
+    wide = x.astype(np.float32)
+    expected = (wide / (1 + np.exp(-wide))).astype(np.float16)
+    assert found.dtype == np.float16
+    assert np.mean(found == expected) > 0.95  # rounded at each step, 4 in 5 are equal
+
+
+@pytest.mark.parametrize("op", ["CenterCropPad", "Swish", "ThresholdedRelu"])
+def test_a_body_is_one_kernel(op: str) -> None:
+    one = next(c for c in CASES if c.op == op)
+    model, _ = build(one, folded=False)
+    plan = schedule({name: t.node for name, t in import_model(model).outputs.items()})
+    assert len(plan.launches) == 1

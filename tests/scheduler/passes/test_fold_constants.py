@@ -18,12 +18,11 @@ from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.program import Program
 from tests.scheduler.passes.pass_check import check
-
-RNG = np.random.default_rng(0)
+from tests.scheduler.support.values import rng
 
 
 def weight(*shape: int) -> Tensor:
-    return Tensor.weight(RNG.standard_normal(shape).astype(np.float32))
+    return Tensor.weight(rng().standard_normal(shape).astype(np.float32))
 
 
 def folded(tensor: Tensor) -> Node:

@@ -13,33 +13,36 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.cache.schedules import EntryGraph, emitted_for
-from scheduler.device import spec as device_spec
-from scheduler.device.spec import DeviceSpec, Half
+from scheduler.context import CompileContext
+from scheduler.device.spec import DEFAULT, DeviceSpec, Half
 from scheduler.emit.artifact import emit
+from scheduler.emit.schedule import Schedule
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
 from scheduler.ir.node import toposort
 from scheduler.ir.ops import Op
 from scheduler.passes.precision import PrecisionReport
-from scheduler.pipeline import Schedule, schedule
+from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.networks import stack
 from tests.scheduler.passes.pass_check import weight
 from tests.scheduler.support.programs import Array
 from tools.lib.describe_precision import describe_precision
 
+HALVES = CompileContext(precision="fp16")
+
 
 def computes_halves() -> DeviceSpec:
     """Return a device like this one on which conversions cost nothing."""
-    return replace(device_spec.current(), half=Half(storage=True, arithmetic=True))
+    return replace(DEFAULT, half=Half(storage=True, arithmetic=True))
 
 
 def halved(*tensors: Tensor, writes: tuple[Tensor, ...] = ()) -> Schedule:
     """Return the schedule with half storage of everything that may be."""
     outputs = {f"y{i}": t.node for i, t in enumerate(tensors)}
-    with device_spec.using(computes_halves()):
-        return schedule(outputs, [w.node for w in writes], precision="fp16")
+    context = CompileContext(computes_halves(), precision="fp16")
+    return schedule(outputs, [w.node for w in writes], context=context)
 
 
 def report(*tensors: Tensor) -> PrecisionReport:
@@ -77,7 +80,7 @@ def test_without_it_nothing_changes() -> None:
 
 def test_the_number_of_kernels_stays() -> None:
     outputs = {"y": (network().relu() @ weight(64, 64, seed=5)).softmax(-1).node}
-    assert len(schedule(outputs, precision="fp16").launches) == len(schedule(outputs).launches)
+    assert len(schedule(outputs, context=HALVES).launches) == len(schedule(outputs).launches)
 
 
 def test_a_concat_of_reductions_is_still_written_in_parts() -> None:
@@ -155,7 +158,7 @@ def test_where_conversions_cost_time_only_large_weights_are_halves() -> None:
     image = x.conv2d(weight(8, 8, 3, 3, seed=1)).relu().conv2d(weight(8, 8, 3, 3, seed=2))
     plan = schedule(
         {"y": image.node, "z": (Tensor.input("v", (1, 64)) @ weight(64, 64)).node},
-        precision="fp16",
+        context=HALVES,
     )
     assert plan.precision is not None
     assert plan.precision.halves == (1, 0)
@@ -176,15 +179,15 @@ def test_states_and_small_values_keep_their_type() -> None:
 
 def test_an_unknown_precision_is_refused() -> None:
     with pytest.raises(SchedulerError, match="expected one of fp32, fp16"):
-        schedule({"y": network().node}, precision="fp8")
+        schedule({"y": network().node}, context=CompileContext(precision="fp8"))
 
 
 def test_the_cache_tells_precisions_apart() -> None:
     graph = EntryGraph({"y": (Tensor.input("x", (1, 64)) @ weight(64, 64)).node})
     sizes = []
     for precision in ("fp32", "fp16", "fp32"):
-        entry = replace(graph, precision=precision)
-        made = emitted_for({"run": entry}, name="m", kind="plain", disk=False)
+        context = CompileContext(precision=precision)
+        made = emitted_for({"run": graph}, context, name="m", kind="plain", disk=False)
         assert ("precision" in made.manifest["metadata"]) == (precision == "fp16")
         sizes.append(len(made.data))
     assert sizes == [4 * 64 * 64, 2 * 64 * 64, 4 * 64 * 64]
@@ -209,9 +212,9 @@ def _run(plan: Schedule, inputs: dict[str, Array]) -> dict[str, Array]:
 @pytest.mark.parametrize("seed", [3, 11])
 def test_the_device_computes_what_the_interpreter_says(seed: int) -> None:
     outputs, inputs = stack(seed)
-    with device_spec.using(computes_halves()):
-        plan = schedule({n: t.node for n, t in outputs.items()}, precision="fp16")
-        found = _run(plan, inputs)
+    context = CompileContext(computes_halves(), precision="fp16")
+    plan = schedule({n: t.node for n, t in outputs.items()}, context=context)
+    found = _run(plan, inputs)
     nodes = list(plan.outputs.values())
     given = {
         n.arg: inputs[n.arg.name]

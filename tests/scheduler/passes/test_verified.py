@@ -9,6 +9,7 @@ import pytest
 from scheduler import pipeline
 from scheduler.context import CompileContext
 from scheduler.errors import VerifyError
+from scheduler.flags import Flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node, make
 from scheduler.ir.ops import Op
@@ -31,16 +32,14 @@ def test_every_pass_is_verified_in_these_tests() -> None:
 
 
 def test_debug_names_the_pass_that_breaks_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DEBUG", "1")
     listed = pipeline.passes
     monkeypatch.setattr(pipeline, "passes", lambda c: (("broken", _break), *listed(c)))
     with pytest.raises(VerifyError, match=r"after broken: <SQRT int32\[4\]>.*needs a float type"):
-        pipeline.schedule({"y": x(4).exp().node})
+        pipeline.schedule({"y": x(4).exp().node}, context=CompileContext(flags=Flags(debug=1)))
 
 
 def test_a_broken_last_pass_is_found_without_debug(monkeypatch: pytest.MonkeyPatch) -> None:
     """In release the graph is verified once, after all passes."""
-    monkeypatch.delenv("DEBUG", raising=False)
     listed = pipeline.passes
     monkeypatch.setattr(pipeline, "passes", lambda c: (*listed(c), ("broken", _break)))
     with pytest.raises(VerifyError, match="SQRT"):

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler.context import CompileContext
 from scheduler.device.spec import DEFAULT, SPECS, DeviceSpec
 from scheduler.ir import interp
 from scheduler.ir.node import Node
@@ -172,7 +173,8 @@ def test_it_is_for_floats_on_processors() -> None:
     for target in ("gpu", "adreno"):
         assert taken(node, SPECS[target]) == 0
     assert any(k.custom for k in schedule({"y": node}).launches)
-    assert not any(k.custom for k in schedule({"y": node}, precision="fp16").launches)
+    halves = CompileContext(precision="fp16")
+    assert not any(k.custom for k in schedule({"y": node}, context=halves).launches)
 
 
 @pytest.mark.parametrize(

@@ -16,11 +16,12 @@ from pathlib import Path
 import pytest
 
 from scheduler import CustomKernel, custom_kernel
+from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS, DeviceSpec
+from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.loops.pack import PackedWeight
 from scheduler.onnx_import import import_model, load_model
-from scheduler.pipeline import Schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import plan_of, x
 from tests.scheduler.support.values import Weights
@@ -56,8 +57,7 @@ class Kind:
         return plan_of(
             {f"y{i}": t for i, t in enumerate(named)},
             writes,
-            spec=self.spec,
-            precision=self.precision,
+            CompileContext(self.spec, precision=self.precision),
         )
 
 

@@ -15,7 +15,8 @@ from runtime.device import Device, choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler.compile import compile_plain
-from scheduler.device.spec import SPECS, DeviceSpec, using
+from scheduler.context import CompileContext
+from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.device.targets import spec_of_device
 from scheduler.emit.artifact import Emitted, emit
 from scheduler.errors import DeviceLimitError
@@ -36,9 +37,9 @@ def network() -> dict[str, Tensor]:
 
 
 def compiled(spec: DeviceSpec, outputs: Mapping[str, Tensor]) -> Emitted:
-    with using(spec):
-        plan = schedule({name: t.node for name, t in outputs.items()})
-        return emit({"run": plan}, name="test", kind="plain")
+    nodes = {name: t.node for name, t in outputs.items()}
+    plan = schedule(nodes, context=CompileContext(spec))
+    return emit({"run": plan}, name="test", kind="plain")
 
 
 def other_driver(device: Device) -> Device:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +13,12 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
+from scheduler.context import CompileContext, context_for
 from scheduler.debug.kernel_table import KernelTable, kernel_tables
-from scheduler.device.spec import DeviceSpec, using
 from scheduler.emit.artifact import Emitted, emit
+from scheduler.emit.schedule import Schedule
 from scheduler.ir.origin import Origins
-from scheduler.pipeline import Schedule, schedule
+from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor
 
 Array = NDArray[Any]
@@ -65,19 +65,16 @@ class Made:
 def plan_of(
     outputs: Mapping[str, Tensor],
     writes: Sequence[Tensor] = (),
-    *,
-    spec: DeviceSpec | None = None,
-    precision: str = "fp32",
+    context: CompileContext | None = None,
     origins: Origins | None = None,
 ) -> Schedule:
     """Schedule outputs and state writes as one entry: here tests call the pipeline.
 
-    Without a device it is for the one that the environment asks for.
+    Without a context it is for the row `cpu` and the flags of the environment.
     """
     nodes = {n: t.node for n, t in outputs.items()}
-    with nullcontext() if spec is None else using(spec):
-        states = [w.node for w in writes]
-        return schedule(nodes, states, precision=precision, origins=origins)
+    states = [w.node for w in writes]
+    return schedule(nodes, states, context=context or context_for(), origins=origins)
 
 
 def plan_for(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Schedule:
@@ -90,9 +87,13 @@ def artifact_of(plan: Schedule) -> Emitted:
     return emit({"run": plan}, name="test", kind="plain")
 
 
-def emitted(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Emitted:
+def emitted(
+    outputs: Mapping[str, Tensor],
+    writes: Sequence[Tensor] = (),
+    context: CompileContext | None = None,
+) -> Emitted:
     """Schedule outputs and state writes and return their artifact."""
-    return artifact_of(plan_of(outputs, writes))
+    return artifact_of(plan_of(outputs, writes, context))
 
 
 def loaded(manifest: dict[str, Any], data: bytes) -> Program:
@@ -101,9 +102,13 @@ def loaded(manifest: dict[str, Any], data: bytes) -> Program:
     return Program(from_memory(manifest, data), device, shared_cache(device))
 
 
-def load(outputs: Mapping[str, Tensor], writes: Sequence[Tensor] = ()) -> Program:
+def load(
+    outputs: Mapping[str, Tensor],
+    writes: Sequence[Tensor] = (),
+    context: CompileContext | None = None,
+) -> Program:
     """Return the loaded program of one entry "run"; the caller closes it."""
-    made = emitted(outputs, writes)
+    made = emitted(outputs, writes, context)
     return loaded(made.manifest, made.data)
 
 
@@ -116,18 +121,21 @@ def compute(tensor: Tensor, **inputs: Array) -> Array:
 def make_program(
     outputs: Mapping[str, Tensor],
     writes: Sequence[Tensor] = (),
+    context: CompileContext | None = None,
     origins: Origins | None = None,
 ) -> Made:
     """Schedule and emit outputs and state writes as one entry "run"."""
-    plan = plan_of(outputs, writes, origins=origins)
+    plan = plan_of(outputs, writes, context, origins)
     made = artifact_of(plan)
     (table,) = kernel_tables(made.manifest, {"run": plan})
     return Made(plan, made.manifest, made.data, table)
 
 
-def program_of(*outputs: Tensor, writes: Sequence[Tensor] = ()) -> Made:
+def program_of(
+    *outputs: Tensor, writes: Sequence[Tensor] = (), context: CompileContext | None = None
+) -> Made:
     """The same for outputs y0, y1, ..."""
-    return make_program({f"y{i}": t for i, t in enumerate(outputs)}, writes)
+    return make_program({f"y{i}": t for i, t in enumerate(outputs)}, writes, context)
 
 
 def values_of(made: Made, **inputs: Array) -> list[Array]:

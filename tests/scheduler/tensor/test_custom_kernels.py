@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,12 +11,12 @@ import pytest
 from scheduler import CustomKernel, custom_kernel
 from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for
 from scheduler.compile import compile_plain
+from scheduler.context import CompileContext, Stages, context_for
 from scheduler.debug.kernel_text import table_text
 from scheduler.debug.pretty import pretty
-from scheduler.debug.trace import Recorder, observing
 from scheduler.debug.viz import write_page
-from scheduler.device import spec as device_spec
 from scheduler.device.limits import TABLE
+from scheduler.device.spec import DEFAULT
 from scheduler.errors import ModelError, VerifyError
 from scheduler.ir import dtype as dt
 from scheduler.ir.digest import graph_digest
@@ -198,15 +199,14 @@ def test_names_are_by_content() -> None:
 
 @pytest.mark.opencl
 def test_tables_listings_and_pages_show_it(tmp_path: Path) -> None:
-    recorder = Recorder()
-    with observing(recorder):
-        made = program_of((scaled(x(8, 4)) + 1.0).sum(1))
-    (trace,) = recorder.traces
-    listing = pretty(trace.stages[0][1])
+    stages = Stages()
+    context = CompileContext(stages=stages)
+    made = program_of((scaled(x(8, 4)) + 1.0).sum(1), context=context)
+    listing = pretty(stages.graphs[0][1])
     assert "custom scale" in listing
     assert "result 0" in listing
     assert "custom_" in table_text(made.table)
-    write_page(tmp_path / "page.html", made.manifest, [trace])
+    write_page(tmp_path / "page.html", made.manifest, {"run": made.plan})
     assert "EPILOGUE" not in (page := (tmp_path / "page.html").read_text(encoding="utf-8"))
     assert "custom kernel scale" in page
 
@@ -223,24 +223,25 @@ def test_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.MonkeyPatc
     for factor in (2.0, 3.0):
         given = Tensor.input("x", (8,))
         (y,) = custom_kernel(scale(8, factor=factor), given)
-        made = emitted_for({"run": EntryGraph({"y": y.node})}, name="t", kind="plain", disk=False)
+        graph = {"run": EntryGraph({"y": y.node})}
+        made = emitted_for(graph, context_for(), name="t", kind="plain", disk=False)
         assert f"{factor}f" in made.manifest["programs"][0]["source"]
     clear_memory()
 
 
 def test_buffers_are_limited_like_those_of_other_kernels() -> None:
-    with device_spec.using_limits(TABLE["webgpu"]):
-        names = " + ".join(f"in{i}[0]" for i in range(8))
-        wide = CustomKernel("wide", f"out0[0] = {names};", [((1,), F32)], 1)
-        (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(8)))
-        with pytest.raises(ModelError, match="wide: expected at most 8 buffers, found 9"):
-            schedule({"y": y.node})
-        # Seven buffers fit, an operand of the epilogue would be the ninth.
-        names = " + ".join(f"in{i}[0]" for i in range(7))
-        wide = CustomKernel("wide", f"EPILOGUE({names}, 0);", [((1,), F32)], 1)
-        (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(7)))
-        assert len(schedule({"y": y.relu().node}).kernels) == 1
-        assert len(schedule({"y": (y + Tensor.input("b", (1,))).node}).kernels) == 2
+    context = CompileContext(replace(DEFAULT, limits=TABLE["webgpu"]))
+    names = " + ".join(f"in{i}[0]" for i in range(8))
+    wide = CustomKernel("wide", f"out0[0] = {names};", [((1,), F32)], 1)
+    (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(8)))
+    with pytest.raises(ModelError, match="wide: expected at most 8 buffers, found 9"):
+        schedule({"y": y.node}, context=context)
+    # Seven buffers fit, an operand of the epilogue would be the ninth.
+    names = " + ".join(f"in{i}[0]" for i in range(7))
+    wide = CustomKernel("wide", f"EPILOGUE({names}, 0);", [((1,), F32)], 1)
+    (y,) = custom_kernel(wide, *(Tensor.input(f"x{i}", (1,)) for i in range(7)))
+    assert len(schedule({"y": y.relu().node}, context=context).kernels) == 1
+    assert len(schedule({"y": (y + Tensor.input("b", (1,))).node}, context=context).kernels) == 2
 
 
 def test_a_launch_is_read_by_its_results_only() -> None:

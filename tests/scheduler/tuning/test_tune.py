@@ -16,7 +16,7 @@ import pytest
 from runtime.device import choose_device
 from scheduler.cache import schedules as schedule_cache
 from scheduler.cache.schedules import EntryGraph
-from scheduler.device import spec as device_spec
+from scheduler.context import DEFAULT_CONTEXT, CompileContext, context_for
 from scheduler.device import tuned_table
 from scheduler.device.choice import HEURISTIC, Choice, parse_choice
 from scheduler.device.spec import SPECS
@@ -52,7 +52,7 @@ def graph(name: str = "y") -> EntryGraph:
     return EntryGraph({name: (hidden @ w[1]).node})
 
 
-JOBS = jobs_of([graph()])
+JOBS = jobs_of([graph()], DEFAULT_CONTEXT)
 
 
 # --- the search, with times that are made up ----------------------------------------------------
@@ -260,8 +260,7 @@ def test_the_cache_of_schedules_tells_tables_apart(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("SCHEDULE_CACHE", "1")
 
     def key(table: TunedTable) -> str | None:
-        with tuned_table.using(table):
-            return schedule_cache._request({"run": entry}, ())
+        return schedule_cache._request({"run": entry}, context_for(tuned=table), ())
 
     entry = graph()
     first, same = TunedTable(entries={KEY: ENTRY}), TunedTable("cpu", entries={KEY: ENTRY})
@@ -296,13 +295,14 @@ def test_tuning_finds_something_or_nothing_and_remembers_it(
 ) -> None:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path))
     device = choose_device("cpu")
+    context = context_for()
     told: list[tuple[int, int]] = []
-    first = tune([graph()], device, 3.0, lambda *n: told.append(n))
+    first = tune([graph()], context, device, 3.0, lambda *n: told.append(n))
     assert told
     assert told[0][0] == 0
     assert {line.state for line in first.lines} <= {"searched", "not reached"}
     assert first.best_ms <= first.heuristic_ms
-    spec = device_spec.current()
+    spec = context.spec
     path = tuned_table.table_path(spec.target, device.info.name, device.info.driver)
     kept = read_table(path)
     assert len(kept.entries) == sum(line.state == "searched" for line in first.lines) > 0
@@ -311,14 +311,14 @@ def test_tuning_finds_something_or_nothing_and_remembers_it(
         == tuned_table.table_for(spec.target, device.info.name, device.info.driver).digest
         or tuned_table.shipped_table(spec.target).entries
     )
-    again = tune([graph()], device, 0.5)
+    again = tune([graph()], context, device, 0.5)
     assert sum(line.state == "known" for line in again.lines) == len(kept.entries)
     assert [p["kernel"] for p in first.plain()["kernels"]]
 
 
 def test_targets_without_choices_are_refused() -> None:
-    with device_spec.using(SPECS["adreno"]), pytest.raises(SchedulerError, match="--tune"):
-        tune([graph()], choose_device("cpu"), 1.0)
+    with pytest.raises(SchedulerError, match="--tune"):
+        tune([graph()], CompileContext(SPECS["adreno"]), choose_device("cpu"), 1.0)
 
 
 def test_the_heuristic_is_the_empty_choice() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +20,9 @@ import tools.regress_drives
 import tools.render.world
 from cereal.frames import nv12_format
 from scheduler.compile import CompiledModel, compile_driving
-from scheduler.device import tuned_table
 from scheduler.device.targets import target_for
-from scheduler.device.tuned_table import TunedTable
 from scheduler.driving.warp import Camera
+from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from tools.cli import main
 from tools.example_models.policy import PolicyConfig, build_policy
@@ -73,8 +72,8 @@ class Planted:
             edit(vision, policy)
         layout = nv12_format(*SIZE)
         camera = Camera(*SIZE, layout.stride, layout.uv_offset, layout.payload_bytes)
-        with tuned_table.using(TunedTable()):
-            return compile_driving(vision, policy, [camera], target=target_for("cpu"))
+        flags = replace(Flags.from_environment(), tuned=False)
+        return compile_driving(vision, policy, [camera], target=target_for("cpu"), flags=flags)
 
     def artifact(self, name: str, edit: Edit | None = None) -> Path:
         """Compile as it is now, faults included, and write it."""

@@ -18,14 +18,13 @@ from modeld.fill_message import fill_model_v2
 from modeld.inputs import BusInputs, DesirePulse, action_times, read_bus_inputs
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
+from tests.tools.regress.here import run_here
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.drives.drive import Moment
 from tools.drives.video_drive import VideoDrive
 from tools.lib.video import VideoFrame
 from tools.playback.digests import DigestingProgram
-from tools.regress.job import Job, JobResult, ModelHolder, run_job
-from tools.regress.pool import OnResult, WorkDirectory
 
 pytestmark = pytest.mark.opencl
 
@@ -70,14 +69,6 @@ def regress(
             lateral_active=True,
         )
         return replace(found, vehicle=vehicle)
-
-    def run_here(
-        _processes: int, jobs: Sequence[Job], _work: WorkDirectory, _on_result: OnResult
-    ) -> list[JobResult]:
-        holder = ModelHolder()
-        results = [run_job(job, holder) for job in jobs]
-        holder.close()
-        return results
 
     monkeypatch.setattr(modeld.daemon, "read_bus_inputs", with_lane_change)
     monkeypatch.setattr(tools.regress_drives, "_run_jobs", run_here)

@@ -17,15 +17,15 @@ import tools.regress_drives
 from runtime.device import choose_device
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
+from tests.tools.regress.here import run_here
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.playback.digests import DigestingProgram
 from tools.playback.outcome import FrameTable
 from tools.regress import job as regress_job
 from tools.regress import run as regress_run
-from tools.regress.job import Job, JobResult, Launches, ModelHolder, run_job
+from tools.regress.job import Launches
 from tools.regress.packing import FieldRule
-from tools.regress.pool import OnResult, WorkDirectory
 from tools.regress.program_facts import ProgramFacts
 from tools.regress.quantize import Scale
 from tools.regress.reference import ReferenceStore
@@ -42,16 +42,6 @@ Regress = Callable[..., int]
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Run jobs in this process: planted changes reach them, and nothing has to start."""
-
-    def run_here(
-        _processes: int, jobs: Sequence[Job], _work: WorkDirectory, on_result: OnResult
-    ) -> list[JobResult]:
-        holder = ModelHolder()
-        results = [run_job(job, holder) for job in jobs]
-        holder.close()
-        for position, result in enumerate(results):
-            on_result(position, result)
-        return results
 
     monkeypatch.setattr(tools.regress_drives, "_run_jobs", run_here)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,10 @@ import tools.regress_drives
 from tests.tools import tiny_driving
 from tests.tools.compare import made_logs
 from tests.tools.conftest import SIZE
+from tests.tools.regress.here import run_here
 from tests.tools.tiny_driving import VISION_SLICES, write_tiny_driving
 from tests.tools.views.browser import Browser, browser, find_browser
 from tools.cli import main
-from tools.regress.job import Job, JobResult, ModelHolder, run_job
-from tools.regress.pool import OnResult, WorkDirectory
 
 EXECUTABLE = find_browser()
 
@@ -76,18 +75,6 @@ def write_models(directory: Path) -> list[Path]:
         patch.setattr(tiny_driving, "_vision_weights", moved)
         models.append(write_tiny_driving(directory / "after.pkl", (SIZE,)))
     return models
-
-
-def run_here(
-    _processes: int, jobs: Sequence[Job], _work: WorkDirectory, on_result: OnResult
-) -> list[JobResult]:
-    """Run the jobs of a regression in this process."""
-    holder = ModelHolder()
-    results = [run_job(job, holder) for job in jobs]
-    holder.close()
-    for position, result in enumerate(results):
-        on_result(position, result)
-    return results
 
 
 def move_lines(service: str, frame_id: int, event: Any) -> None:

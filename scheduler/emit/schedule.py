@@ -1,0 +1,69 @@
+"""Schedule: the kernels that one entry point runs, in order, with their text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.context import Stages
+from scheduler.device.spec import DeviceSpec
+from scheduler.emit.arena import Arena, plan_arena
+from scheduler.ir.node import Buffer, Node
+from scheduler.kernelize.kernel import Kernel
+from scheduler.lower import LoweredKernel
+from scheduler.passes.precision import PrecisionReport
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """What one entry point runs.
+
+    Attributes:
+        outputs: stored node of each output name.
+        inputs: input buffers a caller gives, in order, whether or not a kernel reads them.
+        lowered: all kernels as OpenCL text, in running order.
+        spec: the device that the kernels are for.
+        precision: what half storage did; None where nothing was asked for.
+        stages: the graph after each pass; None where nobody asked for it.
+    """
+
+    outputs: Mapping[str, Node]
+    inputs: tuple[Buffer, ...]
+    lowered: tuple[LoweredKernel, ...]
+    spec: DeviceSpec
+    precision: PrecisionReport | None = None
+    stages: Stages | None = field(default=None, repr=False)
+
+    @property
+    def launches(self) -> list[Kernel]:
+        """All kernels in running order."""
+        return [lowered.kernel for lowered in self.lowered]
+
+    @property
+    def kernels(self) -> list[Kernel]:
+        """The launches that compute something."""
+        return [k for k in self.launches if not k.is_copy]
+
+    @property
+    def copies(self) -> list[Kernel]:
+        """The launches that only move a stored value: commits of states, copied outputs."""
+        return [k for k in self.launches if k.is_copy]
+
+    @property
+    def bytes_moved(self) -> int:
+        """Bytes read and written by all launches: of each buffer what is touched, once a launch."""
+        return sum(k.bytes_moved for k in self.launches)
+
+    def arena(self) -> Arena:
+        """Return lifetimes and places of the intermediates."""
+        return plan_arena(self.lowered, frozenset(self.outputs.values()))
+
+    @property
+    def peak_bytes(self) -> int:
+        """Bytes of the arena: what intermediates take when memory is used again."""
+        return self.arena().size
+
+    @property
+    def unplanned_bytes(self) -> int:
+        """Bytes that intermediates would take if each had its own."""
+        return self.arena().unplanned
