@@ -62,7 +62,7 @@ def source_box(node: Node, box: Box) -> Box | None:
         return tuple(box[arg.index(i)] for i in range(len(shape)))
     if op is Op.EXPAND:
         return tuple((0, 1) if s == 1 else b for b, s in zip(box, shape, strict=True))
-    if op is Op.SHRINK:
+    if op is Op.SHRINK:  # the last element read is (hi - 1) * step further, and not hi * step
         return tuple(
             (a + lo * step, a + (hi - 1) * step + 1)
             for (lo, hi), (a, _, step) in zip(box, arg, strict=True)
@@ -106,6 +106,7 @@ def rebuild(node: Node, box: Box, source: Node) -> Node:
     if op is Op.SHRINK:
         if all(step == 1 for _, _, step in arg):
             return source
+        # The source is cut to the box already; only the steps are left.
         steps = tuple((0, s, step) for s, (_, _, step) in zip(source.shape, arg, strict=True))
         return like(node, op, (source,), steps)
     if op is Op.WINDOW:
@@ -131,6 +132,8 @@ class _Group:
     def __init__(self, box: Box, result: Shape, source: Shape) -> None:
         low, high = _flat(tuple(lo for lo, _ in box), result), 1
         high += _flat(tuple(hi - 1 for _, hi in box), result)
+        # What is a box of the result need not be one of the source, and the other way round: widen
+        # the run until it is both.
         while True:
             wider = _round_up(*_round_up(low, high, result), source)
             if wider == (low, high):
@@ -154,7 +157,7 @@ def reshape_groups(shape: Shape, target: Shape) -> tuple[tuple[slice, slice], ..
             a, i = shape[i], i + 1
         if j < len(target):
             b, j = target[j], j + 1
-        while a != b:
+        while a != b:  # multiply axes into the smaller product until both sides have one size
             if (a < b or j == len(target)) and i < len(shape):
                 a, i = a * shape[i], i + 1
             else:

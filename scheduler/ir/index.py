@@ -161,6 +161,7 @@ def add(a: Ix, b: Ix) -> Ix:
         return _make(a.const + b.const, a.terms) if b.const else a
     if not a.terms:
         return _make(a.const + b.const, b.terms) if a.const else b
+    # An atom that is in both is one term; quotient and remainder of one value may meet.
     merged = dict(a.terms)
     for atom, c in b.terms:
         merged[atom] = merged.get(atom, 0) + c

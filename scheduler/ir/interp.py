@@ -130,6 +130,7 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
     out = [i for i in range(a.ndim) if i not in axes]
     if 0 in a.shape:
         return np.zeros([1 if i in axes else a.shape[i] for i in range(a.ndim)], a.dtype)
+    # A reduced axis along which both factors repeat is no axis of einsum: it multiplies the sum.
     scale = 1
     operands: list[Any] = []
     for x in (a, b):

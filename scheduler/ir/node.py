@@ -146,6 +146,7 @@ def is_weight(node: Node) -> bool:
 
 def toposort(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
+    # An explicit stack: networks are deeper than Python recurses.
     stack = list(roots)[::-1]
     order: list[Node] = []
     done: set[Node] = set()
@@ -194,7 +195,7 @@ def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
             readers = users.get(s)
             if readers is None:
                 users[s] = [node]
-            elif not readers or readers[-1] is not node:
+            elif not readers or readers[-1] is not node:  # x * x reads x once
                 readers.append(node)
     return users
 

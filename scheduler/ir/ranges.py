@@ -63,6 +63,7 @@ def _reshape(index: Index, shape: tuple[int, ...], target: tuple[int, ...]) -> I
     result: list[Ix] = []
     for mine, other in reshape_groups(shape, target):
         axes, sizes = index[mine], target[other]
+        # Axes of size 1 have index 0; what is left may be one axis on either side.
         moving = [i for i in axes if i is not ixs.ZERO]
         long = [s for s in sizes if s != 1]
         if not moving:

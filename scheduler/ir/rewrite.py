@@ -49,6 +49,7 @@ class Rewriter:
         new = unchanged(order)
         changed = False
         for node in order:
+            # Until something changes no source can have; most calls end without any change.
             current = with_sources(node, new) if changed else node
             if current.op in table:
                 current = self._fixpoint(current, table)

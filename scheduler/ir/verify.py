@@ -59,7 +59,7 @@ def _check_arity(node: Node) -> str:
     if node.op is Op.CAT:
         return "" if len(node.src) > 1 else "CAT needs at least two sources"
     if node.op is Op.CUSTOM:
-        want = len(node.src)  # any number
+        want = len(node.src)  # any number: the source of a kernel says how many it names
     if node.op is not Op.RESULT and any(s.op is Op.CUSTOM for s in node.src):
         return "a launch has no value; RESULT picks one of its outputs"
     if node.op is Op.ASSIGN:

@@ -53,6 +53,7 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     if len(candidates) < 2:
         return None
     graph = Readers.of(order, roots)
+    # Members of a group read the same data with weights of one shape.
     groups: dict[Hashable, list[Node]] = {}
     for node in candidates:
         if (key := _start_key(node, graph)) is not None:

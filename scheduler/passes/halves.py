@@ -39,6 +39,7 @@ def halves(roots: Sequence[Node]) -> dict[Node, Node]:
 
 
 def _rounded(node: Node) -> Node:
+    """Return a node of halves computed in float32 and rounded once."""
     wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
     return make(Op.CAST, dt.float16, (wide,))
 
@@ -59,6 +60,7 @@ def _odd_float(node: Node) -> Node:
     back = as_type(nearest, dt.float64)
     too_far = alu(Op.LT, alu(Op.ABS, node), alu(Op.ABS, back))
     bits = make(Op.BITCAST, dt.int32, (nearest,))
+    # The bits of floats are ordered as their magnitudes: one less is the neighbour towards 0.
     towards_0 = alu(Op.SUB, bits, as_type(too_far, dt.int32))
     odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, number(1, bits)))
     return make(Op.BITCAST, dt.float32, (odd,))

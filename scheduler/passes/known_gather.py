@@ -42,6 +42,7 @@ def _run(node: Node) -> Node | None:
     if rows is None or rows.size == 0 or rows.min() < -size or rows.max() >= size:
         return None
     rows = np.where(rows < 0, rows + size, rows)
+    # One step between all rows, of any sign, or none: then it is one row repeated.
     steps = np.unique(np.diff(rows))
     if steps.size > 1:
         return None

@@ -33,6 +33,7 @@ FP32: Final = "fp32"
 FP16: Final = "fp16"
 PRECISIONS: Final = (FP32, FP16)
 
+# Halves of weights, made once: several schedules of one model share them.
 _halves: WeakKeyDictionary[Buffer, Buffer] = WeakKeyDictionary()
 
 
@@ -215,6 +216,7 @@ def _kept(order: Sequence[Node], reason: dict[Node, str], origins: Origins) -> t
     for node in order:
         if node not in reason:
             continue
+        # A weight without a name is called after the first node above it that has one.
         at = [node]
         while not origins.of(at[-1]) and users[at[-1]]:
             at.append(users[at[-1]][0])

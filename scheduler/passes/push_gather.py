@@ -213,6 +213,7 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
         stack.extend(parts or ())
         if len(leaves) > MAX_LEAVES or len(seen) > MAX_VISITS:
             return False
+    # Of several computed operands each would be stored, where now one result is.
     computed = sum(leaf.op not in _FREE for leaf in leaves)
     # What depends on weights only is computed once, before any gather.
     return computed < 2 and (computed > 0 or any(_is_given(leaf) for leaf in leaves))

@@ -66,6 +66,7 @@ def _before_expand(node: Node) -> Node | None:
     shape = next((s.src[0].shape for s in node.src if s.op is Op.EXPAND and _varies(s)), None)
     if shape is None:
         return None
+    # All operands must be repeated from one shape; constants are, to any.
     small: list[Node] = []
     for source in node.src:
         value = splat(source)

@@ -119,7 +119,7 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
         elif node.op is Op.WINDOW:
             if node.arg[0] == axis:
                 return None
-            axis += node.arg[0] < axis
+            axis += node.arg[0] < axis  # a window makes two axes of one
         elif node.op is Op.RESHAPE:
             old, shape = node.src[0].shape, node.shape
             kept = [a for a, s in enumerate(old) if s != 1]
@@ -145,6 +145,7 @@ def _split(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
         factors = list(_factors(node))
         if len(factors) == 2:
             other = new[factors[1 - found.operand]]
+            # The other factor is needed for this part of the summed axis only.
             bounds = [(0, s, 1) for s in other.shape]
             bounds[found.axis] = (at, at + size, 1)
             factors[1 - found.operand] = like(other, Op.SHRINK, (other,), tuple(bounds))

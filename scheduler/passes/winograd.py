@@ -141,6 +141,7 @@ def _convolution(node: Node) -> _Convolution | None:
     product = node.src[0]
     if node.arg[0] is not Op.ADD or product.op is not Op.MUL:
         return None
+    # Exactly one factor is known: then its transform is computed on the host.
     known = [is_weight(peel(s, MOVES)[1]) for s in product.src]
     if known.count(True) != 1:
         return None

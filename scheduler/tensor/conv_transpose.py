@@ -185,6 +185,7 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     blocks = [a.blocks for a in axes]
     x = x.reshape((batch, groups, 1, channels // groups, *blocks, *(1,) * rank, *taps))
 
+    # Each spatial axis of the weight becomes two: the phase, and its taps.
     w = weight.reshape((groups, channels // groups, *weight.shape[1:]))
     for i, found in enumerate(phases):
         w = w.gather(w.weight(np.array([p.taps for p in found], np.int32)), 3 + 2 * i)

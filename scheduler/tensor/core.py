@@ -286,6 +286,7 @@ def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[An
             f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
         )
     if isinstance(data, Sequence):
+        # Lists have no type of their own: floats are float32, ints int32 where that holds them.
         values = np.asarray(data)
         if values.dtype.kind == "f":
             values = values.astype(np.float32)

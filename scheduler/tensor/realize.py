@@ -71,6 +71,7 @@ def realize(
         stored[node] = _keep(node, values)
         value_cache.remember(names[name], stored[node].arg)
     stored.update({assign: assign.src[0] for assign in plan.writes.values()})
+    # Before buffers change: tensors made from the old values keep those.
     old = _old_values(plan)
     for name, assign in plan.writes.items():
         buffer = assign.src[0].arg

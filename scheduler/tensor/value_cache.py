@@ -14,6 +14,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from scheduler.ir.node import Buffer, Node, post_order
 from scheduler.ir.ops import Op
 
+# Names of values by node, and buffers by name; both weak, see above.
 _digests: WeakKeyDictionary[Node, bytes] = WeakKeyDictionary()
 _values: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
 
