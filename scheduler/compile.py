@@ -1,4 +1,4 @@
-"""ONNX files to artifacts: any one model ("plain"), or vision and policy to a driving program."""
+"""The front door compiles ONNX files to artifacts: one model, or a driving program of two."""
 
 from __future__ import annotations
 

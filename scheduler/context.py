@@ -1,4 +1,4 @@
-"""CompileContext: what a compilation is for, and how it is done; made once, passed down.
+"""A CompileContext holds all that a compilation depends on beside its graph.
 
 context = context_for(SPECS["adreno"], precision="fp16")       # with the environment's flags
 context = CompileContext(spec=SPECS["adreno"])                 # without

@@ -1,4 +1,4 @@
-"""Errors of the compiler.
+"""The exceptions of the compiler, each with the exit code of the command line.
 
 SchedulerError
 ├── VerifyError            an IR invariant does not hold: a bug of ours, never of the user's model

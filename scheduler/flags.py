@@ -1,4 +1,4 @@
-"""The environment variables of the compiler: all of them, typed, in one place.
+"""The environment variables of the compiler are all read, typed and documented here.
 
 `Flags.from_environment` reads them once, where a compilation begins; everything below takes a
 `Flags` value. What each variable means to a user stands in docs/env-vars.md.
@@ -24,6 +24,7 @@ TUNED = "TUNED"
 # Where VIZ=1 writes its pages.
 VIZ_DIRECTORY = Path("build")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+# Characters of a page's name that come from a model; file systems take 255 bytes in all.
 _MAX_NAME = 60
 
 

@@ -1,4 +1,4 @@
-"""The pipeline: one graph on its way to a `Schedule`: passes, realize, fuse, order, lower, limits.
+"""The pipeline turns one graph into a Schedule: passes, storage, fusion, order, text, limits.
 
     named, roots = _passed(outputs, writes, context, origins)        graph -> graph
     kernels = make_kernels(roots, context.spec, splits, origins)     what is stored, fused, ordered
@@ -37,7 +37,7 @@ from scheduler.passes.merge_assign import merge_assign
 from scheduler.passes.one_hot import one_hot
 from scheduler.passes.precision import PrecisionReport, check_precision, store_halves
 from scheduler.passes.push_gather import push_gather
-from scheduler.passes.push_slices import narrow
+from scheduler.passes.push_slices import push_slices
 from scheduler.passes.split_concat import split_concat
 from scheduler.passes.split_concat_sums import split_concat_sums
 from scheduler.passes.split_reduce import split_reduce
@@ -46,7 +46,8 @@ from scheduler.passes.winograd import winograd
 
 Pass = Callable[[Sequence[Node]], Mapping[Node, Node]]
 
-WINOGRAD: Final = "fast convolutions"
+# Not run where weights are halves.
+WINOGRAD: Final = "winograd"
 # The first stage: the graph before any pass.
 INPUT: Final = "input"
 # Each round lowers everything again, so a systematic failure must come to an end. Models that need
@@ -65,12 +66,12 @@ def passes(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
         ("round halves", halves),
         ("merge partial assignments", merge_assign),
         ("canonicalize", simplify),
-        ("choices of rows", partial(one_hot, float_unsafe=unsafe)),
+        ("one hot to gather", partial(one_hot, float_unsafe=unsafe)),
         ("fold constants", fold_constants),
         ("canonicalize folded", simplify),
         ("reduce strength", strength_reduce),
         ("push gathers", push_gather),
-        ("narrow", narrow),
+        ("push slices", push_slices),
         ("split concat sums", split_concat_sums),
         ("batch branches", batch_branches),
         ("split reductions", split_reduce),

@@ -1,9 +1,9 @@
-"""Integer tensors that are ramps: values as index expressions, and expressions as tensors.
+"""Affine integer tensors have values that are index expressions; converts both ways.
 
     IOTA(10) * 2 + 1, as (1, 10)      at index (i, j)     ->     2*j + 1
     2*j + 1                           as a tensor         ->     IOTA(10) as (1, 10), * 2 + 1
 
-Also which axes of a tensor its values depend on, found through movement and arithmetic.
+`depends` finds the axes that values depend on, through movement and arithmetic.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.boxes import MOVES, spread
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import expanded, iota, number, reshaped, spread
 from scheduler.ir.dtype import DType
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Buffer, Node, alu, const, make
+from scheduler.ir.node import Buffer, Node, alu, const, make, post_order
 from scheduler.ir.ops import ELEMENTWISE, Op, Shape
 from scheduler.ir.ranges import Index, source_index
 
-# Lists longer than this are not looked at: nobody writes such a ramp out.
+# Elements of a weight; longer ones are not looked at: nobody writes such an iota out.
 MAX_LIST = 65536
-# An expression of more nodes than this is no ramp; beyond it, a value depends on all its axes.
-MAX_RAMP_NODES = 64
-MAX_NODES = 1024
+# Nodes of one expression: beyond the first it is not taken for affine, beyond the second it counts
+# as depending on all its axes. Chosen by hand, so that no search is longer than a small graph.
+MAX_AFFINE_NODES = 64
+MAX_NODES = 1024  # see above
 
 _Key = tuple[Node, Index]
 # Integers up to this are values of the type.
@@ -53,24 +55,12 @@ def value_at(node: Node, index: Index) -> Ix | None:
         node: of integers, or of floats that are integers; every step must keep them exact.
         index: one expression for each axis.
     """
-    done: dict[_Key, Ix | None] = {}
-    stack: list[_Key] = [(node, index)]
-    while stack:
-        key = stack[-1]
-        if key in done:
-            stack.pop()
-            continue
-        if len(done) + len(stack) > MAX_RAMP_NODES:
-            return None
+    done: dict[_Key, Ix] = {}
+    for key in post_order((node, index), lambda k: _sources(*k) or (), done):
         needed = _sources(*key)
-        missing = [k for k in needed or () if k not in done]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
         found = None if needed is None else _combine(*key, [done[k] for k in needed])
-        if found is None:
-            return None  # no part of a ramp may be something else
+        if found is None or len(done) > MAX_AFFINE_NODES:
+            return None  # an affine value has affine parts only
         done[key] = found
     return done[node, index]
 
@@ -87,8 +77,8 @@ def _sources(node: Node, index: Index) -> list[_Key] | None:
     return None
 
 
-def _combine(node: Node, index: Index, parts: Sequence[Ix | None]) -> Ix | None:
-    known = [p for p in parts if p is not None]
+def _combine(node: Node, index: Index, known: Sequence[Ix]) -> Ix | None:
+    """Return the value of a node at an index, given its operands; None if it is not exact."""
     found: Ix | None = None
     if node.op is Op.IOTA:
         found = index[0]
@@ -165,7 +155,7 @@ def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
         start = ix.lo if single else 0
         part = _progression(start, abs(factor), shape[axis], down=factor < 0 and single)
         line = (1,) * axis + (shape[axis],) + (1,) * (len(shape) - axis - 1)
-        part = expanded(make(Op.RESHAPE, dt.int32, (part,), line), shape)
+        part = expanded(reshaped(part, line), shape)
         if factor < 0 and not single:
             part = alu(Op.NEG, part)
         total = part if total is None else alu(Op.ADD, total, part)
@@ -174,33 +164,13 @@ def tensor_of(ix: Ix, ranges: Sequence[Atom], shape: Shape) -> Node:
 
 
 def _progression(start: int, step: int, count: int, *, down: bool) -> Node:
-    """Return start, start + step, ... as a slice of a ramp, or that backwards: no arithmetic."""
+    """Return start, start + step, ... as a slice of an iota, or that backwards: no arithmetic."""
     stop = start + (count - 1) * step + 1
     bounds = ((start, stop, step),)
     line = iota(stop)
     if bounds != ((0, stop, 1),):
         line = make(Op.SHRINK, dt.int32, (line,), bounds)
     return make(Op.FLIP, dt.int32, (line,), (0,)) if down else line
-
-
-def iota(size: int) -> Node:
-    """Return 0, 1, 2, ..."""
-    return make(Op.IOTA, dt.int32, (), size)
-
-
-def number(value: float | int, like: Node) -> Node:
-    """Return a constant of the type and shape of a tensor."""
-    return spread(const(value, like.dtype), like.shape)
-
-
-def as_type(node: Node, dtype: DType) -> Node:
-    """Return a tensor converted to a type."""
-    return node if node.dtype is dtype else make(Op.CAST, dtype, (node,))
-
-
-def expanded(node: Node, shape: Shape) -> Node:
-    """Return a tensor with axes of size 1 repeated to a shape of the same rank."""
-    return node if node.shape == shape else make(Op.EXPAND, node.dtype, (node,), shape)
 
 
 # --- dependence -------------------------------------------------------------------------------

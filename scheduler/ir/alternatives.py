@@ -1,4 +1,4 @@
-"""ALTERNATIVES nodes: one value computed in two ways, of which a device gets the one that suits it.
+"""An ALTERNATIVES node holds one value computed in two ways; each device keeps one of them.
 
     alternatives(running(x), blocks(x))   ->   running(x)   or   blocks(x)
 

@@ -1,4 +1,4 @@
-"""Parts of tensors: which box of a source a box of the result reads, and graphs that give it.
+"""A box is a part of a tensor; movement operations carry boxes from results to sources.
 
 A box is one (start, stop) for each axis. Movement operations carry boxes towards the leaves:
 
@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 from math import prod
-from typing import Any
 
-from scheduler.ir.node import Node, const, make
+from scheduler.ir.build import like, spread
+from scheduler.ir.node import Node, const
 from scheduler.ir.ops import MOVEMENT, Op, Shape
 
 Box = tuple[tuple[int, int], ...]
@@ -40,18 +40,6 @@ def hull(a: Box | None, b: Box) -> Box:
     return tuple((min(p[0], q[0]), max(p[1], q[1])) for p, q in zip(a, b, strict=True))
 
 
-def like(node: Node, op: Op, src: tuple[Node, ...], arg: Any = None) -> Node:
-    """Return a node of the type of another one."""
-    return make(op, node.dtype, src, arg)
-
-
-def spread(node: Node, shape: Shape) -> Node:
-    """Return a scalar repeated to a shape."""
-    ones = (1,) * len(shape)
-    wide = like(node, Op.RESHAPE, (node,), ones) if shape else node
-    return like(node, Op.EXPAND, (wide,), shape) if shape != ones else wide
-
-
 def cut(node: Node, have: Box, want: Box) -> Node:
     """Return box `want` of a tensor, given its box `have` as a node."""
     if have == want:
@@ -74,7 +62,7 @@ def source_box(node: Node, box: Box) -> Box | None:
         return tuple(box[arg.index(i)] for i in range(len(shape)))
     if op is Op.EXPAND:
         return tuple((0, 1) if s == 1 else b for b, s in zip(box, shape, strict=True))
-    if op is Op.SHRINK:
+    if op is Op.SHRINK:  # the last element read is (hi - 1) * step further, and not hi * step
         return tuple(
             (a + lo * step, a + (hi - 1) * step + 1)
             for (lo, hi), (a, _, step) in zip(box, arg, strict=True)
@@ -118,6 +106,7 @@ def rebuild(node: Node, box: Box, source: Node) -> Node:
     if op is Op.SHRINK:
         if all(step == 1 for _, _, step in arg):
             return source
+        # The source is cut to the box already; only the steps are left.
         steps = tuple((0, s, step) for s, (_, _, step) in zip(source.shape, arg, strict=True))
         return like(node, op, (source,), steps)
     if op is Op.WINDOW:
@@ -143,6 +132,8 @@ class _Group:
     def __init__(self, box: Box, result: Shape, source: Shape) -> None:
         low, high = _flat(tuple(lo for lo, _ in box), result), 1
         high += _flat(tuple(hi - 1 for _, hi in box), result)
+        # What is a box of the result need not be one of the source, and the other way round: widen
+        # the run until it is both.
         while True:
             wider = _round_up(*_round_up(low, high, result), source)
             if wider == (low, high):
@@ -166,7 +157,7 @@ def reshape_groups(shape: Shape, target: Shape) -> tuple[tuple[slice, slice], ..
             a, i = shape[i], i + 1
         if j < len(target):
             b, j = target[j], j + 1
-        while a != b:
+        while a != b:  # multiply axes into the smaller product until both sides have one size
             if (a < b or j == len(target)) and i < len(shape):
                 a, i = a * shape[i], i + 1
             else:

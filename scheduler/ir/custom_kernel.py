@@ -1,4 +1,4 @@
-"""What a kernel written by hand is: its source, what it writes, and how it is checked."""
+"""A CustomKernel is a hand-written OpenCL kernel: its source, its outputs and its checks."""
 
 from __future__ import annotations
 

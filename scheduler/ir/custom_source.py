@@ -1,4 +1,4 @@
-"""Read the source of a custom kernel: its epilogue slot, and what it needs of a device."""
+"""A parser reads the source of a custom kernel: its epilogue slot, its needs of a device."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Final
 
 from scheduler.errors import ModelError
 
+# Characters of a source: far more than a kernel written by hand has, so that checks end soon.
 MAX_SOURCE = 65536
 _COMMENT = r"//[^\n]*|/\*.*?\*/"
 _LITERAL = r'"(?:[^"\\\n]|\\.)*"|' + r"'(?:[^'\\\n]|\\.)*'"

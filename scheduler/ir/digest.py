@@ -1,4 +1,4 @@
-"""The digest of a graph: the same for the same structure, in every process, on every machine.
+"""A digest names a graph by its structure: the same in every process and on every machine.
 
     digest(conv(x, w) + b)  ==  digest of the same graph built again, w and b with equal values
 

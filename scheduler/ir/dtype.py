@@ -1,4 +1,4 @@
-"""Element types: one table that numpy, ONNX import and OpenCL rendering share."""
+"""The element types are one table that numpy, ONNX import and OpenCL rendering share."""
 
 from __future__ import annotations
 
@@ -73,20 +73,7 @@ float16 = DType("float16", 2, "half", 9)
 float32 = DType("float32", 4, "float", 10)
 float64 = DType("float64", 8, "double", 11)
 
-ALL = (
-    bool_,
-    uint8,
-    int8,
-    uint16,
-    int16,
-    uint32,
-    int32,
-    uint64,
-    int64,
-    float16,
-    float32,
-    float64,
-)
+ALL = (bool_, uint8, int8, uint16, int16, uint32, int32, uint64, int64, float16, float32, float64)
 _BY_NAME = {d.name: d for d in ALL}
 
 

@@ -1,11 +1,11 @@
-"""x**0.5 as a root, with C's values at -0.0 and -infinity."""
+"""x**0.5 is made of a square root that keeps the values of C at -0.0 and -infinity."""
 
 from __future__ import annotations
 
 from math import inf
 
-from scheduler.ir.boxes import spread
-from scheduler.ir.node import Node, alu, const
+from scheduler.ir.build import number
+from scheduler.ir.node import Node, alu
 from scheduler.ir.ops import Op
 
 
@@ -14,9 +14,5 @@ def half_power(x: Node) -> Node:
 
     `passes.canonicalize` makes it the root alone where floats may cancel as real numbers do.
     """
-
-    def number(value: float) -> Node:
-        return spread(const(value, x.dtype), x.shape)
-
-    root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0)))
-    return alu(Op.WHERE, alu(Op.EQ, x, number(-inf)), number(inf), root)
+    root = alu(Op.SQRT, alu(Op.ADD, x, number(0.0, x)))
+    return alu(Op.WHERE, alu(Op.EQ, x, number(-inf, x)), number(inf, x), root)

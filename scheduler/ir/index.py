@@ -1,4 +1,4 @@
-"""Index expressions: bounded integers over loop ranges, kept in one normal form.
+"""Index expressions are bounded integers over loop ranges, kept in one normal form.
 
 An `Ix` is `const + sum(coefficient * atom)`. Atoms are loop ranges, floor divisions and remainders
 that did not simplify, and values loaded at run time (gather). Nearly everything a network does
@@ -161,6 +161,7 @@ def add(a: Ix, b: Ix) -> Ix:
         return _make(a.const + b.const, a.terms) if b.const else a
     if not a.terms:
         return _make(a.const + b.const, b.terms) if a.const else b
+    # An atom that is in both is one term; quotient and remainder of one value may meet.
     merged = dict(a.terms)
     for atom, c in b.terms:
         merged[atom] = merged.get(atom, 0) + c

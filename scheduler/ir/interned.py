@@ -1,4 +1,4 @@
-"""Tables of interned objects: equal structure is one object, forgotten with its last user.
+"""Interning tables map a structure to its one object and forget it with its last user.
 
 What WeakValueDictionary does, with less work for each object: passes and kernel bodies make nodes
 and index expressions by the ten thousand, and most of them exist already.

@@ -1,4 +1,4 @@
-"""The numpy interpreter: the meaning of the IR. Every optimisation is tested against it.
+"""The numpy interpreter defines the meaning of the IR; every optimisation is tested against it.
 
 Slow and plain on purpose; the one shortcut is that a sum of products goes through `numpy.einsum`,
 because the broadcast product of a convolution would not fit in memory. Integers wrap in every order
@@ -130,6 +130,7 @@ def _contract(a: Array, b: Array, axes: tuple[int, ...]) -> Array:
     out = [i for i in range(a.ndim) if i not in axes]
     if 0 in a.shape:
         return np.zeros([1 if i in axes else a.shape[i] for i in range(a.ndim)], a.dtype)
+    # A reduced axis along which both factors repeat is no axis of einsum: it multiplies the sum.
     scale = 1
     operands: list[Any] = []
     for x in (a, b):

@@ -1,4 +1,4 @@
-"""Node: the one immutable, interned vertex of every graph in the compiler.
+"""A Node is the one immutable, interned vertex of every graph in the compiler.
 
 Equal structure is the same object, so equality is identity, a dict keyed by nodes is a
 common-subexpression table, and a graph is compared by comparing its roots.
@@ -6,9 +6,10 @@ common-subexpression table, and a graph is compared by comparing its roots.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import count
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,8 @@ from scheduler.ir.dtype import DType
 from scheduler.ir.interned import Interned
 from scheduler.ir.ops import COMPARE, Op, Shape
 from scheduler.ir.shapes import infer_shape
+
+Key = TypeVar("Key")
 
 _serials = count()
 # Inputs that nobody named: realized buffers. A schedule of tensors gives them names of its own.
@@ -148,6 +151,7 @@ def is_weight(node: Node) -> bool:
 
 def toposort(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
+    # An explicit stack: networks are deeper than Python recurses.
     stack = list(roots)[::-1]
     order: list[Node] = []
     done: set[Node] = set()
@@ -165,6 +169,27 @@ def toposort(roots: Iterable[Node]) -> list[Node]:
     return order
 
 
+def post_order(
+    root: Key, sources: Callable[[Key], Iterable[Key]], done: Container[Key]
+) -> Iterator[Key]:
+    """Yield what a value is computed from and is not done yet, sources first, the value last.
+
+    Args:
+        root: the value: a node, or a node with more that tells what is asked of it.
+        sources: returns what one of them needs.
+        done: what needs no visit; the caller adds each one that it was given.
+    """
+    stack = [root]
+    while stack:
+        key = stack[-1]
+        missing = [] if key in done else [k for k in sources(key) if k not in done]
+        stack.extend(missing)
+        if not missing:
+            stack.pop()
+            if key not in done:
+                yield key
+
+
 def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
     """Return for each node the nodes that read it, in the given order, each once."""
     users: dict[Node, list[Node]] = {}
@@ -175,6 +200,33 @@ def consumers(order: Iterable[Node]) -> dict[Node, list[Node]]:
             readers = users.get(s)
             if readers is None:
                 users[s] = [node]
-            elif not readers or readers[-1] is not node:
+            elif not readers or readers[-1] is not node:  # x * x reads x once
                 readers.append(node)
     return users
+
+
+@dataclass(frozen=True, slots=True)
+class Readers:
+    """The readers of the nodes of a graph; nodes made by a pass are unknown here.
+
+    Attributes:
+        users: readers of each node.
+        roots: nodes that are stored in any case.
+    """
+
+    users: dict[Node, list[Node]]
+    roots: frozenset[Node]
+
+    @classmethod
+    def of(cls, order: Sequence[Node], roots: Iterable[Node]) -> Readers:
+        """Return the readers of a graph in topological order."""
+        return cls(consumers(order), frozenset(roots))
+
+    def is_private(self, node: Node) -> bool:
+        """Whether at most one node reads it."""
+        return node not in self.roots and len(self.users.get(node, ())) < 2
+
+    def only_user(self, node: Node) -> Node | None:
+        """Return the only reader of a node, None if there are others or it is an output."""
+        readers = self.users[node]
+        return readers[0] if len(readers) == 1 and node not in self.roots else None

@@ -1,4 +1,4 @@
-"""The operations of the IR and the shape each one gives.
+"""The operations of the IR, their groups, and their approximate costs.
 
 Two levels share one Node class. Tensor level: every op below up to ASSIGN; a node has a shape.
 Scalar level (inside a kernel, see `kernelize.body`): elementwise ops over LOAD, INDEX and
@@ -69,19 +69,17 @@ class Op(Enum):
     PAD = auto()  # arg: (((before, after), ...), fill)
     SHRINK = auto()  # arg: ((start, stop, step), ...), step >= 1
     FLIP = auto()  # arg: axes
-    WINDOW = (
-        auto()
-    )  # arg: (axis, count, size, stride, dilation); source index = o*stride + k*dilation
+    # WINDOW reads at o*stride + k*dilation for its two axes o (positions) and k (offsets).
+    WINDOW = auto()  # arg: (axis, count, size, stride, dilation)
     CAT = auto()  # arg: axis
     # indexed, reducing, state
     GATHER = auto()  # (data, int index); arg: axis; numpy.take, negative indices count from the end
     REDUCE = auto()  # arg: (Op, axes); reduced axes keep size 1
     CONTIGUOUS = auto()  # a kernel boundary asked for by the user
-    ASSIGN = (
-        auto()
-    )  # (BUFFER, value[, int index]): the buffer holds value after the run; arg: None, or where
-    # the value goes, per axis (start, stop, step), or None for the one axis that index picks from;
-    # the result is the whole buffer after the write
+    # ASSIGN leaves a value in a buffer after the run. arg: None, or where the value goes: per axis
+    # (start, stop, step), or None for the one axis that the index picks from. Its result is the
+    # whole buffer after the write.
+    ASSIGN = auto()  # (BUFFER, value[, int index])
     CUSTOM = auto()  # a launch of a hand-written kernel; arg: CustomKernel; read by RESULT only
     RESULT = auto()  # (CUSTOM,); arg: number of the output
     ALTERNATIVES = auto()  # (serial, simt): one value computed in two ways, for two kinds of device
@@ -116,23 +114,13 @@ REDUCERS = frozenset({Op.ADD, Op.MUL, Op.MAX, Op.MIN})
 # What a launch costs, in vector adds: about 10 us on PoCL (2026-11).
 LAUNCH_COST = 100_000
 # Approximate cost of one evaluation in units of one add: for decisions about kernels only.
-COST = {
-    Op.EXP: 10,
-    Op.LOG: 12,
-    Op.SIN: 16,
-    Op.COS: 16,
-    Op.TANH: 16,
-    Op.ERF: 16,
-    Op.GELU: 16,
-    Op.POW: 24,
-    Op.DIV: 4,
-    Op.RECIP: 4,
-    Op.SQRT: 4,
-    Op.IDIV: 8,
-    Op.MOD: 8,
-    Op.CAST: 0,
-    Op.BITCAST: 0,
-}
+COST = (
+    dict.fromkeys((Op.CAST, Op.BITCAST), 0)
+    | dict.fromkeys((Op.DIV, Op.RECIP, Op.SQRT), 4)
+    | dict.fromkeys((Op.IDIV, Op.MOD), 8)
+    | {Op.EXP: 10, Op.LOG: 12, Op.POW: 24}
+    | dict.fromkeys((Op.SIN, Op.COS, Op.TANH, Op.ERF, Op.GELU), 16)
+)
 
 
 def identity(op: Op, dtype: DType) -> float | int:

@@ -1,4 +1,4 @@
-"""Origins: the names of the ONNX nodes that a graph's nodes come from, kept beside the graph.
+"""Origins keep the names of the ONNX nodes that a graph's nodes come from beside the graph.
 
 Nodes are interned: two models that share one may know it by different names, so a node cannot hold
 them. The importer fills the table of a model; the pipeline follows it from pass to pass.

@@ -1,4 +1,4 @@
-"""Movement operations as functions on index ranges: where a result element comes from.
+"""Movement operations map the index of a result element to the index of its source element.
 
     RESHAPE (H*W) -> (H, W)      index (h, w)   ->  (h*W + w,)
     PAD ((b, e),)                index (i,)     ->  (i - b,)  if 0 <= i - b < size, else the fill
@@ -63,6 +63,7 @@ def _reshape(index: Index, shape: tuple[int, ...], target: tuple[int, ...]) -> I
     result: list[Ix] = []
     for mine, other in reshape_groups(shape, target):
         axes, sizes = index[mine], target[other]
+        # Axes of size 1 have index 0; what is left may be one axis on either side.
         moving = [i for i in axes if i is not ixs.ZERO]
         long = [s for s in sizes if s != 1]
         if not moving:

@@ -1,4 +1,4 @@
-"""One value many times, reduced: without adding it up.
+"""Reductions over copies of one value have closed forms, which need no loop.
 
 sum(x, n times)       ->   x * n       if the type of x has the number n
 max(x, n times)       ->   x
@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import spread
+from scheduler.ir.build import spread
 from scheduler.ir.node import Node, alu, const
 from scheduler.ir.ops import Op
 

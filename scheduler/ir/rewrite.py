@@ -1,4 +1,4 @@
-"""The rewrite driver: named rules indexed by root op, applied bottom-up with an explicit stack."""
+"""The rewriter applies named rules bottom-up, indexed by root op, with an explicit stack."""
 
 from __future__ import annotations
 
@@ -49,6 +49,7 @@ class Rewriter:
         new = unchanged(order)
         changed = False
         for node in order:
+            # Until something changes no source can have; most calls end without any change.
             current = with_sources(node, new) if changed else node
             if current.op in table:
                 current = self._fixpoint(current, table)

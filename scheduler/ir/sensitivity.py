@@ -1,4 +1,4 @@
-"""What becomes of a small change of a value: one table, for every pass that has to know.
+"""A table says what each operation makes of a small change (rounding) of its operands.
 
     PASSES    max(x, y), x[i], -x, x moved     the change comes out as it went in
     SMOOTH    x + y, x * y, exp(x)             it comes out as a change of about its size

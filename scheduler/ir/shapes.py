@@ -1,7 +1,8 @@
-"""The shape that each operation gives, from the shapes of its sources."""
+"""Shape inference: each operation gives a shape from the shapes of its sources."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any, Protocol
 
@@ -36,10 +37,6 @@ def infer_shape(op: Op, src: Sources, arg: Any) -> Shape:
     if op in SCALAR_LEVEL or op is Op.CONST:
         return ()
     raise VerifyError(f"{op.name}: no shape rule")
-
-
-def _buffer(_: Sources, arg: Any) -> Shape:
-    return tuple(arg.shape)
 
 
 def _iota(_: Sources, arg: Any) -> Shape:
@@ -126,10 +123,6 @@ def _reduce(src: Sources, arg: Any) -> Shape:
     return tuple(1 if i in axes else s for i, s in enumerate(src[0].shape))
 
 
-def _same(src: Sources, _: Any) -> Shape:
-    return src[0].shape
-
-
 def _assign(src: Sources, arg: Any) -> Shape:
     target, value = src[0], src[1]
     region = target.shape if arg is None else _region_shape(target.shape, arg, src[2:])
@@ -152,10 +145,6 @@ def _region_shape(shape: Shape, region: Any, index: Sources) -> Shape:
     return tuple(index[0].shape[0] if r is None else -(-(r[1] - r[0]) // r[2]) for r in region)
 
 
-def _custom(_: Sources, __: Any) -> Shape:
-    return ()  # a launch has no value of its own
-
-
 def _alternatives(src: Sources, _: Any) -> Shape:
     if len({s.shape for s in src}) != 1:
         raise VerifyError(f"ALTERNATIVES: forms have shapes {[s.shape for s in src]}; expected one")
@@ -168,8 +157,8 @@ def _result(src: Sources, arg: Any) -> Shape:
     return tuple(src[0].arg.outputs[arg][0])
 
 
-_SHAPE_RULES = {
-    Op.BUFFER: _buffer,
+_SHAPE_RULES: dict[Op, Callable[[Sources, Any], Shape]] = {
+    Op.BUFFER: lambda _, arg: tuple(arg.shape),
     Op.IOTA: _iota,
     Op.RESHAPE: _reshape,
     Op.PERMUTE: _permute,
@@ -181,9 +170,9 @@ _SHAPE_RULES = {
     Op.CAT: _cat,
     Op.GATHER: _gather,
     Op.REDUCE: _reduce,
-    Op.CONTIGUOUS: _same,
+    Op.CONTIGUOUS: lambda src, _: src[0].shape,
     Op.ASSIGN: _assign,
-    Op.CUSTOM: _custom,
+    Op.CUSTOM: lambda *_: (),  # a launch has no value of its own
     Op.RESULT: _result,
     Op.ALTERNATIVES: _alternatives,
 }

@@ -1,4 +1,4 @@
-"""How large values are known to get: intervals of what is known, nothing of what is not.
+"""Interval analysis finds how large values are known to get; the unknown stays unknown.
 
     uint8 frame                  0 .. 255
     where(mask, x, -1e9)         reaches -1e9, whatever x is
@@ -23,12 +23,15 @@ from scheduler.ir.ops import COMPARE, MOVEMENT, Op
 
 # The largest finite half.
 HALF_MAX: Final = 65504.0
+# Arguments of exp are cut here: exp(80) is 5.5e34, beyond any half and within every float.
 _EXP_LIMIT: Final = 80.0
 
 # Least and greatest value; None: unknown.
 Interval = tuple[float, float] | None
 
+# Operations whose results lie between -1 and 1, and that range.
 _UNIT: Final = frozenset({Op.SIN, Op.COS, Op.TANH, Op.ERF})
+_UNIT_RANGE: Final = (-1.0, 1.0)
 _ROUNDS: Final = frozenset({Op.FLOOR, Op.CEIL, Op.ROUND, Op.TRUNC})
 
 
@@ -74,9 +77,6 @@ def _interval(node: Node, src: list[Interval]) -> Interval:
     if op in COMPARE:
         return (0.0, 1.0)
     return _UNIT_RANGE if op in _UNIT else _arithmetic(op, src)
-
-
-_UNIT_RANGE: Final = (-1.0, 1.0)
 
 
 def _arithmetic(op: Op, src: list[Interval]) -> Interval:

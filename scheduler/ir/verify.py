@@ -1,11 +1,11 @@
-"""Rules of the tensor-level IR, checked after every pass in tests and under DEBUG >= 1.
+"""The verifier checks the tensor-level IR: after every pass in tests and under DEBUG >= 1.
 
 Shapes are checked when a node is made; this checks what only shows in the whole graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from scheduler.errors import VerifyError
 from scheduler.ir import dtype as dt
@@ -42,13 +42,12 @@ def verify(roots: Sequence[Node], after: str = "", origins: Origins | None = Non
     """
     states: dict[Node, Node] = {}
     for node in toposort(roots):
-        for rule in _RULES:
-            problem = rule(node)
-            if problem:
-                where = f"after {after}: " if after else ""
-                names = ", ".join(origins.of(node)) if origins is not None else ""
-                named = f" of {names}" if names else ""
-                raise VerifyError(f"{where}{node!r}{named}: {problem}")
+        problem = _check_arity(node) or _check_types(node)
+        if problem:
+            where = f"after {after}: " if after else ""
+            names = ", ".join(origins.of(node)) if origins is not None else ""
+            named = f" of {names}" if names else ""
+            raise VerifyError(f"{where}{node!r}{named}: {problem}")
         if node.op is Op.ASSIGN:
             other = states.setdefault(node.src[0], node)
             if other is not node:
@@ -60,7 +59,7 @@ def _check_arity(node: Node) -> str:
     if node.op is Op.CAT:
         return "" if len(node.src) > 1 else "CAT needs at least two sources"
     if node.op is Op.CUSTOM:
-        want = len(node.src)  # any number
+        want = len(node.src)  # any number: the source of a kernel says how many it names
     if node.op is not Op.RESULT and any(s.op is Op.CUSTOM for s in node.src):
         return "a launch has no value; RESULT picks one of its outputs"
     if node.op is Op.ASSIGN:
@@ -94,9 +93,5 @@ def _check_types(node: Node) -> str:
         return "" if ok else f"output {node.arg} of {node.src[0].arg} is not {node.dtype}"
     if node.op in (Op.CAST, Op.BITCAST, Op.CUSTOM) or not kinds:
         return ""
-    return (
-        "" if all(k is node.dtype for k in kinds) else f"sources {kinds} cannot give {node.dtype}"
-    )
-
-
-_RULES: tuple[Callable[[Node], str], ...] = (_check_arity, _check_types)
+    same = all(k is node.dtype for k in kinds)
+    return "" if same else f"sources {kinds} cannot give {node.dtype}"

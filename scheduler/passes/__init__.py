@@ -1,1 +1,1 @@
-"""Graph passes before kernelizing; each file is one pass with a before -> after sketch."""
+"""The graph passes before kernelizing; each file is one pass with a before -> after sketch."""

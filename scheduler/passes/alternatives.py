@@ -1,4 +1,4 @@
-"""Alternatives: a graph keeps the form of each value that suits the device.
+"""The pass keeps, of each value with alternatives, the form that suits the device.
 
     alternatives(sorted_places(keys), count_before(keys))   ->   sorted_places(keys)     on a CPU
                                                             ->   count_before(keys)      on a GPU

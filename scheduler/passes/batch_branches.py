@@ -1,4 +1,4 @@
-"""Branches that differ in their weights only become one with a leading axis over stacked weights.
+"""The pass batches parallel branches that differ in weights only, over stacked weights.
 
 relu(x @ w0 + b0)                               w = stack(w0, w1), b = stack(b0, b1)
 relu(x @ w1 + b1)     ->     y = relu(expand(x) @ w + b)
@@ -12,17 +12,18 @@ compute. Each sum keeps its order: results stay the same.
 from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from scheduler.ir.boxes import MOVES, like
-from scheduler.ir.node import Buffer, Node, consumers, make, toposort
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import expanded, like, new_weight, peel, reshaped
+from scheduler.ir.node import Node, Readers, is_weight, make, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
-MAX_MEMBERS = 64
+# Limits of a batch, chosen by hand: beyond them a launch costs little beside the computation.
+MAX_MEMBERS = 64  # branches
 MAX_OUTPUTS = 16384  # elements of one member's result
 MAX_FLOPS = 4_000_000  # of one member's sum
 
@@ -31,17 +32,6 @@ _VIEWS = MOVES | {Op.CAST}
 
 # Of each member what is batched, from its product upwards.
 _Paths = list[list[Node]]
-
-
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    users: dict[Node, list[Node]]
-    outputs: frozenset[Node]
-
-    def only_user(self, node: Node) -> Node | None:
-        """Return the only reader of a node, None if there are others or it is an output."""
-        readers = self.users[node]
-        return readers[0] if len(readers) == 1 and node not in self.outputs else None
 
 
 def batch_branches(roots: Sequence[Node]) -> dict[Node, Node]:
@@ -62,7 +52,8 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     candidates = [n for n in order if n.op is Op.REDUCE and n.src[0].op is Op.MUL and _is_small(n)]
     if len(candidates) < 2:
         return None
-    graph = _Graph(consumers(order), frozenset(roots))
+    graph = Readers.of(order, roots)
+    # Members of a group read the same data with weights of one shape.
     groups: dict[Hashable, list[Node]] = {}
     for node in candidates:
         if (key := _start_key(node, graph)) is not None:
@@ -78,7 +69,7 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     return _replace(order, found) if found else None
 
 
-def _is_apart(paths: _Paths, taken: Collection[Node], graph: _Graph) -> bool:
+def _is_apart(paths: _Paths, taken: Collection[Node], graph: Readers) -> bool:
     """Whether neither the paths nor their readers are part of another group.
 
     A path ends where it has several readers, and a batch reads for all its members at once.
@@ -93,13 +84,9 @@ def _is_apart(paths: _Paths, taken: Collection[Node], graph: _Graph) -> bool:
 
 def _weight_key(node: Node) -> Hashable | None:
     """Return what two weights under movement must have in common to be stacked."""
-    moves: list[Hashable] = []
-    while node.op in _VIEWS:
-        moves.append((node.op, node.arg, node.dtype))
-        node = node.src[0]
-    if node.op is not Op.BUFFER or node.arg.kind != "weight":
-        return None
-    return (tuple(moves), node.shape, node.dtype)
+    chain, leaf = peel(node, _VIEWS)
+    moves = tuple((n.op, n.arg, n.dtype) for n in chain)
+    return (moves, leaf.shape, leaf.dtype) if is_weight(leaf) else None
 
 
 def _operand_key(node: Node) -> Hashable:
@@ -112,7 +99,7 @@ def _is_small(node: Node) -> bool:
     return prod(node.shape) <= MAX_OUTPUTS and 2 * prod(node.src[0].shape) <= MAX_FLOPS
 
 
-def _start_key(node: Node, graph: _Graph) -> Hashable | None:
+def _start_key(node: Node, graph: Readers) -> Hashable | None:
     """Return what sums of products of the same data have in common; None for other sums."""
     product = node.src[0]
     weights = [_weight_key(s) is not None for s in product.src]
@@ -121,7 +108,7 @@ def _start_key(node: Node, graph: _Graph) -> Hashable | None:
     return (node.arg, tuple(_operand_key(s) for s in product.src))
 
 
-def _step_key(node: Node, graph: _Graph) -> Hashable | None:
+def _step_key(node: Node, graph: Readers) -> Hashable | None:
     """Return how a branch goes on above `node`, None if it ends there."""
     user = graph.only_user(node)
     if user is None or user.src.count(node) > 1:
@@ -137,7 +124,7 @@ def _step_key(node: Node, graph: _Graph) -> Hashable | None:
     return (user.op, user.dtype, operands)
 
 
-def _grow(members: list[Node], graph: _Graph) -> _Paths | None:
+def _grow(members: list[Node], graph: Readers) -> _Paths | None:
     """Return the path of each member that is batched, from its product upwards.
 
     Where members go on in different ways, the most frequent way is followed if arithmetic is at
@@ -161,7 +148,7 @@ def _grow(members: list[Node], graph: _Graph) -> _Paths | None:
     return [path[: end + 1] for path in paths]
 
 
-def _may_end(node: Node, graph: _Graph) -> bool:
+def _may_end(node: Node, graph: Readers) -> bool:
     """Whether a result may be stored: small, computed, and not the product below a sum."""
     user = graph.only_user(node)
     summed = node.op is Op.MUL and user is not None and user.op is Op.REDUCE
@@ -242,26 +229,15 @@ def _lifted(node: Node, count: int) -> object:
 
 def _stack(operands: Sequence[Node]) -> Node:
     """Return weights stacked on the host, under the movement that they have in common."""
-    chain: list[Node] = []
-    leaves = []
-    for operand in operands:
-        node, chain = operand, []
-        while node.op in _VIEWS:
-            chain.append(node)
-            node = node.src[0]
-        leaves.append(node)
+    leaves = [peel(operand, _VIEWS)[1] for operand in operands]
     data = np.stack([leaf.arg.data.reshape(leaf.shape) for leaf in leaves])
-    weight = Buffer("weight", "", data.shape, leaves[0].dtype, data)
-    result = like(leaves[0], Op.BUFFER, (), weight)
-    for move in reversed(chain):
+    result = new_weight(data, leaves[0].dtype)
+    for move in reversed(peel(operands[0], _VIEWS)[0]):
         result = like(move, move.op, (result,), _lifted(move, len(operands)))
     return result
 
 
 def _shared(node: Node, count: int) -> Node:
     """Return what all members read, repeated; below an expansion, so that movement merges."""
-    shape = (count, *node.shape)
-    if node.op is Op.EXPAND:
-        node = node.src[0]
-    wide = like(node, Op.RESHAPE, (node,), (1, *node.shape))
-    return like(node, Op.EXPAND, (wide,), shape)
+    below = node.src[0] if node.op is Op.EXPAND else node
+    return expanded(reshaped(below, (1, *below.shape)), (count, *node.shape))

@@ -1,4 +1,4 @@
-"""Operands that cancel: always for integers, for floats only if the caller asks for it.
+"""Rules that cancel operands: always for integers, for floats only if the caller asks for it.
 
 x * 0            ->  0        floats: NaN and infinity times 0 are NaN
 x - x            ->  0        floats: NaN, infinity - infinity
@@ -12,27 +12,23 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduler.ir.boxes import spread
-from scheduler.ir.node import Node, const
+from scheduler.ir.build import number
+from scheduler.ir.node import Node
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rule
 from scheduler.passes.splat import value_of
 
 
-def _constant(node: Node, value: int) -> Node:
-    return spread(const(value, node.dtype), node.shape)
-
-
 def _times_zero(node: Node) -> Node | None:
-    return _constant(node, 0) if any(value_of(s) == 0 for s in node.src) else None
+    return number(0, node) if any(value_of(s) == 0 for s in node.src) else None
 
 
 def _minus_itself(node: Node) -> Node | None:
-    return _constant(node, 0) if node.src[0] is node.src[1] else None
+    return number(0, node) if node.src[0] is node.src[1] else None
 
 
 def _over_itself(node: Node) -> Node | None:
-    return _constant(node, 1) if node.src[0] is node.src[1] else None
+    return number(1, node) if node.src[0] is node.src[1] else None
 
 
 def _product_over_factor(node: Node) -> Node | None:

@@ -1,4 +1,4 @@
-"""Small algebra: fewer nodes, one form for equal things. Every rule is exact in floating point.
+"""The pass applies small algebra: fewer nodes, one form for equal things.
 
 x + 0, x * 1, x - 0, x / 1                  ->  x
 x / c  with c a power of two                ->  x * (1/c)
@@ -10,8 +10,9 @@ contiguous(contiguous(x))                   ->  contiguous(x)
 shrink(pad(x)) of padding only              ->  the fill value
 shrink(cat(x, y)) within x                  ->  shrink(x)
 
-With rules on tensors of one value (`uniform`), operands that cancel (`cancel`) and gathers of known
-rows (`known_gather`). Two lists change bits: closed sums (`uniform.SUM_RULES`), and what
+With rules on tensors of one value (`splat`), operands that cancel (`cancel`) and gathers of known
+rows (`known_gather`). All rules are exact in floating point but those of two lists: closed sums
+(`splat.SUM_RULES`), and what
 FLOAT_UNSAFE asks for.
 """
 
@@ -21,12 +22,12 @@ import math
 from collections.abc import Sequence
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import like, source_box, spread, whole
-from scheduler.ir.node import Node, alu, const, make
+from scheduler.ir.boxes import source_box, whole
+from scheduler.ir.build import like, number
+from scheduler.ir.node import Node, alu, make
 from scheduler.ir.ops import Op, identity
 from scheduler.ir.rewrite import Rewriter, Rule
-from scheduler.passes import cancel, known_gather
-from scheduler.passes import splat as uniform
+from scheduler.passes import cancel, known_gather, splat
 from scheduler.passes.splat import value_of as _scalar
 
 
@@ -58,7 +59,7 @@ def _divide_by_power_of_two(node: Node) -> Node | None:
     mantissa, exponent = math.frexp(value)
     if abs(mantissa) != 0.5 or not -100 < exponent < 100 or node.dtype is dt.float16:
         return None
-    return alu(Op.MUL, node.src[0], spread(const(1.0 / value, node.dtype), node.shape))
+    return alu(Op.MUL, node.src[0], number(1.0 / value, node))
 
 
 def _merge_reshape(node: Node) -> Node | None:
@@ -119,7 +120,7 @@ def _double_contiguous(node: Node) -> Node | None:
 def _empty_reduce(node: Node) -> Node | None:
     if all(node.src[0].shape) or not all(node.shape):
         return None
-    return spread(const(identity(node.arg[0], node.dtype), node.dtype), node.shape)
+    return number(identity(node.arg[0], node.dtype), node)
 
 
 def _merge_shrinks(node: Node) -> Node | None:
@@ -140,7 +141,7 @@ def _slice_of_padding(node: Node) -> Node | None:
     read = source_box(node, whole(node.shape))
     if read is None or source_box(pad, read) is not None:
         return None
-    return spread(const(pad.arg[1], node.dtype), node.shape)
+    return number(pad.arg[1], node)
 
 
 def _slice_of_one_source(node: Node) -> Node | None:
@@ -168,7 +169,7 @@ def _empty_sources(node: Node) -> Node | None:
 
 # Exact: every bit stays, but for the sign and payload of a NaN.
 RULES = (
-    *uniform.RULES,
+    *splat.RULES,
     *cancel.RULES,
     *known_gather.RULES,
     Rule("neutral element", (Op.ADD, Op.SUB, Op.MUL, Op.DIV), _identity),
@@ -187,7 +188,7 @@ RULES = (
     Rule("double contiguous", (Op.CONTIGUOUS,), _double_contiguous),
 )
 
-_SAFE = (*RULES, *uniform.SUM_RULES)
+_SAFE = (*RULES, *splat.SUM_RULES)
 _UNSAFE = (*_SAFE, *cancel.FLOAT_RULES)
 
 

@@ -1,4 +1,4 @@
-"""What custom kernels read, in a form that can be bound to a parameter: a buffer, or computed once.
+"""The pass gives inputs of custom kernels storage, so that they can be bound as arguments.
 
 custom(iota(4))              ->  custom(weight)             known values: made on the host
 custom(permute(w)), w known  ->  custom(weight)
@@ -14,34 +14,27 @@ from math import prod
 import numpy as np
 
 from scheduler.ir import interp
-from scheduler.ir.boxes import like
-from scheduler.ir.node import Buffer, Node
-from scheduler.ir.ops import MOVEMENT, Op
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import like, new_weight, peel
+from scheduler.ir.node import Node, is_weight
+from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule, remake
 
 # Larger known values are computed by a kernel: an artifact holds weights as they are.
 MAX_ELEMENTS = 1 << 20
-_MOVES = MOVEMENT - {Op.CAT}
 
 
 def _bindable(source: Node) -> Node:
     """Return an input as something that has storage, or gets it without harm to other readers."""
-    top, moved = source, False
-    while top.op in _MOVES:
-        moved = moved or top.op is not Op.RESHAPE
-        top = top.src[0]
+    chain, top = peel(source, MOVES)
+    moved = any(n.op is not Op.RESHAPE for n in chain)
     free = top.op in (Op.CONST, Op.IOTA)
     if not moved and not free:
         return source
-    if (free or _is_weight(top)) and prod(source.shape) <= MAX_ELEMENTS:
+    if (free or is_weight(top)) and prod(source.shape) <= MAX_ELEMENTS:
         data = np.ascontiguousarray(interp.evaluate([source])[0]).reshape(source.shape)
-        buffer = Buffer("weight", "", source.shape, source.dtype, data)
-        return like(source, Op.BUFFER, (), buffer)
+        return new_weight(data, source.dtype)
     return like(source, Op.CONTIGUOUS, (source,))
-
-
-def _is_weight(node: Node) -> bool:
-    return node.op is Op.BUFFER and node.arg.kind == "weight"
 
 
 def _inputs(node: Node) -> Node | None:

@@ -1,4 +1,4 @@
-"""Evaluate at compile time what depends on weights only.
+"""The pass evaluates subgraphs of weights at compile time (constant folding).
 
     conv(x, w * scale)          ->   conv(x, w')       w' = w * scale, computed once on the host
     x + expand(reshape(b))      ->   x + expand(b')    the expansion stays an index: it is free
@@ -9,20 +9,21 @@ a state.
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from math import prod
 
 import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
-from scheduler.ir.node import Buffer, Node, consumers, make, toposort
+from scheduler.ir.build import new_weight
+from scheduler.ir.node import Node, Readers, is_weight, toposort
 from scheduler.ir.ops import MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
 # A folded value may be this much larger than what it is made of.
 MAX_GROWTH = 4
-_NEVER = frozenset({Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
+_NEVER = frozenset({Op.BUFFER, Op.ASSIGN, Op.CONTIGUOUS, Op.CUSTOM})
 
 
 def _is_free(node: Node) -> bool:
@@ -45,15 +46,14 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
     candidates = [n for n in order if n in constant and not _is_free(n)]
     if not candidates:
         return unchanged(order)
-    users, outputs = consumers(order), frozenset(roots)
-    wanted = [n for n in candidates if _is_boundary(n, users, constant, outputs)]
+    readers = Readers.of(order, roots)
+    wanted = [n for n in candidates if _is_boundary(n, readers, constant)]
     values = dict(zip(wanted, interp.evaluate(wanted), strict=True))
     new: dict[Node, Node] = {}
     for node in order:
         if node in values:
             data = np.ascontiguousarray(values[node]).reshape(node.shape)  # it lifts () to (1,)
-            weight = Buffer("weight", "", data.shape, node.dtype, data)
-            new[node] = make(Op.BUFFER, node.dtype, (), weight)
+            new[node] = new_weight(data, node.dtype)
         else:
             new[node] = with_sources(node, new)
     return new
@@ -62,16 +62,13 @@ def fold_constants(roots: Sequence[Node]) -> dict[Node, Node]:
 def _constants(order: Sequence[Node]) -> dict[Node, int]:
     """Return the nodes that may be folded, or be part of what is.
 
-    With each the elements of the largest weight or ramp below it.
+    With each the elements of the largest weight or iota below it.
     """
     found: dict[Node, int] = {}
     for node in order:
-        if node.op is Op.BUFFER:
-            if node.arg.kind == "weight":
-                found[node] = prod(node.shape)
-        elif node.op is Op.CONST:
+        if node.op is Op.CONST:
             found[node] = 0
-        elif node.op is Op.IOTA:
+        elif node.op is Op.IOTA or is_weight(node):
             found[node] = prod(node.shape)
         elif node.op not in _NEVER and all(map(found.__contains__, node.src)):
             stored = max((found[s] for s in node.src), default=0)
@@ -80,24 +77,19 @@ def _constants(order: Sequence[Node]) -> dict[Node, int]:
     return found
 
 
-def _is_boundary(
-    node: Node,
-    users: Mapping[Node, list[Node]],
-    constant: Container[Node],
-    roots: Container[Node],
-) -> bool:
+def _is_boundary(node: Node, readers: Readers, constant: Container[Node]) -> bool:
     """Whether a constant node is read by something that is not folded into a larger constant."""
-    if node in roots:
+    if node in readers.roots:
         return True
-    stack = list(users[node])
+    stack = list(readers.users[node])
     seen: set[Node] = set()
     while stack:
         user = stack.pop()
         if user in seen:
             continue
         seen.add(user)
-        if user not in constant or user in roots:
+        if user not in constant or user in readers.roots:
             return True
         if _is_free(user):
-            stack.extend(users[user])
+            stack.extend(readers.users[user])
     return False

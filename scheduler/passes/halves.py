@@ -1,4 +1,4 @@
-"""Arithmetic on halves is arithmetic on floats, rounded: the rounding becomes a node of the graph.
+"""The pass computes float16 arithmetic in float32; each rounding becomes a node of the graph.
 
 x + y             ->  half(float(x) + float(y))        whatever rounds (`effects.rounds`)
 sum(x)            ->  half(sum(float(x)))              rounded once, at its end
@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import spread
+from scheduler.ir.build import as_type, number
 from scheduler.ir.node import Node, alu, const, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import unchanged, with_sources
@@ -33,12 +33,13 @@ def halves(roots: Sequence[Node]) -> dict[Node, Node]:
         if made.dtype is dt.float16 and rounds(made):
             made = _rounded(made)
         elif made.dtype is dt.float16 and made.op is Op.CAST and made.src[0].dtype is dt.float64:
-            made = _cast(_odd_float(made.src[0]), dt.float16)
+            made = as_type(_odd_float(made.src[0]), dt.float16)
         new[node] = made
     return new
 
 
 def _rounded(node: Node) -> Node:
+    """Return a node of halves computed in float32 and rounded once."""
     wide = make(node.op, dt.float32, tuple(map(_widened, node.src)), node.arg)
     return make(Op.CAST, dt.float16, (wide,))
 
@@ -46,11 +47,7 @@ def _rounded(node: Node) -> Node:
 def _widened(node: Node) -> Node:
     if node.op is Op.CONST:
         return const(node.arg, dt.float32)
-    return _cast(node, dt.float32)
-
-
-def _cast(node: Node, kind: dt.DType) -> Node:
-    return make(Op.CAST, kind, (node,))
+    return as_type(node, dt.float32)
 
 
 def _odd_float(node: Node) -> Node:
@@ -59,11 +56,11 @@ def _odd_float(node: Node) -> Node:
     What is no float becomes the neighbour whose last bit is 1, which lies halfway between no two
     halves (rounding to odd: Boldo, Melquiond 2008, "Emulation of FMA and correctly rounded sums").
     """
-    nearest = _cast(node, dt.float32)
-    back = _cast(nearest, dt.float64)
+    nearest = as_type(node, dt.float32)
+    back = as_type(nearest, dt.float64)
     too_far = alu(Op.LT, alu(Op.ABS, node), alu(Op.ABS, back))
     bits = make(Op.BITCAST, dt.int32, (nearest,))
-    one = spread(const(1, dt.int32), node.shape)
-    towards_0 = alu(Op.SUB, bits, _cast(too_far, dt.int32))
-    odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, one))
+    # The bits of floats are ordered as their magnitudes: one less is the neighbour towards 0.
+    towards_0 = alu(Op.SUB, bits, as_type(too_far, dt.int32))
+    odd = alu(Op.WHERE, alu(Op.EQ, node, back), bits, alu(Op.OR, towards_0, number(1, bits)))
     return make(Op.BITCAST, dt.float32, (odd,))

@@ -1,4 +1,4 @@
-"""What half storage leaves in float32, and why.
+"""An analysis decides which values half storage leaves in float32, and says why.
 
 Rounding to half keeps 11 bits and loses what is above 65504 or far below 6e-8. Mostly that is an
 error of 0.05 % in a value. It is more where something downstream amplifies it or decides by it, so
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
+from scheduler.ir.build import peel
 from scheduler.ir.custom_kernel import stored_for_custom
 from scheduler.ir.node import Node, consumers, is_weight, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
@@ -48,12 +49,13 @@ SMALL_POWER: Final = 4.0
 # to convert. Weights come as vectors and serve several rows, intermediates often one by one
 # (AVX-512, 2026-11: with all of them as halves the example models take 2.2 times as long).
 WEIGHT_USES: Final = 256
-VALUE_USES: Final = 8
+VALUE_USES: Final = 8  # of an intermediate
 # The reason of weights along one axis.
 BIAS: Final = "a bias or a scale"
 
 _ONE_TO_ONE: Final = ELEMENTWISE | {Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.CONTIGUOUS}
 _MOVES: Final = MOVEMENT | {Op.CONTIGUOUS}
+_CHAIN: Final = _MOVES - {Op.CAT}  # with one source
 
 
 def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec) -> dict[Node, str]:
@@ -188,10 +190,9 @@ def is_contraction(node: Node) -> bool:
 
     An error in one of very many terms is one in very many: what a contraction reads is rounded.
     """
-    while node.op in (*_MOVES, Op.REDUCE) and node.op is not Op.CAT:
-        if node.op is Op.REDUCE and node.arg[0] is not Op.ADD:
-            return False
-        node = node.src[0]
+    chain, node = peel(node, _CHAIN | {Op.REDUCE})
+    if any(n.op is Op.REDUCE and n.arg[0] is not Op.ADD for n in chain):
+        return False
     return node.op is Op.MUL and node.src[0] is not node.src[1]
 
 
@@ -232,9 +233,7 @@ def _squared(order: Sequence[Node]) -> list[Node]:
     for node in order:
         if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD:
             continue
-        below = node.src[0]
-        while below.op in _MOVES and below.op is not Op.CAT:
-            below = below.src[0]
+        _, below = peel(node.src[0], _CHAIN)
         squares = below.op is Op.MUL and below.src[0] is below.src[1]
         if squares or (below.op is Op.POW and _scalar(below.src[1]) == 2):
             found.append(below.src[0])
@@ -270,18 +269,15 @@ def _partial_sums(order: Sequence[Node]) -> set[Node]:
     for node in order:
         if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD:
             continue
-        chain = [node.src[0]]
-        while chain[-1].op in _MOVES and chain[-1].op is not Op.CAT:
-            chain.append(chain[-1].src[0])
-        if chain[-1].op is Op.REDUCE and chain[-1].arg[0] is Op.ADD:
-            found.update(chain)
+        chain, inner = peel(node.src[0], _CHAIN)
+        if inner.op is Op.REDUCE and inner.arg[0] is Op.ADD:
+            found.update((*chain, inner))
     return found
 
 
 def _scalar(node: Node) -> float | None:
     """Return the number that all elements of a node are, None if they differ or are unknown."""
-    while node.op in (Op.EXPAND, Op.RESHAPE, Op.PERMUTE):
-        node = node.src[0]
+    _, node = peel(node, (Op.EXPAND, Op.RESHAPE, Op.PERMUTE))
     if node.op is Op.CONST:
         return float(node.arg)
     if is_weight(node) and node.arg.data.size == 1 and node.dtype is not dt.bool_:

@@ -1,4 +1,4 @@
-"""A gather whose indices are known and evenly spaced is a slice.
+"""The rule turns a gather with known, evenly spaced indices into a slice.
 
 gather(x, [3, 4, 5])       ->  shrink(x, 3:6)
 gather(x, [-1])            ->  shrink(x, last)
@@ -15,8 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.ir import interp
-from scheduler.ir.boxes import MOVES, like
-from scheduler.ir.node import Node
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import expanded, like, peel, reshaped
+from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rule
 
@@ -28,11 +29,8 @@ def _known(node: Node) -> NDArray[Any] | None:
     """Return the values of an index tensor that is movement over something constant."""
     if prod(node.shape) > MAX_INDICES:
         return None
-    leaf = node
-    while leaf.op in MOVES:
-        leaf = leaf.src[0]
-    weight = leaf.op is Op.BUFFER and leaf.arg.kind == "weight"
-    if not weight and leaf.op not in (Op.IOTA, Op.CONST):
+    _, leaf = peel(node, MOVES)
+    if not is_weight(leaf) and leaf.op not in (Op.IOTA, Op.CONST):
         return None
     return interp.evaluate([node])[0].astype(np.int64).reshape(-1)
 
@@ -44,6 +42,7 @@ def _run(node: Node) -> Node | None:
     if rows is None or rows.size == 0 or rows.min() < -size or rows.max() >= size:
         return None
     rows = np.where(rows < 0, rows + size, rows)
+    # One step between all rows, of any sign, or none: then it is one row repeated.
     steps = np.unique(np.diff(rows))
     if steps.size > 1:
         return None
@@ -56,8 +55,8 @@ def _run(node: Node) -> Node | None:
         result = like(node, Op.FLIP, (result,), (axis,))
     if step == 0:
         shape = (*data.shape[:axis], rows.size, *data.shape[axis + 1 :])
-        result = like(node, Op.EXPAND, (result,), shape)
-    return like(node, Op.RESHAPE, (result,), node.shape)
+        result = expanded(result, shape)
+    return reshaped(result, node.shape)
 
 
 RULES = (Rule("gather of a run", (Op.GATHER,), _run),)

@@ -1,4 +1,4 @@
-"""Turn a write to a part of a buffer into a write of the whole buffer.
+"""The pass turns a write to a part of a buffer into a write of the whole buffer.
 
     q[2:5] = y              ->      q = where(inside, pad(y), q)       inside: true on rows 2 to 4
     q[ids] = y              ->      q = where(hit, take(y, which), q)  hit: a row that ids names
@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import spread
+from scheduler.ir.build import as_type, expanded, iota, number, peel, reshaped, spread
 from scheduler.ir.node import Node, alu, const, consumers, make, toposort
 from scheduler.ir.ops import Op, Shape
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 
 # Per axis (start, stop, step), or None for the axis that an index picks from.
 Region = tuple[tuple[int, int, int] | None, ...]
@@ -30,10 +30,9 @@ def merge_assign(roots: Sequence[Node]) -> dict[Node, Node]:
     order = toposort(roots)
     users = consumers(order)
     for node in order:
-        src = tuple(new[s] for s in node.src)
-        current = node if src == node.src else remake(node, src)
+        current = with_sources(node, new)
         if node.op is Op.ASSIGN and node.arg is not None and not _stays(node, users):
-            current = make(Op.ASSIGN, node.dtype, (src[0], value_after(current)))
+            current = make(Op.ASSIGN, node.dtype, (current.src[0], value_after(current)))
         new[node] = current
     return new
 
@@ -49,8 +48,7 @@ def _stays(assign: Node, users: dict[Node, list[Node]]) -> bool:
 
 def _is_repeated(value: Node, axis: int) -> bool:
     """Whether all rows of an axis are plainly the same value."""
-    while value.op is Op.CAST:
-        value = value.src[0]
+    _, value = peel(value, (Op.CAST,))
     return value.op is Op.EXPAND and value.src[0].shape[axis] == 1
 
 
@@ -84,41 +82,30 @@ def _scattered(value: Node, index: Node, axis: int, size: int) -> tuple[Node, No
     """Return which rows of an axis an index names, and the value that each of them takes."""
     (count,) = index.shape
 
-    def number(x: int, like: Node) -> Node:
-        return spread(const(x, like.dtype), like.shape)
-
     if not dt.holds(dt.int32, int(dt.max_value(index.dtype))):  # what is outside must stay so
         index = alu(Op.MIN, index, number(size, index))
         if not index.dtype.is_unsigned:
             index = alu(Op.MAX, index, number(-size - 1, index))
-    at = index if index.dtype is dt.int32 else make(Op.CAST, dt.int32, (index,))
+    at = as_type(index, dt.int32)
     negative = alu(Op.LT, at, number(0, at))
     at = alu(Op.WHERE, negative, alu(Op.ADD, at, number(size, at)), at)
     table = (size, count)
-    rows = _reshape(make(Op.IOTA, dt.int32, (), size), (size, 1))
-    turn = _reshape(make(Op.IOTA, dt.int32, (), count), (1, count))
-    named = alu(Op.EQ, _expand(rows, table), _expand(_reshape(at, (1, count)), table))
-    turns = alu(Op.WHERE, named, _expand(turn, table), spread(const(-1, dt.int32), table))
+    rows = reshaped(iota(size), (size, 1))
+    turn = reshaped(iota(count), (1, count))
+    named = alu(Op.EQ, expanded(rows, table), expanded(reshaped(at, (1, count)), table))
+    turns = alu(Op.WHERE, named, expanded(turn, table), spread(const(-1, dt.int32), table))
     last = make(Op.REDUCE, dt.int32, (turns,), (Op.MAX, (1,)))  # which index names a row last
-    last = _reshape(last, (size,))
+    last = reshaped(last, (size,))
     lifted = tuple(size if i == axis else 1 for i in range(len(value.shape)))
     shape: Shape = tuple(size if i == axis else s for i, s in enumerate(value.shape))
     # Greater or equal, as LT and EQ: the IR has no other comparison of order.
     known = alu(Op.OR, alu(Op.LT, number(0, last), last), alu(Op.EQ, last, number(0, last)))
-    hit = _expand(_reshape(known, lifted), shape)
+    hit = expanded(reshaped(known, lifted), shape)
     if value.op is Op.EXPAND and value.src[0].shape[axis] == 1:  # all rows take the same value
-        narrow = tuple(1 if i == axis else s for i, s in enumerate(value.shape))
-        return hit, _expand(_expand(value.src[0], narrow), shape)
+        row = tuple(1 if i == axis else s for i, s in enumerate(value.shape))
+        return hit, expanded(expanded(value.src[0], row), shape)
     taken = alu(Op.MAX, last, number(0, last))
     return hit, make(Op.GATHER, value.dtype, (value, taken), axis)
-
-
-def _reshape(node: Node, shape: Shape) -> Node:
-    return node if node.shape == shape else make(Op.RESHAPE, node.dtype, (node,), shape)
-
-
-def _expand(node: Node, shape: Shape) -> Node:
-    return node if node.shape == shape else make(Op.EXPAND, node.dtype, (node,), shape)
 
 
 def _pad(node: Node, widths: tuple[tuple[int, int], ...]) -> Node:
@@ -143,9 +130,9 @@ def _with_gaps(node: Node, axis: int, step: int) -> Node:
     n = shape[axis]
     if step == 1 or n <= 1:
         return node
-    wide = _reshape(node, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
+    wide = reshaped(node, (*shape[: axis + 1], 1, *shape[axis + 1 :]))
     behind = tuple((0, step - 1) if i == axis + 1 else (0, 0) for i in range(len(shape) + 1))
-    spaced = _reshape(_pad(wide, behind), (*shape[:axis], n * step, *shape[axis + 1 :]))
+    spaced = reshaped(_pad(wide, behind), (*shape[:axis], n * step, *shape[axis + 1 :]))
     end = (n - 1) * step + 1
     cut = tuple((0, end if i == axis else s, 1) for i, s in enumerate(spaced.shape))
     return make(Op.SHRINK, node.dtype, (spaced,), cut)

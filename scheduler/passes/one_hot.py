@@ -1,11 +1,12 @@
-"""Sums over a choice of one row are loads of that row.
+"""The pass turns sums over a one-hot selection of rows into gathers of the selected row.
 
 sum over r of (r == i ? x[r] : 0)       ->   inside ? x[i] : 0        inside: 0 <= i < n
 sum over r of (r == i ? 1 : 0) * x[r]   ->   the same: integers, and floats known to be finite
 any over r of (r == i)                  ->   inside
 
-At most one r matches, because a ramp repeats no value. In a float product the rows that are not
-chosen count as 0 only if none is infinite or NaN: others are left, unless FLOAT_UNSAFE says so.
+The two sides differ by an affine value with a step, so at most one r matches. In a float product
+the rows that are not chosen count as 0 only if none is infinite or NaN: others are left, unless
+FLOAT_UNSAFE says so.
 """
 
 from __future__ import annotations
@@ -18,26 +19,16 @@ import numpy as np
 
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
-from scheduler.ir.affine import (
-    as_type,
-    depends,
-    expanded,
-    index_of,
-    is_plain,
-    number,
-    ranges_of,
-    tensor_of,
-    value_at,
-)
-from scheduler.ir.boxes import like, spread
+from scheduler.ir.affine import depends, index_of, is_plain, ranges_of, tensor_of, value_at
+from scheduler.ir.build import as_type, expanded, like, number, spread
 from scheduler.ir.index import Atom, Ix
-from scheduler.ir.node import Node, alu, const, consumers, toposort
+from scheduler.ir.node import Node, Readers, alu, const, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.ranges import Index, source_index
 from scheduler.ir.rewrite import Rewriter, Rule, remake
 from scheduler.ir.sensitivity import COMMUTING
 from scheduler.passes.canonicalize import RULES
-from scheduler.passes.push_gather import Readers, pick, varying_axes
+from scheduler.passes.push_gather import pick, varying_axes
 from scheduler.passes.splat import value_of
 
 # Of fewer rows than this, a comparison with each costs no more than finding the one.
@@ -61,7 +52,7 @@ def one_hot(roots: Sequence[Node], *, float_unsafe: bool = False) -> dict[Node, 
     order = toposort(roots)
     if not any(n.op in (Op.EQ, Op.NE) for n in order):
         return {r: r for r in roots}
-    readers = Readers(consumers(order), frozenset(roots))
+    readers = Readers.of(order, roots)
 
     def apply(node: Node) -> Node | None:
         return _choice(node, readers, unsafe=float_unsafe)
@@ -235,7 +226,7 @@ def _finite_weight(node: Node) -> bool:
 
 def _assumed(gate: _Gate) -> Node:
     """Return the value that hangs on a comparison as it is where that matches."""
-    known = spread(const(gate.equal, dt.bool_), gate.node.shape)
+    known = number(gate.equal, gate.node)
     for node, operand in reversed(gate.path):
         src = tuple(known if i == operand else s for i, s in enumerate(node.src))
         known = _simple(remake(node, src))
@@ -268,20 +259,20 @@ class _Rows:
 
 
 def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows | None:
-    """Solve ramp(r) == other for r, the range of an axis; None if the comparison is no such."""
+    """Solve affine(r) == other for r, the range of an axis; None if the comparison is no such."""
     a, b = (value_at(s, gate.index) for s in gate.node.src)
     if a is not None and b is not None:
-        ramp, other = ixs.add(a, ixs.mul(b, -1)), None
+        affine, other = ixs.add(a, ixs.mul(b, -1)), None
     elif a is not None:
-        ramp, other = a, gate.node.src[1]
+        affine, other = a, gate.node.src[1]
     elif b is not None:
-        ramp, other = b, gate.node.src[0]
+        affine, other = b, gate.node.src[0]
     else:
         return None
-    step = ixs.coefficient(ramp, ranges[axis])
-    if not step or not is_plain(ramp, ranges) or not _fits(ramp):
+    step = ixs.coefficient(affine, ranges[axis])
+    if not step or not is_plain(affine, ranges) or not _fits(affine):
         return None
-    rest = ixs.add(ramp, ixs.mul(ixs.of(ranges[axis]), -step))
+    rest = ixs.add(affine, ixs.mul(ixs.of(ranges[axis]), -step))
     size = value.shape[axis]
     if other is None:
         solution = ixs.mul(rest, -step)
@@ -294,7 +285,7 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
             return None
         wanted = _lifted(other, gate)
     shape = _common(value.shape, ranges, rest, wanted)
-    return _solved(expanded(_narrow(wanted, shape), shape), ramp, rest, (ranges, axis, size))
+    return _solved(expanded(_first_rows(wanted, shape), shape), affine, rest, (ranges, axis, size))
 
 
 def _fits(ix: Ix) -> bool:
@@ -312,14 +303,14 @@ def _lifted(node: Node, gate: _Gate) -> Node:
 def _common(
     shape: Sequence[int], ranges: Sequence[Atom], rest: Ix, wanted: Node | None
 ) -> tuple[int, ...]:
-    """Return the shape of rows: of the axes along which the rest of a ramp or `wanted` vary."""
+    """Return the shape of rows: of the axes along which the affine rest or `wanted` vary."""
     axes = {a for a, r in enumerate(ranges) if any(t is r for t, _ in rest.terms)}
     if wanted is not None:
         axes |= varying_axes(wanted)
     return tuple(s if a in axes else 1 for a, s in enumerate(shape))
 
 
-def _narrow(node: Node, shape: tuple[int, ...]) -> Node:
+def _first_rows(node: Node, shape: tuple[int, ...]) -> Node:
     """Return the first of each axis that has size 1 in a shape, where all are the same."""
     wanted = tuple(min(a, b) for a, b in zip(node.shape, shape, strict=True))
     if node.op is Op.EXPAND and all(
@@ -330,19 +321,19 @@ def _narrow(node: Node, shape: tuple[int, ...]) -> Node:
     return node if node.shape == wanted else like(node, Op.SHRINK, (node,), bounds)
 
 
-def _solved(wanted: Node, ramp: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:
-    """Return r with ramp(r) == wanted, and where there is one.
+def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int, int]) -> _Rows:
+    """Return r with affine(r) == wanted, and where there is one.
 
     Args:
         wanted: any number type, shape of the result.
-        ramp: step * r + rest, bounded by what fits into int32.
+        affine: step * r + rest, bounded by what fits into int32.
         rest: what does not depend on r.
         along: all ranges, which of them is r, and how many rows there are.
     """
     ranges, axis, size = along
-    step = ixs.coefficient(ramp, ranges[axis])
+    step = ixs.coefficient(affine, ranges[axis])
     assert step  # the caller found one
-    found = _clipped(as_type(wanted, dt.int32), ramp.lo, ramp.hi)
+    found = _clipped(as_type(wanted, dt.int32), affine.lo, affine.hi)
     inside = alu(Op.EQ, as_type(found, wanted.dtype), wanted)
     if rest.terms or rest.const:
         found = alu(Op.SUB, found, tensor_of(rest, ranges, wanted.shape))

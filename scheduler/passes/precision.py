@@ -1,4 +1,4 @@
-"""Store weights and intermediates as halves; compute with floats.
+"""The pass stores weights and intermediates as float16 and computes with float32.
 
     w (float32), conv(x, w)      ->   conv(x, cast(w', float32))       w' = half(w), on the host
     y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
@@ -21,10 +21,11 @@ import numpy as np
 from scheduler.device.spec import DeviceSpec
 from scheduler.errors import SchedulerError
 from scheduler.ir import dtype as dt
+from scheduler.ir.build import as_type
 from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 from scheduler.passes.keep_float import BIAS, reasons
 
 FP32: Final = "fp32"
@@ -146,15 +147,14 @@ def store_halves(
     pins: dict[Node, None] = {}
     for node in order:
         if node in half_weights:
-            new[node] = _widened(_half_weight(node))
+            new[node] = as_type(_half_weight(node), dt.float32)
             continue
-        src = tuple(new[s] for s in node.src)
-        made = node if src == node.src else remake(node, src)
+        made = with_sources(node, new)
         if node in half_values:
             half = _half_value(made)
             if half.op is not Op.BUFFER:
                 pins[half] = None
-            made = _widened(half)
+            made = as_type(half, dt.float32)
         new[node] = made
     report = PrecisionReport(
         _bytes(weights, half_weights),
@@ -168,10 +168,6 @@ def store_halves(
 def _is_candidate(node: Node) -> bool:
     writes = node.op in (Op.ASSIGN, Op.RESULT, Op.BUFFER)
     return node.dtype is dt.float32 and not writes
-
-
-def _widened(node: Node) -> Node:
-    return make(Op.CAST, dt.float32, (node,))
 
 
 def _rounded(node: Node) -> Node:
@@ -214,6 +210,7 @@ def _kept(order: Sequence[Node], reason: dict[Node, str], origins: Origins) -> t
     for node in order:
         if node not in reason:
             continue
+        # A weight without a name is called after the first node above it that has one.
         at = [node]
         while not origins.of(at[-1]) and users[at[-1]]:
             at.append(users[at[-1]][0])

@@ -1,4 +1,4 @@
-"""Read rows of what is stored, not of what is computed from it: gathers move towards the leaves.
+"""The pass moves gathers below arithmetic, so that they read what is stored.
 
 gather(exp(x) * y, i)                ->   exp(gather(x, i)) * gather(y, i)
 gather(permute(x + expand(b)), i)    ->   gather(permute(x), i) + expand(b)
@@ -8,26 +8,14 @@ No element is computed that was not computed before, and nothing is stored for t
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from math import prod
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.affine import (
-    as_type,
-    depends,
-    expanded,
-    index_of,
-    iota,
-    is_plain,
-    number,
-    ranges_of,
-    tensor_of,
-    value_at,
-)
-from scheduler.ir.boxes import like
+from scheduler.ir.affine import depends, index_of, is_plain, ranges_of, tensor_of, value_at
+from scheduler.ir.build import as_type, expanded, iota, like, number, peel, reshaped
 from scheduler.ir.index import Ix, add, coefficient, mul, of
-from scheduler.ir.node import Node, alu, consumers, make, toposort
+from scheduler.ir.node import Node, Readers, alu, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, Op, Shape
 from scheduler.ir.rewrite import Rewriter, Rule, remake
 from scheduler.ir.sensitivity import COMMUTING
@@ -38,24 +26,8 @@ _FREE = frozenset({Op.BUFFER, Op.IOTA, Op.CONST, Op.CONTIGUOUS, Op.ASSIGN})
 CHEAP = 4
 # More operands than this are not followed: each of them would be gathered by itself.
 MAX_LEAVES = 8
+# Nodes looked at below one gather, chosen by hand: the search repeats for each gather.
 MAX_VISITS = 64
-
-
-@dataclass(frozen=True)
-class Readers:
-    """Who reads the nodes of a graph; nodes made by a pass are unknown here.
-
-    Attributes:
-        users: of each node.
-        roots: what is stored in any case.
-    """
-
-    users: Mapping[Node, Sequence[Node]]
-    roots: Collection[Node]
-
-    def is_private(self, node: Node) -> bool:
-        """Whether at most one node reads it."""
-        return node not in self.roots and len(self.users.get(node, ())) < 2
 
 
 def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
@@ -63,7 +35,7 @@ def push_gather(roots: Sequence[Node]) -> dict[Node, Node]:
     order = toposort(roots)
     if not any(n.op is Op.GATHER for n in order):
         return {r: r for r in roots}
-    readers = Readers(consumers(order), frozenset(roots))
+    readers = Readers.of(order, roots)
 
     def apply(node: Node) -> Node | None:
         return _push(node, readers)
@@ -79,21 +51,16 @@ def _push(node: Node, readers: Readers) -> Node | None:
         return None
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     wide = (*before, *(1,) * count, data.shape[axis], *after)
-    rows = make(
-        Op.RESHAPE,
-        index.dtype,
-        (index,),
-        (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))),
-    )
+    rows = reshaped(index, (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))))
     result = pick(_moved(data, Op.RESHAPE, wide), axis + count, rows, readers)
-    return None if result is None else like(node, Op.RESHAPE, (result,), node.shape)
+    return None if result is None else reshaped(result, node.shape)
 
 
 def _is_followed(node: Node, readers: Readers) -> bool:
     data, axis = node.src[0], node.arg
     if data.shape[axis] > 1 and not _varies(data, axis):
         return True  # any row will do
-    _, core = _peel(data)
+    _, core = peel(data, COMMUTING)
     return core.op in ELEMENTWISE and _pays(data, axis, node.shape, readers)
 
 
@@ -128,9 +95,9 @@ def pick(
         if not _varies(current, axis):
             done[stack.pop()] = expanded(_first(current, axis), shape)
             continue
-        ramp = _ramp(current, axis, rows, shape) if in_range else None
-        if ramp is not None:
-            done[stack.pop()] = ramp
+        affine = _affine(current, axis, rows, shape) if in_range else None
+        if affine is not None:
+            done[stack.pop()] = affine
             continue
         parts = _parts(current) if _pays(current, axis, shape, readers) else None
         missing = [p for p in parts or () if p not in done]
@@ -143,13 +110,13 @@ def pick(
         if parts is None:
             done[current] = expanded(_gather(current, axis, rows), shape)
         else:
-            _, core = _peel(current)
+            _, core = peel(current, COMMUTING)
             done[current] = remake(core, tuple(done[p] for p in parts))
     return done[node]
 
 
-def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
-    """Return what a ramp is at rows: computed from them, not read."""
+def _affine(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
+    """Return an affine value at rows: computed from them, not read."""
     ranges = ranges_of(node.shape)
     ix = value_at(node, index_of(ranges))
     step = None if ix is None else coefficient(ix, ranges[axis])
@@ -165,8 +132,8 @@ def _ramp(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
 
 
 def _may_be_minus_0(node: Node, ix: Ix) -> bool:
-    """Whether zeros of a ramp may be -0.0: as integers they would lose their sign."""
-    _, core = _peel(node)
+    """Whether zeros of an affine value may be -0.0: as integers they would lose their sign."""
+    _, core = peel(node, COMMUTING)
     converted = core.op is Op.CAST and not core.src[0].dtype.is_float
     return node.dtype.is_float and ix.lo <= 0 <= ix.hi and not converted
 
@@ -203,18 +170,9 @@ def _varies(node: Node, axis: int) -> bool:
     return axis in varying_axes(node)
 
 
-def _peel(node: Node) -> tuple[list[Node], Node]:
-    """Return the movement on top of a node, outermost first, and what is below it."""
-    chain: list[Node] = []
-    while node.op in COMMUTING:
-        chain.append(node)
-        node = node.src[0]
-    return chain, node
-
-
 def _parts(node: Node) -> list[Node] | None:
     """Return the operands of an arithmetic node below movement, each moved the same way."""
-    chain, core = _peel(node)
+    chain, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE:
         return None
     parts = list(core.src)
@@ -234,14 +192,14 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     Not if it is expensive and needed elsewhere too, if more elements are picked than there are, or
     if operands would have to be stored in its place, unless they are stored anyway.
     """
-    _, core = _peel(node)
+    _, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE or prod(shape) > prod(core.shape):
         return False
     leaves, seen = set[Node](), set[Node]()
     stack = [node]
     while stack:
         current = stack.pop()
-        chain, core = _peel(current)
+        chain, core = peel(current, COMMUTING)
         if core in seen or not _varies(current, axis):
             continue
         seen.add(core)
@@ -255,6 +213,7 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
         stack.extend(parts or ())
         if len(leaves) > MAX_LEAVES or len(seen) > MAX_VISITS:
             return False
+    # Of several computed operands each would be stored, where now one result is.
     computed = sum(leaf.op not in _FREE for leaf in leaves)
     # What depends on weights only is computed once, before any gather.
     return computed < 2 and (computed > 0 or any(_is_given(leaf) for leaf in leaves))
@@ -270,7 +229,7 @@ def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
     stack = [node]
     while stack and len(seen) < MAX_VISITS:
         current = stack.pop()
-        _, core = _peel(current)
+        _, core = peel(current, COMMUTING)
         if core in seen or core in readers.roots or not _varies(current, axis):
             continue
         seen.add(core)
@@ -324,9 +283,9 @@ def _flat_rows(node: Node, axis: int, rows: Node, picked: list[int]) -> Node:
     """Return the row-major position of a row among the picked axes."""
     if picked == [axis]:
         return rows
-    # Movement of one ramp, not sums of several: those would be folded into a list of weights.
+    # Movement of one iota, not sums of several: those would be folded into a list of weights.
     sizes = tuple(node.shape[a] for a in picked)
-    first = make(Op.RESHAPE, dt.int32, (iota(prod(sizes)),), sizes)
+    first = reshaped(iota(prod(sizes)), sizes)
     first = _first(first, picked.index(axis))
     ones = tuple(1 if a == axis or a not in picked else s for a, s in enumerate(node.shape))
     base = expanded(_moved(first, Op.RESHAPE, ones), rows.shape)

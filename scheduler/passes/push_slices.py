@@ -1,4 +1,4 @@
-"""Compute only what is read: slices move towards the leaves.
+"""The pass moves slices towards the leaves, so that only what is read is computed.
 
     shrink(gelu(x @ w + b), last row)     ->     gelu(shrink(x, last row) @ w + b)
 
@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import prod
 
-from scheduler.ir.boxes import MOVES, Box, cut, hull, rebuild, sizes, source_box, spread, whole
+from scheduler.ir.boxes import MOVES, Box, cut, hull, rebuild, sizes, source_box, whole
+from scheduler.ir.build import spread
 from scheduler.ir.node import Node, const, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import remake
@@ -21,11 +22,11 @@ from scheduler.ir.rewrite import remake
 # more than a row less (an image of 128 rows of which 127 are read stays one of 128).
 KEEP_SHARE = 0.75
 
-# Never narrowed: storage, and what is nothing to compute.
+# Never sliced: storage, and what is nothing to compute.
 FIXED = frozenset({Op.BUFFER, Op.CONST, Op.IOTA, Op.ASSIGN, Op.CUSTOM, Op.RESULT})
 
 
-def narrow(roots: Sequence[Node]) -> dict[Node, Node]:
+def push_slices(roots: Sequence[Node]) -> dict[Node, Node]:
     """Return old node -> new node, with what nobody reads left out; the roots keep their shapes."""
     order = toposort(roots)
     if any(0 in n.shape for n in order):

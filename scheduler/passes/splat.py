@@ -1,4 +1,4 @@
-"""Tensors of one value, and values repeated along an axis: compute once, repeat after.
+"""Rules for splats (tensors of one value) and repeated values: compute once, repeat after.
 
 exp(expand(x))                    ->  expand(exp(x))        any elementwise operation, and with
 expand(x) + expand(y) * 2         ->  expand(x + y * 2)     several operands of the same shape
@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import prod
 
 from scheduler.ir import interp
-from scheduler.ir.boxes import like, spread
+from scheduler.ir.build import expanded, like, number, spread
 from scheduler.ir.node import Node, const
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, REDUCERS, Op
 from scheduler.ir.repeated import repeated
@@ -24,7 +24,7 @@ _REPEATING = frozenset({Op.EXPAND, Op.RESHAPE, Op.PERMUTE, Op.SHRINK, Op.FLIP, O
 _MOVES = tuple(op for op in Op if op in MOVEMENT)
 
 
-def uniform(node: Node) -> Node | None:
+def splat(node: Node) -> Node | None:
     """Return the CONST that every element of a tensor is, None if there is no such constant."""
     fills = []
     while node.op in _REPEATING:
@@ -36,39 +36,40 @@ def uniform(node: Node) -> Node | None:
 
 def value_of(node: Node) -> float | int | bool | None:
     """Return the Python value of a tensor of one value, None if it is not one."""
-    found = uniform(node)
+    found = splat(node)
     return None if found is None else found.arg
 
 
 def _without_elements(node: Node) -> Node | None:
     if all(node.shape) or node.op in (Op.BUFFER, Op.ASSIGN):
         return None
-    return spread(const(0, node.dtype), node.shape)
+    return number(0, node)
 
 
 def _move_constant(node: Node) -> Node | None:
-    value = uniform(node)
+    value = splat(node)
     return None if value is None else spread(value, node.shape)
 
 
 def _constant_arithmetic(node: Node) -> Node | None:
     if node.op is Op.BITCAST:
         return None  # a NaN made of given bits would lose them
-    values = [uniform(s) for s in node.src]
+    values = [splat(s) for s in node.src]
     known = tuple(v for v in values if v is not None)
     if len(known) != len(values):
         return None
     (result,) = interp.evaluate([like(node, node.op, known, node.arg)])
-    return spread(const(result.item(), node.dtype), node.shape)
+    return number(result.item(), node)
 
 
 def _before_expand(node: Node) -> Node | None:
     shape = next((s.src[0].shape for s in node.src if s.op is Op.EXPAND and _varies(s)), None)
     if shape is None:
         return None
+    # All operands must be repeated from one shape; constants are, to any.
     small: list[Node] = []
     for source in node.src:
-        value = uniform(source)
+        value = splat(source)
         if value is not None:
             small.append(spread(value, shape))
         elif source.op is Op.EXPAND and source.src[0].shape == shape:
@@ -79,7 +80,7 @@ def _before_expand(node: Node) -> Node | None:
 
 
 def _varies(node: Node) -> bool:
-    return uniform(node) is None
+    return splat(node) is None
 
 
 def _merge_expands(node: Node) -> Node | None:
@@ -97,7 +98,7 @@ def _rounds(node: Node) -> bool:
 
 def _reduce_constant(node: Node) -> Node | None:
     source, (op, axes) = node.src[0], node.arg
-    value = uniform(source)
+    value = splat(source)
     if value is None or op not in REDUCERS or not all(source.shape):
         return None
     found = repeated(op, value, prod(source.shape[a] for a in axes))
@@ -115,9 +116,7 @@ def _reduce_repeated(node: Node) -> Node | None:
     left = tuple(a for a in axes if inner.shape[a] != 1)
     once = like(node, Op.REDUCE, (inner,), (op, left)) if left else inner
     result = repeated(op, once, prod(source.shape[a] for a in copied if a in axes))
-    if result is None:
-        return None
-    return result if result.shape == node.shape else like(node, Op.EXPAND, (result,), node.shape)
+    return None if result is None else expanded(result, node.shape)
 
 
 def _exact_reduce(node: Node) -> Node | None:

@@ -1,4 +1,4 @@
-"""Split a wide CAT into stages, so that no kernel needs more arguments than devices take.
+"""The pass splits a wide CAT into stages, so that no kernel has more buffers than devices take.
 
 cat(x0 ... x69)     ->     cat(cat(x0 ... x31), cat(x32 ... x63), cat(x64 ... x69))
 """
@@ -13,6 +13,7 @@ from scheduler.ir.node import Node, make
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import Rewriter, Rule
 
+# Devices with at most this many buffers for a kernel have few; OpenCL promises 8 at least.
 FEW_BUFFERS = 32
 
 

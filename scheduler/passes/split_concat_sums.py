@@ -1,4 +1,4 @@
-"""Sum over a concat part by part, so that the concat is never stored.
+"""The pass sums over a concat part by part, so that the concat is never stored.
 
 sum(cat(a, b) * w)     ->     sum(a * w[:ka]) + sum(b * w[ka:])
 sum(cat(a, b))         ->     sum(a) + sum(b)
@@ -11,10 +11,11 @@ the concat.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import like
-from scheduler.ir.node import Node, alu, consumers, toposort
+from scheduler.ir.build import like, peel
+from scheduler.ir.node import Node, Readers, alu, toposort
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 
@@ -26,6 +27,7 @@ MAX_SOURCES = 4
 _MOVES = (Op.EXPAND, Op.PAD, Op.PERMUTE, Op.RESHAPE, Op.WINDOW, Op.CAST)
 
 
+@dataclass(frozen=True, slots=True)
 class _Concat:
     """A concat below an operand of a sum.
 
@@ -36,11 +38,10 @@ class _Concat:
         concat: the CAT.
     """
 
-    def __init__(self, operand: int, chain: list[Node], axes: list[int], concat: Node) -> None:
-        self.operand = operand
-        self.chain = chain
-        self.axes = axes
-        self.concat = concat
+    operand: int
+    chain: list[Node]
+    axes: list[int]
+    concat: Node
 
     @property
     def axis(self) -> int:
@@ -53,11 +54,10 @@ def split_concat_sums(roots: Sequence[Node]) -> dict[Node, Node]:
     order = toposort(roots)
     if not any(n.op is Op.CAT for n in order):
         return unchanged(order)
-    users = consumers(order)
-    outputs = set(roots)
+    readers = Readers.of(order, roots)
     new: dict[Node, Node] = {}
     for node in order:
-        found = _find(node, users, outputs)
+        found = _find(node, readers)
         new[node] = with_sources(node, new) if found is None else _split(node, found, new)
     return new
 
@@ -68,24 +68,20 @@ def _factors(node: Node) -> tuple[Node, ...]:
     return inner.src if inner.op is Op.MUL else (inner,)
 
 
-def _find(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> _Concat | None:
+def _find(node: Node, readers: Readers) -> _Concat | None:
     if node.op is not Op.REDUCE or node.arg[0] is not Op.ADD or node.dtype is dt.bool_:
         return None
     factors = _factors(node)
     product = node.src[0]
-    if len(factors) == 2 and (factors[0] is factors[1] or not _private(product, users, outputs)):
+    if len(factors) == 2 and (factors[0] is factors[1] or not readers.is_private(product)):
         return None
     for operand, factor in enumerate(factors):
-        chain: list[Node] = []
-        concat = factor
-        while concat.op in _MOVES:
-            chain.append(concat)
-            concat = concat.src[0]
+        chain, concat = peel(factor, _MOVES)
         if concat.op is not Op.CAT or len(concat.src) > MAX_SOURCES:
             continue
         axes = _track(chain, concat.arg)
         found = None if axes is None else _Concat(operand, chain, axes, concat)
-        alone = all(_private(n, users, outputs) for n in (*chain, concat))
+        alone = all(readers.is_private(n) for n in (*chain, concat))
         if found is None or not alone or found.axis not in node.arg[1]:
             continue
         if all(n.op is not Op.WINDOW for n in chain) or all(_is_stored(s) for s in concat.src):
@@ -111,10 +107,6 @@ def _is_stored(source: Node) -> bool:
     return source.op is Op.BUFFER
 
 
-def _private(node: Node, users: dict[Node, list[Node]], outputs: set[Node]) -> bool:
-    return len(users[node]) == 1 and node not in outputs
-
-
 def _track(chain: list[Node], axis: int) -> list[int] | None:
     """Return where an axis of the concat is in each movement above it, None if it does not stay."""
     axes: list[int] = []
@@ -127,7 +119,7 @@ def _track(chain: list[Node], axis: int) -> list[int] | None:
         elif node.op is Op.WINDOW:
             if node.arg[0] == axis:
                 return None
-            axis += node.arg[0] < axis
+            axis += node.arg[0] < axis  # a window makes two axes of one
         elif node.op is Op.RESHAPE:
             old, shape = node.src[0].shape, node.shape
             kept = [a for a, s in enumerate(old) if s != 1]
@@ -153,6 +145,7 @@ def _split(node: Node, found: _Concat, new: dict[Node, Node]) -> Node:
         factors = list(_factors(node))
         if len(factors) == 2:
             other = new[factors[1 - found.operand]]
+            # The other factor is needed for this part of the summed axis only.
             bounds = [(0, s, 1) for s in other.shape]
             bounds[found.axis] = (at, at + size, 1)
             factors[1 - found.operand] = like(other, Op.SHRINK, (other,), tuple(bounds))

@@ -1,4 +1,4 @@
-"""Reduce very long rows in two stages, so that the first has work for every core.
+"""The pass splits long reductions into two stages; the first has work for every core.
 
     sum(x (n,))                      ->   sum(contiguous(sum(reshape(x, (d, n/d)), 1)))
     max(x (r, c) / sum(x, 1), all)   ->   max(contiguous(max(x / sum(x, 1), 1)), 0)
@@ -18,7 +18,9 @@ from scheduler.ir.node import Node, make
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import Rewriter, Rule
 
-THRESHOLD = 32768  # elements per result; as the peers use it
+THRESHOLD = 32768  # elements per result; tinygrad splits from the same number on
+# Parts of the first stage, chosen by hand: enough for the cores of a CPU or the groups of a GPU,
+# and few enough that the second stage is nothing beside it.
 MAX_PARTS = 256
 MIN_PARTS = 8
 # Nodes looked at below a long reduction.

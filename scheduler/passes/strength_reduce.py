@@ -1,4 +1,4 @@
-"""Cheaper operations of the same meaning: a division costs a processor as much as 20 sums.
+"""The pass replaces operations by cheaper ones of the same meaning (strength reduction).
 
 x / c                                  ->  x * (1/c)        float32 and float64, c constant
 (x * c) * d                            ->  x * (c*d)
@@ -6,9 +6,10 @@ pow(x, 2), pow(x, 0.5), ...            ->  x * x, sqrt(x) but for -0.0 and -infi
 1 / y                                  ->  recip(y)
 x * 0.5 * (1 + erf(x / sqrt 2))        ->  gelu(x)          float32, factors in any order
 
-Results may differ in the last place, so what is rounded, compared or cast to an integer later, or
-to a half, is left alone (`scheduler.ir.sensitivity`): there the last place can become a whole
-step. Exact forms are in `canonicalize`.
+A division costs a processor as much as 20 sums. Results may differ in the last place, so what is
+rounded, compared or cast to an integer later, or to a half, is left alone
+(`scheduler.ir.sensitivity`): there the last place can become a whole step. Exact forms are in
+`canonicalize`.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ from typing import Final
 import numpy as np
 
 from scheduler.ir import dtype as dt
-from scheduler.ir.boxes import spread
+from scheduler.ir.build import number
 from scheduler.ir.half_power import half_power
-from scheduler.ir.node import Node, alu, const, toposort
+from scheduler.ir.node import Node, alu, toposort
 from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.ir.sensitivity import decided
 from scheduler.passes.splat import value_of
 
+# Exponents up to this become products, three of them for 8; POW costs 24 adds (`ir.ops.COST`).
 _LARGEST_POWER: Final = 8
 # Exporters write sqrt(2) with 7 digits or more.
 _DIGITS: Final = 1e-6
@@ -65,10 +67,6 @@ def _step(node: Node) -> Node | None:
     return _power(node) if node.op is Op.POW else None
 
 
-def _constant(value: float, like: Node) -> Node:
-    return spread(const(value, like.dtype), like.shape)
-
-
 def _number(node: Node) -> float | None:
     """Return the value of a constant that is finite and not 0."""
     value = value_of(node)
@@ -85,7 +83,7 @@ def _multiply(node: Node) -> Node | None:
     divisor = _number(node.src[1])
     if divisor is None or node.dtype is dt.float16 or not _is_normal(1 / divisor, node.dtype):
         return None
-    return alu(Op.MUL, node.src[0], _constant(1 / divisor, node))
+    return alu(Op.MUL, node.src[0], number(1 / divisor, node))
 
 
 def _reciprocal(node: Node) -> Node | None:
@@ -111,7 +109,7 @@ def _merge_factors(node: Node) -> Node | None:
     both = outer[1] * inner[1]
     if not _is_normal(both, node.dtype):
         return None
-    return alu(Op.MUL, inner[0], _constant(both, node))
+    return alu(Op.MUL, inner[0], number(both, node))
 
 
 def _power(node: Node) -> Node | None:
@@ -124,7 +122,7 @@ def _power(node: Node) -> Node | None:
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None
     if exponent == 0:
-        return _constant(1.0, node)
+        return number(1.0, node)
     result: Node | None = None
     square, n = base, abs(int(exponent))
     while n:
@@ -164,7 +162,7 @@ def _scaled_times_gate(node: Node, a: Node, gate: Node) -> Node | None:
     if not _near(scaled[1] / (2 * half[1])):
         return None
     y, c = half
-    return alu(Op.GELU, y if c == 0.5 else alu(Op.MUL, y, _constant(2 * c, node)))
+    return alu(Op.GELU, y if c == 0.5 else alu(Op.MUL, y, number(2 * c, node)))
 
 
 def _of_gate(x: Node, gate: Node) -> Node | None:

@@ -1,4 +1,4 @@
-"""Convolutions with 3 x 3 weights by Winograd's F(2x2, 3x3), where that is clearly faster.
+"""The pass replaces 3x3 convolutions by Winograd's F(2x2, 3x3) where that is clearly faster.
 
     sum over (c, i, j) of x[n, c, h+i, w+j] * g[o, c, i, j]    ->    winograd(x, U)
     sum(x * g) + sum(y * f)                                    ->    winograd(x, y, U and W)
@@ -26,11 +26,13 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.ir import dtype as dt
 from scheduler.ir import index as ixs
 from scheduler.ir import interp
-from scheduler.ir.boxes import like
+from scheduler.ir.affine import depends, index_of, ranges_of
+from scheduler.ir.boxes import MOVES
+from scheduler.ir.build import like, new_weight, peel, reshaped
 from scheduler.ir.custom_kernel import CustomKernel
 from scheduler.ir.index import Atom, Ix, Predicate
-from scheduler.ir.node import Buffer, Node, consumers, is_weight, toposort
-from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
+from scheduler.ir.node import Node, Readers, is_weight, toposort
+from scheduler.ir.ops import ELEMENTWISE, Op
 from scheduler.ir.ranges import source_index
 from scheduler.ir.rewrite import unchanged, with_sources
 from scheduler.passes.winograd_kernel import (
@@ -45,12 +47,12 @@ from scheduler.passes.winograd_kernel import (
 
 Worth = Callable[[Shape, DeviceSpec], bool]
 
-_MOVES = MOVEMENT - {Op.CAT}
 # Movement between a convolution and where it reads.
 MAX_STEPS = 32
 # Elementwise nodes looked at behind a convolution.
 MAX_CHAIN = 24
 _STORED = (Op.BUFFER, Op.CONTIGUOUS)
+# Orders of the axes of an image: (N, C, H, W) to (N, H, W, C), and back.
 CHANNELS_LAST = (0, 2, 3, 1)
 CHANNELS_FIRST = (0, 3, 1, 2)
 
@@ -83,7 +85,7 @@ def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> di
     # What it costs was measured with PoCL; other compilers may take minutes for such a kernel.
     if spec.is_simt or spec.images is not None or not spec.host_clang:
         return unchanged(order)
-    graph = _Graph(consumers(order), {n: i for i, n in enumerate(order)}, frozenset(roots))
+    graph = _Graph(Readers.of(order, roots), {n: i for i, n in enumerate(order)})
     found = _find_all(order, graph)
     ends = {n: graph.end_of(n, c) for n, c in found.items()}
     found = {
@@ -118,7 +120,7 @@ def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
                 found[node] = one
         elif node.op is Op.ADD and all(s in found for s in node.src):
             both = _added(found[node.src[0]], found[node.src[1]])
-            alone = all(len(graph.users[s]) == 1 and s not in graph.outputs for s in node.src)
+            alone = all(graph.readers.is_private(s) for s in node.src)
             if both is not None and alone and node.src[0] is not node.src[1]:
                 for s in node.src:
                     del found[s]
@@ -139,11 +141,12 @@ def _convolution(node: Node) -> _Convolution | None:
     product = node.src[0]
     if node.arg[0] is not Op.ADD or product.op is not Op.MUL:
         return None
-    known = [_is_known(s) for s in product.src]
+    # Exactly one factor is known: then its transform is computed on the host.
+    known = [is_weight(peel(s, MOVES)[1]) for s in product.src]
     if known.count(True) != 1:
         return None
     factor, weight = product.src[known.index(False)], product.src[known.index(True)]
-    atoms = [ixs.new_range(s, f"r{a}") if s > 1 else None for a, s in enumerate(product.shape)]
+    atoms = ranges_of(product.shape)
     source = _source(factor, atoms)
     axes = None if source is None else _axes(source, atoms, node.arg[1])
     if source is None or axes is None or _depends(weight, atoms, axes.pixels):
@@ -163,12 +166,6 @@ def _convolution(node: Node) -> _Convolution | None:
     return _Convolution((image,), _weights(weight, axes), shape)
 
 
-def _is_known(factor: Node) -> bool:
-    while factor.op in _MOVES:
-        factor = factor.src[0]
-    return is_weight(factor)
-
-
 @dataclass(frozen=True)
 class _Source:
     """Where a factor is read: a node, the index, and where that is inside of it."""
@@ -178,15 +175,15 @@ class _Source:
     valid: Predicate
 
 
-def _source(factor: Node, atoms: Sequence[Atom | None]) -> _Source | None:
+def _source(factor: Node, atoms: Sequence[Atom]) -> _Source | None:
     """Return the images that a factor reads windows of, below zeros around them."""
-    index = tuple(ixs.ZERO if r is None else ixs.of(r) for r in atoms)
+    index = index_of(atoms)
     valid: Predicate = ()
     for _ in range(MAX_STEPS):
         zeros = factor.op is Op.PAD and factor.arg[1] == 0
         if not zeros and len(index) == 4 and all(len(i.terms) == 2 for i in index[2:]):
             return _Source(factor, index, valid)
-        if factor.op not in _MOVES or (factor.op is Op.PAD and not zeros):
+        if factor.op not in MOVES or (factor.op is Op.PAD and not zeros):
             return None
         index, inside = source_index(factor, index)
         factor = factor.src[0]
@@ -212,9 +209,9 @@ class _Axes:
         return ends if self.image is None else (self.image, *ends)
 
 
-def _axes(source: _Source, atoms: Sequence[Atom | None], reduced: tuple[int, ...]) -> _Axes | None:
+def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _Axes | None:
     """Return the meaning of each axis, None if what is read are no windows of 3 x 3."""
-    axis = {r: a for a, r in enumerate(atoms) if r is not None}
+    axis = {r: a for a, r in enumerate(atoms) if r.size > 1}
     shape = source.node.shape
     # Where it is inside: along both axes of the image, nothing else; also if that is always so.
     bounds = [(source.index[a], 0, shape[a] - 1) for a in (2, 3)]
@@ -227,7 +224,7 @@ def _axes(source: _Source, atoms: Sequence[Atom | None], reduced: tuple[int, ...
         parts = [axis.get(atom) for atom, factor in ix.terms if factor == 1]
         moving = [a for a in parts if a is not None and a not in reduced]
         inner = [a for a in parts if a is not None and a in reduced]
-        if len(moving) != 1 or len(inner) != 1 or _size(atoms, inner[0]) != 3:
+        if len(moving) != 1 or len(inner) != 1 or atoms[inner[0]].size != 3:
             return None
         ends.append((moving[0], inner[0]))
     (down, i), (across, j) = ends
@@ -235,7 +232,7 @@ def _axes(source: _Source, atoms: Sequence[Atom | None], reduced: tuple[int, ...
     image = _plain(source.index[0], axis, atoms, shape[0])
     if channels is None or channels not in reduced or (image is None and shape[0] > 1):
         return None
-    summed = {a for a in reduced if atoms[a] is not None}
+    summed = {a for a in reduced if atoms[a].size > 1}
     rest = [a for a in axis.values() if a not in summed and a not in (image, down, across)]
     ordered = [a for a in (image, *rest, down, across) if a is not None]
     if summed != {channels, i, j} or len(rest) != 1 or ordered != sorted(ordered):
@@ -243,30 +240,17 @@ def _axes(source: _Source, atoms: Sequence[Atom | None], reduced: tuple[int, ...
     return _Axes(image, rest[0], down, across, (channels, i, j))
 
 
-def _size(atoms: Sequence[Atom | None], axis: int) -> int:
-    """Return the size of an axis."""
-    atom = atoms[axis]
-    return 1 if atom is None else atom.size
-
-
-def _plain(ix: Ix, axis: dict[Atom, int], atoms: Sequence[Atom | None], size: int) -> int | None:
+def _plain(ix: Ix, axis: dict[Atom, int], atoms: Sequence[Atom], size: int) -> int | None:
     """Return the axis that runs over a whole axis of the image, element by element."""
     if ix.const or len(ix.terms) != 1 or ix.terms[0][1] != 1:
         return None
     found = axis.get(ix.terms[0][0])
-    return found if found is not None and _size(atoms, found) == size else None
+    return found if found is not None and atoms[found].size == size else None
 
 
-def _depends(weight: Node, atoms: Sequence[Atom | None], axes: Sequence[int]) -> bool:
+def _depends(weight: Node, atoms: Sequence[Atom], axes: Sequence[int]) -> bool:
     """Whether weights differ along some axes."""
-    index = tuple(ixs.ZERO if r is None else ixs.of(r) for r in atoms)
-    read: set[Atom] = set()
-    while weight.op in _MOVES:
-        index, inside = source_index(weight, index)
-        read.update(a for ix, _, _ in inside for a in ixs.leaves(ix))
-        weight = weight.src[0]
-    read.update(a for ix in index for a in ixs.leaves(ix))
-    return any(atoms[a] in read for a in axes)
+    return not depends(weight, index_of(atoms)).isdisjoint(atoms[a] for a in axes)
 
 
 def _weights(weight: Node, axes: _Axes) -> Array:
@@ -283,11 +267,10 @@ def _weights(weight: Node, axes: _Axes) -> Array:
 
 @dataclass(frozen=True)
 class _Graph:
-    """The graph as it was: users and position of each node, and its outputs."""
+    """The graph as it was: readers and position of each node."""
 
-    users: dict[Node, list[Node]]
+    readers: Readers
     position: dict[Node, int]
-    outputs: frozenset[Node]
 
     def end_of(self, node: Node, made: _Convolution) -> Node | None:
         """Return the last node of the arithmetic behind a convolution through which all of it goes.
@@ -299,18 +282,18 @@ class _Graph:
         inside: dict[Node, None] = {node: None}
         end: Node | None = None
         for _ in range(MAX_CHAIN):
-            leaving = [n for n in inside if n in self.outputs or self._ahead(n, inside)]
+            leaving = [n for n in inside if n in self.readers.roots or self._ahead(n, inside)]
             if len(leaving) == 1 and leaving[0].shape == shape:
                 end = leaving[0]
             ahead = [u for n in leaving for u in self._ahead(n, inside)]
-            going = all(_goes_on(u, node) for u in ahead) and self.outputs.isdisjoint(leaving)
+            going = all(_goes_on(u, node) for u in ahead) and self.readers.roots.isdisjoint(leaving)
             if not ahead or not going:
                 break
             inside[min(ahead, key=self.position.__getitem__)] = None
-        return None if end in self.outputs else end
+        return None if end in self.readers.roots else end
 
     def _ahead(self, node: Node, inside: dict[Node, None]) -> list[Node]:
-        return [u for u in self.users[node] if u not in inside]
+        return [u for u in self.readers.users[node] if u not in inside]
 
 
 def _goes_on(user: Node, node: Node) -> bool:
@@ -343,9 +326,9 @@ def _kernel(node: Node, made: _Convolution, new: dict[Node, Node], spec: DeviceS
         blocks.lanes,
     )
     data = transformed(made.weight, blocks)
-    weight = like(node, Op.BUFFER, (), Buffer("weight", "", data.shape, dt.float32, data))
+    weight = new_weight(data, dt.float32)
     inputs = tuple(new[i].src[0] for i in made.inputs)
     launch = like(node, Op.CUSTOM, (*inputs, weight), kernel)
     result = like(node, Op.RESULT, (launch,), 0)
     first = like(node, Op.PERMUTE, (result,), CHANNELS_FIRST)
-    return first if first.shape == node.shape else like(node, Op.RESHAPE, (first,), node.shape)
+    return reshaped(first, node.shape)

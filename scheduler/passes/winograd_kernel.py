@@ -1,4 +1,4 @@
-"""Winograd's convolution F(2x2, 3x3) as one kernel: its text, its tiles, its weights, its cost.
+"""Winograd's convolution F(2x2, 3x3) is one custom kernel: its text, tiles, weights, cost.
 
     a tile of 2 x 2 results:  Y = A^T (sum over input channels of U * V) A,   16 products, not 36
     U = G g G^T, from the weights g, on the host         V = B^T d B, from 4 x 4 inputs d
@@ -25,6 +25,8 @@ from scheduler.device.spec import DeviceSpec
 
 Array = NDArray[Any]
 
+# The matrices of F(2x2, 3x3) (Lavin, Gray 2015, "Fast Algorithms for Convolutional Neural
+# Networks"): weights, inputs and results are transformed by G g G^T, B^T d B and A^T m A.
 G: Final = np.array([[1, 0, 0], [0.5, 0.5, 0.5], [0.5, -0.5, 0.5], [0, 0, 1]])
 B_T: Final = np.array([[1, 0, -1, 0], [0, 1, 1, 0], [0, -1, 1, 0], [0, 1, 0, -1]])
 A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
@@ -33,6 +35,8 @@ A_T: Final = np.array([[1, 1, 1, 0], [0, 1, -1, -1]])
 UNROLL: Final = 4
 # Accumulators of a register tile, by registers: the rest is for operands.
 ACCUMULATORS: Final = {32: 24, 16: 12}
+# Block sizes that are tried: vectors of output channels at most, rows of a register tile at least,
+# and tiles of a block at most. Chosen by hand: wider blocks leave the registers or the cache.
 MAX_VECTORS: Final = 4
 LEAST_ROWS: Final = 2
 MAX_TILES: Final = 48

@@ -1,1 +1,1 @@
-"""Tensor, the lazy front end, and how tensors are realized."""
+"""Tensor is the lazy front end; the modules here build graphs with it and realize them."""

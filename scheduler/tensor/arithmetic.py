@@ -1,4 +1,4 @@
-"""TensorMath: elementwise arithmetic, comparisons and reductions, with numpy's names."""
+"""TensorMath adds elementwise arithmetic, comparisons and reductions with numpy's names."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import alu, make
 from scheduler.ir.ops import Op
+from scheduler.passes.splat import value_of
 from scheduler.tensor.core import Scalar, axis_of
 from scheduler.tensor.half import rounds_once
 from scheduler.tensor.movement import Axis, TensorShape
@@ -354,10 +355,10 @@ class TensorMath(TensorShape):
             return flat.reshape(kept) if keepdim else flat
         axis = axis_of(axis, self.ndim)
         n = self.shape[axis]
-        ramp = type(self).of(make(Op.IOTA, dt.int32, (), n))
+        places = type(self).of(make(Op.IOTA, dt.int32, (), n))
         shape = tuple(n if i == axis else 1 for i in range(self.ndim))
         best = self.eq(self._reduce(op, axis, keepdim=True))
-        return best.where(ramp.reshape(shape), n).min(axis, keepdim=keepdim)
+        return best.where(places.reshape(shape), n).min(axis, keepdim=keepdim)
 
 
 def _is_operand(value: object) -> bool:
@@ -366,11 +367,7 @@ def _is_operand(value: object) -> bool:
 
 def _divisor(x: T) -> T:
     """Return integers to divide by: 0 counts as 1."""
-    node = x.node
-    while node.op in (Op.EXPAND, Op.RESHAPE):
-        node = node.src[0]
-    known = node.op is Op.CONST and node.arg != 0
-    return x if known else x.eq(0).where(1, x)
+    return x.eq(0).where(1, x) if value_of(x.node) in (None, 0) else x
 
 
 def _as_float(x: T) -> T:

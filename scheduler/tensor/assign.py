@@ -1,4 +1,4 @@
-"""TensorAssign: writing to tensors, whole or in part; part of `tensor`.
+"""TensorAssign adds assignment to tensors, whole or in part.
 
     p.assign(p / p.sum(1))        p is the new value from here on; what it was made of stays old
     p[2:5] = y, p[:, ids] = y     the rest of p stays
@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.errors import ModelError
+from scheduler.ir.build import peel
 from scheduler.ir.node import Buffer, Node, make
 from scheduler.ir.ops import Op
 from scheduler.passes.merge_assign import Region, merged, value_after
@@ -187,16 +188,13 @@ def _target(node: Node) -> Node | None:
     Raises:
         ModelError: the view repeats elements of a buffer.
     """
-    views = set()
-    while node.op in INVERTIBLE or node.op is Op.EXPAND:
-        views.add(node.op)
-        node = node.src[0]
+    views, node = peel(node, INVERTIBLE | {Op.EXPAND})
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg
     if not isinstance(buffer, Buffer) or not (buffer.is_realized or buffer.kind == "state"):
         return None
     if buffer.is_realized and handles.newest.get(buffer, node) is not node:
         return None  # these are old values, and stay old
-    if Op.EXPAND in views:
+    if any(v.op is Op.EXPAND for v in views):
         raise ModelError(f"assign: a view of {buffer} repeats elements; call contiguous() first")
     return node
 

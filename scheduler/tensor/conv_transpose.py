@@ -1,4 +1,4 @@
-"""Transposed convolution without inserted zeros: every output meets only the taps that reach it.
+"""TensorTransposed adds transposed convolution that multiplies no inserted zeros.
 
 With stride s, output o and input i meet at tap j where o + before = i*s + j*dilation. So the
 outputs of one phase v (o = s*u + v) use every m-th tap, the same ones for all u, and read inputs
@@ -185,6 +185,7 @@ def _contract(x: T, weight: T, axes: Sequence[Axis], groups: int) -> T:
     blocks = [a.blocks for a in axes]
     x = x.reshape((batch, groups, 1, channels // groups, *blocks, *(1,) * rank, *taps))
 
+    # Each spatial axis of the weight becomes two: the phase, and its taps.
     w = weight.reshape((groups, channels // groups, *weight.shape[1:]))
     for i, found in enumerate(phases):
         w = w.gather(w.weight(np.array([p.taps for p in found], np.int32)), 3 + 2 * i)

@@ -1,4 +1,4 @@
-"""TensorCore: the handle on a Node, how it is made, typed and evaluated; part of `tensor`."""
+"""TensorCore is the handle on a Node: how it is made, typed and evaluated."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from scheduler.errors import ModelError, TensorIndexError, TensorTypeError
 from scheduler.ir import dtype as dt
 from scheduler.ir import interp
+from scheduler.ir.build import peel
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Buffer, Node, const, make, toposort
 from scheduler.ir.ops import Op, Shape
@@ -285,6 +286,7 @@ def _as_array(data: Any, dtype: DType | Any, *, copy: bool = True) -> NDArray[An
             f"expected numbers, an array, a list or a tensor, found {type(data).__name__}"
         )
     if isinstance(data, Sequence):
+        # Lists have no type of their own: floats are float32, ints int32 where that holds them.
         values = np.asarray(data)
         if values.dtype.kind == "f":
             values = values.astype(np.float32)
@@ -313,8 +315,7 @@ def _device_name(device: str | None) -> str:
 
 def _is_whole_buffer(node: Node) -> bool:
     """Whether a value is stored as it is; a weight is not: it may be folded away."""
-    while node.op is Op.RESHAPE:
-        node = node.src[0]
+    _, node = peel(node, (Op.RESHAPE,))
     return node.op is Op.ASSIGN or (node.op is Op.BUFFER and node.arg.kind != "weight")
 
 

@@ -1,4 +1,4 @@
-"""Kernels written by hand: OpenCL C as a node of the graph, with a slot for an epilogue.
+"""custom_kernel puts a hand-written OpenCL kernel into a graph, with a slot for an epilogue.
 
     scale = CustomKernel(
         "scale",

@@ -1,4 +1,4 @@
-"""From tensors to a schedule: what has to be computed, and a graph that the compiler can take.
+"""An EagerPlan says what realizing tensors has to compute, as a graph for the compiler.
 
 x.T where x is realized            ->   nothing: it is a view
 (a + b).reshape(8, 2)              ->   a + b; the reshape is applied to its buffer

@@ -1,4 +1,4 @@
-"""Functions made of several operations: of halves they are computed as float32 and rounded once."""
+"""A decorator computes functions of several operations on halves in float32, rounded once."""
 
 from __future__ import annotations
 

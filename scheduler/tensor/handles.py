@@ -1,4 +1,4 @@
-"""Live tensors: when a value of theirs gets storage, every tensor that contains it is moved there.
+"""The registry of live tensors moves each of them to the storage of what it contains.
 
     c = a + b; d = c * 2; c.realize()      ->      c is a BUFFER, and d is BUFFER * 2
 
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Protocol
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
-from scheduler.ir.node import Buffer, Node
+from scheduler.ir.node import Buffer, Node, post_order
 from scheduler.ir.ops import Op
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 
 
 class Handle(Protocol):
@@ -79,17 +79,6 @@ def rebuild(root: Node, memo: dict[Node, Node]) -> Node:
         root: of the graph.
         memo: old node -> new node; grows by every node visited.
     """
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in memo:
-            stack.pop()
-            continue
-        missing = [s for s in node.src if s not in memo]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
-        src = tuple(memo[s] for s in node.src)
-        memo[node] = node if src == node.src else remake(node, src)
+    for node in post_order(root, lambda n: n.src, memo):
+        memo[node] = with_sources(node, memo)
     return memo[root]

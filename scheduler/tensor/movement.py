@@ -1,4 +1,4 @@
-"""TensorShape: movement operations. Each becomes a function on index ranges; none copies."""
+"""TensorShape adds movement operations, which become functions on index ranges; none copies."""
 
 from __future__ import annotations
 
@@ -272,7 +272,7 @@ def _index_axis(x: Any, item: Any, axis: int) -> tuple[Any, int]:
         bounds[axis] = (start, start + 1)
         return x.shrink(bounds).squeeze(axis), axis
     start, stop, step = item.indices(size)
-    if step < 0:
+    if step < 0:  # SHRINK has positive steps only: reverse the axis, and count from its other end
         count = max(0, -(-(start - stop) // -step))
         x, start, step = x.flip(axis), size - 1 - start, -step
         stop = start + (count - 1) * step + 1 if count else start
@@ -293,6 +293,7 @@ def _pick(x: T, picked: Sequence[tuple[int, T]]) -> T:
     """Gather along several axes at once: one flat index names an element of all of them."""
     axes = [axis for axis, _ in picked]
     rest = [i for i in range(x.ndim) if i not in axes]
+    # numpy: side by side the new axes stay in place, otherwise they come first.
     adjacent = axes == list(range(axes[0], axes[0] + len(axes)))
     at = axes[0] if adjacent else 0
     sizes = [x.shape[a] for a in axes]

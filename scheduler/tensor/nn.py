@@ -1,4 +1,4 @@
-"""TensorNeural: activations, matrix products, convolution, pooling, composed of primitive ops.
+"""TensorNeural adds activations, matrix products, convolution and pooling, made of primitives.
 
 A convolution is `sum(window(pad(x)) * w)`: there is no convolution op. The kernelizer finds
 contractions by their structure, so every sum of products gets the same schedules.
@@ -47,7 +47,7 @@ class TensorNeural(TensorPower):
     @rounds_once
     def gelu(self, approximate: str = "none") -> Self:
         """Return the Gaussian error linear unit (Hendrycks, Gimpel 2016), exact or with tanh."""
-        if approximate == "tanh":
+        if approximate == "tanh":  # the coefficient is that of the paper
             inner = (self + self * self * self * 0.044715) * math.sqrt(2.0 / math.pi)
             return self * 0.5 * (inner.tanh() + 1.0)
         return self * 0.5 * ((self * math.sqrt(0.5)).erf() + 1.0)
@@ -192,6 +192,7 @@ class TensorNeural(TensorPower):
         total = self.pad(pairs).windows(size, steps, ones).sum(axes)
         if count_include_pad or all(p == (0, 0) for p in pairs):
             return total / math.prod(size)
+        # How many elements of each window are no padding: the same windows over ones.
         unit = self.operand(1).broadcast_to((1, 1, *self.shape[2:]))
         return total / unit.pad(pairs).windows(size, steps, ones).sum(axes)
 

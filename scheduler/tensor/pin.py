@@ -1,4 +1,4 @@
-"""Pin kernel boundaries without running: what `Tensor.kernelize` does.
+"""pin() fixes kernel boundaries without running anything: it is what Tensor.kernelize does.
 
     y = (x @ w).relu(); z = y.sum(); z.kernelize()
         ->      z is ASSIGN(BUFFER, sum(ASSIGN(BUFFER, relu(...))))     where two kernels are needed
@@ -16,7 +16,7 @@ from scheduler.device.spec import DeviceSpec
 from scheduler.flags import Flags
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
-from scheduler.ir.rewrite import remake
+from scheduler.ir.rewrite import with_sources
 from scheduler.kernelize.kernels import storage_plan
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.tensor import handles, value_cache
@@ -69,8 +69,7 @@ def _with_boundaries(
     for node in toposort(wanted):
         if node in new:
             continue
-        src = tuple(new[s] for s in node.src)
-        value = node if src == node.src else remake(node, src)
+        value = with_sources(node, new)
         if node in stored and node.op not in (Op.ASSIGN, Op.BUFFER):
             inner = value.src[0] if _is_boundary(node) else value
             buffer = Buffer("pending", "", node.shape, node.dtype)

@@ -1,4 +1,4 @@
-"""Powers: without POW where that is exact or the usual meaning; of integers by squaring."""
+"""TensorPower adds powers, without POW where that is exact; of integers by squaring."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, Self, TypeVar
 
 from scheduler.ir.half_power import half_power
 from scheduler.ir.ops import Op
+from scheduler.passes.splat import value_of
 from scheduler.tensor.arithmetic import Other, TensorMath
 from scheduler.tensor.core import TensorCore
 from scheduler.tensor.half import rounds_once
@@ -40,10 +41,7 @@ def power(x: T, exponent: Any) -> T:
 def _known_number(exponent: Any) -> int | float | None:
     """Return an exponent that is known now and finite: a number, or a constant tensor."""
     if isinstance(exponent, TensorCore):
-        node = exponent.node
-        while node.op in (Op.EXPAND, Op.RESHAPE):
-            node = node.src[0]
-        exponent = node.arg if node.op is Op.CONST else None
+        exponent = value_of(exponent.node)
     plain = isinstance(exponent, int | float) and not isinstance(exponent, bool)
     return exponent if plain and math.isfinite(exponent) else None
 

@@ -1,4 +1,4 @@
-"""TensorProtocols: what Python and numpy ask of a sequence, a number and an array.
+"""TensorProtocols adds what Python and numpy ask of a sequence, a number and an array.
 
     len(t), t[i], for row in t, 3 in t          a sequence of rows
     float(t), int(t), bool(t), f"{t:.3f}"       a number, where there is one element

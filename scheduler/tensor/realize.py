@@ -1,4 +1,4 @@
-"""Run tensors: what `Tensor.realize` and `Tensor.numpy` do.
+"""realize() runs tensors: it is what Tensor.realize and Tensor.numpy do.
 
 Afterwards a tensor is a BUFFER with values, or views of one, in every tensor that contains it. An
 assignment leaves its value in the buffer it names; tensors made from the old values keep those.
@@ -21,6 +21,7 @@ from scheduler.device.targets import spec_of_device
 from scheduler.errors import ModelError
 from scheduler.flags import Flags
 from scheduler.ir import interp
+from scheduler.ir.build import peel
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.kernelize.memory_plan import ALIGNMENT
@@ -70,6 +71,7 @@ def realize(
         stored[node] = _keep(node, values)
         value_cache.remember(names[name], stored[node].arg)
     stored.update({assign: assign.src[0] for assign in plan.writes.values()})
+    # Before buffers change: tensors made from the old values keep those.
     old = _old_values(plan)
     for name, assign in plan.writes.items():
         buffer = assign.src[0].arg
@@ -103,9 +105,7 @@ def _replacements(
 
 def _is_invertible(view: Node) -> bool:
     """Whether each element of a view is one of its buffer's, and another for each."""
-    while view.op in INVERTIBLE:
-        view = view.src[0]
-    return view.op is Op.BUFFER
+    return peel(view, INVERTIBLE)[1].op is Op.BUFFER
 
 
 def _is_view_of(node: Node, stored: Mapping[Node, Node]) -> bool:

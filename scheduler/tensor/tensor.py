@@ -1,10 +1,10 @@
-"""Tensor: the lazy, numpy-like front end. Importer, driving program and users write graphs with it.
+"""Tensor is the lazy, numpy-like front end with which all graphs are written.
 
 A Tensor is a handle on a Node; every operation makes nodes and computes nothing. What `realize`
 computes is put in the place of the nodes it came from, in every tensor that contains them. The
-class is written in files that build on each other: tensor_core (what it is), tensor_shape
-(movement), tensor_math (arithmetic, reductions), tensor_nn (neural network operations),
-tensor_assign (writing), tensor_values (computing), tensor_protocols (what Python and numpy ask).
+class is written in modules that build on each other: core (the handle), movement, arithmetic
+(with reductions), power, nn (neural networks), conv_transpose, assign, values (computing) and
+protocols (Python's and numpy's).
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ class Tensor(TensorProtocols):
             raise ModelError("arange: the step is zero")
         count = max(0, math.ceil((last - first) / step))
         whole = all(isinstance(v, int) for v in (first, last, step))
-        ramp = cls.of(make(Op.IOTA, dt.int32, (), count))
-        ramp = ramp if whole else ramp.cast(dt.float32)
-        return (ramp * step + first).cast(ramp.dtype if dtype is None else dtype)
+        iota = cls.of(make(Op.IOTA, dt.int32, (), count))
+        iota = iota if whole else iota.cast(dt.float32)
+        return (iota * step + first).cast(iota.dtype if dtype is None else dtype)
 
     @classmethod
     def eye(cls, n: int, dtype: DType | Any = dt.float32) -> Self:
         """Return the identity matrix (n, n)."""
-        ramp = cls.arange(n)
-        return ramp.unsqueeze(1).eq(ramp.unsqueeze(0)).cast(dtype)
+        iota = cls.arange(n)
+        return iota.unsqueeze(1).eq(iota.unsqueeze(0)).cast(dtype)
 
     @classmethod
     def rand(

@@ -1,4 +1,4 @@
-"""What was computed already: realized values by the structure of the graph that gave them.
+"""The value cache finds realized values by the structure of the graph that gave them.
 
     c = a + b; c.realize(); d = a + b      ->      d needs no kernel while the buffer of c lives
 
@@ -11,26 +11,17 @@ from __future__ import annotations
 from hashlib import blake2b
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
-from scheduler.ir.node import Buffer, Node
+from scheduler.ir.node import Buffer, Node, post_order
 from scheduler.ir.ops import Op
 
+# Names of values by node, and buffers by name; both weak, see above.
 _digests: WeakKeyDictionary[Node, bytes] = WeakKeyDictionary()
 _values: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
 
 
 def digest(root: Node) -> bytes:
     """Return the name of a value: equal for equal graphs over the same values."""
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in _digests:
-            stack.pop()
-            continue
-        missing = [s for s in node.src if s not in _digests]
-        if missing:
-            stack.extend(missing)
-            continue
-        stack.pop()
+    for node in post_order(root, lambda n: n.src, _digests):
         _digests[node] = _own_digest(node)
     return _digests[root]
 

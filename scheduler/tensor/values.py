@@ -1,4 +1,4 @@
-"""TensorValues: scheduling, pinning and computing what tensors stand for; part of `tensor`."""
+"""TensorValues adds scheduling, pinning and computing of values on an OpenCL device."""
 
 from __future__ import annotations
 

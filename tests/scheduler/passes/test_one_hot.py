@@ -74,10 +74,10 @@ ROWS_OF_X: dict[str, Callable[[], Tensor]] = {
         Tensor.arange(N).float().reshape(1, N).eq(I.float().reshape(3, 1)), X
     ),
     "a list of weights": lambda: chosen(index(*range(N)).reshape(1, N).eq(I.reshape(3, 1)), X),
-    "a ramp with steps": lambda: chosen(
+    "an affine index with steps": lambda: chosen(
         (Tensor.arange(N) * 3 + 1).reshape(1, N).eq(I.reshape(3, 1) * 3 + 1), X
     ),
-    "a falling ramp": lambda: chosen(
+    "a falling index": lambda: chosen(
         (9 - Tensor.arange(N)).reshape(1, N).eq(9 - I.reshape(3, 1)), X
     ),
     "a product of integers": lambda: HOT.int() @ X.int(),
@@ -102,8 +102,8 @@ KEPT: dict[str, Callable[[], Tensor]] = {
     "another fill": lambda: HOT.unsqueeze(2).where(X, 1.0).sum(1),
     "-0.0 as the fill": lambda: HOT.unsqueeze(2).where(X, -0.0).sum(1),
     "a maximum of numbers": lambda: HOT.unsqueeze(2).where(X, 0.0).max(1),
-    "no ramp": lambda: chosen(Tensor.input("k", (1, N), dt.int32).eq(I.reshape(3, 1)), X),
-    "a ramp that repeats": lambda: chosen(
+    "not affine": lambda: chosen(Tensor.input("k", (1, N), dt.int32).eq(I.reshape(3, 1)), X),
+    "an affine index that repeats": lambda: chosen(
         index(0, 1, 2, 3, 4, 0, 1, 2, 3, 4).reshape(1, N).eq(I.reshape(3, 1)), X
     ),
     "another index for each row": lambda: chosen(
@@ -113,10 +113,10 @@ KEPT: dict[str, Callable[[], Tensor]] = {
     "two rows": lambda: chosen(
         Tensor.arange(2).reshape(1, 2).eq(I.reshape(3, 1)), Tensor.input("y", (2, 4))
     ),
-    "a ramp that is rounded": lambda: chosen(
+    "an affine index that is rounded": lambda: chosen(
         (Tensor.arange(N) + 16777210).float().reshape(1, N).eq(I.float().reshape(3, 1)), X
     ),
-    "a ramp that wraps around": lambda: chosen(
+    "an affine index that wraps around": lambda: chosen(
         (Tensor.arange(N) + 250).cast(dt.uint8).reshape(1, N).eq(I.cast(dt.uint8).reshape(3, 1)), X
     ),
 }
@@ -177,7 +177,7 @@ def test_the_index_may_depend_on_axes_of_the_data() -> None:
     assert is_load(rewritten(hot.where(y, 0.0).sum(1), {"y": table(3, N, 4), "k": rows}))
 
 
-def test_an_index_that_is_a_ramp_gives_a_slice() -> None:
+def test_an_affine_index_gives_a_slice() -> None:
     square = Tensor.input("s", (N, N))
     eye = Tensor.arange(N).reshape(1, N).eq(Tensor.arange(N).reshape(N, 1))
     new = rewritten(chosen(eye, square), {"s": table(N, N)})
@@ -219,11 +219,11 @@ def test_whether_no_row_matches() -> None:
     assert is_load(rewritten(none, {"i": OUTSIDE}))
 
 
-def test_zeros_of_a_ramp_keep_their_sign() -> None:
+def test_zeros_of_an_affine_value_keep_their_sign() -> None:
     """1 / -0.0 is minus infinity."""
-    ramp = -Tensor.arange(N).float().reshape(1, N)
+    affine = -Tensor.arange(N).float().reshape(1, N)
     given = {"r": np.ones((1, N), np.float32), "i": np.array([0, 1, 9], np.int32)}
-    assert is_load(rewritten(HOT.where(Tensor.input("r", (1, N)) / ramp, 0.0).sum(1), given))
+    assert is_load(rewritten(HOT.where(Tensor.input("r", (1, N)) / affine, 0.0).sum(1), given))
 
 
 def test_how_many_rows_match_is_0_or_1() -> None:
@@ -248,7 +248,7 @@ class Choice:
 
 
 def choice(seed: int) -> Choice:
-    """Draw axes of index and data, types, a ramp, how the choice is written and what is chosen."""
+    """Draw axes, types, an affine index, how the choice is written and what is chosen."""
     draw = Draw(seed)
     rank = draw.integer(2, 4)
     shape = [draw.pick([2, 3, 4]) for _ in range(rank)]
@@ -267,10 +267,10 @@ def choice(seed: int) -> Choice:
     step, start = draw.pick([1, 1, 2, -1, -3]), draw.pick([0, 0, 5, -4])
     line = [1] * rank
     line[axis] = size
-    ramp = (Tensor.arange(size) * step + start).reshape(line).cast(kind)
+    affine = (Tensor.arange(size) * step + start).reshape(line).cast(kind)
     i = Tensor.input("i", part(full=False), kind)
     rows = rng.integers(-1, size + 1, i.shape) * step + start + (rng.random(i.shape) < 0.2)
-    hot = ramp.eq(i) if draw.flag() else i.eq(ramp)
+    hot = affine.eq(i) if draw.flag() else i.eq(affine)
     floating = draw.flag()
     x = Tensor.input("x", part(full=True), dt.float32 if floating else dt.int32)
     data = table(*x.shape) if floating else rng.integers(-9, 9, x.shape).astype(np.int32)

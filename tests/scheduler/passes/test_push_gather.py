@@ -1,4 +1,4 @@
-"""Gathers below arithmetic, and what both passes know of ramps."""
+"""Gathers below arithmetic, and what both passes know of affine values."""
 
 from __future__ import annotations
 
@@ -104,11 +104,11 @@ def test_a_gathered_value_is_not_stored() -> None:
     assert made.plan.bytes_moved == 4 * (3 + 2 * 3 * 64)
 
 
-# --- ramps ------------------------------------------------------------------------------------
+# --- affine values -----------------------------------------------------------------------------
 
 
 @given(st.integers(0, 2**32 - 1))
-def test_a_ramp_is_the_values_of_its_tensor(seed: int) -> None:
+def test_an_affine_expression_is_the_values_of_its_tensor(seed: int) -> None:
     draw = Draw(seed)
     shape = (draw.integer(1, 4), draw.integer(1, 5), draw.integer(1, 3))
     ranges = ranges_of(shape)
@@ -124,13 +124,13 @@ def test_a_ramp_is_the_values_of_its_tensor(seed: int) -> None:
     assert value_at(node, index_of(ranges)) is ix
 
 
-def test_values_that_are_no_ramp() -> None:
+def test_values_that_are_not_affine() -> None:
     ranges = ranges_of((4,))
     at = index_of(ranges)
-    ramp = Tensor.arange(4)
-    for tensor in (ramp * ramp, index(0, 1, 3, 4), ramp.float() + 0.5, Tensor.input("k", (4,))):
+    iota = Tensor.arange(4)
+    for tensor in (iota * iota, index(0, 1, 3, 4), iota.float() + 0.5, Tensor.input("k", (4,))):
         assert value_at(tensor.node, at) is None
-    assert value_at((ramp * 0.5).node, at) is None
+    assert value_at((iota * 0.5).node, at) is None
     assert value_at(index(7, 5, 3, 1).node, at) is ixs.add(
         ixs.constant(7), ixs.mul(ixs.of(ranges[0]), -2)
     )

@@ -14,7 +14,7 @@ from scheduler.ir import dtype as dt
 from scheduler.ir.boxes import MOVES, Box, cut, rebuild, sizes, source_box, whole
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.ops import Op
-from scheduler.passes.push_slices import narrow
+from scheduler.passes.push_slices import push_slices
 from scheduler.tensor.tensor import Tensor
 from tests.fuzz.graphs import programs
 from tests.fuzz.networks import stack
@@ -27,7 +27,7 @@ X = Tensor.input("x", (25, 8))
 @settings(max_examples=300)
 @given(programs(14), st.integers(0, 2**32 - 1))
 def test_cut_programs_keep_their_values(program: Program, seed: int) -> None:
-    check(narrow, sliced(program, seed), program.inputs)
+    check(push_slices, sliced(program, seed), program.inputs)
 
 
 @settings(max_examples=80)
@@ -36,13 +36,13 @@ def test_cut_networks_keep_their_values(seed: int) -> None:
     outputs, inputs = stack(seed)
     choice = Random(seed)  # noqa: S311  # a test program, not a secret
     roots = [t[..., -choice.randint(1, t.shape[-1]) :].node for t in outputs.values()]
-    check(narrow, roots, inputs)
+    check(push_slices, roots, inputs)
 
 
 def test_nothing_changes_where_all_is_read() -> None:
     y = (X @ weight(8, 4)).relu().node
     z = (X.sum(0) * 2.0).node
-    assert narrow([y, z]) == {y: y, z: z}
+    assert push_slices([y, z]) == {y: y, z: z}
 
 
 def largest(node: Node) -> dict[Op, int]:
@@ -75,7 +75,7 @@ LAST = [
 
 @pytest.mark.parametrize("build", [b for _, b in LAST], ids=[n for n, _ in LAST])
 def test_only_the_last_of_25_rows_is_computed(build: Callable[[Tensor], Tensor]) -> None:
-    before, after = build(X).node, one(narrow, build(X))
+    before, after = build(X).node, one(push_slices, build(X))
     for op, count in largest(after).items():
         if op not in MOVES and op is not Op.BUFFER:
             assert count * 8 <= max(64, largest(before)[op]), f"{op} is still of {count} elements"
@@ -86,31 +86,31 @@ def test_sources_of_a_concat_that_nobody_reads_are_gone() -> None:
     y = Tensor.input("y", (25, 8))
     z = Tensor.input("z", (25, 8))
     concat = Tensor.cat([X.exp(), y.exp(), z.exp()])
-    assert inputs_of(one(narrow, concat[20:40])) == {"x", "y"}
-    within = one(narrow, concat[30:40])
+    assert inputs_of(one(push_slices, concat[20:40])) == {"x", "y"}
+    within = one(push_slices, concat[30:40])
     assert inputs_of(within) == {"y"}
     assert Op.CAT not in ops(within)
 
 
 def test_what_reads_only_padding_becomes_the_fill() -> None:
-    assert ops(one(narrow, X.pad([(3, 0), (0, 0)], 2.0)[:3] + 1.0)).count(Op.BUFFER) == 0
+    assert ops(one(push_slices, X.pad([(3, 0), (0, 0)], 2.0)[:3] + 1.0)).count(Op.BUFFER) == 0
 
 
 def test_readers_of_different_parts_share_one_node() -> None:
     y = X.exp() * 2.0
-    first, second = check(narrow, [(y[3:5] + 1.0).node, (y[4:8] - 1.0).node])
+    first, second = check(push_slices, [(y[3:5] + 1.0).node, (y[4:8] - 1.0).node])
     assert sum(n.op is Op.EXP for n in toposort([first, second])) == 1
     assert largest(first)[Op.EXP] == 5 * 8
 
 
 def test_most_of_a_tensor_is_all_of_it() -> None:
     y = (X @ weight(8, 4))[1:]
-    assert narrow([y.node])[y.node] is y.node
+    assert push_slices([y.node])[y.node] is y.node
 
 
 def test_an_output_keeps_its_shape_though_others_read_a_part() -> None:
     y = X.exp()
-    full, part = check(narrow, [y.node, (y[:2] * 3.0).node])
+    full, part = check(push_slices, [y.node, (y[:2] * 3.0).node])
     assert full is y.node
     assert part.shape == (2, 8)
 
@@ -118,14 +118,14 @@ def test_an_output_keeps_its_shape_though_others_read_a_part() -> None:
 def test_a_state_is_written_whole_though_a_part_of_it_is_read() -> None:
     queue = Tensor.state("q", (25, 8))
     after = queue.assign(Tensor.cat([queue[1:], X[:1]]) * 2.0)
-    write, read = check(narrow, [after.node, (after[24:] + 1.0).node])
+    write, read = check(push_slices, [after.node, (after[24:] + 1.0).node])
     assert write is after.node
     assert Op.ASSIGN in ops(read)
 
 
 def test_text_before_and_after() -> None:
     y = (X.exp() @ weight(8, 4))[24:]
-    before, after = text(y.node), text(one(narrow, y))
+    before, after = text(y.node), text(one(push_slices, y))
     assert before == (
         "%0 = buffer input x : float32[25, 8]\n"
         "%1 = exp (%0) : float32[25, 8]\n"
