@@ -154,9 +154,7 @@ class Trial:
     def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
         """Return the times of some variants, which take turns.
 
-        Args:
-            which: numbers of variants.
-            rounds: launches of each.
+        `which` are numbers of variants, each is launched `rounds` times.
         """
         counts = [self._count(i) for i in which]
         times: list[list[float]] = [[] for _ in which]
