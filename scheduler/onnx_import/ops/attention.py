@@ -25,9 +25,6 @@ def attention(ctx: NodeContext) -> Sequence[Value]:
 
     The softmax is computed in float32 or wider whatever `softmax_precision` asks for. Outputs: Y,
     the keys and values with the past ones before them, and the scores of qk_matmul_output_mode.
-
-    Raises:
-        ModelError: shapes do not fit, or half a cache or two caches are given.
     """
     q, k, v = (ctx.tensor(i) for i in range(3))
     packed = q.ndim == 3

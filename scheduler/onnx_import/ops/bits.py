@@ -14,9 +14,6 @@ def bit_shift(ctx: NodeContext) -> Value:
     A distance below 0, or of the type's width and more, shifts everything out: -1 is left of a
     negative number that is shifted to the right, 0 of every other (the definition of opset 28; the
     ones before leave it open).
-
-    Raises:
-        ModelError: the direction is neither LEFT nor RIGHT, or the types differ.
     """
     direction = ctx.text("direction", "")
     if direction not in ("LEFT", "RIGHT"):

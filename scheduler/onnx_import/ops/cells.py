@@ -16,11 +16,7 @@ LSTM_ACTIVATIONS = ("Sigmoid", "Tanh", "Tanh")
 
 
 def rnn(ctx: NodeContext) -> Sequence[Value]:
-    """Translate RNN: h' = f(x W + h R + b); outputs Y and Y_h.
-
-    Raises:
-        ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
-    """
+    """Translate RNN: h' = f(x W + h R + b); outputs Y and Y_h."""
     layer = read_layer(ctx, 1, ("Tanh",))
     (by_r,), (activation,) = layer.weights.gates, layer.activations
 
@@ -35,9 +31,6 @@ def gru(ctx: NodeContext) -> Sequence[Value]:
 
     The reset gate is applied before the product with R by default, after it with
     linear_before_reset=1. That takes one kernel a step, the default takes two.
-
-    Raises:
-        ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
     """
     layer = read_layer(ctx, 3, ("Sigmoid", "Tanh"))
     by_z, by_r, by_h = layer.weights.gates
@@ -59,11 +52,7 @@ def gru(ctx: NodeContext) -> Sequence[Value]:
 
 
 def lstm(ctx: NodeContext) -> Sequence[Value]:
-    """Translate LSTM: gates i, o, f, c, with or without peepholes; outputs Y, Y_h and Y_c.
-
-    Raises:
-        ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
-    """
+    """Translate LSTM: gates i, o, f, c, with or without peepholes; outputs Y, Y_h and Y_c."""
     return lstm_of(read_layer(ctx, 4, LSTM_ACTIVATIONS))
 
 

@@ -13,11 +13,7 @@ from scheduler.onnx_import.files.initializers import dense_array, tensor_array
 
 
 def constant(ctx: NodeContext) -> Value:
-    """Translate Constant in every form but strings.
-
-    Raises:
-        ModelError: it holds strings, or a sparse tensor that is wrong or too large.
-    """
+    """Translate Constant in every form but strings."""
     attribute = ctx.node.attribute[0].name if ctx.node.attribute else "nothing"
     value = ctx.attribute(attribute)
     if attribute == "value":

@@ -44,21 +44,13 @@ def quick_gelu(ctx: NodeContext) -> Value:
 
 
 def fused_conv(ctx: NodeContext) -> Value:
-    """Translate FusedConv: activation(Conv(x, w, b) + z), z optional.
-
-    Raises:
-        ModelError: the activation is unknown.
-    """
+    """Translate FusedConv: activation(Conv(x, w, b) + z), z optional."""
     y = conv(ctx)
     return _activated(ctx, y + ctx.tensor(3) if ctx.has(3) else y)
 
 
 def fused_gemm(ctx: NodeContext) -> Value:
-    """Translate FusedGemm: activation(alpha A' B' + beta C).
-
-    Raises:
-        ModelError: the activation is unknown.
-    """
+    """Translate FusedGemm: activation(alpha A' B' + beta C)."""
     a, b = ctx.tensor(0), ctx.tensor(1)
     a = a.transpose() if ctx.integer("transA", 0) else a
     b = b.transpose() if ctx.integer("transB", 0) else b

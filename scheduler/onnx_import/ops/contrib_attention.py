@@ -22,9 +22,6 @@ def packed_attention(ctx: NodeContext) -> Value:
     """Translate Attention: x (N, S, W), weights of Q, K and V side by side, bias optional.
 
     The mask is (N, T), (N, S, T), or (N,) lengths; scores may get an addend.
-
-    Raises:
-        ModelError: a cache is given, or shapes do not fit.
     """
     _refuse_extras(ctx, past=4)
     x, weight = ctx.tensor(0), ctx.tensor(1)
@@ -36,11 +33,7 @@ def packed_attention(ctx: NodeContext) -> Value:
 
 
 def _refuse_extras(ctx: NodeContext, past: int) -> None:
-    """Refuse what neither form of Attention computes here.
-
-    Raises:
-        ModelError: a cache is given as input `past`, or wanted; or do_rotary is set.
-    """
+    """Refuse what neither form of Attention computes here."""
     if ctx.has(past) or ctx.outputs > 1:
         raise ModelError("a cache (past, present) is not supported")
     if ctx.integer("do_rotary", 0):
@@ -51,9 +44,6 @@ def quantized_attention(ctx: NodeContext) -> Value:
     """Translate QAttention: Attention of a quantised x and weight, everything else float32.
 
     Inputs: x, weight, bias, scales of x and weight, mask, zero points of x and weight.
-
-    Raises:
-        ModelError: a cache is given, or shapes do not fit.
     """
     _refuse_extras(ctx, past=8)
     left, right = (
@@ -75,9 +65,6 @@ def multi_head_attention(ctx: NodeContext) -> Value:
     """Translate MultiHeadAttention: Q (N, S, W), K and V (N, T, ·) or (N, heads, T, ·).
 
     Inputs: query, key, value, bias of all three, key_padding_mask, addend to the scores.
-
-    Raises:
-        ModelError: a cache or packed inputs are given, or shapes do not fit.
     """
     if any(ctx.has(i) for i in (6, 7, 8, 9)) or ctx.outputs > 1:
         raise ModelError("a cache (past_key, past_value) is not supported")
@@ -110,11 +97,7 @@ def _attend(ctx: NodeContext, q: Tensor, k: Tensor, v: Tensor, *, mask: int, add
 
 
 def _kept(mask: Tensor, batch: int, keys: int) -> Tensor:
-    """Return which keys count, (N, 1, 1 or S, T), from what a node says about padding.
-
-    Raises:
-        ModelError: the mask has another form.
-    """
+    """Return which keys count, (N, 1, 1 or S, T), from what a node says about padding."""
     if mask.shape == (batch,):
         return Tensor.arange(keys) < mask.reshape((batch, 1, 1, 1))
     if mask.shape == (batch, keys):

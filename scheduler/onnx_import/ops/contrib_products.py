@@ -82,11 +82,7 @@ def _unpacked(packed: Array, bits: int) -> Array:
 
 
 def _zero_points(given: Array, count: int, blocks: int, bits: int) -> Tensor:
-    """Return zero points (N, blocks, 1) in float32.
-
-    Raises:
-        ModelError: there is another number of them.
-    """
+    """Return zero points (N, blocks, 1) in float32."""
     found = given.reshape(count, -1)
     found = _unpacked(found, bits)[:, :blocks] if found.dtype == np.uint8 else found
     if found.shape != (count, blocks):

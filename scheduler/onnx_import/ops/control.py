@@ -32,11 +32,7 @@ MAX_ITERATIONS = 4096
 
 
 def if_(ctx: NodeContext) -> list[AnyValue]:
-    """Translate If; with a condition from run-time data both branches are computed.
-
-    Raises:
-        ModelError: the branches' results differ in shape or type, and the condition is not known.
-    """
+    """Translate If; with a condition from run-time data both branches are computed."""
     condition = ctx.value(0)
     branches: tuple[onnx.GraphProto, onnx.GraphProto] = (
         ctx.attribute("then_branch"),
@@ -61,11 +57,7 @@ def if_(ctx: NodeContext) -> list[AnyValue]:
 
 
 def loop(ctx: NodeContext) -> list[AnyValue]:
-    """Translate Loop: carried values, then what each iteration gives, stacked.
-
-    Raises:
-        ModelError: the number of iterations is not known or too large.
-    """
+    """Translate Loop: carried values, then what each iteration gives, stacked."""
     body: onnx.GraphProto = ctx.attribute("body")
     count = int(ctx.const(0, "trip count").reshape(-1)[0]) if ctx.has(0) else None
     alive: Value = ctx.value(1) if ctx.has(1) else np.array(1, np.bool_)
@@ -104,11 +96,7 @@ def loop(ctx: NodeContext) -> list[AnyValue]:
 
 
 def scan(ctx: NodeContext) -> list[AnyValue]:
-    """Translate Scan (opset 9 on): carried values, then what each slice gives, stacked.
-
-    Raises:
-        ModelError: the scanned inputs differ in length, or there is nothing to scan.
-    """
+    """Translate Scan (opset 9 on): carried values, then what each slice gives, stacked."""
     if ctx.opset < 9:
         raise ModelError("the batched Scan of opset 8 is not supported; export with opset 9 on")
     body: onnx.GraphProto = ctx.attribute("body")

@@ -35,9 +35,6 @@ def causal_conv(ctx: NodeContext) -> list[Value]:
     """Translate CausalConvWithState: x (N, C, n), weight (C, 1, k), state (N, C, k-1).
 
     Each output sees itself and the k-1 elements before it; the second result is the new state.
-
-    Raises:
-        ModelError: the shapes do not fit, or the activation is unknown.
     """
     x, weight = ctx.tensor(0), ctx.tensor(1)
     if x.ndim != 3 or weight.ndim != 3 or weight.shape[:2] != (x.shape[1], 1):

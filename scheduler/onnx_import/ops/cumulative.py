@@ -36,11 +36,7 @@ _PRODUCT = _Kind(lambda x, axis: x.prod(axis), lambda a, b: a * b, 1)
 
 
 def cumulative(ctx: NodeContext) -> Value:
-    """Translate CumSum and CumProd.
-
-    Raises:
-        ModelError: the axis depends on run-time data, or is not one number.
-    """
+    """Translate CumSum and CumProd."""
     x = ctx.tensor(0)
     given = ctx.ints(1, "axis")
     if len(given) != 1:

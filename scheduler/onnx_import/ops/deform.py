@@ -16,9 +16,6 @@ def deform_conv(ctx: NodeContext) -> Value:
     """Translate DeformConv (opset 19 on), any number of spatial axes.
 
     The samples of all taps are stored, (N, C, taps, out...); the rest is a 1x1 convolution.
-
-    Raises:
-        ModelError: the shapes do not fit.
     """
     x, weight, offset = ctx.tensor(0), ctx.tensor(1), ctx.tensor(2)
     groups, parts = ctx.integer("group", 1), ctx.integer("offset_group", 1)

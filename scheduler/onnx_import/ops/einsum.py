@@ -90,11 +90,7 @@ def _labels(word: str, extra: int, equation: str) -> list[str]:
 
 
 def _full_sizes(terms: Sequence[Term]) -> dict[str, int]:
-    """Return the size of each label; an axis of size 1 broadcasts.
-
-    Raises:
-        ModelError: two axes of one label differ.
-    """
+    """Return the size of each label; an axis of size 1 broadcasts."""
     sizes: dict[str, int] = {}
     for term in terms:
         for label, size in zip(term.labels, term.x.shape, strict=True):

@@ -23,9 +23,6 @@ def dft(ctx: NodeContext) -> Value:
 
     onesided=1 keeps the first half of a transform; with inverse=1 it takes that half and returns
     the real signal.
-
-    Raises:
-        ModelError: the axis or the length depends on data or is out of range.
     """
     x = ctx.tensor(0)
     if ctx.opset < 20:
@@ -52,11 +49,7 @@ def dft(ctx: NodeContext) -> Value:
 
 
 def stft(ctx: NodeContext) -> Value:
-    """Translate STFT: signal (N, n, 1 or 2), windowed frames transformed: (N, frames, bins, 2).
-
-    Raises:
-        ModelError: frame_step or frame_length depends on data, or no frame fits.
-    """
+    """Translate STFT: signal (N, n, 1 or 2), windowed frames transformed: (N, frames, bins, 2)."""
     x = ctx.tensor(0)
     x = x if x.ndim == 3 else x.unsqueeze(-1)
     step = ctx.ints(1, "frame_step")[0]
@@ -82,11 +75,7 @@ def stft(ctx: NodeContext) -> Value:
 
 
 def _waves(inputs: int, outputs: int, length: int, *, inverse: bool) -> Array:
-    """Return exp(-2 pi i j k / length), of the inverse exp(+...) / length: (outputs, inputs).
-
-    Raises:
-        ModelError: the matrix is too large.
-    """
+    """Return exp(-2 pi i j k / length), of the inverse exp(+...) / length: (outputs, inputs)."""
     if inputs * outputs > MAX_MATRIX:
         raise ModelError(
             f"a transform of {inputs} to {outputs} elements; expected at most {MAX_MATRIX} products"
@@ -188,11 +177,7 @@ def blackman_window(ctx: NodeContext) -> Value:
 
 
 def _cosines(ctx: NodeContext, factors: tuple[float, ...]) -> Array:
-    """Return sums of cosines over the window; n is its size, less 1 with periodic=0.
-
-    Raises:
-        ModelError: the size depends on data, is negative or too large.
-    """
+    """Return sums of cosines over the window; n is its size, less 1 with periodic=0."""
     size = ctx.ints(0, "size")[0]
     if not 0 <= size <= MAX_MATRIX:
         raise ModelError(f"size {size}; expected 0 to {MAX_MATRIX}")

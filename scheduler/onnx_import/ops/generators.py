@@ -12,11 +12,7 @@ from scheduler.tensor.tensor import Tensor
 
 
 def eye_like(ctx: NodeContext) -> Value:
-    """Translate EyeLike: ones on diagonal k, zeros elsewhere; only the input's shape matters.
-
-    Raises:
-        ModelError: the input is not a matrix, or the element type is not supported.
-    """
+    """Translate EyeLike: ones on diagonal k, zeros elsewhere; only the input's shape matters."""
     x = ctx.value(0)
     if x.ndim != 2:
         raise ModelError(f"expected a matrix, found shape {tuple(x.shape)}")
@@ -27,11 +23,7 @@ def eye_like(ctx: NodeContext) -> Value:
 
 
 def trilu(ctx: NodeContext) -> Value:
-    """Translate Trilu: what is on and above (or below) diagonal k of matrices, zeros elsewhere.
-
-    Raises:
-        ModelError: the input has fewer than two axes.
-    """
+    """Translate Trilu: what is on and above (or below) diagonal k of matrices, zeros elsewhere."""
     x = ctx.tensor(0)
     if x.ndim < 2:
         raise ModelError(f"expected matrices, found shape {x.shape}")
@@ -61,9 +53,6 @@ def one_hot(ctx: NodeContext) -> Value:
 
     Negative indices count from the end. What is outside [-depth, depth) is off everywhere. Indices
     that are floats are rounded towards zero.
-
-    Raises:
-        ModelError: depth depends on run-time data, or values has not two elements.
     """
     index, values = ctx.tensor(0), ctx.tensor(2)
     found = ctx.const(1, "depth")

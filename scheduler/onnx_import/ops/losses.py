@@ -27,9 +27,6 @@ def _loss(ctx: NodeContext, scores: Tensor) -> Tensor:
 
     Targets outside of the classes count as losses of 0, with a weight of 1 or, if weights are
     given, of 0.
-
-    Raises:
-        ModelError: the shapes do not fit, or the reduction is unknown.
     """
     target = ctx.tensor(1)
     reduction = ctx.text("reduction", "mean")

@@ -10,11 +10,7 @@ from scheduler.tensor.tensor import Tensor
 
 
 def matmul(ctx: NodeContext) -> Value:
-    """Translate MatMul: numpy's rules for vectors and batches.
-
-    Raises:
-        ModelError: an operand has no axes, or shapes do not fit.
-    """
+    """Translate MatMul: numpy's rules for vectors and batches."""
     a, b = ctx.tensor(0), ctx.tensor(1)
     if a.ndim == 0 or b.ndim == 0:
         raise ModelError(f"expected at least one axis each, found shapes {a.shape} and {b.shape}")

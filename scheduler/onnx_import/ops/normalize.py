@@ -114,9 +114,6 @@ def group_normalization(ctx: NodeContext) -> Value:
     """Translate GroupNormalization: x (N, C, ...), each group of channels of an image by itself.
 
     Scale and bias are per group in opset 18, per channel from opset 21 on.
-
-    Raises:
-        ModelError: the groups do not divide the channels, or scale and bias have another size.
     """
     x = ctx.tensor(0)
     groups, channels = ctx.integer("num_groups", 0), x.shape[1]
@@ -146,11 +143,7 @@ def instance_normalization(ctx: NodeContext) -> Value:
 
 
 def lp_normalization(ctx: NodeContext) -> Value:
-    """Translate LpNormalization: x / |x|_p along one axis; 0 where the norm is 0.
-
-    Raises:
-        ModelError: p is neither 1 nor 2.
-    """
+    """Translate LpNormalization: x / |x|_p along one axis; 0 where the norm is 0."""
     x = ctx.tensor(0)
     axis, power = normal_axis(ctx.integer("axis", -1), x.ndim), ctx.integer("p", 2)
     values = wide(x)
@@ -175,11 +168,7 @@ def mean_variance_normalization(ctx: NodeContext) -> Value:
 
 
 def stash_type(ctx: NodeContext) -> dt.DType:
-    """Return the type that `stash_type` names.
-
-    Raises:
-        ModelError: it is not a floating-point type supported here.
-    """
+    """Return the type that `stash_type` names."""
     code = ctx.integer("stash_type", 1)
     if code not in _STASH_TYPES:
         raise ModelError(f"stash_type must be one of {sorted(_STASH_TYPES)}, found {code}")

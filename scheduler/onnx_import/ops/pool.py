@@ -48,11 +48,7 @@ def max_pool(ctx: NodeContext) -> Value | list[Value]:
 
 
 def _positions(spatial: tuple[int, ...], window: Window) -> Tensor:
-    """Return the position in the image of each element of each window, (1, 1, out..., kernel...).
-
-    Raises:
-        ModelError: the image is too large to count in 32 bits.
-    """
+    """Return each windowed element's position in the image, (1, 1, out..., kernel...)."""
     count = math.prod(spatial)
     if count >= _INT32_END - 1:
         raise ModelError(f"Indices of an image of {count} elements; expected fewer than 2**31 - 1")
@@ -125,11 +121,7 @@ def global_lp_pool(ctx: NodeContext) -> Value:
 
 
 def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) -> Tensor:
-    """Return (sum |x|^p)^(1/p) over axes.
-
-    Raises:
-        ModelError: p is below 1.
-    """
+    """Return (sum |x|^p)^(1/p) over axes."""
     if p < 1:
         raise ModelError(f"p must be at least 1, found {p}")
     size = wide(x).abs()
@@ -143,11 +135,7 @@ def _norm(x: Tensor, p: int, axes: tuple[int, ...], *, keepdim: bool = False) ->
 
 
 def lrn(ctx: NodeContext) -> Value:
-    """Translate LRN: x / (bias + alpha/size * sum of squares of `size` neighbouring channels)^beta.
-
-    Raises:
-        ModelError: size is missing or below 1.
-    """
+    """Translate LRN: x / (bias + alpha/size * sum of `size` channels' squares around it)^beta."""
     x = ctx.tensor(0)
     size = ctx.integer("size", 0)
     if size < 1:

@@ -51,9 +51,6 @@ def dynamic_quantize_lstm(ctx: NodeContext) -> Sequence[Value]:
     """Translate DynamicQuantizeLSTM: inputs of LSTM, then scales and zero points of W and R.
 
     W is (D, I, 4H) and R (D, H, 4H), transposed to LSTM's.
-
-    Raises:
-        ModelError: shapes or attributes do not fit, or the sequence is too long to unroll.
     """
     size, hidden = ctx.tensor(0).shape[2], ctx.tensor(2).shape[1]
     w, r = _matrices(ctx, 1, (size, 4 * hidden)), _matrices(ctx, 2, (hidden, 4 * hidden))

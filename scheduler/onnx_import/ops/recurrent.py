@@ -182,11 +182,7 @@ def read_layer(
 
 
 def directions(ctx: NodeContext) -> tuple[bool, ...]:
-    """Return of each direction whether it runs backwards.
-
-    Raises:
-        ModelError: `direction` has an unknown value.
-    """
+    """Return of each direction whether it runs backwards."""
     found = _DIRECTIONS.get(ctx.text("direction", "forward"))
     if found is None:
         raise ModelError(f"direction must be one of {list(_DIRECTIONS)}")

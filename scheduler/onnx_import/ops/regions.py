@@ -15,11 +15,7 @@ from scheduler.tensor.tensor import Tensor
 
 
 def non_max_suppression(ctx: NodeContext) -> Value:
-    """Fold NonMaxSuppression; how many boxes remain depends on the values.
-
-    Raises:
-        ModelError: an input depends on run-time data.
-    """
+    """Fold NonMaxSuppression; how many boxes remain depends on the values."""
     roles = ("boxes", "scores", "max_output_boxes_per_class", "iou_threshold", "score_threshold")
     for i, role in enumerate(roles):
         if ctx.has(i) and isinstance(ctx.value(i), Tensor):
@@ -48,10 +44,6 @@ def roi_align(ctx: NodeContext) -> Value:
     """Translate RoiAlign: x (N, C, H, W), rois (R, 4) as x1, y1, x2, y2, batch indices (R,).
 
     Returns (R, C, output_height, output_width).
-
-    Raises:
-        ModelError: the shapes do not fit, an attribute is unknown, or the number of samples
-            (sampling_ratio=0) depends on regions that are run-time data.
     """
     x, rois, batch = ctx.tensor(0), ctx.tensor(1).cast(dt.float32), ctx.tensor(2)
     count = rois.shape[0]

@@ -45,11 +45,7 @@ class Side:
 
 
 def upsample(ctx: NodeContext) -> Value:
-    """Translate Upsample (opset 7 to 9): output position i reads input coordinate i / scale.
-
-    Raises:
-        ModelError: the scales depend on data or do not fit, or the mode is unknown.
-    """
+    """Translate Upsample (opset 7 to 9): output position i reads input coordinate i / scale."""
     x = ctx.tensor(0)
     if ctx.opset < 9:
         scales = [float(s) for s in ctx.attribute("scales") or ()]
@@ -64,11 +60,7 @@ def upsample(ctx: NodeContext) -> Value:
 
 
 def resize(ctx: NodeContext) -> Value:
-    """Translate Resize (opset 10 on).
-
-    Raises:
-        ModelError: an attribute has an unknown value, or scales, sizes or roi depend on data.
-    """
+    """Translate Resize (opset 10 on)."""
     x = ctx.tensor(0)
     if ctx.opset < 11:
         # Rounding was open; ONNX's tests of opset 10 and its runtimes read the later element where

@@ -14,9 +14,6 @@ def rotary_embedding(ctx: NodeContext) -> Value:
     """Translate RotaryEmbedding: x (N, heads, S, E), or (N, S, heads*E) with num_heads.
 
     The caches are (positions, R/2) with position_ids (N, S), or (N, S, R/2) without.
-
-    Raises:
-        ModelError: shapes do not fit.
     """
     x = ctx.tensor(0)
     cos, sin = (_rows(ctx, ctx.tensor(i), 3) for i in (1, 2))
@@ -32,9 +29,6 @@ def contrib_rotary_embedding(ctx: NodeContext) -> Value:
     """Translate RotaryEmbedding of com.microsoft: its inputs come in another order.
 
     x (N, heads, S, E) or (N, S, heads*E), positions (N, S) or one number, the first position.
-
-    Raises:
-        ModelError: shapes do not fit, or the batch is packed.
     """
     if ctx.integer("is_packed_batching", 0):
         raise ModelError("is_packed_batching=1 is not supported")

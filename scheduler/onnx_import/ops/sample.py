@@ -36,11 +36,7 @@ class AxisTaps:
 
 
 def grid_sample(ctx: NodeContext) -> Value:
-    """Translate GridSample: x (N, C, spatial...), grid (N, out..., rank) from -1 to 1, x first.
-
-    Raises:
-        ModelError: the shapes do not fit, or an attribute has an unknown value.
-    """
+    """Translate GridSample: x (N, C, spatial...), grid (N, out..., rank) from -1 to 1, x first."""
     x, grid = ctx.tensor(0), ctx.tensor(1).cast(dt.float32)
     rank = x.ndim - 2
     if rank < 1 or grid.ndim != x.ndim or grid.shape[-1] != rank or grid.shape[0] != x.shape[0]:
@@ -183,9 +179,6 @@ def affine_grid(ctx: NodeContext) -> Value:
     """Translate AffineGrid: theta (N, rank, rank + 1) applied to positions from -1 to 1.
 
     Returns (N, out..., rank), x first.
-
-    Raises:
-        ModelError: size depends on data, or theta does not fit it.
     """
     theta = ctx.tensor(0)
     size = ctx.ints(1, "size")

@@ -21,9 +21,6 @@ def max_unpool(ctx: NodeContext) -> Value:
 
     Only the windows that cover an output are looked at, ceil(kernel/stride) per axis. So an index
     must lie in the window it was found in, as those of MaxPool with the same attributes do.
-
-    Raises:
-        ModelError: the shapes do not fit or are too large, or output_shape depends on data.
     """
     x, index = ctx.tensor(0), ctx.tensor(1)
     kernel = ctx.ints_attribute("kernel_shape") or []
@@ -75,11 +72,7 @@ def _grown(ctx: NodeContext, x: Tensor) -> Tensor:
 
 
 def col2im(ctx: NodeContext) -> Value:
-    """Translate Col2Im: (N, C * prod(block), windows) summed to (N, C, image...).
-
-    Raises:
-        ModelError: the shapes do not fit, or image_shape or block_shape depend on data.
-    """
+    """Translate Col2Im: (N, C * prod(block), windows) summed to (N, C, image...)."""
     x = ctx.tensor(0)
     image, block = ctx.ints(1, "image_shape"), ctx.ints(2, "block_shape")
     rank = len(image)

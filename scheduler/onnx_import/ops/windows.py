@@ -96,11 +96,7 @@ def explicit_pads(ctx: NodeContext, rank: int) -> Pairs:
 
 
 def auto_pad(ctx: NodeContext) -> str:
-    """Return the auto_pad attribute.
-
-    Raises:
-        ModelError: it has an unknown value.
-    """
+    """Return the auto_pad attribute."""
     mode: str = ctx.text("auto_pad", "NOTSET")
     if mode not in ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"):
         raise ModelError(
