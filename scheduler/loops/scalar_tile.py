@@ -28,7 +28,7 @@ from scheduler.loops.vector import LoadInfo
 SCALAR_ROWS = 8
 
 
-def laneless_tile(
+def scalar_tile(
     body: PlacedBody,
     loads: Collection[LoadInfo],
     across: Mapping[Node, Atom],

@@ -25,7 +25,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.simt import guard_of
 from scheduler.render import images as image_access
 from scheduler.render import opencl_c as cl
@@ -52,7 +52,7 @@ class Nest:
     """
 
     body: PlacedBody
-    schedule: Schedule
+    schedule: LoopSchedule
     outputs: tuple[Node, ...]
     spec: DeviceSpec
     images: ImagePlan | None = None
