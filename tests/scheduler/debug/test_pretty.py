@@ -16,7 +16,7 @@ from scheduler.ir.node import const, make
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Body, Store
-from scheduler.kernelize.kernels import make_kernels
+from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.loops.schedule import LoopSchedule, Tile
 from scheduler.tensor.tensor import Tensor
 
@@ -105,7 +105,7 @@ def test_loops_on_one_line() -> None:
 PROGRAM = """
 import numpy as np
 from scheduler.device.spec import DEFAULT
-from scheduler.kernelize.kernels import make_kernels
+from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.debug.pretty import pretty, pretty_body
 from scheduler.tensor.tensor import Tensor
 x = Tensor.input("x", (1, 3, 8, 8))
