@@ -25,7 +25,7 @@ from scheduler.loops.schedule import LoopSchedule, Tile
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 MAX_ARGUMENT = 100  # characters; longer ones (tables, user code) are cut
-MAX_ORIGINS = 3
+MAX_ORIGINS = 3  # ONNX names behind a node; the others are counted
 
 
 class Names:

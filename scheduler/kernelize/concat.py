@@ -1,4 +1,4 @@
-"""Which stored values are computed slice by slice, because concats (CAT) are below them.
+"""Find stored values to compute slice by slice because concats (CAT) are below them.
 
     stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
     stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])

@@ -1,4 +1,4 @@
-"""Custom kernels as launches: what they read and write, and which consumer becomes an epilogue.
+"""Make launches of custom kernels, and compute a consumer in their slot as an epilogue.
 
     y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
                                                  its slot stores relu(y + b) at the same place

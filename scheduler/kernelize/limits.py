@@ -1,4 +1,4 @@
-"""Keep kernels within what devices and compilers take: what is too large is split, not refused.
+"""Split kernels that are too large for a device or for its compiler.
 
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 

@@ -1,4 +1,4 @@
-"""What the realize walk works with: uses of a value, regions (kernels to be), private arrays."""
+"""Data of the realize walk: uses of a value, regions (kernels to be), private arrays."""
 
 from __future__ import annotations
 

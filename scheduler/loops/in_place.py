@@ -1,4 +1,4 @@
-"""May a kernel write over something it reads? Only if it reads each element where it stores it.
+"""Decide whether a kernel may write over what it reads: it must read elements where it stores them.
 
     t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i] overwrites
                                  it, after the read

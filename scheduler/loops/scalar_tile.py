@@ -1,4 +1,4 @@
-"""The register tile of results that have no lanes of their own.
+"""Choose the register tile of results that have no lanes of their own.
 
 Dot products, whose lanes run across the reduced range:
 

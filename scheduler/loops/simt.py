@@ -1,4 +1,4 @@
-"""Loops of a kernel on devices where neighbouring work-items run together: GPUs.
+"""Choose the loops of a kernel for GPUs, where neighbouring work-items run together.
 
     out[m, n] = sum(a[m, k] * w[k, n]; k)   over work-items   (m/4, n/4), n fastest
                                             in each           4 rows x 4 lanes of accumulators

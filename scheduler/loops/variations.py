@@ -1,4 +1,4 @@
-"""The loops that a search measures for one kernel: register tiles, then changes around the best."""
+"""List the loops that a search measures for a kernel: register tiles, then changes of the best."""
 
 from __future__ import annotations
 

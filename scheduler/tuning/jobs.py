@@ -1,4 +1,4 @@
-"""What there is to measure: the distinct loop nests of compiled graphs, and how often they run.
+"""A Job is a distinct loop nest of compiled graphs, with how often it runs.
 
     12 blocks of one shape     ->     4 jobs, each 12 times
 
