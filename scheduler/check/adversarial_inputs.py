@@ -84,13 +84,9 @@ def _constant_nodes(model: OnnxModel) -> Iterator[Array]:
 def special_floats(
     kind: Kind, shape: Sequence[int], units: Sequence[float], rng: np.random.Generator
 ) -> Array:
-    """Return float64 values, to be rounded to the type of an input.
+    """Return float64 values of a kind, to be rounded to the type of an input.
 
-    Args:
-        kind: which.
-        shape: of the input.
-        units: for GRID, see `units_of`; each row has one of them.
-        rng: where they come from.
+    Of GRID each row has one of the units, see `units_of`.
     """
     noise = rng.standard_normal(tuple(shape))
     if kind is Kind.GRID:

@@ -116,15 +116,9 @@ def check_output(
 def check_parts(
     name: str, found: Array, expected: Array, slices: Mapping[str, tuple[int, int]]
 ) -> list[OutputCheck]:
-    """Compare each part of the last axis by its own largest value; says nothing about right.
+    """Compare each named part of the last axis by its own largest value; says nothing about right.
 
     An output whose parts differ in size hides small ones behind the largest.
-
-    Args:
-        name: of the output.
-        found: as for `check_output`.
-        expected: same; of an equal shape.
-        slices: name -> (start, stop) of the last axis.
     """
     parts = []
     for part, (start, stop) in slices.items():

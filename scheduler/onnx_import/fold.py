@@ -68,15 +68,7 @@ def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], 
 
 
 def _work(node: Node, products: AbstractSet[Node]) -> int:
-    """Return how many elements a node computes or moves.
-
-    Args:
-        node: of the graph.
-        products: nodes that are summed up as they are computed.
-
-    Raises:
-        ModelError: it would not fit in memory.
-    """
+    """Return how many elements a node computes or moves; products that are summed are free."""
     if node.op in _FREE or node in products or (node.op in _VIEWS and not _is_copy(node)):
         return 0
     if node.op is Op.REDUCE:
@@ -110,12 +102,7 @@ def _is_product(node: Node) -> bool:
 def evaluate_reference(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> list[Value]:
-    """Compute a node with numpy.
-
-    Args:
-        node: of the default domain.
-        inputs: its inputs; all known.
-        opset: version of the default domain.
+    """Compute a node of the default domain, all inputs of which are known, with numpy.
 
     Raises:
         ModelError: an input depends on run-time data, or the evaluator fails.

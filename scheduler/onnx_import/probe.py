@@ -80,11 +80,7 @@ class Probe:
 
 
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
-    """Look at every node.
-
-    Args:
-        model: that was read.
-        bind: sizes of symbolic dimensions, as for `import_model`.
+    """Look at every node, with sizes of symbolic dimensions as for `import_model`.
 
     Raises:
         ModelError: a name in `bind` is none of a dimension.

@@ -123,11 +123,7 @@ class ModelReport:
 
 
 def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelReport:
-    """Return what is in a model.
-
-    Args:
-        model: that was read.
-        bind: sizes of symbolic dimensions, as for `import_model`.
+    """Return what is in a model, with sizes of symbolic dimensions as for `import_model`.
 
     Raises:
         ModelError: a name in `bind` is none of a dimension.

@@ -29,14 +29,10 @@ _WIDE |= {onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProt
 
 
 def check_text(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are not text, and graphs too deep inside of others.
-
-    Args:
-        model: as it was read: names may be bytes, which everything later would stumble over.
-        where: begins the messages.
+    """Refuse names that are not text, which everything later would stumble over.
 
     Raises:
-        ModelError: there is one.
+        ModelError: there is one, or a graph too deep inside of others.
     """
     texts: list[object] = [t for o in model.opset_import for t in (o.domain,)]
     for function in model.functions:

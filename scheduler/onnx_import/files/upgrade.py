@@ -14,12 +14,7 @@ TARGET_OPSET = 13
 
 
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
-    """Return a model of an opset that translators know, and a note about it.
-
-    Args:
-        model: checked; changed.
-        opset: that it is written in, below OLDEST_OPSET.
-        name: for messages.
+    """Return a checked model, which is changed, in an opset that translators know, and a note.
 
     Raises:
         ModelError: onnx cannot convert it.

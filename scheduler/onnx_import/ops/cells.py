@@ -57,11 +57,7 @@ def lstm(ctx: NodeContext) -> Sequence[Value]:
 
 
 def lstm_of(layer: Layer) -> Sequence[Value]:
-    """Return Y, Y_h and Y_c of an LSTM layer; see `lstm`.
-
-    Raises:
-        ModelError: shapes of the initial states or the peepholes do not fit.
-    """
+    """Return Y, Y_h and Y_c of an LSTM layer; see `lstm`."""
     ctx = layer.ctx
     gate, candidate, squash = layer.activations
     peepholes = _peepholes(layer)

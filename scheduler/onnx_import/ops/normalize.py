@@ -76,12 +76,7 @@ def layer_norm(
 ) -> list[Tensor]:
     """Return (x - mean)/sqrt(var + epsilon)*scale + bias in x's type, the mean and 1/std.
 
-    Args:
-        x: the tensor.
-        axes: what the statistics are taken over.
-        epsilon: added to the variance.
-        scale: broadcasts to x.
-        bias: broadcasts to x.
+    The statistics are taken over `axes`; scale and bias broadcast to x.
     """
     values = wide(x)
     mean = values.mean(axes, keepdim=True)

@@ -99,15 +99,7 @@ class _Reference:
 
 
 def sorted_places(keys: Tensor, k: int) -> Tensor:
-    """Return the places (int32) of the k largest keys of each row, falling; ties by place.
-
-    Args:
-        keys: integers (rows, n), n at least 1.
-        k: 1 ... n.
-
-    Returns:
-        (rows, k).
-    """
+    """Return places (int32, (rows, k)) of the k largest keys (rows, n), falling; ties by place."""
     rows, size = keys.shape
     if keys.dtype.itemsize < 4:
         keys = keys.cast(dt.int32)

@@ -82,15 +82,7 @@ def sort_keys(x: Tensor) -> Tensor:
 
 
 def first_places(keys: Tensor, k: int) -> Tensor:
-    """Return the places (int32) of the k largest keys of each row, falling; ties by place.
-
-    Args:
-        keys: integers (rows, n).
-        k: 1 ... n.
-
-    Returns:
-        (rows, k).
-    """
+    """Return places (int32, (rows, k)) of the k largest keys (rows, n), falling; ties by place."""
     most = (_COUNTING, _SIMT_COUNTING)
     serial, simt = (_counted_or_sorted(keys, k, comparisons) for comparisons in most)
     return alternatives(serial, simt)
