@@ -1,4 +1,4 @@
-"""Arbitration by float64, where a program and its reference differ.
+"""The arbitration by float64 where a program and its reference differ.
 
 A reference is float32 too, and may be the one that is off. What `DoubleEvaluator` finds in the
 model file decides, for one output of one set of inputs:
@@ -7,8 +7,8 @@ model file decides, for one output of one set of inputs:
     noise    the sums of the model are so ill conditioned that neither is: then ours is right if it
              is about as near as the reference, in its largest distance and in the mean
 
-Special values (`hostile_inputs`) are another question: a result that differs is wrong only where
-the reference and float64 agree, element by element, as what overflows in float32 does not in
+Special values (`adversarial_inputs`) are another question: a result that differs is wrong only
+where the reference and float64 agree, element by element, as what overflows in float32 does not in
 float64. Called by `self_check`.
 """
 

@@ -40,7 +40,7 @@ _NOT_TRUSTED = frozenset(
 )
 # Of these it has the plain form only: other attributes or inputs are not looked at, or wrong.
 _PLAIN_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_MAX_RECURRENT_INPUTS = 4
+_MAX_RECURRENT_INPUTS = 4  # X, W, R, B: no lengths, no initial states, no peepholes
 _RESIZE_COORDINATES = frozenset({"asymmetric", "half_pixel", "pytorch_half_pixel"})
 # Their results do not follow from their inputs, or are bits of a float32.
 _NO_VALUE_IN_DOUBLE = frozenset(

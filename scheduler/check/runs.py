@@ -31,6 +31,7 @@ from scheduler.onnx_import.element_types import from_storage, to_storage
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
+# Sets of standard normals: two tell whether an output depends on its inputs at all.
 SEEDS = 2
 # An output that did not change gets this many seeds in all before anybody hears of it.
 MOST_SEEDS = 4
@@ -38,7 +39,7 @@ MOST_SEEDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is checked.
+    """The model that is checked.
 
     Attributes:
         compiled: by `compile_plain`.

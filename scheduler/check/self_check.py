@@ -37,7 +37,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a self-check found.
+    """The findings of a self-check.
 
     Attributes:
         model: name of what was checked.

@@ -1,4 +1,4 @@
-"""NodeContext: what a translator sees of one ONNX node.
+"""The view that a translator has of one ONNX node: inputs, attributes, opset (`NodeContext`).
 
 Values are either arrays, known while importing, or Tensors, known at run time. A translator asks
 for the kind it needs: `tensor` always succeeds, `const` only for what is known while importing.

@@ -1,4 +1,4 @@
-"""Evaluating nodes whose inputs are all known: by the interpreter, within bounds.
+"""The evaluation of nodes whose inputs are all known, by the interpreter and within bounds.
 
 Everything with a translator goes through the translator and the interpreter, so that it has one
 meaning; what takes too long or too much memory there is refused before it begins. The few operators
@@ -29,7 +29,7 @@ from scheduler.tensor.tensor import Tensor, evaluate
 # Elements computed or moved for one node, and for a whole model: about a quarter of a minute, and
 # two minutes, of numpy (1 to 2 ns for each, 2026-11). Weights of billions of parameters stay below.
 MAX_NODE_WORK = 2**33
-MAX_MODEL_WORK = 2**36
+MAX_MODEL_WORK = 2**36  # eight such nodes
 # What is computed on the way may be larger than the result by this factor.
 _ON_THE_WAY = 2
 # numpy's products of matrices take less than its other operations.

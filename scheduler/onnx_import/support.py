@@ -1,4 +1,4 @@
-"""The search for nodes that cannot be translated, all at once, and for what comes nearest."""
+"""The search for nodes without a translation, all at once, and for the nearest supported form."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RANDOM = frozenset(
     {"Bernoulli", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-NAMES_PER_OP = 8
+NAMES_PER_OP = 8  # shown in a message; the rest is counted
 
 # What a user can write instead of an operator of ONNX.
 HINTS = {

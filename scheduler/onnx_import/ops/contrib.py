@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that optimizers leave in files: activations, products, norms.
+"""Translators of operators of com.microsoft that optimizers write: activations, products, norms.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """

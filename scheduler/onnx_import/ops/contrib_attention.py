@@ -1,4 +1,4 @@
-"""Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
+"""Translators of Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """

@@ -1,4 +1,4 @@
-"""Products with quantised weights of com.microsoft: optimizers and quantisers leave them in files.
+"""Translators of products with quantised weights of com.microsoft, as quantisers write them.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """

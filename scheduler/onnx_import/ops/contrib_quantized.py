@@ -1,4 +1,4 @@
-"""Quantised operators of com.microsoft: each is what it is between real numbers, rounded once.
+"""Translators of quantised operators of com.microsoft: computed as real numbers, rounded once.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """

@@ -1,4 +1,4 @@
-"""Activations of recurrent layers: names with parameters to functions.
+"""Activation functions of recurrent layers, by the names and parameters that a node gives.
 
 Formulas and defaults: ONNX operator documentation of RNN, GRU and LSTM.
 """

@@ -21,7 +21,7 @@ FEW_TAPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """How much an element counts, by its distance from the wanted coordinate.
+    """The weight of an element, by its distance from the wanted coordinate.
 
     Attributes:
         cubic: cubic convolution (R. Keys, Cubic Convolution Interpolation, 1981, equation 4), else
@@ -54,7 +54,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """What is summed for each position of an axis: (positions, taps) indices and weights."""
+    """The elements summed for each position of an axis: (positions, taps) indices and weights."""
 
     index: Array
     weight: Array

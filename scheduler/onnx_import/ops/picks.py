@@ -1,4 +1,4 @@
-"""Positions of elements: what the indexing operators share.
+"""Arithmetic on positions of elements, shared by the indexing operators.
 
 Rows known while importing are arrays, and so is everything computed from them here: the graph then
 holds one gather with a constant index. Rows known at run time are int32 arithmetic.

@@ -23,7 +23,7 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What quantised numbers mean.
+    """The meaning of quantised numbers.
 
     Attributes:
         scale: float32, broadcasts with the numbers.

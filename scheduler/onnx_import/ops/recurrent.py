@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over the sequence: what RNN, GRU and LSTM have in common.
+"""Recurrent layers, unrolled over the sequence: the parts that RNN, GRU and LSTM share.
 
 The input products of all steps are one matrix product before the first step. The directions of a
 bidirectional layer are a batch: step s computes time s forwards and time T-1-s backwards, in the
@@ -34,7 +34,7 @@ Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a layer's weights do from the right; whoever stores them knows how.
+    """The products with a layer's weights, however these are stored.
 
     Attributes:
         hidden: size H of the hidden state.

@@ -21,7 +21,7 @@ from scheduler.ir import dtype as dt
 from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
 from scheduler.tensor.tensor import Tensor
 
-MAX_LIST = 16
+MAX_LIST = 16  # largest k of the list, chosen by hand
 # Leading bits that are counted: 2048 counters are 8 KiB, a quarter of a first cache.
 _LEADING = 11
 

@@ -48,7 +48,7 @@ _OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is accumulated.
+    """The kind of a running result.
 
     Attributes:
         product: products instead of sums.

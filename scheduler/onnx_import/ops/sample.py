@@ -1,4 +1,4 @@
-"""Reading between elements at positions computed at run time: GridSample, AffineGrid.
+"""Translators of GridSample and AffineGrid, which read between elements at run-time positions.
 
 A sample is a weighted sum of taps. Positions and weights of the taps are computed once for all
 channels and stored; then one gather reads them all, and a sum over the taps follows. Sources: ONNX
@@ -24,7 +24,7 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class AxisTaps:
-    """What is read along one axis for each sample.
+    """The elements that are read along one axis for each sample.
 
     Attributes:
         index: int32 (..., taps), within the axis.

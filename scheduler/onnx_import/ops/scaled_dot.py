@@ -20,7 +20,7 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which keys a query may attend to, and what is added to its scores.
+    """The keys that a query may attend to, and an addend to its scores.
 
     Attributes:
         allowed: bool, broadcasts to (N, heads, S, T); None where all are.
@@ -40,7 +40,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What an attention computes on its way, (N, heads, S, T) each.
+    """The intermediate results of an attention, (N, heads, S, T) each.
 
     Attributes:
         raw: scaled products.

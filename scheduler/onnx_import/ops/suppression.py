@@ -11,7 +11,7 @@ from scheduler.onnx_import.context import Array
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is selected.
+    """The limits of a selection.
 
     Attributes:
         most: boxes of each class of each image.
