@@ -86,12 +86,12 @@ class Flags:
             SchedulerError: MAX_KERNEL_BUFFERS is set to something that is no number.
         """
         return cls(
-            _level(_value(DEBUG)),
-            _value(VIZ),
-            _value(FLOAT_UNSAFE) not in ("", "0"),
-            _value(SCHEDULE_CACHE) != "0",
-            _buffers(_value(MAX_KERNEL_BUFFERS)),
-            _value(TUNED) != "0",
+            _level(os.environ.get(DEBUG, "").strip()),
+            os.environ.get(VIZ, "").strip(),
+            os.environ.get(FLOAT_UNSAFE, "").strip() not in ("", "0"),
+            os.environ.get(SCHEDULE_CACHE, "").strip() != "0",
+            _buffers(os.environ.get(MAX_KERNEL_BUFFERS, "").strip()),
+            os.environ.get(TUNED, "").strip() != "0",
         )
 
     @property
@@ -114,10 +114,6 @@ class Flags:
     def viz_file(self) -> Path | None:
         """The path that VIZ names; None where it names none, or leaves the name to us."""
         return None if self.viz in ("", "0", "1") else Path(self.viz)
-
-
-def _value(name: str) -> str:
-    return os.environ.get(name, "").strip()
 
 
 def _level(text: str) -> int:

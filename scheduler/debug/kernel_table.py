@@ -163,9 +163,7 @@ def kernel_tables(
 ) -> list[KernelTable]:
     """Return the table of each entry.
 
-    Args:
-        manifest: of an artifact, as `emit` makes it.
-        plans: schedules it was made of, by entry name, where known.
+    `plans` are the schedules it was made of, by entry name, where known.
     """
     tables = []
     for name, entry in manifest["entries"].items():

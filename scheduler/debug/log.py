@@ -26,11 +26,6 @@ logger = logging.getLogger("scheduler")
 def report(manifest: Mapping[str, Any], plans: Mapping[str, Schedule], flags: Flags) -> None:
     """Log what DEBUG asks for and write the page that VIZ asks for; nothing if both are off.
 
-    Args:
-        manifest: that `emit` made of the schedules.
-        plans: the schedules by entry name.
-        flags: how much is asked for.
-
     Raises:
         OSError: the page cannot be written.
     """

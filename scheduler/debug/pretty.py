@@ -44,11 +44,7 @@ class Names:
         return f"%{self._numbers[node]}"
 
     def renamed(self, same: Mapping[Node, Node]) -> Names:
-        """Return names for another graph, in which a node has the number of the one it stands for.
-
-        Args:
-            same: node of the other graph -> node with a number.
-        """
+        """Return names for another graph: a node has the number of the one it stands for."""
         names = Names()
         names._next = self._next
         names._numbers = {new: self._numbers[old] for new, old in same.items()}

@@ -84,14 +84,3 @@ _ROWS: Final = (
     ),
 )
 TABLE: Final[dict[str, Limits]] = {row.target: row for row in _ROWS}
-
-
-def limits_of(target: str) -> Limits:
-    """Return the row of a target.
-
-    Raises:
-        SchedulerError: there is none.
-    """
-    if target not in TABLE:
-        raise SchedulerError(f"target {target!r}: expected one of {', '.join(TABLE)}")
-    return TABLE[target]

@@ -44,10 +44,6 @@ class Arena:
 def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node, Lifetime]:
     """Return the life of every stored node that is neither an output nor a BUFFER.
 
-    Args:
-        kernels: in running order.
-        outputs: stored nodes that a caller reads.
-
     Raises:
         SchedulerError: an intermediate is never read, or is read before it is written (both are
             internal errors).
@@ -75,10 +71,6 @@ def lifetimes(kernels: Sequence[Kernel], outputs: Collection[Node]) -> dict[Node
 
 def plan_arena(kernels: Sequence[LoweredKernel], outputs: Collection[Node]) -> Arena:
     """Lay out the intermediates of an entry point.
-
-    Args:
-        kernels: in running order.
-        outputs: stored nodes that a caller reads.
 
     Raises:
         SchedulerError: as `lifetimes`.

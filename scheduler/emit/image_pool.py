@@ -30,9 +30,7 @@ def image_nodes(kernels: Sequence[LoweredKernel]) -> dict[Node, Image]:
 def share_images(images: Mapping[Node, Image], lives: Mapping[Node, Lifetime]) -> dict[Node, Node]:
     """Return for each image the one whose memory it takes, itself if it has its own.
 
-    Args:
-        images: in the order in which they are written.
-        lives: of each.
+    Images are in the order in which they are written.
     """
     owner: dict[Node, Node] = {}
     pool: dict[tuple[Image, str], list[tuple[Node, int]]] = {}

@@ -24,10 +24,6 @@ Fault = tuple[str, str, int, int]
 def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
     """Check everything a target limits.
 
-    Args:
-        manifest: from `emit`.
-        spec: the target.
-
     Raises:
         DeviceLimitError: the first limit that is broken: its name, where, and by how much.
     """
@@ -42,12 +38,7 @@ def check_limits(manifest: Mapping[str, Any], spec: DeviceSpec) -> None:
 
 
 def refused_by_limits(kernels: Sequence[LoweredKernel], spec: DeviceSpec) -> Refused | None:
-    """Return the first kernel that breaks a limit which a smaller kernel might not; None if none.
-
-    Args:
-        kernels: of one entry point.
-        spec: of the device.
-    """
+    """Return the first kernel that breaks a limit which a smaller one might not, or None."""
     for lowered in kernels:
         for name, most, found in _kernel_faults(lowered, spec):
             stored = frozenset(t for k in kernels for t in k.kernel.targets)

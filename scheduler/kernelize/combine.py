@@ -53,10 +53,7 @@ def score(graph: FusionGraph, pair: Pair) -> Score | None:
 def combine(graph: FusionGraph, first: int, second: int) -> Kernel | None:
     """Return two kernels as one, None if that cannot be or does not pay.
 
-    Args:
-        graph: of all kernels.
-        first: does not wait for second.
-        second: may wait for first, but for nobody who does.
+    `first` does not wait for `second`; `second` may wait for it, but for nobody who does.
     """
     a, b = graph.groups[first].kernel, graph.groups[second].kernel
     limits = graph.spec.limits
@@ -163,14 +160,7 @@ def _fits_beside(a: Kernel, b: Kernel) -> bool:
 
 
 def _pays(merged: Merged, a: Kernel, b: Kernel, least_rows: int) -> bool:
-    """Whether one loop nest is better than two.
-
-    Args:
-        merged: the one.
-        a: what ran first.
-        b: what ran after it.
-        least_rows: rows that a kernel must have before its work-items are rows.
-    """
+    """Whether one loop nest is better than two."""
     body = merged.body
     loops = [n for n in scalar_nodes(body.value) if n.op in LOOPS]
     on = {n: frozenset(found) for n, found in depends_on(body.value).items()}

@@ -29,11 +29,6 @@ from scheduler.kernelize.scalar import scalar_nodes
 def make_custom_kernel(launch: Node, origin: tuple[str, ...], limits: Limits) -> Kernel:
     """Return the kernel of a CUSTOM node.
 
-    Args:
-        launch: the node; its inputs are stored.
-        origin: names it covers.
-        limits: of one kernel on the device.
-
     Raises:
         ModelError: it has more buffers than a kernel may have.
     """
@@ -100,10 +95,7 @@ def _joined(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
 def _is_epilogue(body: Body, raw: Node, lanes: int) -> bool:
     """Whether a loop nest computes each element from the same element of `raw`, at one place.
 
-    Args:
-        body: the loop nest.
-        raw: what the custom kernel computes.
-        lanes: elements of a row that it computes at once.
+    `raw` is what the custom kernel computes, `lanes` elements of a row at once.
     """
     if len(body.stores) != 1:
         return False

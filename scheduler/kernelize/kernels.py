@@ -61,13 +61,7 @@ def _names(root: Node, stored: frozenset[Node], origins: Origins) -> tuple[str, 
 
 
 def storage_plan(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
-    """Return what is stored so that kernels are cheap, and within the limits of the device.
-
-    Args:
-        sinks: outputs and ASSIGN nodes.
-        spec: of the device.
-        pins: what is stored in any case.
-    """
+    """Return what is stored so that kernels are cheap, and within the limits of the device."""
     stored = set(pins)
     plan = realize(sinks, spec, stored)
     while more := nodes_to_store(plan.regions, spec.limits) - stored:

@@ -27,12 +27,7 @@ MAX_CUT_BYTES = 256 << 20
 
 
 def nodes_to_store(regions: Collection[Node], limits: Limits) -> set[Node]:
-    """Return nodes that must be stored so that every kernel is within limits; empty if all are.
-
-    Args:
-        regions: stored nodes, in order.
-        limits: of one kernel on the device.
-    """
+    """Return nodes that must be stored so that every kernel is within limits; empty if all are."""
     found: set[Node] = set()
     for root in regions:
         if root.op is Op.RESULT:
@@ -187,10 +182,6 @@ def split_points(root: Node, stored: Container[Node]) -> set[Node]:
     A reduction inside the kernel is the best place, as two loop nests are simpler than one around
     the other; then what a movement reads, as its index becomes plain; then an elementwise node.
     Among equals the one that halves the work, so that few rounds are needed.
-
-    Args:
-        root: the stored node of the kernel.
-        stored: what is stored now.
     """
     inner = [n for n in _fused(root, stored) if n is root or n not in stored]
     size = _sizes(inner)

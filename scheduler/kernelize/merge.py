@@ -51,9 +51,7 @@ class Merged:
 def merge(first: Body, second: Body) -> Merged | None:
     """Return both loop nests as one, or None if their loops or accesses do not fit.
 
-    Args:
-        first: does not read what second stores.
-        second: may read what first stores.
+    `second` may read what `first` stores, `first` reads nothing of `second`.
     """
     mine, other = loops_of(first), loops_of(second)
     onto_first = len(mine) >= len(other)

@@ -121,14 +121,7 @@ class _Walk:
         return self._hoists(use.root, loops, mine, self.reduced[node])
 
     def _hoists(self, root: Region, loops: frozenset[Atom], mine: set[Atom], work: int) -> bool:
-        """Whether a kernel may run something in its outer loops only; remembers which they are.
-
-        Args:
-            root: of the kernel.
-            loops: what it runs in.
-            mine: all loops of the kernel.
-            work: elements it reads.
-        """
+        """Whether a kernel may run something in its outer loops only; remembers which they are."""
         if loops == mine:
             return True
         rows = self.spec.hoist_rows
@@ -180,10 +173,7 @@ class _Walk:
 def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()) -> Realized:
     """Decide what is stored, and what kernels keep in private arrays.
 
-    Args:
-        sinks: outputs and state writes.
-        spec: of the device.
-        pins: nodes to store in any case.
+    `sinks` (outputs and state writes) and `pins` are stored in any case.
     """
     order = toposort(sinks)
     forced = {*sinks, *pins} | stored_for_custom(order)

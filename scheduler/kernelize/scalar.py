@@ -25,9 +25,7 @@ _orders: WeakKeyDictionary[Node, tuple[Node, ...]] = WeakKeyDictionary()
 def scalar_nodes(value: Node, *, into_reductions: bool = True) -> list[Node]:
     """Return the scalar nodes of a body, sources first, with those that run-time indices need.
 
-    Args:
-        value: what to start from.
-        into_reductions: follow what reductions and stages loop over; otherwise they are leaves.
+    Without `into_reductions`, reductions and stages are leaves.
     """
     if not into_reductions:
         return _walk(value, into_reductions=False)

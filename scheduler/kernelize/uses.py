@@ -70,10 +70,7 @@ class Region:
 def open_region(root: Node, target: Node | None = None, at: tuple[int, ...] = ()) -> Region:
     """Return a region with fresh ranges over the shape of a node.
 
-    Args:
-        root: what it computes.
-        target: the stored node, by default root.
-        at: where root begins in target, by default at the origin.
+    It computes `root`, which begins at `at` (default: the origin) of `target` (default: `root`).
     """
     rank = len(root.shape)
     return Region(root, _ranges(root.shape), target or root, at or (0,) * rank, (1,) * rank)
@@ -105,10 +102,7 @@ def open_parts(join: Node) -> tuple[Region, ...]:
 def open_slices(root: Node, axis: int, ends: Sequence[int]) -> tuple[Region, ...]:
     """Return regions that compute a node slice by slice along an axis.
 
-    Args:
-        root: what they compute.
-        axis: that is cut.
-        ends: of the slices, ascending; the last is the size of the axis.
+    `ends` are those of the slices, ascending; the last is the size of the axis.
     """
     rank, slices, start = len(root.shape), [], 0
     for end in ends:

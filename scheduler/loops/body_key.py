@@ -57,13 +57,7 @@ class _Names:
 
 
 def body_key(body: PlacedBody, vector: Atom | None, lanes: int) -> str:
-    """Return the key of a body in hexadecimal.
-
-    Args:
-        body: placed and merged.
-        vector: range that lanes run over.
-        lanes: vector width.
-    """
+    """Return the key of a body in hexadecimal."""
     names = _Names(body)
     buffers: dict[Node, int] = {}
     lines = [f"{names.ranges.get(vector, '?') if vector is not None else '-'} x{lanes}"]

@@ -40,15 +40,7 @@ def choose_schedule(
 def tuned_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, table: TunedTable
 ) -> Schedule:
-    """Return the loops of a body: the heuristic's, or those that were measured to be faster.
-
-    Args:
-        body: placed and merged.
-        vector: from `choose_vector`, after merging.
-        lanes: same.
-        spec: of the device.
-        table: what was measured.
-    """
+    """Return the loops of a body: the heuristic's, or those that were measured to be faster."""
     chosen = choose_schedule(body, vector, lanes, spec)
     if not table.entries:
         return chosen

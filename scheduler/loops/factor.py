@@ -19,12 +19,7 @@ from scheduler.loops.place import PlacedBody, accumulates, dependencies, place_a
 
 
 def group_factors(body: PlacedBody, vector: Atom | None) -> PlacedBody:
-    """Return the body with the factors of its sums grouped.
-
-    Args:
-        body: placed and merged.
-        vector: output range of the lanes.
-    """
+    """Return the body with the factors of its sums grouped."""
     depends = dependencies(body.value)
     rows = {r for r in body.ranges if r is not vector}
     swapped: dict[Node, Node] = {}

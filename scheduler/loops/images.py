@@ -76,9 +76,7 @@ class ImageTensor:
     def at(self, index: tuple[Ix, ...], lane: Atom) -> Texel | None:
         """Return the texel of an access; None where it crosses texels, or its component is unknown.
 
-        Args:
-            index: logical index of the element, of the first one where lanes move it.
-            lane: the range of the lanes.
+        `index` is the logical index of the first element where `lane` moves it.
         """
         inner = _quarter(index[self.columns[-1]], lane)
         if inner is not None:
@@ -132,12 +130,7 @@ class ImagePlan:
         return ImagePlan(self.most, refused=dict(self.refused))
 
     def offer(self, store: PlacedStore, layout: Layout) -> None:
-        """Make a result an image, if it may be one.
-
-        Args:
-            store: of a result whose layout is up to us.
-            layout: chosen for it.
-        """
+        """Make a result an image, if it may be one."""
         target = store.target
         if target in self.refused or store.row is not None or target.dtype not in DTYPES:
             return

@@ -30,14 +30,7 @@ def is_exact(schedule: Schedule) -> bool:
 
 
 def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec) -> Schedule:
-    """Return loops that compute every element once, as wide as sizes allow.
-
-    Args:
-        body: placed and merged.
-        vector: from `choose_vector`, after merging.
-        lanes: same.
-        spec: of the device.
-    """
+    """Return loops that compute every element once, as wide as sizes allow."""
     for width in (n for n in (lanes, 8, 4) if n <= lanes):
         schedule = choose_schedule(body, vector, width, spec)
         if is_exact(schedule):
@@ -46,13 +39,7 @@ def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int, spec: Devi
 
 
 def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
-    """Whether each load of a source is outside loops, and at the offset that a store overwrites.
-
-    Args:
-        body: placed and merged.
-        source: what is read.
-        target: of the store that takes its bytes.
-    """
+    """Whether each load of a source is outside loops, and at the offset that a store overwrites."""
     (offset,) = [s.offset for s in body.stores if s.target is target]
     loads = {n for n in scalar_nodes(body.value) if n.op is Op.LOAD and n.src[0] is source}
     repeated = {n for loop in looped(body) for n in scalar_nodes(loop.src[0])}
@@ -62,10 +49,7 @@ def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
 def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]) -> Node | None:
     """Return the first candidate whose storage the result may take, None if there is none.
 
-    Args:
-        body: placed and merged.
-        schedule: its loops.
-        candidates: intermediates with as many elements of as many bytes that nobody reads later.
+    Candidates are intermediates with as many elements of as many bytes that nobody reads later.
     """
     if not is_exact(schedule) or len(body.stores) > 1:
         return None

@@ -71,10 +71,7 @@ class LocalTile:
 def choose_tile(body: PlacedBody, vector: Atom | None, spec: DeviceSpec) -> LocalTile | None:
     """Return the tile of a body that is one matrix product, None if it is something else.
 
-    Args:
-        body: placed and merged.
-        vector: range that lanes would run over; None if they would run along the reduction.
-        spec: of the device.
+    `vector` is None if lanes would run along the reduction.
     """
     loops = looped(body)
     vector = vector or _stored_along(body)
@@ -140,9 +137,5 @@ def _product(node: Node) -> tuple[Node, Node] | None:
 
 
 def array_bytes(extent: int) -> int:
-    """Return the size of an operand's array in local memory: two tiles of floats, taking turns.
-
-    Args:
-        extent: rows or columns of a tile.
-    """
+    """Return the size of an operand's array in local memory: two tiles of floats, taking turns."""
     return BUFFERS * DEPTH * (extent + PADDING) * FLOAT_BYTES

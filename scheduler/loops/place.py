@@ -101,9 +101,7 @@ class PlacedBody:
 def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
     """Return the body with offsets into storage.
 
-    Args:
-        body: from `build_body`.
-        layouts: of stored nodes it reads or writes; those without one are row-major.
+    Stored nodes without a layout are row-major.
     """
     ranges = tuple(r for r in body.ranges if r is not None)
 

@@ -37,12 +37,8 @@ def laneless_tile(
 ) -> dict[Atom, int]:
     """Return how many results of which output ranges a step computes, where there are several.
 
-    Args:
-        body: placed and merged; its results have no lanes, its reductions depend on all ranges.
-        loads: of the body.
-        across: per reduction the range that its lanes run over.
-        lanes: vector width.
-        spec: of the device.
+    Its results have no lanes, and its reductions depend on all ranges; `across` is the range that
+    lanes of a reduction run over.
     """
     nodes = looped(body)
     if not nodes or any(n.op is not Op.ACCUMULATE for n in nodes):

@@ -137,13 +137,7 @@ def choose_schedule(
 ) -> Schedule:
     """Return the loops for a body whose ranges are merged.
 
-    Args:
-        body: placed and merged.
-        vector: from `choose_vector`, after merging.
-        lanes: same.
-        spec: of the device.
-        choice: what is taken instead of the heuristics below, as far as it fits.
-        exact: without lanes over results none of them is computed twice.
+    Arguments are those of `choose.choose_schedule`.
     """
     if choice.lanes and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
@@ -221,10 +215,7 @@ def _whole(size: int) -> int:
 def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
     """Unroll innermost reduce loops further while their bodies stay small.
 
-    Args:
-        schedule: its `reduce_unroll` is completed.
-        tile: accumulators of the register tile.
-        asked: steps of a body by choice, 0 for none.
+    `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
     """
     for node, order in schedule.reduce_order.items():
         if not order or node.op is not Op.ACCUMULATE:

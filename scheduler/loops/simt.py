@@ -39,12 +39,7 @@ GROUPS_PER_CORE = 4
 
 
 def group_of(items: int, most: int) -> int:
-    """Return the work-items of a work-group for a launch: no larger than the launch needs.
-
-    Args:
-        items: of the launch.
-        most: work-items of a group that the device is asked for.
-    """
+    """Return the work-items of a work-group for a launch: no larger than the launch needs."""
     group = most
     while group > 1 and group // 2 >= items:
         group //= 2
@@ -52,12 +47,7 @@ def group_of(items: int, most: int) -> int:
 
 
 def guard_of(items: int, most: int) -> str:
-    """Return the statement that ends work-items beyond the last, empty if there are none.
-
-    Args:
-        items: of the launch.
-        most: as for `group_of`.
-    """
+    """Return the statement that ends work-items beyond the last, empty if there are none."""
     group = group_of(items, most)
     return f"  if (get_global_id(0) >= {items}) return;\n" if items % group else ""
 
@@ -67,12 +57,7 @@ def choose_schedule(
 ) -> Schedule:
     """Return the loops for a body whose ranges are merged: one step for each work-item.
 
-    Args:
-        body: placed and merged.
-        vector: range that lanes run over; None if there is none, or lanes run across reductions.
-        lanes: vector width.
-        spec: of the device.
-        apart: work-items do not meet: only some of a launch run this body.
+    `apart`: work-items do not meet, as only some of a launch run this body.
     """
     local = choose_tile(body, vector, spec) if not apart else None
     if local is not None:

@@ -101,13 +101,7 @@ def ranked_tiles(
 ) -> list[tuple[float, int, int]]:
     """Return (cycles, vectors, rows) of every tile that fits the registers, the cheapest first.
 
-    Args:
-        vectors: of results, in all.
-        rows: in all.
-        steps: of the reduction.
-        lanes: float32 elements of a vector.
-        spec: of the device.
-        operands: what rows read.
+    Arguments are those of `contraction_tile`.
     """
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
@@ -173,9 +167,7 @@ def window_rows(rows: int, most: int) -> int:
 
     Neighbours share loads, and with few tiles few of them need a test at the border.
 
-    Args:
-        rows: in all.
-        most: rows that the registers have room for.
+    `most` is the number of rows that registers have room for.
     """
     if rows <= most:
         return rows

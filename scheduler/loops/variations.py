@@ -42,12 +42,7 @@ def form_of(schedule: Schedule) -> str:
 
 
 def tile_choices(schedule: Schedule, spec: DeviceSpec) -> list[Choice]:
-    """Return register tiles to try, the heuristic first; the others by what the model says of them.
-
-    Args:
-        schedule: the heuristic's.
-        spec: of the device.
-    """
+    """Return register tiles to try: the heuristic, then others in the order of the cost model."""
     found = [HEURISTIC]
     vector = next((t for t in schedule.tiles if t.atom is schedule.vector), None)
     if vector is None:
@@ -75,9 +70,7 @@ def tile_choices(schedule: Schedule, spec: DeviceSpec) -> list[Choice]:
 def variations(best: Choice, schedule: Schedule) -> list[Choice]:
     """Return the heuristic, the best choice so far, and the latter with other loops around it.
 
-    Args:
-        best: from those of `tile_choices`.
-        schedule: its loops.
+    `best` is one of `tile_choices`.
     """
     varied = (_varied(best, change) for change in _changes(schedule))
     return list(dict.fromkeys([HEURISTIC, best, *(c for c in varied if c is not None)]))

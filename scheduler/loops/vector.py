@@ -74,10 +74,7 @@ def choose_vector(
 
     (None, lanes) means that lanes are better spent across reductions; (None, 1) is scalar code.
 
-    Args:
-        body: placed, ranges not merged.
-        free: results that may be stored in any order of axes.
-        spec: of the device.
+    Ranges of the body are not merged yet; results in `free` may be stored in any order of axes.
     """
     widest = spec.lanes
     loads = loads_of(body)

@@ -50,10 +50,7 @@ def render_custom(
 ) -> KernelCode:
     """Return the code of a custom kernel.
 
-    Args:
-        launch: what it runs.
-        targets: whose storage it writes, in the order of its outputs.
-        epilogue: placed; None if the first output is stored as it is.
+    Targets are in the order of its outputs; without epilogue the first is stored as it is.
     """
     source = read_source(launch.spec.name, launch.spec.source)
     arguments: list[Node] = list(launch.inputs)

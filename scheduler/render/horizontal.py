@@ -28,15 +28,7 @@ class _Sums:
 
 
 def combine_lanes(e: Emitter, names: list[str], op: Op, kind: dt.DType, lanes: int) -> list[str]:
-    """Emit the reductions of accumulators to one element each; return these, assignable.
-
-    Args:
-        e: where statements go.
-        names: of the accumulators.
-        op: of the reduction.
-        kind: of the elements.
-        lanes: of each accumulator.
-    """
+    """Emit the reductions of accumulators to one element each; return these, assignable."""
     found: list[str] = []
     while len(found) < len(names):
         left = names[len(found) :]

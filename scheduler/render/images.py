@@ -46,14 +46,7 @@ def parameter_type(*, written: bool) -> str:
 
 
 def read(plan: ImagePlan, values: Values, load: Node, instance: Instance) -> Val | None:
-    """Emit a load from an image; None if its source is none, which is noted if it should be.
-
-    Args:
-        plan: of the entry point.
-        values: of the kernel.
-        load: placed LOAD.
-        instance: where it is evaluated.
-    """
+    """Emit a load from an image; None if its source is none, which is noted if it should be."""
     source, place = load.src[0], load.arg
     tensor = plan.tensors.get(source)
     valid = ixs.substitute_predicate(place.valid, instance.mapping)
@@ -89,13 +82,7 @@ def write(
 ) -> str | None:
     """Return the statement that stores four elements; None if the result is a buffer.
 
-    Args:
-        plan: of the entry point.
-        values: of the kernel.
-        store: of the body.
-        instance: where it is evaluated.
-        name: of the parameter.
-        code: what is stored, lanes wide if the offset moves with the lane.
+    `code` is lanes wide if the offset moves with the lane.
     """
     tensor = plan.tensors.get(store.target)
     if tensor is None:
@@ -126,13 +113,7 @@ def _read_texel(
 ) -> Val:
     """Emit the read of a texel where it is not known yet.
 
-    Args:
-        values: of the kernel.
-        source: the image.
-        x: column of the texel.
-        y: its row.
-        gates: where it is read.
-        fill: what stands for it elsewhere.
+    `fill` stands for it where `gates` do not hold.
     """
     name = values.pointers.argument(source)
     code = f"read_imagef({name}, m_nearest, (int2)({values.e.index(x)}, {values.e.index(y)}))"

@@ -33,11 +33,7 @@ def emit_tile(
 ) -> None:
     """Emit the kernel of a matrix product.
 
-    Args:
-        emitter: of the kernel.
-        values: same.
-        tile: what to compute.
-        store: emits the stores at one coordinate, the product's value being known.
+    `store` emits the stores at one coordinate, the product's value being known.
     """
     _Emission(emitter, values, tile).emit(store)
 

@@ -83,11 +83,7 @@ class Pointers:
         The choice leaves the loops that the predicate does not depend on, and no branch is left.
         None where the kernel may not have one more buffer.
 
-        Args:
-            load: placed LOAD.
-            offset: of the element, of the first one if lanes move it.
-            test: the predicate as a value; the same in all lanes.
-            valid: the predicate.
+        `offset` is that of the first element if lanes move it; the test is the same in all lanes.
         """
         pointer = self.argument(load.src[0])
         inside = [a for a, _ in offset.terms if self.e.depth_of(ixs.of(a)) > test.depth]

@@ -34,13 +34,7 @@ ROLL_COST = 200
 def is_worth_rolling(
     values: Sequence[Node], axes: Sequence[Axis], instances: Sequence[Instance]
 ) -> bool:
-    """Whether the results of a tile are long to compute, and at regular coordinates.
-
-    Args:
-        values: what is stored.
-        axes: output ranges.
-        instances: the coordinates of the tile.
-    """
+    """Whether the results of a tile are long to compute, and at regular coordinates."""
     nodes = list(dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False)))
     if not any(n.op is Op.ACCUMULATE for n in nodes) or any(n.op is Op.STAGE for n in nodes):
         return False
@@ -62,12 +56,7 @@ def roll(
 ) -> Instance:
     """Put accumulators into arrays, open loops over the tile, and return the coordinate in them.
 
-    Args:
-        loops: of the kernel.
-        stack: closes what is opened.
-        values: what is stored.
-        axes: output ranges.
-        instances: the coordinates of the tile, in the order of the axes, the last fastest.
+    Instances are in the order of the axes, the last fastest.
     """
     nodes = dict.fromkeys(n for v in values for n in scalar_nodes(v, into_reductions=False))
     arrays = [

@@ -93,9 +93,7 @@ class Builders(AbstractContextManager["Builders"]):
     def build(self, sources: Sequence[str], deadline: float) -> list[cl.Program | None]:
         """Return the programs in order; None for those that do not build, or not in time.
 
-        Args:
-            sources: of megakernels.
-            deadline: on the clock of `time.perf_counter`.
+        The deadline is on the clock of `time.perf_counter`.
         """
         if self._pool is None:
             return [self._here(s) if time.perf_counter() < deadline else None for s in sources]

@@ -94,9 +94,7 @@ class Job:
 def jobs_of(graphs: Iterable[EntryGraph], context: CompileContext) -> list[Job]:
     """Schedule graphs with the heuristic's loops; return their distinct nests, in running order.
 
-    Args:
-        graphs: entries of one program.
-        context: what they are compiled for; its measured loops are not used.
+    The context's measured loops are not used.
 
     Raises:
         SchedulerError: a graph cannot be scheduled or lowered.

@@ -132,9 +132,7 @@ class Search:
     def run(self, jobs: Sequence[Job], known: Iterable[Job] = ()) -> list[Outcome]:
         """Return what was found, heaviest kernels first; kernels not reached are left out.
 
-        Args:
-            jobs: all.
-            known: those of them that need no search.
+        Jobs in `known` need no search.
         """
         self.baseline = self._measure_all(jobs)
         total = sum(ms * job.times for job, ms in self.baseline.items())

@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.megakernel_spec import RECORD_WORDS
 from runtime.opencl import cl
-from runtime.replay_spec import RECORD_WORDS
 from scheduler.device.choice import Choice
 from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
 from scheduler.ir import dtype as dt
@@ -154,9 +154,7 @@ class Trial:
     def run(self, which: Sequence[int], rounds: int) -> list[Timing]:
         """Return the times of some variants, which take turns.
 
-        Args:
-            which: numbers of variants.
-            rounds: launches of each.
+        `which` are numbers of variants, each is launched `rounds` times.
         """
         counts = [self._count(i) for i in which]
         times: list[list[float]] = [[] for _ in which]

@@ -36,10 +36,8 @@ class Placed:
 def place_kernels(count: int, edges: Sequence[tuple[int, int]], per_row: int = PER_ROW) -> Placed:
     """Give each kernel a row below all that it waits for.
 
-    Args:
-        count: launches 0..count-1 in running order.
-        edges: (earlier, later).
-        per_row: a level that is wider takes several rows.
+    Edges are (earlier, later) of launches in running order; a level wider than `per_row` takes
+    several rows.
     """
     depth = [0] * count
     for a, b in sorted(edges, key=lambda e: e[1]):
@@ -73,9 +71,7 @@ def assign_lanes(spans: Sequence[tuple[int, int]]) -> list[int]:
 def kernel_graph(table: KernelTable, prefix: str) -> str:
     """Return the SVG of an entry's kernels.
 
-    Args:
-        table: of the entry.
-        prefix: of element ids; kernel n is "<prefix>-n".
+    Element ids begin with the prefix; kernel n is "<prefix>-n".
     """
     edges = table.dependencies()
     placed = place_kernels(len(table.launches), [(a, b) for a, b, _ in edges])

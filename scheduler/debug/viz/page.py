@@ -38,11 +38,6 @@ def write_page(
 ) -> None:
     """Write the page, whole or not at all; the directory of VIZ=1 is made, others have to exist.
 
-    Args:
-        path: of the HTML file.
-        manifest: of the artifact.
-        plans: as for `page`.
-
     Raises:
         OSError: the file cannot be written.
     """
@@ -56,9 +51,7 @@ def write_page(
 def page(manifest: Mapping[str, Any], plans: Mapping[str, Schedule] | None = None) -> str:
     """Return the page as HTML.
 
-    Args:
-        manifest: of the artifact.
-        plans: the schedules of its entries by name; none for an artifact from a file.
+    `plans` are the schedules by entry name; there are none for an artifact from a file.
     """
     names = list(manifest["entries"])
     known = plans or {}

@@ -129,12 +129,7 @@ _VECTOR_TYPES = {
 
 
 def prelude_of(kernels: Sequence[KernelCode], *, host_clang: bool) -> str:
-    """Return what has to stand before kernels in a program.
-
-    Args:
-        kernels: of the program.
-        host_clang: as for `prelude`.
-    """
+    """Return what has to stand before kernels in a program."""
     text = "".join(kernel.text for kernel in kernels)
     widths = [lanes for kernel in kernels for lanes in kernel.lanes]
     float64 = any(kernel.needs.float64 for kernel in kernels)
@@ -148,11 +143,7 @@ def prelude(text: str, widths: list[int], *, host_clang: bool, float64: bool = F
     Like a linker, this looks for the names of functions in the text. That serves the sources of
     custom kernels, too, and cannot miss a call; a name found in vain costs an unused function.
 
-    Args:
-        text: kernels.
-        widths: vector widths in use; scalars always are.
-        host_clang: as in the row that the text is for; False is plain OpenCL C.
-        float64: whether the text computes in float64.
+    `widths` are the vector widths in use; scalars always are.
     """
     stack = [name for name in _FUNCTIONS if f"{name}(" in text]
     stack += [name for mark, name in _ALSO.items() if mark in text]

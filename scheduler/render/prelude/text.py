@@ -45,12 +45,7 @@ class Function(NamedTuple):
     host: tuple[Host, ...] = ()
 
     def at(self, width: int, *, host_clang: bool) -> str:
-        """Return the definition.
-
-        Args:
-            width: of its vectors; 1 for scalars.
-            host_clang: with the forms for such a driver.
-        """
+        """Return the definition."""
         forms: dict[str, Host] = {}  # by condition: a second one of the same is never reached
         for form in sorted(self.host, key=lambda f: not f.width):
             if form.width in (0, width):
@@ -96,10 +91,7 @@ def number(value: float) -> str:
 def horner(name: str, variable: str, coefficients: Sequence[float]) -> str:
     """Return statements that define `name` as a polynomial.
 
-    Args:
-        name: of the new variable.
-        variable: in which.
-        coefficients: highest power first.
+    Coefficients come highest power first.
     """
     first, *rest = coefficients
     return "\n".join([f"  $T {name} = {number(first)};", then(name, variable, rest)])
@@ -116,10 +108,7 @@ def two_chains(name: str, variable: str, coefficients: Sequence[float]) -> str:
 
     Half the latency of Horner's scheme for one more operation: for long polynomials.
 
-    Args:
-        name: of the new variable; names that begin with it are used for parts.
-        variable: in which.
-        coefficients: highest power first.
+    Names that begin with `name` are used for parts; coefficients come highest power first.
     """
     lines = [f"  const $T {name}2 = {variable} * {variable};"]
     upward = coefficients[::-1]
