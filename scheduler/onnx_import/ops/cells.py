@@ -37,7 +37,7 @@ def gru(ctx: NodeContext) -> Sequence[Value]:
     gate, candidate = layer.activations
     after = bool(ctx.integer("linear_before_reset", 0))
     bias = _both_biases(layer)
-    if after:
+    if after:  # R's bias is inside of what the reset gate multiplies
         bias[2] = layer.input_bias[2]
 
     def step(gates: list[Tensor], state: States) -> States:

@@ -39,7 +39,7 @@ def fast_gelu(ctx: NodeContext) -> Value:
 
 
 def quick_gelu(ctx: NodeContext) -> Value:
-    """Translate QuickGelu: x sigmoid(alpha x)."""
+    """Translate QuickGelu: x sigmoid(alpha x), for alpha 1.702 near to GELU (Hendrycks 2016)."""
     x = ctx.tensor(0)
     return x * (x * ctx.number("alpha", 1.702)).sigmoid()
 

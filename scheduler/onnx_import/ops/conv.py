@@ -100,6 +100,7 @@ def _transpose_pads(
         if total < 0:  # more than there is: the rest is empty, at the end
             pairs.append((0, total))
             continue
+        # The odd element after (UPPER) or before (LOWER), as since ConvTranspose-11; -1 swaps them.
         small, large = total // 2, total - total // 2
         pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))
     return tuple(pairs)

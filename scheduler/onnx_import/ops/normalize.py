@@ -159,6 +159,7 @@ def mean_variance_normalization(ctx: NodeContext) -> Value:
     values = wide(x)
     centred = values - values.mean(axes, keepdim=True)
     deviation = centred.square().mean(axes, keepdim=True).sqrt()
+    # Of the deviation, not of the variance: the body of MeanVarianceNormalization-13.
     return (centred / (deviation + 1e-9)).cast(x.dtype)
 
 
