@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
 from runtime.artifact import write_artifact
+from runtime.cache_dir import cache_dir
 from runtime.device import choose_device
 from runtime.executor import build_binaries
-from scheduler.cache.schedules import EntryGraph, emitted_for
+from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FP32, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
@@ -231,7 +232,8 @@ def _emitted(
     tuned = None if tables is None else tables(entries, context)
     if tuned is not None and context.flags.tuned:
         context = replace(context, tuned=tuned)
-    emitted = emitted_for(entries, context, name=name, kind=kind)
+    cache = ScheduleCache(cache_dir() / "schedules")
+    emitted = cache.emitted(entries, context, name=name, kind=kind)
     check_limits(emitted.manifest, context.spec)
     return emitted
 

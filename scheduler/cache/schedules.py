@@ -23,7 +23,6 @@ from typing import Final, Generic, TypeVar
 
 import numpy as np
 
-from runtime.cache_dir import cache_dir
 from runtime.entry_store import EntryStore
 from runtime.manifest import ABI, FORMAT
 from runtime.plainpickle import PlainPickleError, decode, encode
@@ -118,52 +117,94 @@ class Lru(Generic[T]):
             while len(self._values) > self.max_entries or self.weight > self.max_weight:
                 self.weight -= self._values.popitem(last=False)[1][1]
 
-    def clear(self) -> None:
-        """Drop everything."""
-        with self._lock:
-            self._values.clear()
-            self.weight = 0
+
+# An `Emitted` as bytes, as whoever gets one may change its manifest: the head, and the weights.
+_Frozen = tuple[bytes, bytes]
 
 
-@dataclass(frozen=True, slots=True)
-class _Frozen:
-    """An `Emitted` as bytes: whoever gets one may change its manifest."""
-
-    head: bytes
-    data: bytes
-
-    @classmethod
-    def of(cls, emitted: Emitted) -> _Frozen:
-        head = {"manifest": emitted.manifest, "arena_unplanned": emitted.arena_unplanned}
-        return cls(encode(head), emitted.data)
-
-    @classmethod
-    def read(cls, payload: bytes) -> _Frozen:
-        size = int.from_bytes(payload[:8], "little")
-        return cls(payload[8 : 8 + size], payload[8 + size :])
-
-    def written(self) -> bytes:
-        return len(self.head).to_bytes(8, "little") + self.head + self.data
-
-    def thaw(self) -> Emitted:
-        head, _ = decode(self.head)
-        return Emitted(head["manifest"], self.data, head["arena_unplanned"])
+def _freeze(made: Emitted) -> _Frozen:
+    head = {"manifest": made.manifest, "arena_unplanned": made.arena_unplanned}
+    return encode(head), made.data
 
 
-_emitted: Lru[_Frozen] = Lru(MEMORY_ENTRIES, MEMORY_BYTES)
-_schedules: Lru[Schedule] = Lru(MEMORY_ENTRIES, MEMORY_BYTES)
+def _thaw(frozen: _Frozen) -> Emitted:
+    head, _ = decode(frozen[0])
+    return Emitted(head["manifest"], frozen[1], head["arena_unplanned"])
 
 
-def emitted_for(
+class ScheduleCache:
+    """What one caller had compiled, in memory and, where it has a directory, on disk.
+
+    Args:
+        directory: of artifacts; None for memory alone: graphs that only this process asks for.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._store = None if directory is None else EntryStore(directory, "schedule")
+        self._emitted: Lru[_Frozen] = Lru(MEMORY_ENTRIES, MEMORY_BYTES)
+        self._schedules: Lru[Schedule] = Lru(MEMORY_ENTRIES, MEMORY_BYTES)
+
+    def emitted(
+        self,
+        entries: Mapping[str, EntryGraph],
+        context: CompileContext,
+        *,
+        name: str,
+        kind: str,
+        options: str = "",
+    ) -> Emitted:
+        """Do what `compile_entries` does, or return what that gave before; the caller owns it."""
+        key = _request(entries, context, (name, kind, options))
+        if key is None:
+            return compile_entries(entries, context, name=name, kind=kind, options=options)
+        known = self._emitted.get(key)
+        if known is not None:
+            logger.debug("%s: taken from memory", name)
+            return _thaw(known)
+        store = self._store
+        on_disk = None if store is None else _disk_key(key)
+        found = None if store is None or on_disk is None else _read(store, on_disk)
+        if found is None:
+            made = compile_entries(entries, context, name=name, kind=kind, options=options)
+            head, data = frozen = _freeze(made)
+            if store is not None and on_disk is not None and _disk_key(key) == on_disk:
+                store.put(on_disk, len(head).to_bytes(8, "little") + head + data)
+        else:
+            logger.debug("%s: taken from disk", name)
+            frozen, made = found
+        self._emitted.put(key, frozen, sum(map(len, frozen)))
+        return made
+
+    def schedule(self, graph: EntryGraph, context: CompileContext) -> Schedule:
+        """Return the schedule of a graph, that made before if the very same nodes were asked for.
+
+        Raises:
+            SchedulerError: the graph cannot be scheduled.
+        """
+        if context.flags.is_watched:
+            name = "-".join(graph.outputs) or "states"
+            return compile_entries({"run": graph}, context, name=name, kind="plain").plans["run"]
+        request = _request({"": graph}, context, ())
+        if request is None:
+            return graph.schedule(context)
+        # Equal structure is not enough here: the result holds nodes, the caller's own.
+        key = (request, tuple(node for _, node in graph.roots()))
+        plan = self._schedules.get(key)
+        if plan is None:
+            plan = graph.schedule(context)
+            self._schedules.put(key, plan, _bytes_of(graph, plan))
+        return plan
+
+
+def compile_entries(
     entries: Mapping[str, EntryGraph],
     context: CompileContext,
     *,
     name: str,
     kind: str,
     options: str = "",
-    disk: bool = True,
 ) -> Emitted:
-    """Schedule, lower and emit entries, or return what that gave before; the caller owns it.
+    """Schedule, lower and emit entries, and show what DEBUG and VIZ ask for.
 
     Args:
         entries: by entry name; states and weights they share are stored once.
@@ -171,70 +212,10 @@ def emitted_for(
         name: model name.
         kind: "plain" or "driving".
         options: OpenCL build options.
-        disk: whether to look on disk and to leave it there; memory alone is for graphs that only
-            this process will ask for.
 
     Raises:
         SchedulerError: a graph cannot be scheduled or lowered.
     """
-    key = _request(entries, context, (name, kind, options))
-    if key is None:
-        return _compile(entries, context, name, kind, options)
-    known = _emitted.get(key)
-    if known is not None:
-        logger.debug("%s: taken from memory", name)
-        return known.thaw()
-    on_disk = _disk_key(key) if disk else None
-    found = _read(on_disk) if on_disk is not None else None
-    if found is None:
-        made = _compile(entries, context, name, kind, options)
-        frozen = _Frozen.of(made)
-        if on_disk is not None and _disk_key(key) == on_disk:
-            _store().put(on_disk, frozen.written())
-    else:
-        logger.debug("%s: taken from disk", name)
-        frozen, made = found
-    _emitted.put(key, frozen, len(frozen.head) + len(frozen.data))
-    return made
-
-
-def schedule_for(graph: EntryGraph, context: CompileContext) -> Schedule:
-    """Return the schedule of a graph, the one made before if the very same nodes were asked for.
-
-    Raises:
-        SchedulerError: the graph cannot be scheduled.
-    """
-    name = "-".join(graph.outputs) or "states"
-    if context.flags.is_watched:
-        return _compile({"run": graph}, context, name, "plain").plans["run"]
-    request = _request({"": graph}, context, ())
-    if request is None:
-        return graph.schedule(context)
-    # Equal structure is not enough here: the result holds nodes, the caller's own.
-    key = (request, tuple(node for _, node in graph.roots()))
-    plan = _schedules.get(key)
-    if plan is not None:
-        logger.debug("%s: taken from memory", name)
-        return plan
-    plan = graph.schedule(context)
-    _schedules.put(key, plan, _bytes_of(graph, plan))
-    return plan
-
-
-def clear_memory() -> None:
-    """Forget what is kept in memory; what is on disk stays."""
-    _emitted.clear()
-    _schedules.clear()
-
-
-def _compile(
-    entries: Mapping[str, EntryGraph],
-    context: CompileContext,
-    name: str,
-    kind: str,
-    options: str = "",
-) -> Emitted:
-    """Compile entries, and show what DEBUG and VIZ ask for."""
     logger.debug("%s: compiled", name)
     plans = {entry: graph.schedule(context) for entry, graph in entries.items()}
     emitted = emit(plans, name=name, kind=kind, options=options)
@@ -329,18 +310,14 @@ def _version() -> str:
 # --- disk ---------------------------------------------------------------------------------------
 
 
-def _store() -> EntryStore:
-    return EntryStore(cache_dir() / "schedules", "schedule")
-
-
-def _read(key: str) -> tuple[_Frozen, Emitted] | None:
-    store = _store()
+def _read(store: EntryStore, key: str) -> tuple[_Frozen, Emitted] | None:
     payload = store.get(key)
     if payload is None:
         return None
-    frozen = _Frozen.read(payload)
+    end = 8 + int.from_bytes(payload[:8], "little")
+    frozen = payload[8:end], payload[end:]
     try:
-        return frozen, frozen.thaw()
+        return frozen, _thaw(frozen)
     except (PlainPickleError, KeyError, TypeError) as error:
         # The digest was right, so this was written so: not by this version.
         logger.warning("%s/%s: no schedule (%s); making it again", store.directory, key, error)

@@ -14,7 +14,7 @@ from runtime.artifact import from_memory
 from runtime.device import Device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.cache.schedules import EntryGraph, emitted_for
+from scheduler.cache.schedules import EntryGraph, compile_entries
 from scheduler.context import context_for
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import DynamicInputError, ModelError
@@ -97,9 +97,8 @@ def compile_for(
     if nodes:
         inputs = [t.node for t in imported.inputs.values()]
         graph = EntryGraph(nodes, inputs=inputs, origins=imported.origins)
-        # Shapes and values of one run: of no use to another process.
         context = context_for(spec_of_device(device))
-        emitted = emitted_for({"run": graph}, context, name=model.name, kind="plain", disk=False)
+        emitted = compile_entries({"run": graph}, context, name=model.name, kind="plain")
         artifact = from_memory(emitted.manifest, emitted.data)
         program = Program(artifact, device, shared_cache(device))
     order = tuple(name for name in codes if name in needed)

@@ -20,11 +20,12 @@ from scheduler.ir.build import peel
 from scheduler.ir.node import Buffer, Node, make
 from scheduler.ir.ops import Op
 from scheduler.passes.merge_assign import Region, merged, value_after
-from scheduler.tensor import handles
 from scheduler.tensor.conv_transpose import TensorTransposed
 from scheduler.tensor.core import Scalar
 from scheduler.tensor.eager_plan import INVERTIBLE, base_of
+from scheduler.tensor.handles import rebuild
 from scheduler.tensor.movement import full_key
+from scheduler.tensor.session import SESSION
 
 
 class TensorAssign(TensorTransposed):
@@ -95,7 +96,7 @@ class TensorAssign(TensorTransposed):
         if not all(view.shape):
             return
         part, node = _through_views(view.node, whole.node, given.broadcast_to(view.shape))
-        self._write_part(part, (handles.rebuild(node, {whole.node: self.node}),))
+        self._write_part(part, (rebuild(node, {whole.node: self.node}),))
 
     def fit(self, value: Any) -> TensorTransposed:
         """Return a value to be written here: numbers and arrays take this type, tensors have it.
@@ -153,11 +154,11 @@ class TensorAssign(TensorTransposed):
         buffer = None if inner is None else (inner.src or (inner,))[0].arg
         if buffer is None or not buffer.is_realized:
             return inner
-        owner, holder = self.owner, handles.holder_of(buffer)
+        owner, holder = self.owner, SESSION.handles.holder_of(buffer)
         root = self if owner is None else owner
         if holder is not None and holder is not root and base_of(holder.node) is inner:
             return None
-        handles.hold(buffer, root)
+        SESSION.handles.hold(buffer, root)
         return inner
 
     def _become(self, node: Node) -> None:
@@ -172,14 +173,14 @@ class TensorAssign(TensorTransposed):
         for holder in (self, self.owner):
             # An owner that was given another value since is no view of this buffer any more.
             if holder is not None and base_of(holder.node) is inner:
-                holder.node = handles.rebuild(holder.node, memo)
+                holder.node = rebuild(holder.node, memo)
         _supersede(inner)
 
 
 def _supersede(version: Node) -> None:
     """Let all tensors take an ASSIGN for its value: another one follows, so it is never stored."""
     if version.op is Op.ASSIGN:
-        handles.substitute({version: value_after(version)})
+        SESSION.handles.substitute({version: value_after(version)})
 
 
 def _target(node: Node) -> Node | None:
@@ -192,7 +193,7 @@ def _target(node: Node) -> Node | None:
     buffer = node.src[0].arg if node.op is Op.ASSIGN else node.arg
     if not isinstance(buffer, Buffer) or not (buffer.is_realized or buffer.kind == "state"):
         return None
-    if buffer.is_realized and handles.newest.get(buffer, node) is not node:
+    if buffer.is_realized and SESSION.handles.newest.get(buffer, node) is not node:
         return None  # these are old values, and stay old
     if any(v.op is Op.EXPAND for v in views):
         raise ModelError(f"assign: a view of {buffer} repeats elements; call contiguous() first")
@@ -222,13 +223,13 @@ def _next_version(inner: Node, region: Region | None, sources: tuple[Node, ...])
     if inner.op is Op.ASSIGN:  # only the last value of a run is stored
         plain = value_after(inner)
         memo = {inner: plain}
-        sources = tuple(handles.rebuild(s, memo) for s in sources)
+        sources = tuple(rebuild(s, memo) for s in sources)
         if region is not None:
             sources, region = (merged(plain, region, sources[0], sources[1:]),), None
     target = inner.src[0] if inner.op is Op.ASSIGN else inner
     new = make(Op.ASSIGN, target.dtype, (target, *sources), region)
     if target.arg.is_realized:
-        handles.wrote(target.arg, new)
+        SESSION.handles.wrote(target.arg, new)
     return new
 
 

@@ -19,7 +19,7 @@ from scheduler.ir.build import peel
 from scheduler.ir.dtype import DType, as_dtype
 from scheduler.ir.node import Buffer, Node, const, make, toposort
 from scheduler.ir.ops import Op, Shape
-from scheduler.tensor import handles
+from scheduler.tensor.session import SESSION
 
 Scalar = float | int | bool
 # Name of the device that programs run on by default.
@@ -69,15 +69,15 @@ class TensorCore:
             buffer = Buffer("input", "", values.shape, dt.from_numpy(values.dtype), values)
             buffer.device = _device_name(device)
             self.node = make(Op.BUFFER, buffer.dtype, (), buffer)
-            handles.hold(buffer, self)
-        handles.register(self)
+            SESSION.handles.hold(buffer, self)
+        SESSION.handles.register(self)
 
     @classmethod
     def of(cls, node: Node) -> Self:
         """Return the handle of a node."""
         tensor = cls.__new__(cls)
         tensor.node, tensor._owner = node, None
-        handles.register(tensor)
+        SESSION.handles.register(tensor)
         return tensor
 
     @classmethod

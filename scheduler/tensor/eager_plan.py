@@ -24,7 +24,7 @@ from scheduler.ir.node import UNNAMED, Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import remake
 from scheduler.passes.canonicalize import canonicalize
-from scheduler.tensor import value_cache
+from scheduler.tensor.session import SESSION
 
 VIEWS = frozenset({Op.RESHAPE, Op.PERMUTE, Op.FLIP, Op.EXPAND})
 # Movements of which every element is one of the source's, and another for each.
@@ -131,7 +131,7 @@ class _Translation:
 
         Where something is assigned the graph is run as it is, or the assignment could be left out.
         """
-        return None if self._assigned or node.op is Op.BUFFER else value_cache.find(node)
+        return None if self._assigned or node.op is Op.BUFFER else SESSION.values.find(node)
 
     def __call__(self, root: Node) -> Node:
         stack = [root]

@@ -19,8 +19,9 @@ from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import with_sources
 from scheduler.kernelize.make_kernels import storage_plan
 from scheduler.passes.merge_assign import merge_assign
-from scheduler.tensor import handles, value_cache
 from scheduler.tensor.eager_plan import base_of, is_pending, needs_kernel, simplify
+from scheduler.tensor.handles import rebuild
+from scheduler.tensor.session import SESSION
 
 
 def pin(roots: Sequence[Node], context: CompileContext) -> None:
@@ -32,7 +33,7 @@ def pin(roots: Sequence[Node], context: CompileContext) -> None:
         return
     stored = _stored_nodes(wanted, context.spec)
     pinned = _with_boundaries(wanted, stored, pending)
-    handles.substitute(_replacements(planned, pinned))
+    SESSION.handles.substitute(_replacements(planned, pinned))
 
 
 def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dict[Node, Node]]:
@@ -44,13 +45,13 @@ def _planned(roots: Sequence[Node], flags: Flags) -> tuple[dict[Node, Node], dic
     cut: dict[Node, Node] = {}
     pending: dict[Node, Node] = {}
     for node, new in simple.items():
-        known = value_cache.find(new) if new.op is not Op.BUFFER else None
+        known = SESSION.values.find(new) if new.op is not Op.BUFFER else None
         if is_pending(node):
             cut[new] = node.src[0]
             pending[node.src[0]] = node
         elif known is not None:
             cut[new] = make(Op.BUFFER, new.dtype, (), known)
-    return {node: handles.rebuild(new, cut) for node, new in simple.items()}, pending
+    return {node: rebuild(new, cut) for node, new in simple.items()}, pending
 
 
 def _stored_nodes(wanted: Sequence[Node], spec: DeviceSpec) -> set[Node]:

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from runtime import Program, choose_device
 from runtime.artifact import from_memory
 from runtime.program_cache import shared_cache
-from scheduler.cache.schedules import emitted_for
 from scheduler.context import CompileContext, context_for
 from scheduler.device.targets import spec_of_device
 from scheduler.errors import ModelError
@@ -25,7 +24,6 @@ from scheduler.ir.build import peel
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.kernelize.memory_plan import ALIGNMENT
-from scheduler.tensor import handles, value_cache
 from scheduler.tensor.eager_plan import (
     BUFFER_VIEWS,
     INVERTIBLE,
@@ -37,18 +35,17 @@ from scheduler.tensor.eager_plan import (
     unbound,
     views_of,
 )
+from scheduler.tensor.handles import rebuild
+from scheduler.tensor.session import SESSION
 
 Array = NDArray[Any]
 
 
-def realize(
-    roots: Sequence[Node], device: str | None = None, context: CompileContext | None = None
-) -> None:
+def realize(roots: Sequence[Node], context: CompileContext | None = None) -> None:
     """Compute values and leave them in buffers, for every live tensor.
 
     Args:
         roots: what to compute.
-        device: as for `runtime.load_program`; by default where the buffers are.
         context: what to compile for, by default for the device with the environment's flags.
 
     Raises:
@@ -63,21 +60,21 @@ def realize(
         )
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)
-    names = {name: value_cache.digest(node) for name, node in plan.outputs.items()}
-    outputs, states = execute(plan, {}, device or device_of(roots), context, flags)
+    names = {name: SESSION.values.digest(node) for name, node in plan.outputs.items()}
+    outputs, states = execute(plan, {}, device_of(roots), context, flags)
     stored = _known_values(plan, roots)
     for name, values in outputs.items():
         node = plan.outputs[name]
         stored[node] = _keep(node, values)
-        value_cache.remember(names[name], stored[node].arg)
+        SESSION.values.remember(names[name], stored[node].arg)
     stored.update({assign: assign.src[0] for assign in plan.writes.values()})
     # Before buffers change: tensors made from the old values keep those.
     old = _old_values(plan)
     for name, assign in plan.writes.items():
         buffer = assign.src[0].arg
-        value_cache.forget(buffer)
+        SESSION.values.forget(buffer)
         buffer.update(states[name])
-    handles.substitute(_replacements(plan, roots, stored, old) | stored | old)
+    SESSION.handles.substitute(_replacements(plan, roots, stored, old) | stored | old)
 
 
 def _replacements(
@@ -95,7 +92,7 @@ def _replacements(
         base = base_of(plan.canonical[root])
         if root.op is Op.BUFFER or (base not in stored and base.op not in (Op.BUFFER, Op.CONST)):
             continue
-        view = views.get(root) or handles.rebuild(plan.canonical[root], dict(old))
+        view = views.get(root) or rebuild(plan.canonical[root], dict(old))
         own = view.op is not Op.CONST and base_of(root).op is not Op.BUFFER
         if root not in found and own and not _is_view_of(root, found):
             view = buffer_node(np.ascontiguousarray(interp.evaluate([view])[0]), root)
@@ -138,7 +135,7 @@ def _known_values(plan: EagerPlan, roots: Sequence[Node]) -> dict[Node, Node]:
             found[base] = buffer_node(np.zeros(base.shape, base.dtype.np), base)
             continue
         wanted = needs_kernel(base) and not plan.writes
-        known = value_cache.find(base) if wanted else None
+        known = SESSION.values.find(base) if wanted else None
         if known is not None and known.data is not None:
             found[base] = buffer_node(known.data, base)
     return found
@@ -178,7 +175,6 @@ def shared_values(node: Node) -> Array | None:
 def run(
     roots: Sequence[Node],
     inputs: Mapping[str, Array] | None = None,
-    device: str | None = None,
     context: CompileContext | None = None,
 ) -> list[Array]:
     """Run values once, leaving every tensor as it is.
@@ -186,7 +182,6 @@ def run(
     Args:
         roots: what to compute.
         inputs: values of input buffers by name; states are zeros.
-        device: as for `runtime.load_program`.
         context: as for `realize`.
 
     Returns:
@@ -198,7 +193,7 @@ def run(
     """
     flags = Flags.from_environment() if context is None else context.flags
     plan = make_plan(roots, flags)
-    outputs, states = execute(plan, inputs or {}, device or device_of(roots), context, flags)
+    outputs, states = execute(plan, inputs or {}, device_of(roots), context, flags)
     stored = _known_values(plan, roots)
     for name, node in plan.outputs.items():
         stored[node] = buffer_node(outputs[name], node)
@@ -228,7 +223,7 @@ def execute(
         return {}, {}
     opened = choose_device(device)
     context = context or context_for(spec_of_device(opened), flags=flags)
-    made = emitted_for({"run": plan.graph}, context, name="tensor", kind="plain", disk=False)
+    made = SESSION.schedules.emitted({"run": plan.graph}, context, name="tensor", kind="plain")
     data = _with_states(made.manifest, made.data, plan.states())
     artifact = from_memory(made.manifest, data)
     with Program(artifact, opened, shared_cache(opened)) as program:

@@ -25,10 +25,10 @@ from scheduler.tensor.assign import TensorAssign
 from scheduler.tensor.core import Scalar, axis_of, evaluate
 from scheduler.tensor.movement import shape_of
 from scheduler.tensor.protocols import TensorProtocols
+from scheduler.tensor.session import SESSION
 
 __all__ = ["Tensor", "evaluate"]
 
-_random = np.random.default_rng(0)
 
 T = TypeVar("T", bound=TensorAssign)
 
@@ -93,7 +93,7 @@ class Tensor(TensorProtocols):
             seed: of a generator for this call; without one the calls of a process continue one
                 sequence, the same in every process.
         """
-        rng = _random if seed is None else np.random.default_rng(seed)
+        rng = SESSION.random if seed is None else np.random.default_rng(seed)
         values = np.asarray(rng.random(shape_of(shape), dtype=np.float64))
         return cls(values.astype(as_dtype(dtype).np))
 

@@ -14,38 +14,36 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 from scheduler.ir.node import Buffer, Node, post_order
 from scheduler.ir.ops import Op
 
-# Names of values by node, and buffers by name; both weak, see above.
-_digests: WeakKeyDictionary[Node, bytes] = WeakKeyDictionary()
-_values: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
 
+class ValueCache:
+    """Names of values by node, and buffers by name; both weak."""
 
-def digest(root: Node) -> bytes:
-    """Return the name of a value: equal for equal graphs over the same values."""
-    for node in post_order(root, lambda n: n.src, _digests):
-        _digests[node] = _own_digest(node)
-    return _digests[root]
+    def __init__(self) -> None:
+        self._digests: WeakKeyDictionary[Node, bytes] = WeakKeyDictionary()
+        self._values: WeakValueDictionary[bytes, Buffer] = WeakValueDictionary()
 
+    def digest(self, root: Node) -> bytes:
+        """Return the name of a value: equal for equal graphs over the same values."""
+        for node in post_order(root, lambda n: n.src, self._digests):
+            parts = [self._digests[s] for s in node.src]
+            if node.op is Op.ASSIGN and node.src[0].arg.kind == "pending":
+                self._digests[node] = parts[1]
+                continue
+            arg = node.arg.serial if isinstance(node.arg, Buffer) else node.arg
+            text = f"{node.op.name} {node.dtype.name} {arg!r}".encode()
+            self._digests[node] = blake2b(b"".join([text, *parts]), digest_size=16).digest()
+        return self._digests[root]
 
-def _own_digest(node: Node) -> bytes:
-    if node.op is Op.ASSIGN and node.src[0].arg.kind == "pending":
-        return _digests[node.src[1]]
-    arg = node.arg.serial if isinstance(node.arg, Buffer) else node.arg
-    text = f"{node.op.name} {node.dtype.name} {arg!r}".encode()
-    return blake2b(b"".join([text, *(_digests[s] for s in node.src)]), digest_size=16).digest()
+    def remember(self, name: bytes, buffer: Buffer) -> None:
+        """Keep the buffer of a value findable as long as something else keeps the buffer."""
+        self._values[name] = buffer
 
+    def find(self, node: Node) -> Buffer | None:
+        """Return the buffer that holds the value of a node, if one lives."""
+        return self._values.get(self.digest(node))
 
-def remember(name: bytes, buffer: Buffer) -> None:
-    """Keep the buffer of a value findable as long as something else keeps the buffer."""
-    _values[name] = buffer
-
-
-def find(node: Node) -> Buffer | None:
-    """Return the buffer that holds the value of a node, if one lives."""
-    return _values.get(digest(node))
-
-
-def forget(buffer: Buffer) -> None:
-    """Drop what a buffer held before it was given new values, and every digest made from them."""
-    _digests.clear()
-    for name in [n for n, b in _values.items() if b is buffer]:
-        _values.pop(name, None)
+    def forget(self, buffer: Buffer) -> None:
+        """Drop what a buffer held before it got new values, and every digest made from them."""
+        self._digests.clear()
+        for name in [n for n, b in self._values.items() if b is buffer]:
+            self._values.pop(name, None)

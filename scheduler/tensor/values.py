@@ -7,7 +7,6 @@ from typing import Any, Self
 
 from numpy.typing import NDArray
 
-from scheduler.cache.schedules import schedule_for
 from scheduler.context import CompileContext, context_for
 from scheduler.emit.schedule import Schedule
 from scheduler.errors import ModelError
@@ -15,6 +14,7 @@ from scheduler.tensor import realize as running
 from scheduler.tensor.assign import TensorAssign
 from scheduler.tensor.eager_plan import make_plan, unbound
 from scheduler.tensor.pin import pin
+from scheduler.tensor.session import SESSION
 
 
 class TensorValues(TensorAssign):
@@ -37,7 +37,7 @@ class TensorValues(TensorAssign):
         """
         context = context or context_for()
         plan = make_plan([self.node, *(t.node for t in more)], context.flags)
-        return schedule_for(plan.graph, context)
+        return SESSION.schedules.schedule(plan.graph, context)
 
     def kernelize(self, *more: TensorAssign, context: CompileContext | None = None) -> Self:
         """Pin the kernel boundaries of these tensors without running anything; return this tensor.

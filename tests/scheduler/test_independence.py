@@ -16,9 +16,11 @@ import onnx
 from runtime.plainpickle import encode
 from scheduler.context import CompileContext
 from scheduler.device.spec import SPECS
+from scheduler.flags import Flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import import import_model
+from scheduler.tensor.eager_plan import make_plan
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.onnx_import.onnx_models import model_of, node
 from tests.scheduler.support.programs import artifact_of, plan_of
@@ -143,6 +145,13 @@ def other_cell(name: str) -> Model:
     return named(name, X.gather(J, 1), X.gather(J, 1).gather(I, 0).exp())
 
 
+def eager(name: str) -> Model:
+    """What realizing a tensor compiles: buffers of the process, which go by numbers, are inputs."""
+    made = (Tensor(floats(8, 8)) @ Tensor(floats(8, 8)) + Tensor(floats(8))).relu()
+    (node,) = make_plan([made.node], Flags()).graph.outputs.values()
+    return named(name, Tensor.of(node))
+
+
 Setting = tuple[Callable[[str], Model], str, str]
 CPU, GPU = ("cpu", "fp32"), ("gpu", "fp32")
 HALF, IMAGES = ("cpu", "fp16"), ("adreno", "fp16")
@@ -168,6 +177,7 @@ PAIRS: tuple[tuple[Setting, Setting], ...] = (
     ((whole, *CPU), (whole, *HALF)),
     ((cell, *CPU), (other_cell, *CPU)),
     ((other_cell, *CPU), (cell, *GPU)),
+    ((eager, *CPU), (eager, *CPU)),
 )
 
 

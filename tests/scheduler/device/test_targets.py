@@ -20,7 +20,7 @@ from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
 from scheduler import CustomKernel, custom_kernel
-from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for
+from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import CompileContext
 from scheduler.debug.kernel_table import source_of
 from scheduler.device.spec import SPECS, DeviceSpec, Half, Images, Peak, spec_of
@@ -263,12 +263,12 @@ def test_a_schedule_stays_with_its_device() -> None:
 
 
 def test_the_cache_tells_devices_apart() -> None:
-    clear_memory()
+    cache = ScheduleCache()
     graph = {"run": EntryGraph({"y": (Tensor.input("x", (96,)) * 3.0).node})}
     made = {}
     for target in ("cpu", "gpu", "cpu"):
         context = CompileContext(SPECS[target])
-        made[target] = emitted_for(graph, context, name="m", kind="plain", disk=False).manifest
+        made[target] = cache.emitted(graph, context, name="m", kind="plain").manifest
         assert made[target]["target"]["name"] == target
     assert made["cpu"]["kernels"] != made["gpu"]["kernels"]
     changed = replace(

@@ -12,7 +12,7 @@ from runtime.artifact import from_memory
 from runtime.device import choose_device
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
-from scheduler.cache.schedules import EntryGraph, emitted_for
+from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import CompileContext
 from scheduler.device.spec import DEFAULT, DeviceSpec, Half
 from scheduler.emit.artifact import emit
@@ -184,10 +184,10 @@ def test_an_unknown_precision_is_refused() -> None:
 
 def test_the_cache_tells_precisions_apart() -> None:
     graph = EntryGraph({"y": (Tensor.input("x", (1, 64)) @ weight(64, 64)).node})
-    sizes = []
+    sizes, cache = [], ScheduleCache()
     for precision in ("fp32", "fp16", "fp32"):
         context = CompileContext(precision=precision)
-        made = emitted_for({"run": graph}, context, name="m", kind="plain", disk=False)
+        made = cache.emitted({"run": graph}, context, name="m", kind="plain")
         assert ("precision" in made.manifest["metadata"]) == (precision == "fp16")
         sizes.append(len(made.data))
     assert sizes == [4 * 64 * 64, 2 * 64 * 64, 4 * 64 * 64]

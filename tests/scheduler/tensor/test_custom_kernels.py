@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduler import CustomKernel, custom_kernel
-from scheduler.cache.schedules import EntryGraph, clear_memory, emitted_for
+from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.compile import compile_plain
 from scheduler.context import CompileContext, Stages, context_for
 from scheduler.debug.kernel_text import table_text
@@ -219,14 +219,13 @@ def test_the_text_is_part_of_the_key_of_the_cache(monkeypatch: pytest.MonkeyPatc
     assert digest(scale(8)) != digest(scale(8, factor=3.0))
     assert digest(scale(8)) != digest(scale(8, slot=False))
     monkeypatch.setenv("SCHEDULE_CACHE", "1")
-    clear_memory()
+    cache = ScheduleCache()
     for factor in (2.0, 3.0):
         given = Tensor.input("x", (8,))
         (y,) = custom_kernel(scale(8, factor=factor), given)
         graph = {"run": EntryGraph({"y": y.node})}
-        made = emitted_for(graph, context_for(), name="t", kind="plain", disk=False)
+        made = cache.emitted(graph, context_for(), name="t", kind="plain")
         assert f"{factor}f" in made.manifest["programs"][0]["source"]
-    clear_memory()
 
 
 def test_buffers_are_limited_like_those_of_other_kernels() -> None:
