@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from runtime.errors import ArtifactError, InputError, first_line
 from runtime.manifest import BufferSpec, EntrySpec, KernelSpec, Manifest
+from runtime.megakernel import Megakernel
 from runtime.memory import DeviceMemory
 from runtime.opencl import cl
-from runtime.replay import Replay
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class BoundEntry:
         name: of the entry.
         inputs, outputs: with their buffers.
         launches: kernels of the manifest, in order.
-        steps: what runs them: one for each, or one for many where they are replayed.
+        steps: what runs them: one for each, or one for many where the megakernel runs them.
         results: what `Program.run` returns.
     """
 
@@ -145,7 +145,7 @@ class Binder:
         manifest: Manifest,
         programs: Sequence[cl.Program | None],
         memory: DeviceMemory,
-        replay: Replay | None,
+        megakernel: Megakernel | None,
     ) -> None:
         """Keep what steps are made of.
 
@@ -153,12 +153,12 @@ class Binder:
             manifest: the whole.
             programs: for each program of the manifest, the device's; None if no step needs it.
             memory: of the program.
-            replay: runs the kernels that have a function; None launches each by itself.
+            megakernel: runs the kernels that have a function; None launches each by itself.
         """
         self._manifest = manifest
         self._programs = programs
         self._memory = memory
-        self._replay = replay
+        self._megakernel = megakernel
         self._launches: dict[int, Step] = {}
 
     def bind(self, entry: EntrySpec) -> BoundEntry:
@@ -199,23 +199,23 @@ class Binder:
         return self._steps(entry, 1)
 
     def _steps(self, entry: EntrySpec, most: int) -> tuple[Step, ...]:
-        """Return steps in order; a step replays at most `most` launches."""
+        """Return steps in order; a step runs at most `most` launches."""
         steps, at = [], 0
         while at < len(entry.launches):
-            count = self._replayed(entry.launches[at : at + most])
-            if count and self._replay is not None:
+            count = self._as_one(entry.launches[at : at + most])
+            if count and self._megakernel is not None:
                 names = [self._manifest.kernels[i].name for i in entry.launches[at : at + count]]
                 name = names[0] if count == 1 else f"{names[0]} .. {names[-1]}"
-                kernel = self._replay.kernel(entry, at, count)
-                steps.append(Step(name, kernel, (self._replay.workers, 1, 1), (1, 1, 1)))
+                kernel = self._megakernel.kernel(entry, at, count)
+                steps.append(Step(name, kernel, (self._megakernel.workers, 1, 1), (1, 1, 1)))
             else:
                 steps.append(self._launch(entry.launches[at]))
             at += max(1, count)
         return tuple(steps)
 
-    def _replayed(self, launches: Sequence[int]) -> int:
-        """Return how many launches from the first on are replayed."""
-        if self._replay is None:
+    def _as_one(self, launches: Sequence[int]) -> int:
+        """Return how many launches from the first on the megakernel runs."""
+        if self._megakernel is None:
             return 0
         kernels = self._manifest.kernels
         alone = (n for n, index in enumerate(launches) if kernels[index].function < 0)
@@ -243,17 +243,17 @@ class Binder:
         return self._launches[index]
 
 
-def programs_needed(manifest: Manifest, *, replayed: bool) -> frozenset[int]:
+def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
     """Return which programs the entries need.
 
     Args:
         manifest: the whole.
-        replayed: whether kernels that have a function are replayed.
+        as_one: whether the megakernel runs the kernels that have a function.
     """
     used = [manifest.kernels[index] for entry in manifest.entries for index in entry.launches]
-    alone = {k.program for k in used if k.function < 0 or not replayed}
-    if replayed and manifest.replay is not None and any(k.function >= 0 for k in used):
-        alone.add(manifest.replay.program)
+    alone = {k.program for k in used if k.function < 0 or not as_one}
+    if as_one and manifest.megakernel is not None and any(k.function >= 0 for k in used):
+        alone.add(manifest.megakernel.program)
     return frozenset(alone)
 
 

@@ -2,7 +2,7 @@
 
 With `RUNTIME_CHECK=1` each run poisons the arena first (a kernel that reads what nothing wrote then
 yields NaN), every floating point output must be finite afterwards and the counters of
-replay zero. With `RUNTIME_REPLAY=0` kernels are launched one by one on every device.
+the megakernel zero. With `RUNTIME_REPLAY=0` kernels are launched one by one on every device.
 """
 
 import os
@@ -20,8 +20,8 @@ def checks_enabled() -> bool:
     return os.environ.get("RUNTIME_CHECK", "0") not in ("", "0")
 
 
-def replay_enabled() -> bool:
-    """Whether launches may be replayed as one; read once per program, when it is loaded."""
+def megakernel_enabled() -> bool:
+    """Whether the megakernel may run launches as one; read once per program, when it is loaded."""
     return os.environ.get("RUNTIME_REPLAY", "1") != "0"
 
 

@@ -18,7 +18,7 @@ from runtime.code_facts import check_code
 from runtime.errors import ArtifactError
 from runtime.fields import Fields
 from runtime.image_spec import ImageSpec, parse_image
-from runtime.replay_spec import ReplaySpec, check_table, parse_function, parse_replay
+from runtime.megakernel_spec import MegakernelSpec, check_table, parse_function, parse_megakernel
 
 MAGIC: Final = "modeld-artifact"
 FORMAT: Final = 1  # layout of the file and keys of the manifest
@@ -109,7 +109,7 @@ class KernelSpec:
     origin: tuple[str, ...]
     flops: int
     bytes_moved: int
-    function: int  # number in the replay program, -1: it has none
+    function: int  # number in the megakernel, -1: it has none
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ class Manifest:
     programs: tuple[ProgramSpec, ...]
     kernels: tuple[KernelSpec, ...]
     entries: tuple[EntrySpec, ...]
-    replay: ReplaySpec | None
+    megakernel: MegakernelSpec | None
     self_test: dict[str, Any]
     data_size: int
     raw: dict[str, Any]
@@ -187,9 +187,9 @@ def parse_manifest(raw: object) -> Manifest:
         _parse_program(Fields(item, f"programs[{index}]"))
         for index, item in enumerate(top.items("programs"))
     )
-    replay = parse_replay(top.value, len(programs))
+    megakernel = parse_megakernel(top.value, len(programs))
     kernels = tuple(
-        _parse_kernel(Fields(item, f"kernels[{index}]"), buffers, programs, replay)
+        _parse_kernel(Fields(item, f"kernels[{index}]"), buffers, programs, megakernel)
         for index, item in enumerate(top.items("kernels"))
     )
     target = Fields(top.get("target", dict), "target")
@@ -207,7 +207,7 @@ def parse_manifest(raw: object) -> Manifest:
         programs=programs,
         kernels=kernels,
         entries=_parse_entries(top.get("entries", dict), buffers, len(kernels)),
-        replay=replay,
+        megakernel=megakernel,
         self_test=top.get("self_test", dict),
         data_size=data_size,
         raw=top.value,
@@ -276,7 +276,7 @@ def _parse_kernel(
     fields: Fields,
     buffers: tuple[BufferSpec, ...],
     programs: tuple[ProgramSpec, ...],
-    replay: ReplaySpec | None,
+    megakernel: MegakernelSpec | None,
 ) -> KernelSpec:
     name = fields.text("name")
     if not _IDENTIFIER.fullmatch(name):
@@ -296,7 +296,7 @@ def _parse_kernel(
         flops=fields.number("flops", 0, 2**62),
         bytes_moved=fields.number("bytes", 0, 2**62),
         function=parse_function(
-            fields, replay, size, [buffers[index].image is not None for index in args]
+            fields, megakernel, size, [buffers[index].image is not None for index in args]
         ),
     )
     for extent, group in zip(spec.global_size, spec.local_size, strict=True):

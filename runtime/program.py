@@ -16,13 +16,13 @@ from runtime.artifact import Artifact
 from runtime.device import Device
 from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
-from runtime.guard import check_finite, checks_enabled, replay_enabled
+from runtime.guard import check_finite, checks_enabled, megakernel_enabled
 from runtime.manifest import Manifest
+from runtime.megakernel import Megakernel
 from runtime.memory import DeviceMemory
 from runtime.opencl import cl
 from runtime.profile import KernelTime, Span, summarize
 from runtime.program_cache import ProgramCache, binary_of
-from runtime.replay import Replay
 from runtime.stats import make_stats
 
 logger = logging.getLogger(__name__)
@@ -45,12 +45,12 @@ class Program:
         built_before = cache.built_from_source
         self._memory = DeviceMemory(artifact, device, self._queue)
         self._programs: list[cl.Program | None] = [None] * len(self._manifest.programs)
-        self._replay = self._make_replay(cache)
-        for index in sorted(programs_needed(self._manifest, replayed=self._replay is not None)):
+        self._megakernel = self._make_megakernel(cache)
+        for index in sorted(programs_needed(self._manifest, as_one=self._megakernel is not None)):
             if self._programs[index] is None:
                 spec = self._manifest.programs[index]
                 self._programs[index] = cache.build(spec, self._manifest.target)
-        self._binder = Binder(self._manifest, self._programs, self._memory, self._replay)
+        self._binder = Binder(self._manifest, self._programs, self._memory, self._megakernel)
         self._entries: dict[str, BoundEntry] = {
             entry.name: self._binder.bind(entry) for entry in self._manifest.entries
         }
@@ -67,19 +67,19 @@ class Program:
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
 
-    def _make_replay(self, cache: ProgramCache) -> Replay | None:
-        """Build the replay program, where the artifact has one and this is a device for it.
+    def _make_megakernel(self, cache: ProgramCache) -> Megakernel | None:
+        """Build the megakernel, where the artifact has one and this is a device for it.
 
-        Only PoCL's CPU devices replay: their work-groups are threads of the host, which run in
+        Only PoCL's CPU devices take it: their work-groups are threads of the host, which run in
         turns. Work-groups of a GPU need not, so one that waits for another may wait for ever; other
         drivers for CPUs promise nothing either, and llvmpipe leaves a loop that waits for long.
         """
         manifest, memory = self._manifest, self._memory
-        if manifest.replay is None or memory.memory is None or memory.data is None:
+        if manifest.megakernel is None or memory.memory is None or memory.data is None:
             return None
-        if not (self._device.info.is_pocl and replay_enabled()):
+        if not (self._device.info.is_pocl and megakernel_enabled()):
             return None
-        index = manifest.replay.program
+        index = manifest.megakernel.program
         try:
             program = cache.build(manifest.programs[index], manifest.target)
         except BuildError as error:
@@ -87,7 +87,9 @@ class Program:
             logger.warning("%s: kernels are launched one by one: %s", manifest.name, error)
             return None
         self._programs[index] = program
-        return Replay(manifest, program, self._device, memory.memory, memory.data, memory.places)
+        return Megakernel(
+            manifest, program, self._device, memory.memory, memory.data, memory.places
+        )
 
     def _warm_up(self) -> None:
         """Launch every kernel once, on zero inputs, so that the first frame is like the others.
@@ -169,7 +171,7 @@ class Program:
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> dict[str, NDArray[Any]]:
-        """Run one entry: write the inputs, replay its launches, read the outputs.
+        """Run one entry: write the inputs, run its launches, read the outputs.
 
         Args:
             inputs: for each input of the entry, an array of exactly its dtype and shape,
@@ -198,8 +200,10 @@ class Program:
             self._workers.ran(duration_ns)
         if self._check:
             check_finite(bound.results, bound.name)
-            if self._replay is not None and not self._replay.idle(self._queue):
-                raise RuntimeFault(f"entry {bound.name!r}: replay left counters that are not zero")
+            if self._megakernel is not None and not self._megakernel.idle(self._queue):
+                raise RuntimeFault(
+                    f"entry {bound.name!r}: the megakernel left counters that are not zero"
+                )
         return bound.results
 
     def _execute(
@@ -243,8 +247,8 @@ class Program:
         Counters that are not zero would make workers skip tasks, or wait for ever. Nothing runs
         that still counts: whoever left a run early has waited for its queue.
         """
-        if self._replay is not None:
-            self._replay.clear(queue)
+        if self._megakernel is not None:
+            self._megakernel.clear(queue)
             queue.finish()
         self._unfinished = False
 
@@ -253,7 +257,7 @@ class Program:
     ) -> list[KernelTime]:
         """Measure each launch of an entry with the device's own clock; state advances as in `run`.
 
-        Launches that `run` replays as one are replayed one by one: the same code.
+        Launches that `run` joins to one run one by one: the same code.
 
         Returns:
             One time per launch, in launch order.
@@ -339,8 +343,8 @@ class Program:
         self._cache.launched()
         self._entries.clear()
         self._single_steps.clear()
-        if self._replay is not None:
-            self._replay.release()
+        if self._megakernel is not None:
+            self._megakernel.release()
         self._memory.release()
         self._artifact = None
 

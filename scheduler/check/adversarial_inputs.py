@@ -6,7 +6,7 @@
     EXTREME    the largest and the smallest numbers, and where floats have no fractions any more
     INFINITE   infinities among standard normals
 
-Called by `sample_inputs`; `check_runs` decides which of them a model is given.
+Called by `sample_inputs`; `runs` decides which of them a model is given.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ MOST_STEPS = 16
 HALVES = 1 / 4
 # A constant beyond is no unit: an epsilon, or what stands for infinity in a mask.
 UNITS = (2.0**-10, 2.0**10)
+# Each row of an input has one unit; more of them would each be tried on few rows. By hand.
 MOST_UNITS = 8
 # Tables and weights are no units either.
 MOST_NUMBERS = 4
+# Shares of zeros among GRID and of infinities among INFINITE, chosen by hand.
 ZEROS = 1 / 8
 INFINITIES = 1 / 16
-# Models with small inputs are given more sets, until so many values were tried.
-GRID_VALUES = 4096
-GRID_SETS = (2, 8)
+# Models with small inputs are given more sets, until so many values were tried: at least and at
+# most so many sets.
+GRID_VALUES, GRID_SETS = 4096, (2, 8)
 # Their results are sums of products too, written one by one.
 _WEIGHS = frozenset({"Resize", "Upsample"})
 # Above, a model meets its infinities everywhere, and float64 takes long to say so.
@@ -53,7 +55,7 @@ _EXTREMES = (
 
 
 class Kind(Enum):
-    """What floats of a set of inputs are; the value is for people."""
+    """The kind of floats in a set of inputs; the value is for people."""
 
     NORMAL = "standard normals"
     GRID = "whole numbers and halves"
@@ -84,13 +86,9 @@ def _constant_nodes(model: OnnxModel) -> Iterator[Array]:
 def special_floats(
     kind: Kind, shape: Sequence[int], units: Sequence[float], rng: np.random.Generator
 ) -> Array:
-    """Return float64 values, to be rounded to the type of an input.
+    """Return float64 values of a kind, to be rounded to the type of an input.
 
-    Args:
-        kind: which.
-        shape: of the input.
-        units: for GRID, see `units_of`; each row has one of them.
-        rng: where they come from.
+    Of GRID each row has one of the units, see `units_of`.
     """
     noise = rng.standard_normal(tuple(shape))
     if kind is Kind.GRID:

@@ -1,4 +1,4 @@
-"""Arbitration by float64, where a program and its reference differ.
+"""The arbitration by float64 where a program and its reference differ.
 
 A reference is float32 too, and may be the one that is off. What `DoubleEvaluator` finds in the
 model file decides, for one output of one set of inputs:
@@ -7,8 +7,8 @@ model file decides, for one output of one set of inputs:
     noise    the sums of the model are so ill conditioned that neither is: then ours is right if it
              is about as near as the reference, in its largest distance and in the mean
 
-Special values (`hostile_inputs`) are another question: a result that differs is wrong only where
-the reference and float64 agree, element by element, as what overflows in float32 does not in
+Special values (`adversarial_inputs`) are another question: a result that differs is wrong only
+where the reference and float64 agree, element by element, as what overflows in float32 does not in
 float64. Called by `self_check`.
 """
 
@@ -58,12 +58,7 @@ class Arbiter:
     """Evaluates a model in float64 when it is asked for the first time."""
 
     def __init__(self, source: str | Path | OnnxModel, rounding: Rounding) -> None:
-        """Remember what may have to be evaluated.
-
-        Args:
-            source: a file, or a model that was read.
-            rounding: the coarsest inside of it.
-        """
+        """Remember a model, and the coarsest rounding inside, which may have to be evaluated."""
         self._source = source
         self._rounding = rounding
         self._evaluator: DoubleEvaluator | None = None
@@ -71,12 +66,7 @@ class Arbiter:
         self.why_not = ""
 
     def settle(self, check: OutputCheck, dispute: Dispute) -> OutputCheck:
-        """Return a comparison that failed, passed if float64 says so; `note` has both distances.
-
-        Args:
-            check: of the dispute, with a problem.
-            dispute: of the same shapes and element types.
-        """
+        """Return a failed comparison, passed if float64 says so; `note` has both distances."""
         exact = self._evaluate(dispute)
         if exact is None:
             return _refused(check, f"it cannot be arbitrated: {self.why_not}")
@@ -96,10 +86,7 @@ class Arbiter:
     def settle_special(self, check: OutputCheck, dispute: Dispute, excused: Array) -> OutputCheck:
         """Return a comparison of special values, with a problem only where we alone are off.
 
-        Args:
-            check: of the dispute; its tolerance is taken of each element.
-            dispute: of the same shapes and element types.
-            excused: elements that may be anything, see docs/numerics.md.
+        The tolerance is taken of each element; those excused may be anything, see docs/numerics.md.
         """
         tolerance = check.tolerance
         passed = replace(check, max_abs=0.0, max_rel=0.0, where=None, part="", problem="")
@@ -143,12 +130,9 @@ class Arbiter:
 
 
 def agreeing(one: Array, other: Array, tolerance: float) -> Array:
-    """Return where two results agree, each element by itself: those below 1 by a part of 1.
+    """Return where two results agree, each element by itself, within a part of it (below 1: of 1).
 
-    Args:
-        one: NaN agrees with NaN, infinities with those of their sign.
-        other: of the same shape and element type.
-        tolerance: of floats, a part of the element.
+    NaN agrees with NaN, infinities with those of their sign.
     """
     if not is_float(one.dtype):
         return ~_differ(one, other)

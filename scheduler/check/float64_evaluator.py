@@ -10,7 +10,7 @@ Called by `arbitration`.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from onnx import TensorProto, helper, numpy_helper
 from scheduler.check.reference_runner import whole_model
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, load_model
+from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.text import one_line
 
 Array = NDArray[Any]
@@ -39,7 +40,7 @@ _NOT_TRUSTED = frozenset(
 )
 # Of these it has the plain form only: other attributes or inputs are not looked at, or wrong.
 _PLAIN_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-_MAX_RECURRENT_INPUTS = 4
+_MAX_RECURRENT_INPUTS = 4  # X, W, R, B: no lengths, no initial states, no peepholes
 _RESIZE_COORDINATES = frozenset({"asymmetric", "half_pixel", "pytorch_half_pixel"})
 # Their results do not follow from their inputs, or are bits of a float32.
 _NO_VALUE_IN_DOUBLE = frozenset(
@@ -140,8 +141,8 @@ def _widen_nodes(nodes: Iterable[onnx.NodeProto]) -> None:
             elif _is_float_type(attribute) and node.op_type != "LayerNormalization":
                 # There the evaluator takes float32 only, by name, and computes as it is given.
                 attribute.i = TensorProto.DOUBLE
-            for graph in _graphs(attribute):
-                _widen_graph(graph)
+        for graph in subgraphs(node):
+            _widen_graph(graph)
 
 
 def _is_trusted(node: onnx.NodeProto) -> bool:
@@ -168,12 +169,6 @@ def _widen_constant(node: onnx.NodeProto) -> None:
 
 def _is_float_type(attribute: onnx.AttributeProto) -> bool:
     return attribute.name in _TYPE_ATTRIBUTES and attribute.i in _WIDENED
-
-
-def _graphs(attribute: onnx.AttributeProto) -> Iterator[onnx.GraphProto]:
-    if attribute.HasField("g"):
-        yield attribute.g
-    yield from attribute.graphs
 
 
 def _widen_tensor(tensor: TensorProto) -> None:

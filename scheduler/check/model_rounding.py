@@ -5,14 +5,13 @@ Called by `self_check`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-
 import numpy as np
 import onnx
 from onnx import TensorProto
 
 from scheduler.check.outputs import QUANTISED_TOLERANCE, Rounding
 from scheduler.onnx_import import OnnxModel
+from scheduler.onnx_import.files.graph_checks import all_nodes
 
 # What rounds floats that were computed to steps of 8 bits. MatMulInteger and ConvInteger are exact.
 _QUANTISES = frozenset(
@@ -23,16 +22,9 @@ _QUANTISES_PREFIX = "QLinear"
 
 
 def rounding_of(model: OnnxModel, *, stores_halves: bool) -> tuple[Rounding, str]:
-    """Return the coarsest rounding, and for people why it allows so much; "" if it is the usual.
-
-    Args:
-        model: as it was read.
-        stores_halves: whether it was compiled with halves.
-    """
+    """Return the coarsest rounding, and for people why it allows so much; "" if it is the usual."""
     known = frozenset(model.constants)
-    functions = [node for function in model.proto.functions for node in function.node]
-    nodes = _all_nodes([*model.proto.graph.node, *functions])
-    found = sorted({node.op_type for node in nodes if _quantises(node, known)})
+    found = sorted({node.op_type for node in all_nodes(model.proto) if _quantises(node, known)})
     if found:
         reason = (
             f"{', '.join(found)} rounds computed values to 8 bits: one that lies between two steps "
@@ -47,15 +39,6 @@ def _quantises(node: onnx.NodeProto, known: frozenset[str]) -> bool:
     if not (node.op_type in _QUANTISES or node.op_type.startswith(_QUANTISES_PREFIX)):
         return False
     return not node.input or node.input[0] not in known
-
-
-def _all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Yield nodes and those of the graphs inside them."""
-    for node in nodes:
-        yield node
-        for attribute in node.attribute:
-            for graph in (attribute.g, *attribute.graphs):
-                yield from _all_nodes(graph.node)
 
 
 def _has_halves(model: OnnxModel) -> bool:

@@ -24,11 +24,12 @@ from numpy.typing import NDArray
 
 Array = NDArray[Any]
 
+# Shares of the largest reference value, as in the table above (docs/numerics.md).
 TOLERANCE = 1e-4
 HALF_TOLERANCE = 2e-2
 # By the element type of an output, which alone rounds by so much.
 TOLERANCES: Mapping[str, float] = {"float16": HALF_TOLERANCE, "bfloat16": 1e-1}
-TINY_FLOAT_TOLERANCE = 3e-1
+TINY_FLOAT_TOLERANCE = 3e-1  # of 8 bits: neighbours are up to a quarter of the value apart
 # What is quantised while a model runs: where a float lies at a rounding tie, one unit of its last
 # place decides between two steps. A step is 1/255 of the range of a tensor, 4e-3, and layers behind
 # it add up: 2e-2 was seen in a trained network of which every step was right.
@@ -79,7 +80,7 @@ class OutputCheck:
 
     @property
     def excess(self) -> float:
-        """How bad it is: over 1 is too far off."""
+        """The difference in units of the tolerance; over 1 is too far off."""
         return self.max_rel / self.tolerance + (1e9 if self.problem else 0.0)
 
 
@@ -116,15 +117,9 @@ def check_output(
 def check_parts(
     name: str, found: Array, expected: Array, slices: Mapping[str, tuple[int, int]]
 ) -> list[OutputCheck]:
-    """Compare each part of the last axis by its own largest value; says nothing about right.
+    """Compare each named part of the last axis by its own largest value; says nothing about right.
 
     An output whose parts differ in size hides small ones behind the largest.
-
-    Args:
-        name: of the output.
-        found: as for `check_output`.
-        expected: same; of an equal shape.
-        slices: name -> (start, stop) of the last axis.
     """
     parts = []
     for part, (start, stop) in slices.items():

@@ -20,6 +20,7 @@ from scheduler.onnx_import import OnnxModel, load_model
 from scheduler.onnx_import.text import one_line
 
 Array = NDArray[Any]
+# Of onnxruntime; chosen by hand.
 MAX_THREADS = 2
 # protobuf cannot serialize more.
 MAX_BYTES = 2**31 - 1

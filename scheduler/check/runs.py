@@ -31,6 +31,7 @@ from scheduler.onnx_import.element_types import from_storage, to_storage
 Array = NDArray[Any]
 Arrays = Mapping[str, Array]
 
+# Sets of standard normals: two tell whether an output depends on its inputs at all.
 SEEDS = 2
 # An output that did not change gets this many seeds in all before anybody hears of it.
 MOST_SEEDS = 4
@@ -38,7 +39,7 @@ MOST_SEEDS = 4
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What is checked.
+    """The model that is checked.
 
     Attributes:
         compiled: by `compile_plain`.
@@ -101,18 +102,10 @@ def input_shapes(compiled: CompiledModel) -> dict[str, tuple[int, ...]]:
 def run_both(
     subject: Subject, reference: Reference, device: Device, constant: Sequence[str]
 ) -> tuple[list[Run], dict[str, str]]:
-    """Run both on seeded inputs of each kind.
+    """Run both on seeded inputs of each kind; `constant` are outputs that depend on no input.
 
-    Standard normals go on until every output that can change has changed, or seeds end.
-
-    Args:
-        subject: what is checked.
-        reference: of the same model.
-        device: to run on.
-        constant: outputs that depend on no input.
-
-    Returns:
-        The runs, standard normals first; kinds that were left out, with the reason.
+    Standard normals go on until every output that can change has changed, or seeds end. Returns the
+    runs, standard normals first, and the kinds that were left out, with the reason.
     """
     model, compiled = subject.model, subject.compiled
     codes = {
@@ -158,10 +151,7 @@ def judged(
 ) -> tuple[list[OutputCheck], list[OutputCheck]]:
     """Return the worst comparison of each output, and of each output slice, worst first.
 
-    Args:
-        runs: of the program and its reference.
-        subject: what ran.
-        arbiter: asked where they differ.
+    The arbiter is asked where a program and its reference differ.
     """
     slices = subject.imported.metadata.output_slices
     outputs: dict[str, OutputCheck] = {}

@@ -1,7 +1,7 @@
 """Seeded random inputs for a model, by element type.
 
     floats                     standard normal, rounded to the type; or special values
-                               (`hostile_inputs`)
+                               (`adversarial_inputs`)
     bool                       even odds
     8 bits and fewer           the whole range of the type: images, quantised values
     wider integers             0 to 15
@@ -32,6 +32,7 @@ from scheduler.onnx_import.inference import infer
 Array = NDArray[Any]
 Shape = tuple[int, ...]
 
+# Integers of 16 bits and more are below this, so that products of a few do not wrap. By hand.
 SMALL_INTEGERS = 16
 # What leaves the values of an input as they are.
 _PASSES = frozenset(
@@ -102,7 +103,7 @@ def _values(code: int, shape: Shape, limit: int | None, rng: np.random.Generator
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """What integer inputs are for.
+    """The roles of integer inputs.
 
     Attributes:
         limits: input name -> how many rows it picks from.

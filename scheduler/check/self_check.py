@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ Arrays = Mapping[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a self-check found.
+    """The findings of a self-check.
 
     Attributes:
         model: name of what was checked.
@@ -76,32 +76,7 @@ class Report:
 
     def plain(self) -> dict[str, Any]:
         """Return the report as plain data."""
-        return {
-            "model": self.model,
-            "reference": self.reference,
-            "seeds": self.seeds,
-            "outputs": [_plain(check) for check in self.outputs],
-            "parts": [_plain(check) for check in self.parts],
-            "constant": list(self.constant),
-            "unchanged": list(self.unchanged),
-            "failures": list(self.failures),
-            "kinds": list(self.kinds),
-            "left_out": list(self.left_out),
-            "reason": self.reason,
-        }
-
-
-def _plain(check: OutputCheck) -> dict[str, Any]:
-    return {
-        "name": check.name,
-        "max_abs": check.max_abs,
-        "max_rel": check.max_rel,
-        "where": None if check.where is None else list(check.where),
-        "part": check.part,
-        "tolerance": check.tolerance,
-        "problem": check.problem,
-        "note": check.note,
-    }
+        return asdict(self)
 
 
 def verify(
@@ -200,12 +175,9 @@ Seen = tuple[str, Arrays, Arrays]
 
 
 def round_trip(compiled: CompiledModel, device: Device, seen: Iterable[Seen]) -> list[str]:
-    """Return what differs after the artifact went through its file, one sentence each.
+    """Return what differs after the artifact went through a temporary file, one sentence each.
 
-    Args:
-        compiled: what is written to a temporary file.
-        device: to run it on.
-        seen: in the order in which they were run after a reset.
+    `seen` are in the order in which they were run after a reset.
     """
     with tempfile.TemporaryDirectory(prefix="modeld-verify-") as directory:
         path = Path(directory) / "model.pkl"

@@ -27,16 +27,16 @@ TEMPORAL_SKIP = RUN_HZ // CONTEXT_HZ  # frames between samples of a history
 CONTEXT_LENGTH = 25  # samples of feature and desire history
 IMAGE_QUEUE = TEMPORAL_SKIP + 1  # newest frame and the one 200 ms before it
 HISTORY = TEMPORAL_SKIP * CONTEXT_LENGTH
-IMAGE_SHAPE = (6, 128, 256)
-FEATURE_WIDTH = 512
-DESIRE_WIDTH = 8
+IMAGE_SHAPE = (6, 128, 256)  # 4 planes of luma, U, V: half the resolution of the view
+FEATURE_WIDTH = 512  # of the vision model's hidden state
+DESIRE_WIDTH = 8  # one hot
 # The policy's inputs, by the names exporters have used.
 DESIRE_NAMES = ("desire_pulse", "desire")
 
 
 @dataclass(frozen=True, slots=True)
 class States:
-    """What the device remembers between frames; shared by all entry points.
+    """The memory of the device between frames, shared by all entry points.
 
     Attributes:
         road, wide: image queues (5, 6, 128, 256) uint8, oldest first.

@@ -1,4 +1,4 @@
-"""Camera frame to model image, as tensors: perspective warp of NV12 and packing to 6 channels.
+"""The warp of a camera frame to the model image: perspective, NV12, packing to 6 channels.
 
 Fixed-point bilinear sampling in the manner of OpenCV's warpPerspective: source positions are
 rounded to 1/32 pixel, tap weights to 1/2^15, and everything after the position is integer

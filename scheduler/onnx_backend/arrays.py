@@ -1,4 +1,4 @@
-"""Arrays on their way into and out of a compiled ONNX model; part of `onnx_backend`."""
+"""Checks of the arrays that go into a compiled ONNX model; part of `onnx_backend`."""
 
 from __future__ import annotations
 

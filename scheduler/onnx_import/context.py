@@ -1,4 +1,4 @@
-"""NodeContext: what a translator sees of one ONNX node.
+"""The view that a translator has of one ONNX node: inputs, attributes, opset (`NodeContext`).
 
 Values are either arrays, known while importing, or Tensors, known at run time. A translator asks
 for the kind it needs: `tensor` always succeeds, `const` only for what is known while importing.
@@ -47,13 +47,7 @@ class GraphRunner(Protocol):
     def __call__(
         self, graph: onnx.GraphProto, arguments: Sequence[AnyValue], name: str, /
     ) -> list[AnyValue]:
-        """Return the outputs of a graph for the given arguments.
-
-        Args:
-            graph: an attribute of the node.
-            arguments: one for each input of the graph.
-            name: of this run, for messages, such as "iteration 3".
-        """
+        """Return the outputs of a graph; `name` is for messages, such as "iteration 3"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -217,12 +211,7 @@ class WeightCache:
         self._found: dict[tuple[int, int], tuple[Array, Tensor]] = {}
 
     def of(self, array: Array, code: int) -> Tensor:
-        """Return the Tensor of an array.
-
-        Args:
-            array: known values.
-            code: their ONNX element type.
-        """
+        """Return the Tensor of an array of known values, of an ONNX element type."""
         key = id(array), code
         if key not in self._found:
             kind = carried(code)

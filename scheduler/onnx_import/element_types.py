@@ -176,9 +176,7 @@ def graph_array(values: Array) -> Array:
 def weight_of(values: Array, kind: CarriedType) -> Tensor:
     """Return known values of a carried type as a weight that takes the storage of that type.
 
-    Args:
-        values: in the carrier, as `graph_array` gives them.
-        kind: the type that they are of.
+    They are in the carrier, as `graph_array` gives them.
     """
     if kind.format is None or kind.storage is not dt.uint16:
         return Tensor.weight(np.ascontiguousarray(values))
@@ -187,12 +185,7 @@ def weight_of(values: Array, kind: CarriedType) -> Tensor:
 
 
 def to_storage(array: Array, code: int) -> Array:
-    """Return an array as a program takes it: contiguous, of the type that holds its bits.
-
-    Args:
-        array: of the numpy or ml_dtypes type of `code`.
-        code: ONNX's TensorProto.DataType.
-    """
+    """Return an array of an ONNX type, as numpy or ml_dtypes has it, as contiguous storage."""
     kind = carried(code)
     contiguous = np.asarray(array, order="C")
     if kind is None:

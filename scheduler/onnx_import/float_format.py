@@ -12,7 +12,7 @@ from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
 
 _MANTISSA = 23  # of float32
-_BIAS = 127
+_BIAS = 127  # of its exponent
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Evaluating nodes whose inputs are all known: by the interpreter, within bounds.
+"""The evaluation of nodes whose inputs are all known, by the interpreter and within bounds.
 
 Everything with a translator goes through the translator and the interpreter, so that it has one
 meaning; what takes too long or too much memory there is refused before it begins. The few operators
@@ -29,7 +29,7 @@ from scheduler.tensor.tensor import Tensor, evaluate
 # Elements computed or moved for one node, and for a whole model: about a quarter of a minute, and
 # two minutes, of numpy (1 to 2 ns for each, 2026-11). Weights of billions of parameters stay below.
 MAX_NODE_WORK = 2**33
-MAX_MODEL_WORK = 2**36
+MAX_MODEL_WORK = 2**36  # eight such nodes
 # What is computed on the way may be larger than the result by this factor.
 _ON_THE_WAY = 2
 # numpy's products of matrices take less than its other operations.
@@ -68,15 +68,7 @@ def evaluate_known(tensors: Sequence[Tensor], spent: int) -> tuple[list[Array], 
 
 
 def _work(node: Node, products: AbstractSet[Node]) -> int:
-    """Return how many elements a node computes or moves.
-
-    Args:
-        node: of the graph.
-        products: nodes that are summed up as they are computed.
-
-    Raises:
-        ModelError: it would not fit in memory.
-    """
+    """Return how many elements a node computes or moves; products that are summed are free."""
     if node.op in _FREE or node in products or (node.op in _VIEWS and not _is_copy(node)):
         return 0
     if node.op is Op.REDUCE:
@@ -110,12 +102,7 @@ def _is_product(node: Node) -> bool:
 def evaluate_reference(
     node: onnx.NodeProto, inputs: Sequence[Value | None], opset: int
 ) -> list[Value]:
-    """Compute a node with numpy.
-
-    Args:
-        node: of the default domain.
-        inputs: its inputs; all known.
-        opset: version of the default domain.
+    """Compute a node of the default domain, all inputs of which are known, with numpy.
 
     Raises:
         ModelError: an input depends on run-time data, or the evaluator fails.

@@ -95,12 +95,9 @@ def _version(versions: Sequence[int], opset: int) -> int:
 
 
 def instantiate(function: onnx.FunctionProto, node: onnx.NodeProto, opset: int) -> Body:
-    """Return the body of a function as one call of it needs it.
+    """Return the body of a function as one call of it (a node) needs it.
 
-    Args:
-        function: definition.
-        node: the call, which gives values to the attributes.
-        opset: of the caller, for functions that do not say theirs.
+    The caller's opset is for functions that do not say theirs.
     """
     given = {a.name: a for a in function.attribute_proto} | {a.name: a for a in node.attribute}
     versions = [o.version for o in function.opset_import if o.domain in DEFAULT_DOMAINS]

@@ -17,8 +17,7 @@ Translator = Callable[[NodeContext], AnyValue | Sequence[AnyValue]]
 def rounds_once(translator: Translator) -> Translator:
     """Return the translator of an operator made of several operations, which rounds halves once.
 
-    Args:
-        translator: of an operator whose floating-point results have the type of its first input.
+    Its floating-point results have the type of the first input.
     """
 
     def translate(ctx: NodeContext) -> AnyValue | Sequence[AnyValue]:

@@ -1,4 +1,4 @@
-"""ONNX's own inference of shapes and element types, for what the translation cannot tell.
+"""ONNX's own inference of shapes and element types, used where the translation cannot tell.
 
 A value of a carried type (see `element_types`) is a Tensor of another one: a float32 may be a
 bfloat16. Where a model has such types at all, inference tells which values have them. Where a node

@@ -24,6 +24,7 @@ VISION: Final = "vision"
 POLICY: Final = "policy"
 MONITORING: Final = "driver monitoring"
 
+# Two frames of 6 channels: 4 of luma, U and V, each of half the resolution of the view.
 IMAGES: Shape = (1, 12, 128, 256)
 # What an input is for, by name. Names have one meaning in all generations.
 MEANINGS: Mapping[str, str] = {
@@ -152,7 +153,7 @@ GENERATIONS: tuple[Generation, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """What a model was recognised as.
+    """The interface that a model was recognised by.
 
     Attributes:
         generation: the row of the table.
@@ -178,12 +179,12 @@ class Interface:
 
     @property
     def title(self) -> str:
-        """What to call it in a message."""
+        """The name for messages."""
         return f"{self.generation.title}{', ' if self.variant else ''}{self.variant}"
 
     @property
     def advice(self) -> str:
-        """How it is compiled."""
+        """The command that compiles it."""
         if not self.generation.driving:
             return "compile it with: modeld compile --plain MODEL.onnx -o OUT.pkl"
         return "compile vision and policy with: modeld compile VISION.onnx POLICY.onnx -o OUT.pkl"

@@ -1,4 +1,4 @@
-"""How large a model may be: what is larger is refused before anything is allocated for it.
+"""Limits on the size of a model: a larger one is refused before anything is allocated for it.
 
 No supported device has room for more, so a size beyond these is damage or malice, never a model.
 """
@@ -11,8 +11,8 @@ from math import prod
 from scheduler.errors import ModelError
 
 MAX_FILE_BYTES = 2**31 - 1  # protobuf reads no more
-MAX_TENSOR_BYTES = 2**33
-MAX_RANK = 16
+MAX_TENSOR_BYTES = 2**33  # 8 GiB
+MAX_RANK = 16  # axes of a tensor
 MAX_DEPTH = 16  # graphs inside of nodes
 MAX_PORTS = 4096  # inputs, and outputs, of a model
 MAX_EXPANDED_NODES = 1_000_000  # with every call of a function written out

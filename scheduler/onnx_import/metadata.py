@@ -51,7 +51,7 @@ _SHORT.maxlevel, _SHORT.maxdict, _SHORT.maxstring = 2, 3, 60
 
 @dataclass(frozen=True, slots=True)
 class ModelMetadata:
-    """What a model says about itself.
+    """The metadata of a model, parsed.
 
     Attributes:
         checkpoint: which training run it comes from; "" if not said.

@@ -1,4 +1,4 @@
-"""The report's view of a model: every value and every problem at once, whether it compiles or not.
+"""The walk over a model for its report: every value and every problem, whether it compiles or not.
 
 The walk is that of an import. Where a node cannot be translated, the problem is noted and its
 outputs become stand-ins of the shape that ONNX's own inference gives them, so that what comes after
@@ -28,7 +28,7 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """What is known of a value.
+    """A value of a model, as far as it is known.
 
     Attributes:
         shape: sizes.
@@ -62,7 +62,7 @@ class Problem:
 
 @dataclass(slots=True)
 class Probe:
-    """What was found.
+    """The findings of a walk over a model.
 
     Attributes:
         values: by name; those of unknown shape are missing.
@@ -80,11 +80,7 @@ class Probe:
 
 
 def probe(model: OnnxModel, bind: Mapping[str, int] | None = None) -> Probe:
-    """Look at every node.
-
-    Args:
-        model: that was read.
-        bind: sizes of symbolic dimensions, as for `import_model`.
+    """Look at every node, with sizes of symbolic dimensions as for `import_model`.
 
     Raises:
         ModelError: a name in `bind` is none of a dimension.

@@ -1,4 +1,4 @@
-"""The report on a model: operators, sizes, work, what cannot be compiled and why.
+"""The report on a model: operators, sizes, arithmetic work, problems and their reasons.
 
 `report` reads a model that was loaded and costs what an import costs; it works on models that
 cannot be compiled. Called by `modeld inspect`.
@@ -20,7 +20,7 @@ from scheduler.onnx_import.probe import Probe, Problem, declared_type, probe
 from scheduler.onnx_import.support import node_label, qualified_op
 from scheduler.onnx_import.work import flops
 
-LARGEST = 5
+LARGEST = 5  # activations that are listed
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class Declared:
 
 @dataclass(frozen=True, slots=True)
 class ModelReport:
-    """What is in a model.
+    """The contents of a model.
 
     Attributes:
         nodes: in the order of the file; of bodies and functions, only the nodes that call them.
@@ -104,7 +104,7 @@ class ModelReport:
 
     @property
     def uncounted(self) -> int:
-        """How many nodes have unknown work."""
+        """The number of nodes whose work is unknown."""
         return sum(node.flops is None for node in self.nodes)
 
     @property
@@ -123,11 +123,7 @@ class ModelReport:
 
 
 def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelReport:
-    """Return what is in a model.
-
-    Args:
-        model: that was read.
-        bind: sizes of symbolic dimensions, as for `import_model`.
+    """Return what is in a model, with sizes of symbolic dimensions as for `import_model`.
 
     Raises:
         ModelError: a name in `bind` is none of a dimension.

@@ -23,11 +23,7 @@ Array = NDArray[Any]
 
 
 def specialise(model: OnnxModel, values: Mapping[str, Array]) -> OnnxModel:
-    """Return a model that has these inputs no more.
-
-    Args:
-        model: stays as it is.
-        values: by input name, of the declared types.
+    """Return a model that has the inputs named here no more; their values have the declared types.
 
     Raises:
         ModelError: there is no such input.

@@ -1,14 +1,15 @@
-"""The search for nodes that cannot be translated, all at once, and for what comes nearest."""
+"""The search for nodes without a translation, all at once, and for the nearest supported form."""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import onnx
 
 from scheduler.errors import UnsupportedOpError
+from scheduler.onnx_import.files.graph_checks import subgraphs
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.functions import Key, find_local, has_schema_body, local_functions
 from scheduler.onnx_import.table import TRANSLATORS
@@ -23,7 +24,7 @@ RANDOM = frozenset(
     {"Bernoulli", "Multinomial"}
     | {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 )
-NAMES_PER_OP = 8
+NAMES_PER_OP = 8  # shown in a message; the rest is counted
 
 # What a user can write instead of an operator of ONNX.
 HINTS = {
@@ -38,13 +39,9 @@ MISSPELLING = 0.85
 def unsupported_nodes(model: OnnxModel, known: Collection[str] = ()) -> list[onnx.NodeProto]:
     """Return every node that can neither be translated nor evaluated while importing.
 
-    A node without a translator is fine where all its inputs are known, as onnx's reference
-    evaluator computes it, and where the model or ONNX defines it through other operators. Nodes of
-    graphs inside nodes are looked at too.
-
-    Args:
-        model: to look through.
-        known: names of inputs whose values are known.
+    A node without a translator is fine where all its inputs are known (`known` names inputs of the
+    model that are), as onnx's reference evaluator computes it, and where the model or ONNX defines
+    it through other operators. Nodes of graphs inside nodes are looked at too.
     """
     search = _Search(model.opset, local_functions(model.proto))
     search.graph(model.proto.graph.node, {*model.constants, *known})
@@ -66,7 +63,7 @@ class _Search:
             self._node(node, known)
 
     def _node(self, node: onnx.NodeProto, known: set[str]) -> None:
-        graphs = list(_graphs(node))
+        graphs = subgraphs(node)
         for graph in graphs:
             inner = {*known, *(t.name for t in graph.initializer)}
             self.graph(graph.node, inner - {i.name for i in graph.input})
@@ -94,19 +91,8 @@ class _Search:
             self.graph(function.node, set())
 
 
-def _graphs(node: onnx.NodeProto) -> Iterator[onnx.GraphProto]:
-    for attribute in node.attribute:
-        if attribute.HasField("g"):
-            yield attribute.g
-        yield from attribute.graphs
-
-
 def check_supported(*models: OnnxModel, known: Collection[str] = ()) -> None:
-    """Refuse models with nodes that cannot be translated.
-
-    Args:
-        models: to look through.
-        known: names of inputs whose values are known.
+    """Refuse models with nodes that cannot be translated; `known` names inputs of known values.
 
     Raises:
         UnsupportedOpError: names every such operator of every model, its nodes and what comes

@@ -1,4 +1,4 @@
-"""Text from a model, fit for a message: one line of bounded length, whatever the file says."""
+"""Text from a model, made fit for a message: one line of bounded length, whatever the file says."""
 
 from __future__ import annotations
 

@@ -47,15 +47,15 @@ Values = MutableMapping[str, AnyValue]
 _MALFORMED = (ArithmeticError, LookupError, TypeError, ValueError, MemoryError, RuntimeError)
 # Loops and functions multiply nodes: 32 levels of them, or this many nodes, are no model.
 MAX_DEPTH = 32
-MAX_NODES = 500_000
+MAX_NODES = 500_000  # with each iteration written out
 # Text of a message about one node: what it says, and where the node is.
 MAX_REASON = 260
-MAX_LABEL = 90
+MAX_LABEL = 90  # characters, as MAX_REASON
 
 
 @dataclass(slots=True)
 class Translation:
-    """What the whole import of one model shares.
+    """The state that the whole import of one model shares.
 
     Attributes:
         model: its name, for messages.

@@ -51,12 +51,9 @@ PER_ELEMENT: Mapping[str, int] = {
 
 
 def flops(node: onnx.NodeProto, inputs: Shapes, outputs: Shapes) -> int | None:
-    """Return the operations of a node, None where shapes do not tell.
+    """Return the operations of a node, None where shapes do not tell; None is an unknown shape.
 
-    Args:
-        node: of the default domain; others are counted by name as if they were.
-        inputs: shapes, None for unknown or left out ones.
-        outputs: same.
+    Operators of other domains are counted by name as if they were of the default one.
     """
     if node.op_type in MOVES:
         return 0

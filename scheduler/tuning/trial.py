@@ -19,8 +19,8 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.megakernel_spec import RECORD_WORDS
 from runtime.opencl import cl
-from runtime.replay_spec import RECORD_WORDS
 from scheduler.device.choice import Choice
 from scheduler.emit.megakernel import KERNEL_NAME, Function, megakernel_source
 from scheduler.ir import dtype as dt

@@ -273,7 +273,7 @@ _ALL = (
         "one-core",
         "one core",
         _one_core,
-        (*_KERNELS, "tests/runtime/test_replay.py"),
+        (*_KERNELS, "tests/runtime/test_megakernel.py"),
     ),
     Condition("memory-4g", "4 GiB of memory (RLIMIT_DATA)", _little_memory, _NARROW),
     Condition("home-missing", "no home, and no cache that can be made", _missing_home, _COMMANDS),

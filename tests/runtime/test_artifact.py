@@ -327,7 +327,7 @@ def replace_at(node: Any, path: list[int], value: Any) -> None:
 @settings(max_examples=500)
 @given(path=paths, value=leaves | st.lists(leaves, max_size=3) | st.just({}))
 def test_any_changed_field_is_an_artifact_error_or_accepted(path: list[int], value: Any) -> None:
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     replace_at(raw, path, value)
     try:
         manifest = from_memory(raw, tiny.data_blob()).manifest
@@ -336,8 +336,8 @@ def test_any_changed_field_is_an_artifact_error_or_accepted(path: list[int], val
     for kernel in manifest.kernels:
         assert all(0 <= index < len(manifest.buffers) for index in kernel.args)
         if kernel.function >= 0:
-            assert manifest.replay is not None
-            assert manifest.replay.functions[kernel.function].args == len(kernel.args)
+            assert manifest.megakernel is not None
+            assert manifest.megakernel.functions[kernel.function].args == len(kernel.args)
 
 
 def test_is_artifact_looks_at_the_first_bytes(artifact: Path) -> None:

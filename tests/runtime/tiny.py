@@ -163,7 +163,7 @@ def _code(declarations: str, body: str) -> KernelCode:
     return KernelCode(tuple(parameters), body, 1, (1,), Needs())
 
 
-def replay_manifest(**changes: Any) -> dict[str, Any]:
+def megakernel_manifest(**changes: Any) -> dict[str, Any]:
     """The same with a megakernel, number 2: a CPU runs each entry as one launch."""
     raw = manifest()
     functions, source = _functions()

@@ -1,1 +1,1 @@
-"""Reading ONNX files: bytes that we did not write, checked once, here."""
+"""The reader of ONNX files: bytes that we did not write are checked once, here."""

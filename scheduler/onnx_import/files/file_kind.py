@@ -1,4 +1,4 @@
-"""The kind of a file that should be an ONNX model and is none. Used by `load` only.
+"""Recognition of files that are no ONNX models, by their first bytes. Used by `load` only.
 
 Each of these beginnings is one that no ONNX file can have: a model begins with the tag of one of
 its fields, and none of them is a printable character that other formats start with.

@@ -1,4 +1,4 @@
-"""What a model's graphs must be, whatever their operators: names defined once, no cycles, in order.
+"""Checks of a model's graphs, whatever their operators: names defined once, no cycles, in order.
 
 ONNX demands that a node stands after those it reads; many exporters do not care, so nodes are put
 in order here. What onnx's checker looks for beyond this concerns single operators.
@@ -22,21 +22,17 @@ from scheduler.onnx_import.limits import (
 )
 from scheduler.onnx_import.text import node_label, printable, qualified_op
 
-NAMES_IN_CYCLE = 3
+NAMES_IN_CYCLE = 3  # shown in a message; the rest is counted
 # Element type -> bytes, as far as a declared input may have it; one for those that are not known.
 _WIDE = {onnx.TensorProto.FLOAT: 4, onnx.TensorProto.INT32: 4, onnx.TensorProto.UINT32: 4}
 _WIDE |= {onnx.TensorProto.DOUBLE: 8, onnx.TensorProto.INT64: 8, onnx.TensorProto.UINT64: 8}
 
 
 def check_text(model: onnx.ModelProto, where: str) -> None:
-    """Refuse names that are not text, and graphs too deep inside of others.
-
-    Args:
-        model: as it was read: names may be bytes, which everything later would stumble over.
-        where: begins the messages.
+    """Refuse names that are not text, which everything later would stumble over.
 
     Raises:
-        ModelError: there is one.
+        ModelError: there is one, or a graph too deep inside of others.
     """
     texts: list[object] = [t for o in model.opset_import for t in (o.domain,)]
     for function in model.functions:

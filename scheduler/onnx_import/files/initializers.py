@@ -1,4 +1,4 @@
-"""Initializers as arrays: what a tensor promises is compared with the data it has.
+"""Initializers as arrays; the shape and type of each tensor are compared with its data.
 
 Called by `load` for the graph of a model; for the graph of a branch or a loop, by whoever imports
 it. Layout of the data fields: onnx.proto, message TensorProto.

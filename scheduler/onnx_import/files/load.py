@@ -1,4 +1,4 @@
-"""Reading an ONNX file: protobuf, external data, checks, constants as arrays.
+"""The reading of an ONNX file: protobuf, external data, checks, constants as arrays.
 
 The only way into this package for bytes we did not write. Called by `importer` and `inspect`.
 """

@@ -1,4 +1,4 @@
-"""Models of opset 1 to 6, written before 2018: converted by onnx, which knows what changed."""
+"""The conversion of models of opset 1 to 6, written before 2018, to a newer opset, by onnx."""
 
 from __future__ import annotations
 
@@ -8,18 +8,14 @@ from onnx import helper, version_converter
 from scheduler.errors import ModelError
 from scheduler.onnx_import.text import one_line
 
+# The oldest that translators know: the first with numpy's broadcasting, without `broadcast=1`.
 OLDEST_OPSET = 7
 # What old models become: an opset that the converter reaches from all of them.
 TARGET_OPSET = 13
 
 
 def upgraded(model: onnx.ModelProto, opset: int, name: str) -> tuple[onnx.ModelProto, str]:
-    """Return a model of an opset that translators know, and a note about it.
-
-    Args:
-        model: checked; changed.
-        opset: that it is written in, below OLDEST_OPSET.
-        name: for messages.
+    """Return a checked model, which is changed, in an opset that translators know, and a note.
 
     Raises:
         ModelError: onnx cannot convert it.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from scheduler.errors import ModelError
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
@@ -80,17 +81,25 @@ def gelu(ctx: NodeContext) -> Value:
 
 
 def softmax(ctx: NodeContext) -> Value:
-    """Translate Softmax and LogSoftmax.
+    """Translate Softmax and LogSoftmax."""
+    function = Tensor.log_softmax if ctx.node.op_type == "LogSoftmax" else Tensor.softmax
+    return along_axis(ctx, function)
+
+
+def along_axis(ctx: NodeContext, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Return function(x, axis), with the meaning that the node's opset gives `axis`.
 
     Before opset 13 all axes from `axis` on count as one (default 1); from it on, `axis` is the only
     one (default -1).
     """
     x = ctx.tensor(0)
-    logarithm = ctx.node.op_type == "LogSoftmax"
     if ctx.opset >= 13:
-        axis = normal_axis(ctx.integer("axis", -1), x.ndim)
-        return x.log_softmax(axis) if logarithm else x.softmax(axis)
-    axis = ctx.integer("axis", 1)
+        return function(x, normal_axis(ctx.integer("axis", -1), x.ndim))
+    return from_axis_on(x, ctx.integer("axis", 1), function)
+
+
+def from_axis_on(x: Tensor, axis: int, function: Callable[[Tensor, int], Tensor]) -> Tensor:
+    """Return function(matrix, 1) of x as a matrix, whose rows are all axes from `axis` on."""
     axis = x.ndim if axis == x.ndim else normal_axis(axis, x.ndim)
     flat = x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
-    return (flat.log_softmax(1) if logarithm else flat.softmax(1)).reshape(x.shape)
+    return function(flat, 1).reshape(x.shape)

@@ -54,14 +54,7 @@ def attention(ctx: NodeContext) -> Sequence[Value]:
 
 
 def _mask(ctx: NodeContext, rows: int, keys: int, past: int) -> Mask:
-    """Return which keys each query may attend to.
-
-    Args:
-        ctx: the node.
-        rows: number of queries.
-        keys: number of keys, past ones included.
-        past: number of past keys.
-    """
+    """Return which keys each query (row) may attend to; `past` of the keys come from a cache."""
     mask = attention_mask(ctx.value(3), keys) if ctx.has(3) else Mask()
     left, right = (ctx.integer(f"{side}_window_size", -1) for side in ("left", "right"))
     if min(left, right) < -1:

@@ -19,11 +19,7 @@ def cast(ctx: NodeContext) -> Value:
 
 
 def cast_to(ctx: NodeContext, x: Tensor, target: int) -> Tensor:
-    """Return x as an ONNX element type, with the node's attributes for what does not fit.
-
-    Raises:
-        ModelError: the type has no counterpart.
-    """
+    """Return x as an ONNX element type, with the node's attributes for what does not fit."""
     kind = carried(target)
     if kind is not None:
         saturate = bool(ctx.integer("saturate", 1))

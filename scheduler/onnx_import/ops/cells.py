@@ -37,7 +37,7 @@ def gru(ctx: NodeContext) -> Sequence[Value]:
     gate, candidate = layer.activations
     after = bool(ctx.integer("linear_before_reset", 0))
     bias = _both_biases(layer)
-    if after:
+    if after:  # R's bias is inside of what the reset gate multiplies
         bias[2] = layer.input_bias[2]
 
     def step(gates: list[Tensor], state: States) -> States:
@@ -57,11 +57,7 @@ def lstm(ctx: NodeContext) -> Sequence[Value]:
 
 
 def lstm_of(layer: Layer) -> Sequence[Value]:
-    """Return Y, Y_h and Y_c of an LSTM layer; see `lstm`.
-
-    Raises:
-        ModelError: shapes of the initial states or the peepholes do not fit.
-    """
+    """Return Y, Y_h and Y_c of an LSTM layer; see `lstm`."""
     ctx = layer.ctx
     gate, candidate, squash = layer.activations
     peepholes = _peepholes(layer)

@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that optimizers leave in files: activations, products, norms.
+"""Translators of operators of com.microsoft that optimizers write: activations, products, norms.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """
@@ -11,6 +11,7 @@ from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
 from scheduler.onnx_import.ops.conv import conv
+from scheduler.onnx_import.ops.matmul import gemm
 from scheduler.onnx_import.ops.normalize import layer_norm, rms_norm, wide
 from scheduler.tensor.tensor import Tensor
 
@@ -38,7 +39,7 @@ def fast_gelu(ctx: NodeContext) -> Value:
 
 
 def quick_gelu(ctx: NodeContext) -> Value:
-    """Translate QuickGelu: x sigmoid(alpha x)."""
+    """Translate QuickGelu: x sigmoid(alpha x), for alpha 1.702 near to GELU (Hendrycks 2016)."""
     x = ctx.tensor(0)
     return x * (x * ctx.number("alpha", 1.702)).sigmoid()
 
@@ -51,13 +52,7 @@ def fused_conv(ctx: NodeContext) -> Value:
 
 def fused_gemm(ctx: NodeContext) -> Value:
     """Translate FusedGemm: activation(alpha A' B' + beta C)."""
-    a, b = ctx.tensor(0), ctx.tensor(1)
-    a = a.transpose() if ctx.integer("transA", 0) else a
-    b = b.transpose() if ctx.integer("transB", 0) else b
-    y = a.matmul(b) * ctx.number("alpha", 1.0)
-    if ctx.has(2):
-        y = y + ctx.tensor(2) * ctx.number("beta", 1.0)
-    return _activated(ctx, y)
+    return _activated(ctx, gemm(ctx))
 
 
 def fused_matmul(ctx: NodeContext) -> Value:

@@ -1,4 +1,4 @@
-"""Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
+"""Translators of Attention, QAttention and MultiHeadAttention of com.microsoft, without caches.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """
@@ -10,7 +10,7 @@ import math
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value
-from scheduler.onnx_import.ops.quantize import Scheme
+from scheduler.onnx_import.ops.quantize import real_product, scheme_at
 from scheduler.onnx_import.ops.scaled_dot import Mask, join_heads, scaled_dot, split_heads
 from scheduler.tensor.tensor import Tensor
 
@@ -46,11 +46,8 @@ def quantized_attention(ctx: NodeContext) -> Value:
     Inputs: x, weight, bias, scales of x and weight, mask, zero points of x and weight.
     """
     _refuse_extras(ctx, past=8)
-    left, right = (
-        Scheme(ctx.tensor(3 + i), ctx.tensor(6 + i) if ctx.has(6 + i) else None) for i in (0, 1)
-    )
-    product = left.centred(ctx.tensor(0)).matmul(right.centred(ctx.tensor(1)))
-    joined = product.cast(dt.float32) * (left.scale * right.scale) + ctx.tensor(2)
+    left, right = scheme_at(ctx, 3, 6), scheme_at(ctx, 4, 7)
+    joined = real_product(left, ctx.tensor(0), right, ctx.tensor(1)) + ctx.tensor(2)
     heads = _heads(ctx, joined, [joined.shape[2] // 3] * 3)
     return _attend(ctx, *heads, mask=5, addend=ctx.count)
 

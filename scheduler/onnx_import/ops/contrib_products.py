@@ -1,4 +1,4 @@
-"""Products with quantised weights of com.microsoft: optimizers and quantisers leave them in files.
+"""Translators of products with quantised weights of com.microsoft, as quantisers write them.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """
@@ -10,7 +10,7 @@ import numpy as np
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value
-from scheduler.onnx_import.ops.quantize import Scheme, dynamic_scheme
+from scheduler.onnx_import.ops.quantize import dynamically_quantized, real_product, scheme_at
 from scheduler.tensor.tensor import Tensor
 
 
@@ -19,21 +19,15 @@ def dynamic_quantize_matmul(ctx: NodeContext) -> Value:
 
     Inputs: A, B, scale and zero point of B (one, or one for each column), bias.
     """
-    a = ctx.tensor(0)
-    own = dynamic_scheme(a, tuple(range(a.ndim)))
-    assert own.zero_point is not None
-    left = Scheme(own.scale.reshape(()), own.zero_point.reshape(()))
-    quantized = left.whole(a).clip(0.0, 255.0).cast(dt.uint8)
-    right = Scheme(ctx.tensor(2), ctx.tensor(3) if ctx.has(3) else None)
-    return _with_bias(ctx, _product(left, quantized, right, ctx.tensor(1)), 4)
+    left, quantized = dynamically_quantized(ctx.tensor(0))
+    product = real_product(left, quantized, scheme_at(ctx, 2, 3), ctx.tensor(1))
+    return _with_bias(ctx, product, 4)
 
 
 def matmul_integer_to_float(ctx: NodeContext) -> Value:
     """Translate MatMulIntegerToFloat: A, B, scales of both, zero points of both, bias."""
-    left, right = (
-        Scheme(ctx.tensor(2 + i), ctx.tensor(4 + i) if ctx.has(4 + i) else None) for i in (0, 1)
-    )
-    return _with_bias(ctx, _product(left, ctx.tensor(0), right, ctx.tensor(1)), 6)
+    left, right = scheme_at(ctx, 2, 4), scheme_at(ctx, 3, 5)
+    return _with_bias(ctx, real_product(left, ctx.tensor(0), right, ctx.tensor(1)), 6)
 
 
 def matmul_nbits(ctx: NodeContext) -> Value:
@@ -63,11 +57,6 @@ def matmul_nbits(ctx: NodeContext) -> Value:
     weight = (parts * scales.cast(dt.float32).reshape((count, blocks, 1))).reshape((count, -1))
     product = a.cast(dt.float32).matmul(weight[:, :size].transpose())
     return _with_bias(ctx, product, 5).cast(a.dtype)
-
-
-def _product(left: Scheme, a: Tensor, right: Scheme, b: Tensor) -> Tensor:
-    total = left.centred(a).matmul(right.centred(b))
-    return total.cast(dt.float32) * (left.scale * right.scale)
 
 
 def _with_bias(ctx: NodeContext, product: Tensor, index: int) -> Tensor:

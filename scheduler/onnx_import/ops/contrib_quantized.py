@@ -1,19 +1,19 @@
-"""Quantised operators of com.microsoft: each is what it is between real numbers, rounded once.
+"""Translators of quantised operators of com.microsoft: computed as real numbers, rounded once.
 
 Formulas: ONNX Runtime's documentation of its contributed operators.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import replace
 
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import NodeContext, Value, normal_axis
+from scheduler.onnx_import.ops.activation import from_axis_on
 from scheduler.onnx_import.ops.pool import average_pool, max_pool
-from scheduler.onnx_import.ops.quantize import Scheme, qlinear_conv
+from scheduler.onnx_import.ops.quantize import Scheme, qlinear_conv, scheme_at
 from scheduler.tensor.tensor import Tensor
 
 Translator = Callable[[NodeContext], Value]
@@ -88,14 +88,11 @@ def qlinear_where(ctx: NodeContext) -> Value:
 
 def qlinear_softmax(ctx: NodeContext) -> Value:
     """Translate QLinearSoftmax: one axis from `opset` 13 on, before it all from `axis` on."""
-    x = _real(ctx, 0)
-    axis = ctx.integer("axis", -1)
-    axis = x.ndim if axis == x.ndim else normal_axis(axis, x.ndim)
+    x, axis = _real(ctx, 0), ctx.integer("axis", -1)
     if ctx.integer("opset", 13) >= 13:
-        y = x.softmax(axis)
+        y = x.softmax(normal_axis(axis, x.ndim))
     else:
-        flat = x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
-        y = flat.softmax(1).reshape(x.shape)
+        y = from_axis_on(x, axis, Tensor.softmax)
     return _stored(ctx, y, 3, ctx.tensor(0).dtype)
 
 
@@ -107,7 +104,7 @@ def qgemm(ctx: NodeContext) -> Value:
     a, b = ctx.tensor(0), ctx.tensor(3)
     a = a.transpose() if ctx.integer("transA", 0) else a
     b = b.transpose() if ctx.integer("transB", 0) else b
-    left, right = _scheme(ctx, 1), Scheme(ctx.tensor(4), ctx.tensor(5) if ctx.has(5) else None)
+    left, right = _scheme(ctx, 1), scheme_at(ctx, 4, 5)
     total = left.centred(a).matmul(right.centred(b))
     if ctx.has(6):
         total = total + ctx.tensor(6)

@@ -14,11 +14,7 @@ def conv(ctx: NodeContext) -> Tensor:
 
 
 def conv_of(ctx: NodeContext, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """Return the convolution of given values with the attributes of a node.
-
-    Raises:
-        ModelError: an attribute does not fit the shapes.
-    """
+    """Return the convolution of given values with the attributes of a node."""
     groups = _groups(ctx, x.shape[1], weight.shape[0])
     window = read_window(ctx, x.shape[2:], _kernel(ctx, weight.shape))
     return x.conv2d(
@@ -104,6 +100,7 @@ def _transpose_pads(
         if total < 0:  # more than there is: the rest is empty, at the end
             pairs.append((0, total))
             continue
+        # The odd element after (UPPER) or before (LOWER), as since ConvTranspose-11; -1 swaps them.
         small, large = total // 2, total - total // 2
         pairs.append((small, large) if mode == "SAME_UPPER" else (large, small))
     return tuple(pairs)

@@ -1,4 +1,4 @@
-"""The CumSum and CumProd operators, in blocks: by definition inside, the same again over blocks.
+"""Translator of CumSum and CumProd, in blocks: by definition inside, the same again over blocks.
 
     n values  ->  blocks of 32: each element with those before it in its block
                   + all blocks before, the n/32 totals taken the same way
@@ -24,7 +24,7 @@ _BLOCK, _LONG = 32, 64
 
 
 class _Kind(NamedTuple):
-    """How elements are accumulated: over an axis, two partial results, and nothing at all."""
+    """A way to accumulate: over an axis, two partial results, and the neutral element."""
 
     over: Callable[[Tensor, int], Tensor]
     both: Callable[[Tensor, Tensor], Tensor]

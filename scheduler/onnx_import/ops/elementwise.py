@@ -42,26 +42,6 @@ def variadic(function: Callable[[Any, Any], Any]) -> Translator:
     return translate
 
 
-def maximum(a: Tensor, b: Tensor) -> Tensor:
-    """Return the larger elements."""
-    return a.maximum(b)
-
-
-def minimum(a: Tensor, b: Tensor) -> Tensor:
-    """Return the smaller elements."""
-    return a.minimum(b)
-
-
-def equal(a: Tensor, b: Tensor) -> Tensor:
-    """Return where elements are equal."""
-    return a.eq(b)
-
-
-def is_nan(x: Tensor) -> Tensor:
-    """Return where elements are NaN: what differs from itself."""
-    return x.ne(x)
-
-
 def is_inf(ctx: NodeContext) -> Value:
     """Translate IsInf: either infinity, or one of them."""
     x = ctx.tensor(0)
@@ -71,11 +51,6 @@ def is_inf(ctx: NodeContext) -> Value:
     if negative or positive:
         return x.eq(math.inf if positive else -math.inf)
     return Tensor(False).broadcast_to(x.shape)
-
-
-def logical_not(x: Tensor) -> Tensor:
-    """Return the negation of a bool tensor."""
-    return x.logical_not()
 
 
 def mean(ctx: NodeContext) -> Value:

@@ -25,7 +25,7 @@ def dft(ctx: NodeContext) -> Value:
     the real signal.
     """
     x = ctx.tensor(0)
-    if ctx.opset < 20:
+    if ctx.opset < 20:  # an attribute, 1 by default; from 20 on an input, -2 by default
         axis = ctx.integer("axis", 1)
     else:
         axis = ctx.ints(2, "axis")[0] if ctx.has(2) else -2
@@ -142,6 +142,7 @@ def mel_weight_matrix(ctx: NodeContext) -> Value:
     rows = length // 2 + 1
     if rows * bins > MAX_MATRIX:
         raise ModelError(f"a matrix of {rows} x {bins}; expected at most {MAX_MATRIX} elements")
+    # mel(f) = 2595 log10(1 + f / 700): ONNX MelWeightMatrix-17.
     mel_low, mel_high = (2595 * np.log10(1 + hertz / 700) for hertz in (low, high))
     mels = np.arange(bins + 2) * ((mel_high - mel_low) / (bins + 2)) + mel_low
     edges = ((length + 1) * (700 * (10 ** (mels / 2595) - 1)) // rate).astype(int)

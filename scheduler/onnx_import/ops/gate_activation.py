@@ -1,4 +1,4 @@
-"""Activations of recurrent layers: names with parameters to functions.
+"""Activation functions of recurrent layers, by the names and parameters that a node gives.
 
 Formulas and defaults: ONNX operator documentation of RNN, GRU and LSTM.
 """
@@ -46,14 +46,7 @@ def gate_activations(
     """Return the activations of each direction, with the node's parameters.
 
     Values of activation_alpha and activation_beta go, in order, to the functions that take one.
-
-    Args:
-        ctx: the node.
-        defaults: names for one direction, where the node gives none.
-        directions: 1 or 2.
-
-    Raises:
-        ModelError: a name is unknown, there are too few or too many, or a parameter is missing.
+    `defaults` are the names for one direction, where the node gives none.
     """
     given = ctx.attribute("activations")
     count = len(defaults)

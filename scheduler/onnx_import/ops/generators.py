@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.onnx_import.context import Array, NodeContext, Value, normal_axis
 from scheduler.onnx_import.element_types import graph_dtype
+from scheduler.onnx_import.ops.activation import along_axis
+from scheduler.onnx_import.ops.picks import ramp
 from scheduler.tensor.tensor import Tensor
 
 
@@ -66,7 +66,7 @@ def one_hot(ctx: NodeContext) -> Value:
     if index.dtype.itemsize < 4:  # a depth may be more than it holds
         index = index.cast(dt.float32 if index.dtype.is_float else dt.int32)
     row = index if index.dtype.is_unsigned else (index < 0).where(index + depth, index)
-    chosen = row.unsqueeze(axis).eq(_ramp(depth, axis, index.ndim + 1).cast(index.dtype))
+    chosen = row.unsqueeze(axis).eq(ramp(depth, axis, index.ndim + 1).cast(index.dtype))
     off, on = _pair(ctx.value(2), values)
     return chosen.where(on, off)
 
@@ -79,28 +79,13 @@ def _pair(known: Value, values: Tensor) -> tuple[Tensor, Tensor]:
     return Tensor(pair[0].item(), values.dtype), Tensor(pair[1].item(), values.dtype)
 
 
-def _ramp(n: int, axis: int, ndim: int) -> Tensor:
-    """Return 0 .. n-1 along one axis of several."""
-    return Tensor.arange(n).reshape(tuple(n if i == axis else 1 for i in range(ndim)))
-
-
 def hardmax(ctx: NodeContext) -> Value:
-    """Translate Hardmax: 1 at the first maximum, 0 elsewhere.
-
-    Before opset 13 all axes from `axis` on count as one (default 1); from it on, `axis` is the only
-    one (default -1).
-    """
-    x = ctx.tensor(0)
-    if ctx.opset >= 13:
-        return _first_maximum(x, normal_axis(ctx.integer("axis", -1), x.ndim))
-    axis = ctx.integer("axis", 1)
-    axis = x.ndim if axis == x.ndim else normal_axis(axis, x.ndim)
-    flat = x.reshape((math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
-    return _first_maximum(flat, 1).reshape(x.shape)
+    """Translate Hardmax: 1 at the first maximum, 0 elsewhere."""
+    return along_axis(ctx, _first_maximum)
 
 
 def _first_maximum(x: Tensor, axis: int) -> Tensor:
     if not x.size:
         return x
     best = x.argmax(axis, keepdim=True)
-    return _ramp(x.shape[axis], axis, x.ndim).eq(best).cast(x.dtype)
+    return ramp(x.shape[axis], axis, x.ndim).eq(best).cast(x.dtype)

@@ -1,4 +1,4 @@
-"""Operators on positions: Slice, ArgMax and ArgMin, and those whose result's size depends on data.
+"""Translators of Slice, ArgMax, ArgMin, NonZero and Unique; the last two need known values.
 
 NonZero and Unique are computed here, on values known while importing: no shape depends on data.
 """

@@ -21,7 +21,7 @@ FEW_TAPS = 8
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """How much an element counts, by its distance from the wanted coordinate.
+    """The weight of an element, by its distance from the wanted coordinate.
 
     Attributes:
         cubic: cubic convolution (R. Keys, Cubic Convolution Interpolation, 1981, equation 4), else
@@ -54,20 +54,14 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Taps:
-    """What is summed for each position of an axis: (positions, taps) indices and weights."""
+    """The elements summed for each position of an axis: (positions, taps) indices and weights."""
 
     index: Array
     weight: Array
 
 
 def taps_of(source: Array, size: int, kind: Filter) -> Taps:
-    """Return the elements that count at each coordinate, and how much.
-
-    Args:
-        source: coordinates, float64.
-        size: of the axis.
-        kind: the filter.
-    """
+    """Return the elements of an axis that count at each coordinate (float64), and how much."""
     first = np.floor(source - kind.radius).astype(np.int64) + 1
     count = int(np.ceil(2 * kind.radius))
     index = first[:, None] + np.arange(count)
@@ -82,16 +76,7 @@ def taps_of(source: Array, size: int, kind: Filter) -> Taps:
 
 
 def combine(x: Tensor, axis: int, taps: Taps) -> Tensor:
-    """Return, for each position of an axis, the weighted sum of its taps.
-
-    Args:
-        x: float32 or float64, (..., size, ...).
-        axis: which one.
-        taps: of n positions.
-
-    Returns:
-        (..., n, ...).
-    """
+    """Return, for n positions of an axis, weighted sums of their taps in floats: (..., n, ...)."""
     positions, count = taps.index.shape
     weight = taps.weight.astype(x.dtype.np)
     lead, rest = (1,) * axis, (1,) * (x.ndim - axis - 1)
@@ -114,13 +99,7 @@ def combine(x: Tensor, axis: int, taps: Taps) -> Tensor:
 
 
 def read_along(x: Tensor, axis: int, index: Array) -> Tensor:
-    """Return the elements of an axis at known positions: without a gather where they are regular.
-
-    Args:
-        x: (..., size, ...).
-        axis: which one.
-        index: 1-D, positions within the axis.
-    """
+    """Return the elements of an axis at known positions (1-D); regular ones take no gather."""
     size, count = x.shape[axis], len(index)
     steps = np.diff(index)
     lead = (slice(None),) * axis

@@ -17,7 +17,7 @@ def matmul(ctx: NodeContext) -> Value:
     return a.matmul(b).cast(a.dtype)
 
 
-def gemm(ctx: NodeContext) -> Value:
+def gemm(ctx: NodeContext) -> Tensor:
     """Translate Gemm: alpha A' B' + beta C, A' (M, K), B' (K, N), C broadcasts to (M, N).
 
     With integers alpha and beta are cut to integers.

@@ -76,12 +76,7 @@ def layer_norm(
 ) -> list[Tensor]:
     """Return (x - mean)/sqrt(var + epsilon)*scale + bias in x's type, the mean and 1/std.
 
-    Args:
-        x: the tensor.
-        axes: what the statistics are taken over.
-        epsilon: added to the variance.
-        scale: broadcasts to x.
-        bias: broadcasts to x.
+    The statistics are taken over `axes`; scale and bias broadcast to x.
     """
     values = wide(x)
     mean = values.mean(axes, keepdim=True)
@@ -164,6 +159,7 @@ def mean_variance_normalization(ctx: NodeContext) -> Value:
     values = wide(x)
     centred = values - values.mean(axes, keepdim=True)
     deviation = centred.square().mean(axes, keepdim=True).sqrt()
+    # Of the deviation, not of the variance: the body of MeanVarianceNormalization-13.
     return (centred / (deviation + 1e-9)).cast(x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Positions of elements: what the indexing operators share.
+"""Arithmetic on positions of elements, shared by the indexing operators.
 
 Rows known while importing are arrays, and so is everything computed from them here: the graph then
 holds one gather with a constant index. Rows known at run time are int32 arithmetic.
@@ -23,17 +23,9 @@ def ramp(count: int, axis: int, ndim: int) -> Tensor:
 
 
 def rows_within(rows: Value, size: int) -> Value:
-    """Return int32 rows of an axis, negative ones counted from the end.
+    """Return rows of an axis (any integers) as int32, negative ones counted from the end.
 
-    Args:
-        rows: any integer type, any shape.
-        size: of the axis.
-
-    Returns:
-        int32; at run time a row outside the axis becomes the nearest one inside it.
-
-    Raises:
-        ModelError: a known row is outside the axis.
+    At run time a row outside the axis becomes the nearest one inside it; a known one is refused.
     """
     if not isinstance(rows, Tensor):
         if rows.size and (int(rows.min()) < -size or int(rows.max()) >= size):
@@ -53,12 +45,9 @@ def strides_of(shape: Sequence[int]) -> list[int]:
 
 
 def element_positions(rows: Value, axis: int, shape: Sequence[int]) -> Value:
-    """Return where elements lie in a flattened array, one row of `axis` given for each.
+    """Return where elements lie in a flattened array of a shape, one row of `axis` given for each.
 
-    Args:
-        rows: int32 (s0, ..., sn), rows of `axis`, within bounds; each other axis has its own index.
-        axis: the one that `rows` indexes.
-        shape: of the array, with as many axes.
+    `rows` (int32, within bounds) has as many axes; each other axis has its own index.
     """
     steps = strides_of(shape)
     others = [i for i in range(len(shape)) if i != axis]
@@ -73,17 +62,9 @@ def element_positions(rows: Value, axis: int, shape: Sequence[int]) -> Value:
 
 
 def tuple_positions(indices: Value, sizes: Sequence[int]) -> Value:
-    """Return the positions that index tuples name in a row-major array.
+    """Return the positions (int32, (...)) that index tuples (..., k) name in an array of k axes.
 
-    Args:
-        indices: (..., k), any integer type.
-        sizes: of the k axes.
-
-    Returns:
-        int32 (...); at run time a tuple outside the array is moved inside.
-
-    Raises:
-        ModelError: a known index is out of range.
+    At run time a tuple outside the array is moved inside; a known one is refused.
     """
     if isinstance(indices, Tensor):
         total = Tensor.zeros(indices.shape[:-1], dtype=dt.int32)
@@ -98,16 +79,7 @@ def tuple_positions(indices: Value, sizes: Sequence[int]) -> Value:
 
 
 def pick_rows(x: Tensor, rows: Array, axis: int) -> Tensor:
-    """Return numpy.take(x, rows, axis) for known rows; a range is a slice.
-
-    Args:
-        x: what is picked from.
-        rows: integers of any shape, negative ones counted from the end.
-        axis: of x.
-
-    Raises:
-        ModelError: a row is out of range.
-    """
+    """Return numpy.take(x, rows, axis) for known rows within bounds; a range is a slice."""
     whole = np.asarray(rows_within(rows, x.shape[axis]))
     lead = (slice(None),) * axis
     shape = (*x.shape[:axis], *whole.shape, *x.shape[axis + 1 :])
@@ -129,11 +101,7 @@ def pick_flat(x: Tensor, positions: Value) -> Tensor:
 def pick_in_batches(x: Tensor, rows: Tensor, batch: int, axis: int) -> Tensor:
     """Return elements along an axis, with rows of their own for each index of a batch axis.
 
-    Args:
-        x: the data.
-        rows: int32 (B, S), rows of `axis` within bounds.
-        batch: axis of size B.
-        axis: the one rows are picked from; the result has S of them.
+    `rows` is int32 (B, S), within bounds: the axis has S of them in the result.
     """
     rest = [i for i in range(x.ndim) if i not in (batch, axis)]
     order = [batch, axis, *rest]

@@ -19,7 +19,7 @@ from scheduler.onnx_import.ops.normalize import wide
 from scheduler.onnx_import.ops.windows import Window, read_window
 from scheduler.tensor.tensor import Tensor
 
-_INT32_END = 2**31
+_INT32_END = 2**31  # positions in an image are computed in int32
 # Windows are reduced axis by axis where that takes so many times fewer visits of elements.
 SEPARATE = 2
 

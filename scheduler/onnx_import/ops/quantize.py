@@ -23,7 +23,7 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """What quantised numbers mean.
+    """The meaning of quantised numbers.
 
     Attributes:
         scale: float32, broadcasts with the numbers.
@@ -50,6 +50,17 @@ class Scheme:
         """Return q - zero_point, integers as int32."""
         wide = q if q.dtype.is_float else q.cast(dt.int32)
         return wide if self.zero_point is None else wide - self.zero_point.cast(wide.dtype)
+
+
+def scheme_at(ctx: NodeContext, scale: int, zero_point: int) -> Scheme:
+    """Return the scheme in two inputs, of which the zero point may be left out."""
+    return Scheme(ctx.tensor(scale), ctx.tensor(zero_point) if ctx.has(zero_point) else None)
+
+
+def real_product(left: Scheme, a: Tensor, right: Scheme, b: Tensor) -> Tensor:
+    """Return the product of quantised matrices as float32, summed in integers."""
+    total = left.centred(a).matmul(right.centred(b))
+    return total.cast(dt.float32) * (left.scale * right.scale)
 
 
 def limited(whole: Tensor, code: int) -> Tensor:
@@ -85,20 +96,23 @@ def dequantize_linear(ctx: NodeContext) -> Value:
 
 def dynamic_quantize_linear(ctx: NodeContext) -> list[Value]:
     """Translate DynamicQuantizeLinear: uint8, with a scale and a zero point from the data."""
-    x = ctx.tensor(0)
-    scheme = dynamic_scheme(x, tuple(range(x.ndim)))
+    scheme, quantized = dynamically_quantized(ctx.tensor(0))
     assert scheme.zero_point is not None
-    scale, zero_point = scheme.scale.reshape(()), scheme.zero_point.reshape(())
-    quantized = Scheme(scale, zero_point).quantize(x, TensorProto.UINT8)
-    return [quantized, scale, zero_point.cast(dt.uint8)]
+    return [quantized, scheme.scale, scheme.zero_point.cast(dt.uint8)]
+
+
+def dynamically_quantized(x: Tensor) -> tuple[Scheme, Tensor]:
+    """Return one scheme of uint8 for all of x, see `dynamic_scheme`, and x quantised by it."""
+    found = dynamic_scheme(x, tuple(range(x.ndim)))
+    assert found.zero_point is not None
+    scheme = Scheme(found.scale.reshape(()), found.zero_point.reshape(()))
+    return scheme, scheme.quantize(x, TensorProto.UINT8)
 
 
 def dynamic_scheme(x: Tensor, axes: tuple[int, ...]) -> Scheme:
     """Return the scheme of uint8 whose range is that of x and 0, for each index of other axes.
 
-    Args:
-        x: real numbers.
-        axes: what shares a scale; they stay, with size 1. The zero point is a whole float.
+    What shares a scale are `axes`, which stay with size 1. The zero point is a whole float.
     """
     high = x.max(axes, keepdim=True).maximum(0.0)
     low = x.min(axes, keepdim=True).minimum(0.0)

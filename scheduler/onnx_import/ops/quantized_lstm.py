@@ -1,4 +1,4 @@
-"""DynamicQuantizeLSTM of com.microsoft: an LSTM that multiplies integers.
+"""Translator of DynamicQuantizeLSTM of com.microsoft: an LSTM that multiplies integers.
 
 Inputs and hidden state are quantised to uint8 by their own range: the inputs of all steps at once,
 the state of a direction in each step, the whole batch by one scale (ONNX Runtime divides large

@@ -1,4 +1,4 @@
-"""Recurrent layers, unrolled over the sequence: what RNN, GRU and LSTM have in common.
+"""Recurrent layers, unrolled over the sequence: the parts that RNN, GRU and LSTM share.
 
 The input products of all steps are one matrix product before the first step. The directions of a
 bidirectional layer are a batch: step s computes time s forwards and time T-1-s backwards, in the
@@ -34,7 +34,7 @@ Cell = Callable[[list[Tensor], tuple[Tensor, ...]], tuple[Tensor, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """What a layer's weights do from the right; whoever stores them knows how.
+    """The products with a layer's weights, however these are stored.
 
     Attributes:
         hidden: size H of the hidden state.
@@ -80,11 +80,7 @@ class Layer:
         return (len(self.backwards), self.inputs.shape[2], self.hidden)
 
     def initial(self, index: int) -> Tensor:
-        """Return the initial state given as input `index` as (D, N, H), zeros without one.
-
-        Raises:
-            ModelError: it has another shape.
-        """
+        """Return the initial state given as input `index` as (D, N, H), zeros without one."""
         if not self.ctx.has(index):
             return Tensor.zeros(*self.state_shape, dtype=self.inputs.dtype)
         given = wide(self.ctx.tensor(index))
@@ -95,16 +91,10 @@ class Layer:
         return given
 
     def run(self, cell: Cell, state: tuple[Tensor, ...], bias: Sequence[Tensor]) -> Sequence[Value]:
-        """Run all steps.
+        """Run all steps from states (D, N, H), the first of which is the hidden state.
 
-        Args:
-            cell: one step.
-            state: (D, N, H) each; the first is the hidden state.
-            bias: (D, 1, H) per gate, added to the input products.
-
-        Returns:
-            The hidden states of all steps (T, D, N, H) and the last state, in the node's layout and
-            type.
+        The bias of each gate (D, 1, H) is added to the input products. Returns the hidden states of
+        all steps (T, D, N, H) and the last state, in the node's layout and type.
         """
         hidden, steps = self.hidden, self.inputs.shape[1]
         whole = self.inputs + Tensor.cat(list(bias), axis=2).unsqueeze(1)
@@ -146,16 +136,9 @@ class Layer:
 def read_layer(
     ctx: NodeContext, gates: int, defaults: Sequence[str], weights: Weights | None = None
 ) -> Layer:
-    """Read X, W, R and B of a node of so many gates.
+    """Read X, W, R and B of a node with so many gates and default activations of one direction.
 
-    Args:
-        ctx: the node.
-        gates: number of gates: rows of W and R by the hidden size.
-        defaults: activations of one direction.
-        weights: what W and R do, if they are not what RNN, GRU and LSTM have.
-
-    Raises:
-        ModelError: shapes do not fit, an attribute is wrong, or the sequence is too long to unroll.
+    `weights` says what W and R do, if they are not what RNN, GRU and LSTM have.
     """
     backwards = directions(ctx)
     x = wide(ctx.tensor(0))

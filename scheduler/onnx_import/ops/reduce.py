@@ -16,17 +16,12 @@ Axes = tuple[int, ...]
 class Reduction(Protocol):
     """A reduction of a tensor over axes."""
 
-    def __call__(self, x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
+    def __call__(self, x: Tensor, axes: Axes, /, *, keepdim: bool) -> Tensor:
         """Return x reduced over axes."""
 
 
 def reduction(function: Reduction, axes_input_since: int = 18) -> Callable[[NodeContext], Value]:
-    """Return the translator of a reduction.
-
-    Args:
-        function: what is done over the axes.
-        axes_input_since: opset in which `axes` became an input.
-    """
+    """Return the translator of a reduction; `axes` became an input in the opset given."""
 
     def translate(ctx: NodeContext) -> Value:
         x = ctx.tensor(0)
@@ -58,16 +53,6 @@ def mean(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
     if not count:
         return x.sum(axes, keepdim=keepdim) + math.nan
     return x.mean(axes, keepdim=keepdim)
-
-
-def maximum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return the maximum."""
-    return x.max(axes, keepdim=keepdim)
-
-
-def minimum(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:
-    """Return the minimum."""
-    return x.min(axes, keepdim=keepdim)
 
 
 def product(x: Tensor, axes: Axes, *, keepdim: bool) -> Tensor:

@@ -34,11 +34,7 @@ _BY_NAME = {"add": Op.ADD, "mul": Op.MUL, "max": Op.MAX, "min": Op.MIN}
 
 
 def reduction_named(name: str) -> Reduction | None:
-    """Return the reduction of an attribute's value, None for "none".
-
-    Raises:
-        ModelError: there is no such reduction.
-    """
+    """Return the reduction of an attribute's value, None for "none"."""
     if name != "none" and name not in _BY_NAME:
         raise ModelError(f"reduction must be none, add, mul, max or min, found {name!r}")
     return None if name == "none" else Reduction(_BY_NAME[name])

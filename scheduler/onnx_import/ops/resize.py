@@ -212,10 +212,11 @@ def _source(coordinates: str, side: Side, kind: type[np.floating]) -> Array:
     if coordinates == "asymmetric":
         x = out / scale
     elif coordinates == "align_corners":
+        # One element has no two ends to align: it is the first one.
         x = out * (size - 1) / (target - 1) if target > 1 else out * 0.0
     elif coordinates == "half_pixel" or (coordinates == "pytorch_half_pixel" and target > 1):
         x = (out + 0.5) / scale - 0.5
-    elif coordinates == "pytorch_half_pixel":
+    elif coordinates == "pytorch_half_pixel":  # of one element, where half_pixel takes the middle
         x = out * 0.0
     elif coordinates == "tf_half_pixel_for_nn":
         x = (out + 0.5) / scale

@@ -48,17 +48,10 @@ def contrib_rotary_embedding(ctx: NodeContext) -> Value:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor, size: int, *, interleaved: bool) -> Tensor:
-    """Turn pairs of elements of the last axis.
+    """Turn pairs of elements of the last axis of x (N, heads, S, E), by caches (N or 1, S, R/2).
 
-    Args:
-        x: (N, heads, S, E).
-        cos: (N, S, R/2), or (1, S, R/2).
-        sin: same.
-        size: R, how many elements are turned; the others stay. 0: all.
-        interleaved: pairs are neighbours; otherwise element i goes with i + R/2.
-
-    Raises:
-        ModelError: R is odd or larger than E, or the caches have another width.
+    R = `size` elements are turned (0: all), the others stay. Pairs are neighbours if `interleaved`;
+    otherwise element i goes with i + R/2.
     """
     turned = size or x.shape[-1]
     half = turned // 2

@@ -21,7 +21,7 @@ from scheduler.ir import dtype as dt
 from scheduler.tensor.custom_kernel import CustomKernel, custom_kernel
 from scheduler.tensor.tensor import Tensor
 
-MAX_LIST = 16
+MAX_LIST = 16  # largest k of the list, chosen by hand
 # Leading bits that are counted: 2048 counters are 8 KiB, a quarter of a first cache.
 _LEADING = 11
 
@@ -99,15 +99,7 @@ class _Reference:
 
 
 def sorted_places(keys: Tensor, k: int) -> Tensor:
-    """Return the places (int32) of the k largest keys of each row, falling; ties by place.
-
-    Args:
-        keys: integers (rows, n), n at least 1.
-        k: 1 ... n.
-
-    Returns:
-        (rows, k).
-    """
+    """Return places (int32, (rows, k)) of the k largest keys (rows, n), falling; ties by place."""
     rows, size = keys.shape
     if keys.dtype.itemsize < 4:
         keys = keys.cast(dt.int32)

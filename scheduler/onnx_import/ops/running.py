@@ -48,7 +48,7 @@ _OUT = "out0[at + c] = ({word})before[c] {op} ({word})own[c];"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """What is accumulated.
+    """The kind of a running result.
 
     Attributes:
         product: products instead of sums.
@@ -71,13 +71,7 @@ class Running:
 
 
 def run_along(x: Tensor, axis: int, how: Running) -> Tensor:
-    """Return what has been accumulated at each element.
-
-    Args:
-        x: no halves; any shape with at least one element.
-        axis: along which.
-        how: in what way.
-    """
+    """Return what has been accumulated at each element of x: no halves, and not empty."""
     outer, size, inner = prod(x.shape[:axis]), x.shape[axis], prod(x.shape[axis + 1 :])
     columns = min(_COLUMNS, inner)
     groups = -(-inner // columns)

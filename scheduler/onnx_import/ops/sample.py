@@ -1,4 +1,4 @@
-"""Reading between elements at positions computed at run time: GridSample, AffineGrid.
+"""Translators of GridSample and AffineGrid, which read between elements at run-time positions.
 
 A sample is a weighted sum of taps. Positions and weights of the taps are computed once for all
 channels and stored; then one gather reads them all, and a sum over the taps follows. Sources: ONNX
@@ -24,7 +24,7 @@ _CUBIC = -0.75
 
 @dataclass(frozen=True, slots=True)
 class AxisTaps:
-    """What is read along one axis for each sample.
+    """The elements that are read along one axis for each sample.
 
     Attributes:
         index: int32 (..., taps), within the axis.
@@ -120,15 +120,7 @@ def _within(places: Tensor, size: int) -> Tensor:
 
 
 def sampled(x: Tensor, taps: Sequence[AxisTaps]) -> Tensor:
-    """Return weighted sums of elements.
-
-    Args:
-        x: (N, C, spatial...).
-        taps: one for each spatial axis, (N, out..., count).
-
-    Returns:
-        (N, C, out...), of x's type.
-    """
+    """Return sums (N, C, out...) of elements of x (N, C, spatial...), weighted by taps per axis."""
     index, weight = joined_taps(taps, x.shape[2:])
     if all(t.index.shape[-1] == 1 for t in taps):
         read = read_flat(x, index.squeeze(-1))
@@ -159,14 +151,9 @@ def joined_taps(taps: Sequence[AxisTaps], spatial: Sequence[int]) -> tuple[Tenso
 
 
 def read_flat(x: Tensor, index: Tensor) -> Tensor:
-    """Return elements at flat positions of the spatial axes: the same ones for every channel.
+    """Return elements (N, C, out...) of x (N, C, spatial...) at flat positions, int32 (N, out...).
 
-    Args:
-        x: (N, C, spatial...).
-        index: int32 (N, out...).
-
-    Returns:
-        (N, C, out...).
+    Every channel is read at the same ones.
     """
     batch, channels = x.shape[:2]
     size = math.prod(x.shape[2:])

@@ -20,7 +20,7 @@ from scheduler.tensor.tensor import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Mask:
-    """Which keys a query may attend to, and what is added to its scores.
+    """The keys that a query may attend to, and an addend to its scores.
 
     Attributes:
         allowed: bool, broadcasts to (N, heads, S, T); None where all are.
@@ -40,7 +40,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What an attention computes on its way, (N, heads, S, T) each.
+    """The intermediate results of an attention, (N, heads, S, T) each.
 
     Attributes:
         raw: scaled products.
@@ -56,15 +56,10 @@ class Scores:
 
 
 def attention_mask(value: Value, keys: int) -> Mask:
-    """Return the mask of an operator's input.
+    """Return the mask of an operator's input, which broadcasts to (N, heads, S, T) for T keys.
 
-    Args:
-        value: bool (True: attend) or what is added to the scores; broadcasts to (N, heads, S, T).
-            If its last axis is shorter than `keys`, the rest is masked.
-        keys: T, number of keys.
-
-    Raises:
-        ModelError: it is longer than the keys.
+    It is bool (True: attend) or what is added to the scores. If its last axis is shorter than the
+    keys, the rest is masked.
     """
     mask, known = as_tensor(value), None if isinstance(value, Tensor) else value
     missing = keys - mask.shape[-1]
@@ -145,11 +140,7 @@ def softmax(scores: Tensor, *, may_be_empty: bool) -> Tensor:
 
 
 def split_heads(x: Tensor, heads: int) -> Tensor:
-    """Return (N, S, heads*E) as (N, heads, S, E).
-
-    Raises:
-        ModelError: the heads do not divide the width.
-    """
+    """Return (N, S, heads*E) as (N, heads, S, E)."""
     if heads < 1 or x.ndim != 3 or x.shape[2] % heads:
         raise ModelError(f"{heads} heads do not divide the last of 3 axes of {x.shape}")
     batch, rows, width = x.shape

@@ -1,4 +1,4 @@
-"""Scatter operators: they make a new tensor, each element of which finds the update written to it.
+"""Translators of scatter operators: each element of a new tensor finds the update written to it.
 
 There is no scattered store in a graph: kernels compute each element of their result from others.
 
@@ -40,7 +40,7 @@ from scheduler.tensor.tensor import Tensor
 # Comparisons of one search: some 30 us of one core; a hand-written kernel takes two launches more.
 # A SIMT device makes thousands of comparisons at once.
 MAX_VISITS = 2**18
-MAX_SIMT_VISITS = 2**26
+MAX_SIMT_VISITS = 2**26  # chosen by hand
 
 
 def scatter_elements(ctx: NodeContext) -> Value:

@@ -126,12 +126,8 @@ def _places(targets: NDArray[Any], rows: int) -> tuple[tuple[NDArray[Any], ...],
 def last_writers(targets: Tensor, rows: int) -> Tensor:
     """Return the number of the last target that names each row, -1 where there is none.
 
-    Args:
-        targets: int32 (batches, count, columns); what is outside [0, rows) names nothing.
-        rows: of each batch.
-
-    Returns:
-        int32 (batches, rows, columns).
+    int32 targets (batches, count, columns) give int32 (batches, rows, columns); what is outside of
+    the rows names nothing.
     """
     batches, _, columns = targets.shape
     parts, numbers = _parts(targets, rows, 1)
@@ -147,13 +143,10 @@ def last_writers(targets: Tensor, rows: int) -> Tensor:
 
 
 def combined(targets: Tensor, data: Tensor, updates: Tensor, how: Reduction) -> Tensor:
-    """Return data with the updates of each row combined into it.
+    """Return data (batches, rows, columns, ...) with the updates of each row combined into it.
 
-    Args:
-        targets: int32 (batches, count, columns); what is outside [0, rows) names nothing.
-        data: (batches, rows, columns, ...), no halves.
-        updates: (batches, count, columns, ...), of the same type.
-        how: to combine them.
+    Targets are those of `last_writers`; updates are (batches, count, columns, ...), of the data's
+    type, which is no half.
     """
     inner = prod(data.shape[3:])
     parts, numbers = _parts(targets, data.shape[1], inner)

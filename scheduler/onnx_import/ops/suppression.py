@@ -11,7 +11,7 @@ from scheduler.onnx_import.context import Array
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What is selected.
+    """The limits of a selection.
 
     Attributes:
         most: boxes of each class of each image.
@@ -25,17 +25,10 @@ class Limits:
 
 
 def select(boxes: Array, scores: Array, limits: Limits, *, centred: bool) -> Array:
-    """Return which boxes are kept, by image, class and falling score; equal scores by place.
+    """Return int64 (kept, 3): image, class, box, by falling score; equal scores by place.
 
-    Args:
-        boxes: float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre
-            x, y, then width and height.
-        scores: float32 (N, C, B).
-        limits: see there.
-        centred: see boxes.
-
-    Returns:
-        int64 (kept, 3): image, class, box.
+    Boxes are float32 (N, B, 4): y1, x1, y2, x2 of two opposite corners; if `centred` the centre x,
+    y, then width and height. Scores are float32 (N, C, B).
     """
     found = [np.zeros((0, 3), np.int64)]
     for image, corners in enumerate(_corners(boxes, centred=centred)):

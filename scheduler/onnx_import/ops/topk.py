@@ -1,4 +1,4 @@
-"""The TopK operator: each element counts those before it, or a hand-written kernel sorts the rows.
+"""Translator of TopK: each element counts those before it, or a hand-written kernel sorts rows.
 
 Counting is an ordinary part of the graph and suits devices with many weak cores. Sorting
 (`row_order`) suits the others, where counting takes longer than a few launches.
@@ -29,7 +29,7 @@ from scheduler.tensor.tensor import Tensor
 # Adds that counting may cost before rows are sorted instead: four launches where work-items each
 # have a core; far more on SIMT devices, where one work-item that sorts is slow.
 _COUNTING = 4 * LAUNCH_COST
-_SIMT_COUNTING = 2**28
+_SIMT_COUNTING = 2**28  # chosen by hand
 # A row this long is sorted in parts, if they leave out most of it and few rows are there to share.
 _LONG_ROW, _PARTS = 2**15, 8
 # Of a comparison with its tie, and of one visit of a pick, in adds.
@@ -82,15 +82,7 @@ def sort_keys(x: Tensor) -> Tensor:
 
 
 def first_places(keys: Tensor, k: int) -> Tensor:
-    """Return the places (int32) of the k largest keys of each row, falling; ties by place.
-
-    Args:
-        keys: integers (rows, n).
-        k: 1 ... n.
-
-    Returns:
-        (rows, k).
-    """
+    """Return places (int32, (rows, k)) of the k largest keys (rows, n), falling; ties by place."""
     most = (_COUNTING, _SIMT_COUNTING)
     serial, simt = (_counted_or_sorted(keys, k, comparisons) for comparisons in most)
     return alternatives(serial, simt)

@@ -36,16 +36,7 @@ class Window:
 
 
 def read_window(ctx: NodeContext, spatial: Sequence[int], kernel: Sequence[int]) -> Window:
-    """Read strides, dilations, pads, auto_pad and ceil_mode of a node.
-
-    Args:
-        ctx: the node.
-        spatial: sizes of the input's spatial axes.
-        kernel: window sizes.
-
-    Raises:
-        ModelError: an attribute has the wrong length, or the kernel exceeds its padded input.
-    """
+    """Read strides, dilations, pads, auto_pad and ceil_mode of a node for spatial axes."""
     rank = len(spatial)
     if len(kernel) != rank:
         raise ModelError(f"kernel_shape {list(kernel)} does not fit {rank} spatial axes")
@@ -70,11 +61,7 @@ def read_window(ctx: NodeContext, spatial: Sequence[int], kernel: Sequence[int])
 
 
 def per_axis(ctx: NodeContext, name: str, rank: int, default: int = 1) -> tuple[int, ...]:
-    """Return a per-axis attribute, `default` everywhere if it is not there.
-
-    Raises:
-        ModelError: its length is not the number of spatial axes, or a value is below 1.
-    """
+    """Return a per-axis attribute, `default` everywhere if it is not there."""
     values = ctx.ints_attribute(name)
     if values is None:
         return (default,) * rank
@@ -84,11 +71,7 @@ def per_axis(ctx: NodeContext, name: str, rank: int, default: int = 1) -> tuple[
 
 
 def explicit_pads(ctx: NodeContext, rank: int) -> Pairs:
-    """Return the `pads` attribute as (before, after) per axis, zeros if it is not there.
-
-    Raises:
-        ModelError: its length is not twice the number of spatial axes.
-    """
+    """Return the `pads` attribute as (before, after) per axis, zeros if it is not there."""
     values = ctx.ints_attribute("pads") or [0] * (2 * rank)
     if len(values) != 2 * rank:
         raise ModelError(f"pads {values} does not fit {rank} spatial axes")

@@ -91,7 +91,7 @@ def test_a_changed_weight_is_found_and_the_part_is_named() -> None:
     assert found.parts[0].where[1] == 5
     with pytest.raises(SelfCheckError, match=r'm.onnx: output "y" at \[\d, 5\] \(few\) is .* off'):
         found.require()
-    assert found.plain()["failures"] == list(found.failures)
+    assert found.plain()["failures"] == found.failures
 
 
 @pytest.mark.opencl

@@ -20,15 +20,15 @@ import numpy as np
 from runtime.device import Device
 from runtime.errors import ArtifactError, RuntimeFault, first_line
 from runtime.manifest import EntrySpec, Manifest
+from runtime.megakernel_spec import RECORD_WORDS
 from runtime.opencl import cl
-from runtime.replay_spec import RECORD_WORDS
 
 KERNEL_NAME = "replay"
 _LINE_BYTES = 64
 _LINE_INTS = _LINE_BYTES // 4
 
 
-class Replay:
+class Megakernel:
     """The table and counters of one program on the device, and kernels that run parts of it."""
 
     def __init__(

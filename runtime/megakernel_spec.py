@@ -1,4 +1,4 @@
-"""The replay program of a manifest, typed and checked; used by `runtime.manifest` only.
+"""The megakernel of a manifest, typed and checked; used by `runtime.manifest` only.
 
     "replay": {"program": 2, "functions": [{"name": "map_1f", "args": 3}, ...]}
     "kernels": [{..., "function": 0}, ...]
@@ -15,28 +15,28 @@ from runtime.errors import ArtifactError
 from runtime.fields import Fields
 
 # Work-items are counted with int, and every work-group counts one too many.
-MAX_REPLAY_ITEMS: Final = 2**31 - 2**17
+MAX_MEGAKERNEL_ITEMS: Final = 2**31 - 2**17
 MAX_TABLE_WORDS: Final = 1 << 24  # of 8 bytes, all entries together; today's models need 2000
 RECORD_WORDS: Final = 3  # function, work-items, where the arguments are
 
 
 @dataclass(frozen=True, slots=True)
 class FunctionSpec:
-    """One function of the replay program: the kernel it is the text of, and its arguments."""
+    """One function of the megakernel: the kernel it is the text of, and its arguments."""
 
     name: str
     args: int
 
 
 @dataclass(frozen=True, slots=True)
-class ReplaySpec:
+class MegakernelSpec:
     """The program with the kernel `replay`, and its functions by number."""
 
     program: int
     functions: tuple[FunctionSpec, ...]
 
 
-def parse_replay(raw: dict[str, Any], program_count: int) -> ReplaySpec | None:
+def parse_megakernel(raw: dict[str, Any], program_count: int) -> MegakernelSpec | None:
     """Return what the key `replay` says; None where it is missing or empty.
 
     Raises:
@@ -49,17 +49,20 @@ def parse_replay(raw: dict[str, Any], program_count: int) -> ReplaySpec | None:
     for number, item in enumerate(fields.items("functions")):
         function = Fields(item, f"replay.functions[{number}]")
         functions.append(FunctionSpec(function.text("name"), function.number("args", 1, 1024)))
-    return ReplaySpec(fields.number("program", 0, program_count - 1), tuple(functions))
+    return MegakernelSpec(fields.number("program", 0, program_count - 1), tuple(functions))
 
 
 def parse_function(
-    fields: Fields, replay: ReplaySpec | None, size: tuple[int, int, int], images: Sequence[bool]
+    fields: Fields,
+    megakernel: MegakernelSpec | None,
+    size: tuple[int, int, int],
+    images: Sequence[bool],
 ) -> int:
     """Return the number of a kernel's function, -1 where it is launched by itself.
 
     Args:
         fields: of the kernel.
-        replay: of the manifest.
+        megakernel: of the manifest.
         size: its global size.
         images: for each of its arguments, whether it is an image.
 
@@ -68,11 +71,11 @@ def parse_function(
     """
     if "function" not in fields.value:
         return -1
-    count = 0 if replay is None else len(replay.functions)
+    count = 0 if megakernel is None else len(megakernel.functions)
     number = fields.number("function", -1, count - 1)
-    if number < 0 or replay is None:
+    if number < 0 or megakernel is None:
         return -1
-    function = replay.functions[number]
+    function = megakernel.functions[number]
     if (function.name, function.args) != (fields.text("name"), len(images)):
         raise ArtifactError(
             f"{fields.where}.function: {number} is {function.name[:80]!r} with {function.args} "
@@ -84,10 +87,10 @@ def parse_function(
             "with a function"
         )
     groups = fields.numbers("local", 1, 1, 3)
-    if size[1:] != (1, 1) or size[0] > MAX_REPLAY_ITEMS or len(groups) != 3:
+    if size[1:] != (1, 1) or size[0] > MAX_MEGAKERNEL_ITEMS or len(groups) != 3:
         raise ArtifactError(
             f"{fields.where}.global: {list(size)}, expected [n, 1, 1] with n at most "
-            f"{MAX_REPLAY_ITEMS} for a kernel with a function"
+            f"{MAX_MEGAKERNEL_ITEMS} for a kernel with a function"
         )
     return number
 
@@ -104,5 +107,6 @@ def check_table(counts: Iterable[int]) -> None:
     words = sum(RECORD_WORDS + count for count in counts)
     if words > MAX_TABLE_WORDS:
         raise ArtifactError(
-            f"manifest.entries: a replay table of {words} words, at most {MAX_TABLE_WORDS} allowed"
+            f"manifest.entries: a table of {words} words for the megakernel, "
+            f"at most {MAX_TABLE_WORDS} allowed"
         )

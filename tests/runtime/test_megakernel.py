@@ -1,4 +1,4 @@
-"""Entries replayed as one launch: the same results, and nothing of a damaged table is believed."""
+"""The megakernel gives the results of single launches, and believes no damaged table."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def queue_after(runs: int) -> list[list[float]]:
 @pytest.mark.opencl
 @pytest.mark.parametrize("workers", [1, 2, 7, 40])
 def test_any_number_of_workers_gives_the_same_many_times(workers: int) -> None:
-    with load(tiny.replay_manifest(), workers) as program:
+    with load(tiny.megakernel_manifest(), workers) as program:
         for turn in range(1, 51):
             outputs = program.run(tiny.inputs(turn))
             total = sum(max(0, turn - back) for back in range(3))
@@ -50,7 +50,7 @@ def test_any_number_of_workers_gives_the_same_many_times(workers: int) -> None:
 @pytest.mark.opencl
 def test_entries_are_one_launch_each_and_share_state(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_CHECK", "1")  # also looks at the counters after each run
-    with load(tiny.replay_manifest()) as program:
+    with load(tiny.megakernel_manifest()) as program:
         assert [len(program._entries[name].steps) for name in program.entries] == [1, 1]
         assert program.stats.launches == {"run": 5, "prepare": 1}
         assert program.run({"x": 5 * BASE}, "prepare") == {}
@@ -62,14 +62,14 @@ def test_entries_are_one_launch_each_and_share_state(monkeypatch: pytest.MonkeyP
 @pytest.mark.opencl
 def test_the_environment_can_ask_for_launches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RUNTIME_REPLAY", "0")
-    with load(tiny.replay_manifest()) as program:
+    with load(tiny.megakernel_manifest()) as program:
         assert [len(program._entries[name].steps) for name in program.entries] == [5, 1]
         np.testing.assert_array_equal(program.run(tiny.inputs())["y"], 2 * BASE + tiny.WEIGHT)
 
 
 @pytest.mark.opencl
 def test_profile_times_each_launch_of_the_same_code() -> None:
-    with load(tiny.replay_manifest()) as program:
+    with load(tiny.megakernel_manifest()) as program:
         times = program.profile(tiny.inputs(), iterations=3)
         names = ["shift", "sum", "double_it", "add_weight", "add_bytes"]
         assert [time.name for time in times] == names
@@ -82,7 +82,7 @@ def test_profile_times_each_launch_of_the_same_code() -> None:
 
 @pytest.mark.opencl
 def test_kernels_without_a_function_are_launched_between() -> None:
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     raw["kernels"][2]["function"] = -1
     with load(raw) as program:
         names = [step.name for step in program._entries["run"].steps]
@@ -96,14 +96,14 @@ def test_kernels_without_a_function_are_launched_between() -> None:
 
 @pytest.mark.opencl
 def test_a_run_that_failed_leaves_no_counters_behind() -> None:
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     raw["kernels"].append({**raw["kernels"][4], "function": -1, "local": [1, 1, 1]})
     raw["kernels"][5].update({"global": [2, 1, 1], "local": [2, 1, 1]})  # the source asks for 1
     raw["entries"]["broken"] = {**raw["entries"]["run"], "launches": [0, 1, 2, 3, 5]}
     with load(raw) as program:
         program.run(tiny.inputs())
-        assert program._replay is not None
-        counters = program._replay._buffers[3]
+        assert program._megakernel is not None
+        counters = program._megakernel._buffers[3]
         garbage = np.full(counters.size // 4, 7, np.int32)
         for reset in (False, True):
             with pytest.raises(RuntimeFault, match=r"entry 'broken', add_bytes: .*WORK_GROUP"):
@@ -119,7 +119,7 @@ def test_a_run_that_failed_leaves_no_counters_behind() -> None:
 @pytest.mark.opencl
 def test_binaries_are_of_the_programs_that_are_needed(tmp_path: Any) -> None:
     info = choose_device("cpu").info
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     binaries = build_binaries(raw, tiny.data_blob(), "cpu")
     assert [bool(binary) for binary in binaries] == [False, False, True]
     for program, binary in zip(raw["programs"], binaries, strict=True):
@@ -133,7 +133,7 @@ def test_binaries_are_of_the_programs_that_are_needed(tmp_path: Any) -> None:
 
 @pytest.mark.opencl
 def test_atomics_of_opencl_1_give_the_same() -> None:
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     raw["programs"][2]["options"] = "-cl-std=CL1.2"
     with load(raw, 3) as program:
         for turn in range(1, 21):
@@ -142,10 +142,10 @@ def test_atomics_of_opencl_1_give_the_same() -> None:
 
 
 @pytest.mark.opencl
-def test_a_replay_program_that_does_not_build_costs_speed_only(
+def test_a_megakernel_that_does_not_build_costs_speed_only(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     raw["programs"][2]["source"] += "oops"
     device = choose_device("cpu")
     artifact = from_memory(raw, tiny.data_blob())
@@ -157,7 +157,7 @@ def test_a_replay_program_that_does_not_build_costs_speed_only(
 
 @pytest.mark.opencl
 def test_a_kernel_with_other_arguments_is_refused() -> None:
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     raw["programs"][2]["source"] = "__kernel void replay(__global int* a) { a[0] = 1; }"
     with pytest.raises(ArtifactError, match="its source takes 1 arguments, expected 6"):
         load(raw)
@@ -224,7 +224,7 @@ WRONG: dict[str, tuple[Change, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_damaged_table_is_refused_before_any_device(name: str) -> None:
     change, message = WRONG[name]
-    raw = tiny.replay_manifest()
+    raw = tiny.megakernel_manifest()
     change(raw)
     with pytest.raises(ArtifactError, match=message) as error:
         from_memory(raw, tiny.data_blob())
@@ -233,5 +233,5 @@ def test_a_damaged_table_is_refused_before_any_device(name: str) -> None:
 
 def test_artifacts_without_replay_are_read_as_before() -> None:
     manifest = from_memory(tiny.manifest(), tiny.data_blob()).manifest
-    assert manifest.replay is None
+    assert manifest.megakernel is None
     assert {kernel.function for kernel in manifest.kernels} == {-1}
