@@ -24,7 +24,7 @@ from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.ir.verify import verify
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.kernels import make_kernels, storage_plan
+from scheduler.kernelize.make_kernels import make_kernels, storage_plan
 from scheduler.kernelize.splits import Refused, Splits
 from scheduler.lower import LoweredKernel, lower_kernels
 from scheduler.passes.alternatives import expand_alternatives

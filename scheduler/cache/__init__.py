@@ -1,1 +1,1 @@
-"""What was compiled before."""
+"""Caches of compiled entries."""

@@ -1,4 +1,4 @@
-"""What was compiled before is not compiled again: kept in memory, and artifacts also on disk.
+"""The compilation cache keeps emitted entries in memory, and artifacts also on disk.
 
     key = graph (structure, weights, ONNX names), options, context     in memory
           + source text of the compiler + versions                     on disk
@@ -41,6 +41,7 @@ from scheduler.pipeline import schedule
 
 logger = logging.getLogger(__name__)
 
+# Of what is kept in memory, the least recently used goes first; chosen by hand.
 MEMORY_BYTES: Final = 128 << 20
 MEMORY_ENTRIES: Final = 256
 # What a launch takes beside its weights: nodes, indices, loops, text. 70 kB each were counted for

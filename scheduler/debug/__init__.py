@@ -1,1 +1,1 @@
-"""What the compiler shows of its work."""
+"""Logs, tables and pages that show the work of the compiler."""

@@ -1,4 +1,4 @@
-"""The kernel table: what runs, on what, for how much work, where its result lives and how long.
+"""The kernel table lists launches with their work, and results with their places and lifetimes.
 
 Made from the manifest of an artifact, so that it shows what will run. What a manifest does not hold
 (lanes, loop ranges) comes from the schedule where there is one.

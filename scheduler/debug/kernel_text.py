@@ -62,7 +62,7 @@ def rows(table: KernelTable) -> list[tuple[object, ...]]:
                 launch.lanes,
                 flops,
                 launch.bytes_moved / 1024,
-                _offset_text(main),
+                main.offset if main else None,
                 _life_text(main),
             )
         )
@@ -79,10 +79,6 @@ def ranges_text(launch: Launch) -> str | None:
 def _nest_text(nest: Nest) -> str:
     reduced = f" over {', '.join(map(shape_text, nest.reduced))}" if nest.reduced else ""
     return f"{shape_text(nest.ranges) if nest.ranges else '1'}{reduced}"
-
-
-def _offset_text(stored: Value | None) -> object:
-    return None if stored is None else stored.offset
 
 
 def _life_text(stored: Value | None) -> str:

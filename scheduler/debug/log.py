@@ -1,4 +1,4 @@
-"""The DEBUG ladder and the page of VIZ: what is said of finished schedules, on stderr and in HTML.
+"""Report finished schedules: the levels of DEBUG on stderr, the page of VIZ as HTML.
 
 Each step of the ladder includes those below it; `flags.Level` names them. Messages go through the
 logger "scheduler". Library code never configures logging, except here, for whoever set DEBUG or

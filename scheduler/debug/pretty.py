@@ -21,12 +21,11 @@ from scheduler.ir.ops import LOOPS, Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Access, Body
 from scheduler.kernelize.scalar import scalar_nodes
-from scheduler.loops.schedule import Schedule as Loops
-from scheduler.loops.schedule import Tile
+from scheduler.loops.schedule import LoopSchedule, Tile
 
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 MAX_ARGUMENT = 100  # characters; longer ones (tables, user code) are cut
-MAX_ORIGINS = 3
+MAX_ORIGINS = 3  # ONNX names behind a node; the others are counted
 
 
 class Names:
@@ -204,7 +203,7 @@ class _BodyText:
 # --- loops ------------------------------------------------------------------------------------
 
 
-def pretty_loops(loops: Loops) -> str:
+def pretty_loops(loops: LoopSchedule) -> str:
     """Return the loops chosen for a kernel on one line; "-" stands for none."""
     outer = loops.tiles[: len(loops.tiles) - loops.inner]
     inner = loops.tiles[len(outer) :]

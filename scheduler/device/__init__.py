@@ -1,1 +1,1 @@
-"""What kinds of devices are like, and which one is at hand."""
+"""Rows of devices, and the choice of one."""

@@ -1,4 +1,4 @@
-"""What may be chosen otherwise than by the heuristics of `schedule.py`, as plain numbers.
+"""A Choice overrides heuristics of `scheduler.loops.schedule` by a few plain numbers.
 
     Choice(vectors=2, rows=8, items=32)     <->     "v2 r8 i32"
 
@@ -24,7 +24,7 @@ _FIELDS: Final = {
     "outside": ("o", 1),
     "prefetch": ("a", 2),
 }
-_WIDTHS: Final = (0, 4, 8, 16)
+_WIDTHS: Final = (0, 4, 8, 16)  # lanes that may be chosen; 0 leaves them to the heuristic
 # Accumulators of a register tile, and multiply-adds of an unrolled loop: beyond, code only grows.
 MAX_TILE: Final = 64
 MAX_BODY: Final = 512

@@ -1,4 +1,4 @@
-"""Limits: what one kernel may need on a kind of device, as a table of data."""
+"""Limits of one kernel on each kind of device, as a table of data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DeviceSpec: what a kind of device is like, as a table of data.
+"""DeviceSpec describes a kind of device; all of them are a table of data.
 
     context = CompileContext(spec=SPECS["adreno"])     # images, 4 lanes, work-groups of 64
 

@@ -1,4 +1,4 @@
-"""Which row of the device table a compilation is for: by name, or the one of this machine.
+"""Choose the row of the device table to compile for: by name, or the one of this machine.
 
 "adreno" is its row, whatever device is here; "auto" is the row that fits a device of this machine.
 """

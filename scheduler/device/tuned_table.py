@@ -1,4 +1,4 @@
-"""Tables of loops that were measured: by kernel, what is faster than the heuristic.
+"""A tuned table holds, by kernel, loops that were measured to be faster than the heuristic.
 
     {"format": 1, "target": "cpu", "device": "...", "driver": "...",
      "kernels": {"3f0c...": {"was": "128/2x16,32/8x1 u[4] ...", "choice": "v3 r8 u2",
@@ -27,10 +27,11 @@ from scheduler.device.choice import Choice, parse_choice
 
 logger = logging.getLogger(__name__)
 
-FORMAT: Final = 1
+FORMAT: Final = 1  # of the file; another one is not read
 # Hexadecimal digits of a kernel's key, see `scheduler.loops.body_key`.
 KEY_LENGTH: Final = 24
 SHIPPED: Final = Path(__file__).parent / "tuned"
+# What a damaged or foreign file may cost at most; tables of example models are far below.
 MAX_BYTES: Final = 8 << 20
 MAX_ENTRIES: Final = 20_000
 MAX_TEXT: Final = 400

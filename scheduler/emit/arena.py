@@ -1,4 +1,4 @@
-"""The arena of one entry point: how long every intermediate lives, and at which bytes.
+"""Plan the arena of one entry point: lifetimes and offsets of its intermediates.
 
 What the artifact says, what `inspect` prints and what the memory timeline draws comes from here.
 """

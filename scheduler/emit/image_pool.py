@@ -1,4 +1,4 @@
-"""Which intermediates that are images share one: those of a size whose lives do not overlap.
+"""Let intermediates share an image: those of one size whose lives do not overlap.
 
     t0 128x64 [0, 1]   t1 128x64 [1, 2]   t2 128x64 [2, 3]     ->     images A: t0, t2   B: t1
 

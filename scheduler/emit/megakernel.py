@@ -1,4 +1,4 @@
-"""The megakernel: all kernels of an artifact as functions beside one kernel that runs them.
+"""Write the megakernel: all kernels of an artifact as functions, and one kernel that runs them.
 
     launch a, launch b, launch c     ->     launch replay(table, 0, 3)
 

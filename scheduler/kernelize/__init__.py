@@ -1,1 +1,1 @@
-"""From a graph of tensors to a list of kernels: what is stored, what is fused, when and where."""
+"""Turn a graph of tensors into a list of kernels: storage, fusion, order, memory."""

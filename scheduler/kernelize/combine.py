@@ -1,4 +1,4 @@
-"""May two kernels become one, and in which form: one loop nest, or two side by side?
+"""Combine two kernels into one where that pays: as one loop nest, or as two side by side.
 
     equal loops, or the loops of one are the outer loops of the other      ->     one loop nest
     small, and neither needs the other                                     ->     side by side

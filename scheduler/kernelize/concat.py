@@ -1,4 +1,4 @@
-"""Which stored values are computed slice by slice, because joins (CAT) are below them.
+"""Find stored values to compute slice by slice because concats (CAT) are below them.
 
     stored: cat(a, b, c)            ->  three loop nests of one kernel, each writes its slice
     stored: relu(cat(a, b) * w)     ->  two: relu(a * w[:, :ka]), relu(b * w[:, ka:])
@@ -22,19 +22,19 @@ SELECT_COST = 4
 MAX_SLICES = 48
 
 
-def in_parts(join: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float]) -> bool:
-    """Whether the sources of a stored join are computed in loops of their own, not selected from.
+def in_parts(concat: Node, carries: Mapping[Node, bool], cost: Mapping[Node, float]) -> bool:
+    """Whether the sources of a stored concat are computed in loops of their own, not selected from.
 
     Args:
-        join: the CAT.
+        concat: the CAT.
         carries: per node, whether it holds a reduction.
         cost: per node, of computing an element again.
     """
-    if any(carries[s] for s in join.src):
+    if any(carries[s] for s in concat.src):
         return True
-    size = prod(join.shape)
-    repeated = sum(cost[s] * (size - prod(s.shape)) for s in join.src)
-    return repeated > LAUNCH_COST or _selected(join, len(join.src))
+    size = prod(concat.shape)
+    repeated = sum(cost[s] * (size - prod(s.shape)) for s in concat.src)
+    return repeated > LAUNCH_COST or _selected(concat, len(concat.src))
 
 
 def _selected(node: Node, sources: int) -> bool:
@@ -44,7 +44,7 @@ def _selected(node: Node, sources: int) -> bool:
     )
 
 
-def cut_at_joins(
+def cut_at_concats(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
 ) -> tuple[int, list[int]] | None:
     """Return the axis and the ends of the slices to compute a value in; None for all at once.
@@ -55,10 +55,10 @@ def cut_at_joins(
         forced: what is stored in any case.
     """
     cuts: dict[int, set[int]] = {}
-    for join, axes in _joins_below(node, users, forced):
-        ends, at = cuts.setdefault(axes.index(join.arg), set()), 0
-        for source in join.src:
-            at += source.shape[join.arg]
+    for concat, axes in _concats_below(node, users, forced):
+        ends, at = cuts.setdefault(axes.index(concat.arg), set()), 0
+        for source in concat.src:
+            at += source.shape[concat.arg]
             ends.add(at)
     if not cuts:
         return None
@@ -66,12 +66,12 @@ def cut_at_joins(
     return (axis, sorted(cuts[axis])) if _selected(node, len(cuts[axis])) else None
 
 
-def _joins_below(
+def _concats_below(
     node: Node, users: Mapping[Node, Sequence[Node]], forced: Collection[Node]
 ) -> list[tuple[Node, tuple[int, ...]]]:
-    """Return the joins that a value is computed from, element by element, and nothing else is.
+    """Return the concats that a value is computed from, element by element, and nothing else is.
 
-    With each join which of its axes each axis of the value is.
+    With each concat which of its axes each axis of the value is.
     """
     start = (node, tuple(range(len(node.shape))))
     stack, seen, found = [start], {node}, []

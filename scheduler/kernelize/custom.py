@@ -1,4 +1,4 @@
-"""Custom kernels as launches: what they read and write, and which consumer becomes an epilogue.
+"""Make launches of custom kernels, and compute a consumer in their slot as an epilogue.
 
     y = custom(x, w); z = relu(y + b)     ->     one launch: the source computes an element of y,
                                                  its slot stores relu(y + b) at the same place
@@ -67,15 +67,15 @@ def attach_epilogues(
         readers = [k for k in current if raw in k.reads]
         if raw in sinks or raw in alone or len(readers) != 1 or readers[0].targets[0] in alone:
             continue
-        joined = _joined(kernel, readers[0], limits)
-        if joined is not None and not _waits(readers[0], kernel, current):
+        fused = _fused(kernel, readers[0], limits)
+        if fused is not None and not _waits(readers[0], kernel, current):
             # At the consumer's place: its operands come before, and so do the launch's inputs.
-            current[current.index(readers[0])] = joined
+            current[current.index(readers[0])] = fused
             current.remove(kernel)
     return current
 
 
-def _joined(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
+def _fused(kernel: Kernel, reader: Kernel, limits: Limits) -> Kernel | None:
     """Return a custom kernel with a reader of its first output as its epilogue, if that fits."""
     launch = kernel.custom
     if launch is None or reader.custom is not None or len(reader.bodies) != 1:

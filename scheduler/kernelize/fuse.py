@@ -23,7 +23,7 @@ from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
 from scheduler.kernelize.order import Step
 
-MAX_ROUNDS = 10
+MAX_ROUNDS = 10  # a round that combines nothing ends it sooner; chosen by hand
 # Kernels further apart than this in creation order are no candidates.
 MAX_DISTANCE = 64
 # Where a round raises the peak, parts of it are tried, so many times.

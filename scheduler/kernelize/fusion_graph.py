@@ -1,4 +1,4 @@
-"""The graph of kernels while pairs of them become one: who waits for whom, who reads what.
+"""FusionGraph tracks kernels that wait for each other while pairs of them become one.
 
 Which groups a group waits for, directly or not, is a bitset: whether fusing two would make a cycle
 is then a few operations on integers, however large the graph is.

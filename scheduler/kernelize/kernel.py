@@ -1,4 +1,4 @@
-"""Kernel: one launch, as loop nests over logical indices; what it writes, reads and covers."""
+"""A Kernel is one launch: loop nests over logical indices, with what they write and read."""
 
 from __future__ import annotations
 

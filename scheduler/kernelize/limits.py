@@ -1,4 +1,4 @@
-"""Keep kernels within what devices and compilers take: what is too large is split, not refused.
+"""Split kernels that are too large for a device or for its compiler.
 
     s = a0 + a1 + ... + a511, at most 64 buffers     ->     partial sums of 63 terms are stored
 
@@ -13,7 +13,7 @@ from collections.abc import Collection, Container, Sequence
 from math import prod
 
 from scheduler.device.limits import Limits
-from scheduler.ir.node import Node, consumers, is_weight
+from scheduler.ir.node import Node, consumers, is_weight, post_order
 from scheduler.ir.ops import ELEMENTWISE, MOVEMENT, Op
 
 # A reduction is a loop of its own: it takes as long to compile as so many operations.
@@ -40,22 +40,12 @@ def nodes_to_store(regions: Collection[Node], limits: Limits) -> set[Node]:
 
 def _fused(root: Node, stored: Container[Node]) -> list[Node]:
     """Return what a kernel computes and reads, sources first."""
-    order: list[Node] = []
-    done: set[Node] = set()
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        if node in done:
-            continue
-        inside = node is root or node not in stored
-        missing = [s for s in node.src if s not in done] if inside else []
-        if missing:
-            stack.append(node)
-            stack += missing[::-1]
-        else:
-            done.add(node)
-            order.append(node)
-    return order
+    done: dict[Node, None] = {}
+    for node in post_order(
+        root, lambda n: n.src[::-1] if n is root or n not in stored else (), done
+    ):
+        done[node] = None
+    return list(done)
 
 
 def _reads_few(fused: Sequence[Node], regions: Container[Node], most: int) -> bool:

@@ -10,7 +10,7 @@ order wins ties. Layouts are chosen in running order, so all this is decided on 
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -212,69 +212,64 @@ def _depth_first(graph: _Graph) -> list[int]:
 def _lowest_growth(graph: _Graph) -> list[int]:
     """Run the ready step after which the fewest bytes are alive, the oldest among equals."""
     left = {node: len(readers) for node, readers in graph.readers.items()}
-    missing = [len(before) for before in graph.before]
-    done = [False] * len(missing)
 
     def growth(i: int) -> int:
         freed = sum(graph.sizes[n] for n in graph.steps[i].reads if left.get(n) == 1)
         return graph.written(i) - freed
 
-    ready = [(growth(i), i) for i, n in enumerate(missing) if n == 0]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        _, i = heapq.heappop(ready)
-        if done[i]:
-            continue  # pushed again when it came to free more
-        done[i] = True
-        order.append(i)
-        changed = []
-        for j in graph.after[i]:
-            missing[j] -= 1
-            changed.append(j)
+    def run(i: int) -> Iterator[int]:
         for node in graph.steps[i].reads:
             if node in left:
                 left[node] -= 1
                 if left[node] == 1:
-                    changed += graph.readers[node]
-        for j in dict.fromkeys(changed):
-            if missing[j] == 0 and not done[j]:
-                heapq.heappush(ready, (growth(j), j))
-    return order
+                    yield from graph.readers[node]
+
+    return _cheapest_first(graph.before, graph.after, growth, run)
 
 
 def _lowest_growth_backward(graph: _Graph) -> list[int]:
     """The same from the end: last runs what leaves the fewest bytes alive before it."""
     alive: set[Node] = set()
-    missing = [len(users) for users in graph.after]
-    done = [False] * len(missing)
 
     def growth(i: int) -> int:
         reads = graph.steps[i].reads
         asked = sum(graph.sizes[n] for n in reads if n in graph.readers and n not in alive)
         return asked - graph.written(i)
 
-    ready = [(growth(i), -i) for i, n in enumerate(missing) if n == 0]
-    heapq.heapify(ready)
-    order: list[int] = []
-    while ready:
-        i = -heapq.heappop(ready)[1]
-        if done[i]:
-            continue
-        done[i] = True
-        order.append(i)
-        changed = []
-        for j in graph.before[i]:
-            missing[j] -= 1
-            changed.append(j)
+    def run(i: int) -> Iterator[int]:
         for node in graph.steps[i].reads:
             if node in graph.readers and node not in alive:
                 alive.add(node)
-                changed += graph.readers[node]
-        for j in dict.fromkeys(changed):
+                yield from graph.readers[node]
+
+    return _cheapest_first(graph.after, graph.before, growth, run, sign=-1)[::-1]
+
+
+def _cheapest_first(
+    waits: Sequence[Collection[int]],
+    users: Sequence[Collection[int]],
+    growth: Callable[[int], int],
+    run: Callable[[int], Iterable[int]],
+    sign: int = 1,
+) -> list[int]:
+    """Return all steps, each time the ready one that grows least; `run` tells whose growth fell."""
+    missing = [len(others) for others in waits]
+    done = [False] * len(missing)
+    ready = [(growth(i), sign * i) for i, n in enumerate(missing) if n == 0]
+    heapq.heapify(ready)
+    order: list[int] = []
+    while ready:
+        i = sign * heapq.heappop(ready)[1]
+        if done[i]:
+            continue  # pushed again when it came to free more
+        done[i] = True
+        order.append(i)
+        for j in users[i]:
+            missing[j] -= 1
+        for j in dict.fromkeys([*users[i], *run(i)]):
             if missing[j] == 0 and not done[j]:
-                heapq.heappush(ready, (growth(j), -j))
-    return order[::-1]
+                heapq.heappush(ready, (growth(j), sign * j))
+    return order
 
 
 def _cycle_message(graph: _Graph, stuck: set[int]) -> str:

@@ -15,8 +15,8 @@ needs it, at the indices found here; a node is stored when that would cost more 
   and a launch;
 - movement ops are never stored by choice: the node below them is, and the movement is an index;
   casts to a wider type are not either: fewer bytes are below them;
-- a stored join (CAT) gets one loop nest for each source, which writes its slice, and so does what
-  is computed from joins element by element: nothing is selected (`joins.py`).
+- a stored concat (CAT) gets one loop nest for each source, which writes its slice, and so does what
+  is computed from concats element by element: nothing is selected (`concat.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from scheduler.ir.index import Atom
 from scheduler.ir.node import Node, consumers, toposort
 from scheduler.ir.ops import COST, ELEMENTWISE, LAUNCH_COST, MOVEMENT, Op
 from scheduler.ir.ranges import Index, cat_sources, source_index
-from scheduler.kernelize.concat import cut_at_joins, in_parts
+from scheduler.kernelize.concat import cut_at_concats, in_parts
 from scheduler.kernelize.uses import (
     Realized,
     Region,
@@ -206,7 +206,7 @@ def realize(sinks: Sequence[Node], spec: DeviceSpec, pins: Collection[Node] = ()
                     _merge_use(uses[row], Use(part, (part.index[axis],), 1.0))
                 continue
             if node in forced or not walk.try_stage(node, needed):
-                cut = None if carries[node] else cut_at_joins(node, users, forced)
+                cut = None if carries[node] else cut_at_concats(node, users, forced)
                 walk.regions[node] = (
                     (open_region(node),) if cut is None else open_slices(node, *cut)
                 )

@@ -1,4 +1,4 @@
-"""The scalar graph of a loop nest: its nodes, what they depend on, the same in other ranges.
+"""Walk the scalar graph of a loop nest, find its dependencies, rebuild it in other ranges.
 
     ADD(MUL(LOAD x[r0, k0], LOAD w[k0]), CONST 1)      scalar_nodes: loads and constants first
     depends_on: LOAD x on {r0, k0}, LOAD w on {k0}     rebuild with r0 -> r1: LOAD x[r1, k0], ...

@@ -1,4 +1,4 @@
-"""How a kernel that was refused is computed as several kernels.
+"""Splits tell how a kernel that was refused is computed as several kernels.
 
     kernel {softmax(q @ k) @ v}, refused     ->     q @ k is stored, {softmax(..) @ v}, tried again
 

@@ -1,4 +1,4 @@
-"""What the realize walk works with: uses of a value, regions (kernels to be), private arrays."""
+"""Data of the realize walk: uses of a value, regions (kernels to be), private arrays."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class Region:
     """A loop nest to be; compared by identity.
 
     Attributes:
-        root: what it computes: a stored node, or one source of a stored join.
+        root: what it computes: a stored node, or one source of a stored concat.
         ranges: over the shape of root; None for axes of size 1.
-        target: the stored node: root itself, a join, or an ASSIGN to a part of a buffer.
+        target: the stored node: root itself, a concat, or an ASSIGN to a part of a buffer.
         at: where root begins in target, per axis.
         steps: from one element of root to the next in target, per axis.
         row: an axis, and the integer node (m,) that says where each row of root goes on it.
@@ -89,13 +89,13 @@ def _ranges(shape: Sequence[int]) -> tuple[Atom | None, ...]:
     return tuple(None if s == 1 else ixs.new_range(s, f"r{i}") for i, s in enumerate(shape))
 
 
-def open_parts(join: Node) -> tuple[Region, ...]:
-    """Return one region for each source of a CAT, each writing its slice of the join."""
+def open_parts(concat: Node) -> tuple[Region, ...]:
+    """Return one region for each source of a CAT, each writing its slice of the concat."""
     parts, begin = [], 0
-    for source in join.src:
-        at = tuple(begin if axis == join.arg else 0 for axis in range(len(join.shape)))
-        parts.append(open_region(source, join, at))
-        begin += source.shape[join.arg]
+    for source in concat.src:
+        at = tuple(begin if axis == concat.arg else 0 for axis in range(len(concat.shape)))
+        parts.append(open_region(source, concat, at))
+        begin += source.shape[concat.arg]
     return tuple(parts)
 
 
@@ -142,7 +142,7 @@ class Realized:
     """What is stored, consumers before producers.
 
     Attributes:
-        regions: per stored node its loop nests: one, or one for each source of a join.
+        regions: per stored node its loop nests: one, or one for each source of a concat.
         stages: values kept in private arrays.
     """
 

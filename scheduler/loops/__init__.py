@@ -1,1 +1,1 @@
-"""What is decided about the loops of a kernel: layout, vectors, tiles, order."""
+"""Decisions on the loops of a kernel: layout, vectors, tiles, order."""

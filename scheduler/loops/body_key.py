@@ -1,4 +1,4 @@
-"""The key of a placed body: the same for loop nests that run the same way.
+"""Compute the key of a placed body, the same for loop nests that run the same way.
 
     two layers of equal shape     ->     one key, whatever their weights and names are
 

@@ -9,7 +9,7 @@ from scheduler.ir.index import Atom
 from scheduler.loops import schedule, simt
 from scheduler.loops.body_key import body_key
 from scheduler.loops.place import PlacedBody
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.variations import form_of
 
 
@@ -21,7 +21,7 @@ def choose_schedule(
     choice: Choice = HEURISTIC,
     *,
     exact: bool = False,
-) -> Schedule:
+) -> LoopSchedule:
     """Return the loops for a body whose ranges are merged.
 
     Args:
@@ -39,7 +39,7 @@ def choose_schedule(
 
 def tuned_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, table: TunedTable
-) -> Schedule:
+) -> LoopSchedule:
     """Return the loops of a body: the heuristic's, or those that were measured to be faster."""
     chosen = choose_schedule(body, vector, lanes, spec)
     if not table.entries:

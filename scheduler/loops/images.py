@@ -1,4 +1,4 @@
-"""Images: what the texture cache of a GPU reads, four elements a texel.
+"""Choose tensors that are images, which a GPU reads through its texture cache, and find texels.
 
     t[h, w, c] in a buffer, at (h*W + w)*C + c     ->     image of W*C/4 x H texels,
                                                           t[h, w, 4*k .. 4*k+3] at (w*C/4 + k, h)

@@ -1,4 +1,4 @@
-"""May a kernel write over something it reads? Only if it reads each element where it stores it.
+"""Decide whether a kernel may write over what it reads: it must read elements where it stores them.
 
     t[i] = f(s[i], w[i])         t may take the bytes of s: the work-item that reads s[i] overwrites
                                  it, after the read
@@ -21,15 +21,17 @@ from scheduler.ir.ops import Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.choose import choose_schedule
 from scheduler.loops.place import PlacedBody, looped
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 
 
-def is_exact(schedule: Schedule) -> bool:
+def is_exact(schedule: LoopSchedule) -> bool:
     """Whether every element is computed once: no block overlaps the one before."""
     return all(t.atom.size % t.block == 0 for t in schedule.tiles)
 
 
-def exact_schedule(body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec) -> Schedule:
+def exact_schedule(
+    body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec
+) -> LoopSchedule:
     """Return loops that compute every element once, as wide as sizes allow."""
     for width in (n for n in (lanes, 8, 4) if n <= lanes):
         schedule = choose_schedule(body, vector, width, spec)
@@ -46,7 +48,9 @@ def overwrites(body: PlacedBody, source: Node, target: Node) -> bool:
     return loads.isdisjoint(repeated) and all(n.arg.offset is offset for n in loads)
 
 
-def in_place_of(body: PlacedBody, schedule: Schedule, candidates: Iterable[Node]) -> Node | None:
+def in_place_of(
+    body: PlacedBody, schedule: LoopSchedule, candidates: Iterable[Node]
+) -> Node | None:
     """Return the first candidate whose storage the result may take, None if there is none.
 
     Candidates are intermediates with as many elements of as many bytes that nobody reads later.

@@ -26,7 +26,7 @@ DEPTH: Final = 16
 PADDING: Final = 4
 # Tiles of each operand: products are made of one while the next one is on its way.
 BUFFERS: Final = 2
-FLOAT_BYTES: Final = 4
+FLOAT_BYTES: Final = 4  # of a float32
 # Rows x columns of a work-group's tile, largest first: the larger, the fewer loads for a product.
 TILES: Final = ((64, 64), (32, 64), (32, 32))
 # Work-groups that the tiles divide among their work-items.

@@ -1,4 +1,4 @@
-"""What the rows of a register tile read beside weights: how far apart, and whether they share.
+"""Operands tell how far apart the rows of a register tile read, and whether they share values.
 
 sum(x[2*p + t] * w[t, c]; t)     ->     rows 2 apart, 3 taps 1 apart: x[2] serves rows 0 and 1
 """

@@ -1,4 +1,4 @@
-"""The register tile of results that have no lanes of their own.
+"""Choose the register tile of results that have no lanes of their own.
 
 Dot products, whose lanes run across the reduced range:
 
@@ -28,7 +28,7 @@ from scheduler.loops.vector import LoadInfo
 SCALAR_ROWS = 8
 
 
-def laneless_tile(
+def scalar_tile(
     body: PlacedBody,
     loads: Collection[LoadInfo],
     across: Mapping[Node, Atom],

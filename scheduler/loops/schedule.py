@@ -21,7 +21,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.local_tiles import LocalTile
 from scheduler.loops.operands import hoisted_rows, operands_of
 from scheduler.loops.place import PlacedBody, dependencies, looped
-from scheduler.loops.scalar_tile import laneless_tile
+from scheduler.loops.scalar_tile import scalar_tile
 from scheduler.loops.split_work import inner_parts
 from scheduler.loops.tile import contraction_tile, window_rows
 from scheduler.loops.vector import LoadInfo, choose_across, is_outer_product, load_score, loads_of
@@ -80,7 +80,7 @@ class Tile:
 
 
 @dataclass(slots=True)
-class Schedule:
+class LoopSchedule:
     """The loops of a kernel.
 
     Attributes:
@@ -134,7 +134,7 @@ def choose_schedule(
     choice: Choice = HEURISTIC,
     *,
     exact: bool = False,
-) -> Schedule:
+) -> LoopSchedule:
     """Return the loops for a body whose ranges are merged.
 
     Arguments are those of `choose.choose_schedule`.
@@ -142,7 +142,7 @@ def choose_schedule(
     if choice.lanes and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
-    schedule = Schedule([], vector, lanes)
+    schedule = LoopSchedule([], vector, lanes)
     if vector in tiles:
         tiles[vector].lanes = lanes
     loads = loads_of(body)
@@ -155,7 +155,7 @@ def choose_schedule(
         heavy = [ld for ld in loads if ld.times > 1]
         _register_tile(schedule, body, tiles, heavy, hoisted, spec)
     if vector is None and hoisted is None:
-        for atom, unroll in laneless_tile(body, loads, schedule.across, lanes, spec).items():
+        for atom, unroll in scalar_tile(body, loads, schedule.across, lanes, spec).items():
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
@@ -189,7 +189,7 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     return frozenset().union(*hoisted) if hoisted else None
 
 
-def _choose_reductions(schedule: Schedule, body: PlacedBody, loads: list[LoadInfo]) -> None:
+def _choose_reductions(schedule: LoopSchedule, body: PlacedBody, loads: list[LoadInfo]) -> None:
     """Choose the order of the loops of each reduction, and the range its lanes run over."""
     depends = dependencies(body.value)
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
@@ -212,7 +212,7 @@ def _whole(size: int) -> int:
     return size if size <= FULL_UNROLL else 1
 
 
-def _unroll_innermost(schedule: Schedule, tile: int, asked: int) -> None:
+def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
     """Unroll innermost reduce loops further while their bodies stay small.
 
     `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
@@ -252,7 +252,7 @@ def _stream_tile(tile: Tile, body: PlacedBody) -> None:
             return
 
 
-def _resize(schedule: Schedule, tiles: dict[Atom, Tile], choice: Choice) -> None:
+def _resize(schedule: LoopSchedule, tiles: dict[Atom, Tile], choice: Choice) -> None:
     """Give the register tile the size of a choice, no larger than its ranges."""
     vector, row = schedule.vector, schedule.row
     if choice.vectors and vector in tiles:
@@ -263,7 +263,7 @@ def _resize(schedule: Schedule, tiles: dict[Atom, Tile], choice: Choice) -> None
 
 
 def _register_tile(
-    schedule: Schedule,
+    schedule: LoopSchedule,
     body: PlacedBody,
     tiles: dict[Atom, Tile],
     inner: list[LoadInfo],
@@ -353,7 +353,7 @@ def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
 
-def _prefetched(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | None:
+def _prefetched(schedule: LoopSchedule, outer: list[Tile], asked: int) -> Atom | None:
     """Return the vector's range if its weights are read few times before the next ones."""
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
@@ -363,7 +363,7 @@ def _prefetched(schedule: Schedule, outer: list[Tile], asked: int) -> Atom | Non
     return schedule.vector if alone and wanted else None
 
 
-def _chunk(schedule: Schedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
+def _chunk(schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: int) -> int:
     """Return outer steps per work-item: enough items to share, none too small to pay its launch.
 
     Or as many as make the number of work-items that is asked for.

@@ -1,4 +1,4 @@
-"""Loops of a kernel on devices where neighbouring work-items run together: GPUs.
+"""Choose the loops of a kernel for GPUs, where neighbouring work-items run together.
 
     out[m, n] = sum(a[m, k] * w[k, n]; k)   over work-items   (m/4, n/4), n fastest
                                             in each           4 rows x 4 lanes of accumulators
@@ -21,7 +21,7 @@ from scheduler.ir.ops import LOOPS, Op
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.local_tiles import LANES, LocalTile, choose_tile
 from scheduler.loops.place import PlacedBody, dependencies, looped
-from scheduler.loops.schedule import Schedule, Tile, hoisted_ranges
+from scheduler.loops.schedule import LoopSchedule, Tile, hoisted_ranges
 from scheduler.loops.vector import LoadInfo, loads_of
 
 # No GPU was at hand: these are reasoned, not measured.
@@ -54,7 +54,7 @@ def guard_of(items: int, most: int) -> str:
 
 def choose_schedule(
     body: PlacedBody, vector: Atom | None, lanes: int, spec: DeviceSpec, *, apart: bool = False
-) -> Schedule:
+) -> LoopSchedule:
     """Return the loops for a body whose ranges are merged: one step for each work-item.
 
     `apart`: work-items do not meet, as only some of a launch run this body.
@@ -68,7 +68,7 @@ def choose_schedule(
         vector = vector if lanes > 1 else None
     if vector is not None:
         tiles[vector].lanes = lanes
-    schedule = Schedule([], vector, lanes)
+    schedule = LoopSchedule([], vector, lanes)
     loads = loads_of(body)
     depends = dependencies(body.value)
     for node in reversed(looped(body)):  # outer ones first: lanes of an outer one serve inner ones
@@ -94,10 +94,10 @@ def choose_schedule(
     return schedule
 
 
-def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> Schedule:
+def _in_local_memory(body: PlacedBody, local: LocalTile, group: int) -> LoopSchedule:
     """Return the loops of a matrix product that work-groups compute together."""
     tiles = [Tile(r, lanes=LANES if r is local.column else 1) for r in body.ranges]
-    schedule = Schedule(tiles, local.column, LANES, local=local)
+    schedule = LoopSchedule(tiles, local.column, LANES, local=local)
     schedule.steps = local.groups * group
     schedule.reduce_order[local.node] = (local.depth,)
     schedule.reduce_unroll[local.depth] = 1

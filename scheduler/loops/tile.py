@@ -29,7 +29,7 @@ OPERAND_REGISTERS = 2
 # that several vectors use is loaded once; one that a single vector uses is an operand in memory
 # where the device has such operands.
 ISSUED = 3.4
-FLOAT_BYTES = 4
+FLOAT_BYTES = 4  # of a float32
 # Cycles per byte of weights that are read again for the next rows.
 STREAM_COST = 0.002
 # Cycles around a tile's reduction, and per vector of results. These and the above were fitted on

@@ -1,4 +1,4 @@
-"""The loops that a search measures for one kernel: register tiles, then changes around the best."""
+"""List the loops that a search measures for a kernel: register tiles, then changes of the best."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Final
 
 from scheduler.device.choice import HEURISTIC, MAX_TILE, Choice
 from scheduler.device.spec import DeviceSpec
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.tile import ranked_tiles
 
 # Tiles that are measured, the best by the cost model; and rows and vectors of a window's tile.
@@ -27,7 +27,7 @@ ITEMS: Final = (2, 4, 8, 16, 32, 64, 128, 256)
 BLOCKS: Final = (1, 2, 4, 8, 16)
 
 
-def form_of(schedule: Schedule) -> str:
+def form_of(schedule: LoopSchedule) -> str:
     """Return the loops of a kernel as a short text: equal texts are equal loops.
 
     A table remembers it of the heuristic's loops, so that it can tell when these have changed.
@@ -41,7 +41,7 @@ def form_of(schedule: Schedule) -> str:
     return f"{tiles} u{unrolls} {rest}".replace(", ", ",")
 
 
-def tile_choices(schedule: Schedule, spec: DeviceSpec) -> list[Choice]:
+def tile_choices(schedule: LoopSchedule, spec: DeviceSpec) -> list[Choice]:
     """Return register tiles to try: the heuristic, then others in the order of the cost model."""
     found = [HEURISTIC]
     vector = next((t for t in schedule.tiles if t.atom is schedule.vector), None)
@@ -67,7 +67,7 @@ def tile_choices(schedule: Schedule, spec: DeviceSpec) -> list[Choice]:
     return list(dict.fromkeys(found))
 
 
-def variations(best: Choice, schedule: Schedule) -> list[Choice]:
+def variations(best: Choice, schedule: LoopSchedule) -> list[Choice]:
     """Return the heuristic, the best choice so far, and the latter with other loops around it.
 
     `best` is one of `tile_choices`.
@@ -83,7 +83,7 @@ def _varied(choice: Choice, change: dict[str, int]) -> Choice | None:
         return None
 
 
-def _changes(schedule: Schedule) -> Iterator[dict[str, int]]:
+def _changes(schedule: LoopSchedule) -> Iterator[dict[str, int]]:
     unrolls = [
         (order[-1].size, schedule.reduce_unroll[order[-1]])
         for node, order in schedule.reduce_order.items()

@@ -1,4 +1,4 @@
-"""Text of one kernel: nested scopes, and every statement in the outermost scope it can be in.
+"""Emitter collects the text of one kernel, each statement in the outermost scope it can be in.
 
 A statement goes to the scope of the deepest loop variable it depends on, in front of the loop that
 is open there. Loop-invariant code motion and common subexpressions fall out of that and of one memo

@@ -1,4 +1,4 @@
-"""The coordinate of the register tile at which a value is computed."""
+"""An Instance is the coordinate of the register tile at which a value is computed."""
 
 from __future__ import annotations
 

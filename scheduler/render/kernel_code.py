@@ -1,4 +1,4 @@
-"""A kernel as OpenCL C: its parameters, its body, and what it needs of a device."""
+"""KernelCode is a kernel as OpenCL C: its parameters, its body, its needs of a device."""
 
 from __future__ import annotations
 

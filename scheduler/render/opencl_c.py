@@ -1,4 +1,4 @@
-"""How IR values and operations are written in OpenCL C, for scalars and for vectors of any width.
+"""Write IR values and operations in OpenCL C, for scalars and for vectors of any width.
 
 Conditions live in int registers: 0/1 as scalars, 0/-1 in vector lanes, as OpenCL compares give
 them. Integers wrap around, so what could overflow is written with unsigned operands (`_wrapped`):

@@ -25,16 +25,16 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.images import ImagePlan
 from scheduler.loops.pack import Argument, Axis, PackedWeight
 from scheduler.loops.place import PlacedBody, looped
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.simt import guard_of
 from scheduler.render import images as image_access
 from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter
+from scheduler.render.inner_loops import Loops, union
 from scheduler.render.instance import Instance
 from scheduler.render.kernel_code import KernelCode, Needs, Parameter
 from scheduler.render.local_tiles import emit_tile
-from scheduler.render.nested import Loops, union
-from scheduler.render.rolled import is_worth_rolling, roll
+from scheduler.render.rolled_tile import is_worth_rolling, roll
 from scheduler.render.values import Values
 
 
@@ -52,7 +52,7 @@ class Nest:
     """
 
     body: PlacedBody
-    schedule: Schedule
+    schedule: LoopSchedule
     outputs: tuple[Node, ...]
     spec: DeviceSpec
     images: ImagePlan | None = None

@@ -17,7 +17,7 @@ from scheduler.flags import Flags
 from scheduler.ir.node import Buffer, Node, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.rewrite import with_sources
-from scheduler.kernelize.kernels import storage_plan
+from scheduler.kernelize.make_kernels import storage_plan
 from scheduler.passes.merge_assign import merge_assign
 from scheduler.tensor import handles, value_cache
 from scheduler.tensor.eager_plan import base_of, is_pending, needs_kernel, simplify

@@ -1,4 +1,4 @@
-"""Building what is measured: in worker processes where that helps, within a time limit.
+"""Build programs to measure, in worker processes where that helps, within a time limit.
 
 PoCL compiles one program on one core. A worker builds a program, launches it once over nothing, so
 that everything is compiled, and hands the binary back; loading that takes a millisecond.

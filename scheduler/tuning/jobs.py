@@ -1,4 +1,4 @@
-"""What there is to measure: the distinct loop nests of compiled graphs, and how often they run.
+"""A Job is a distinct loop nest of compiled graphs, with how often it runs.
 
     12 blocks of one shape     ->     4 jobs, each 12 times
 
@@ -22,7 +22,7 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.body_key import body_key
 from scheduler.loops.choose import choose_schedule
 from scheduler.loops.in_place import is_exact
-from scheduler.loops.schedule import Schedule as Loops
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.loops.variations import form_of, tile_choices, variations
 from scheduler.lower import flops_of
 from scheduler.render.kernel_code import KernelCode
@@ -57,7 +57,7 @@ class Job:
         """The heuristic's loops."""
         return form_of(self.nest.schedule)
 
-    def loops(self, choice: Choice) -> Loops:
+    def loops(self, choice: Choice) -> LoopSchedule:
         """Return the loops of a choice."""
         heuristic = self.nest.schedule
         return choose_schedule(

@@ -1,4 +1,4 @@
-"""The search itself: which variants are measured, in which order, and which one wins.
+"""Search the variants of kernels: measure them in order, keep the fastest that is right.
 
     all kernels with the heuristic's loops     ->  the share of each, heaviest first
     a batch of them: register tiles            ->  the best tile of each
@@ -24,6 +24,7 @@ from scheduler.tuning.trial import Timing, Variant
 MARGIN: Final = 0.025
 # Choices this much slower than the best of the first rounds are not measured further.
 HOPELESS: Final = 1.12
+# Launches of a choice at first, of those that are not hopeless, and to confirm the best.
 FIRST_ROUNDS: Final = 3
 ROUNDS: Final = 8
 CONFIRM_ROUNDS: Final = 24

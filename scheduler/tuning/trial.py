@@ -1,4 +1,4 @@
-"""Running variants of kernels on the device: are they right, how long do they take.
+"""Run variants of kernels on the device, check their results, and time them.
 
     variants a, b, c     ->     one megakernel; records a a a a b b b b c c c c
     a round:                    one launch over the records of each, in turn
@@ -45,8 +45,8 @@ MAX_DATA_BYTES: Final = 1 << 30
 # Results may differ by this much of the largest: sums are added in another order.
 TOLERANCE: Final = {2: 2e-2, 4: 1e-4, 8: 1e-9}
 _LINE_INTS: Final = 16
-_ALIGNMENT: Final = 256
-_SEED: Final = 1
+_ALIGNMENT: Final = 256  # bytes; each part begins at a multiple
+_SEED: Final = 1  # any; the same data for all variants
 # What results are before a variant writes them.
 _UNWRITTEN: Final = np.full(1, 0xA5, np.uint8)
 

@@ -314,7 +314,7 @@ STEPS = {
 
 
 def _evaluate(
-    plan: EagerPlan, inputs: Any, _device: str | None
+    plan: EagerPlan, inputs: Any, *_: object
 ) -> tuple[dict[str, Array], dict[str, Array]]:
     """Compute a plan with the interpreter: `scheduler.tensor.realize.execute` without a device."""
     given = {**plan.feeds(set(plan.buffers)), **plan.states(), **inputs}

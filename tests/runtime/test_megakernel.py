@@ -1,4 +1,4 @@
-"""Entries that the megakernel runs as one launch: the same results, and nothing of a damaged table is believed."""
+"""The megakernel gives the results of single launches, and believes no damaged table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which nodes of a graph are which of the graph before a pass, whatever they are numbered.
+"""Pair the nodes of a graph with those of the graph before a pass, whatever their numbers.
 
 Nodes are interned: where a pass replaces one, all that depend on it are other nodes, though nothing
 else about them changed. So nodes are paired by what they are and by what stands around them.

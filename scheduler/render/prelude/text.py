@@ -1,4 +1,4 @@
-"""How functions of the prelude are written: templates over the vector width, and polynomials.
+"""Write functions of the prelude: templates over the vector width, and polynomials.
 
 In a template `$T` is the float type (float, float16, ...), `$I` the int type of the same width,
 `$N` the width and `$S` the width as a suffix, empty for scalars. `$ANY` is the body of `m_any`.

@@ -11,7 +11,7 @@ from typing import Final
 
 from scheduler.render.prelude.text import ABSOLUTE, Function, horner, number
 
-_LIMIT: Final = 48000.0
+_LIMIT: Final = 48000.0  # absolute values beyond it are reduced by `m_far`
 # sin(r) = r + r t s(t), cos(r) = 1 - t/2 + t^2 c(t), t = r^2, |r| <= pi/4; relative errors of the
 # approximations 3.6e-9 and 9.6e-11.
 _SIN_S: Final = (-0.00019516656175255775, 0.008332173340022564, -0.16666655242443085)

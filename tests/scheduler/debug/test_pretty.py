@@ -16,9 +16,8 @@ from scheduler.ir.node import const, make
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.body import Body, Store
-from scheduler.kernelize.kernels import make_kernels
-from scheduler.loops.schedule import Schedule as Loops
-from scheduler.loops.schedule import Tile
+from scheduler.kernelize.make_kernels import make_kernels
+from scheduler.loops.schedule import LoopSchedule, Tile
 from scheduler.tensor.tensor import Tensor
 
 ROOT = Path(__file__).parents[3]
@@ -94,7 +93,7 @@ def test_ranges_of_one_name_get_different_names() -> None:
 
 def test_loops_on_one_line() -> None:
     row, column, inner = (ixs.new_range(n, name) for n, name in ((6, "r0"), (32, "r1"), (8, "k0")))
-    loops = Loops([Tile(row, 3, 1), Tile(column, 1, 16)], column, 16, steps=4, chunk=2)
+    loops = LoopSchedule([Tile(row, 3, 1), Tile(column, 1, 16)], column, 16, steps=4, chunk=2)
     loops.reduce_order[const(1, dt.int32)] = (inner,)
     loops.reduce_unroll[inner] = 4
     assert pretty_loops(loops) == (
@@ -106,7 +105,7 @@ def test_loops_on_one_line() -> None:
 PROGRAM = """
 import numpy as np
 from scheduler.device.spec import DEFAULT
-from scheduler.kernelize.kernels import make_kernels
+from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.debug.pretty import pretty, pretty_body
 from scheduler.tensor.tensor import Tensor
 x = Tensor.input("x", (1, 3, 8, 8))

@@ -15,7 +15,7 @@ from scheduler.ir.ops import Op
 from scheduler.kernelize import combine
 from scheduler.kernelize.fusion_graph import FusionGraph
 from scheduler.kernelize.kernel import Kernel
-from scheduler.kernelize.kernels import make_kernels
+from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
 from tests.scheduler.support.programs import load

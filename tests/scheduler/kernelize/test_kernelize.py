@@ -12,7 +12,7 @@ from scheduler.errors import SchedulerError
 from scheduler.ir.node import Node, toposort
 from scheduler.ir.origin import Origins
 from scheduler.kernelize.kernel import Kernel, states_in_place
-from scheduler.kernelize.kernels import make_kernels
+from scheduler.kernelize.make_kernels import make_kernels
 from scheduler.pipeline import kernelize, schedule
 from scheduler.tensor.tensor import Tensor
 from tests.scheduler.support.programs import load

@@ -21,7 +21,7 @@ from scheduler.device.choice import Choice
 from scheduler.emit.artifact import Emitted
 from scheduler.flags import Flags
 from scheduler.loops.pack import PackedWeight
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.lower import LoweredKernel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import Tensor, evaluate
@@ -64,7 +64,7 @@ def job_of(tensor: Tensor) -> Job:
     return job
 
 
-def loops_of(tensor: Tensor) -> Schedule:
+def loops_of(tensor: Tensor) -> LoopSchedule:
     """Return the loops around a tile of 2 vectors and 8 rows, where the kernel has one."""
     return job_of(tensor).loops(TILE)
 

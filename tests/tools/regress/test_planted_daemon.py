@@ -100,18 +100,18 @@ def test_a_dropped_frame(
 
     class Losing:
         def __init__(self, drive: Any) -> None:
-            self._ahead = prefetch(drive)
+            self._prefetched = prefetch(drive)
 
         def __enter__(self) -> Iterator[Moment]:
-            moments = self._ahead.__enter__()
+            moments = self._prefetched.__enter__()
             return (
                 replace(moment, frames={}) if moment.index == lost else moment for moment in moments
             )
 
         def __exit__(self, *error: Any) -> Any:
-            return self._ahead.__exit__(*error)
+            return self._prefetched.__exit__(*error)
 
-    monkeypatch.setattr("tools.playback.run_drive.ahead", Losing)
+    monkeypatch.setattr("tools.playback.run_drive.prefetch", Losing)
     text = said(planted, capsys)
     assert f"frame {lost} was taken, and is not" in text
     assert f"frame {lost + 1}: frames counted as missing before it: 0 before, 1 now" in text

@@ -28,7 +28,7 @@ from scheduler.ir.node import Node, is_weight
 from scheduler.ir.ops import LOOPS, Op, identity
 from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
-from scheduler.loops.schedule import Schedule
+from scheduler.loops.schedule import LoopSchedule
 from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Emitter, Val
 from scheduler.render.horizontal import combine_lanes
@@ -43,7 +43,7 @@ NO_UNROLL = "__attribute__((opencl_unroll_hint(1)))"
 class Loops:
     """Emits reductions and private arrays through an Emitter; `values` computes what is in them."""
 
-    def __init__(self, emitter: Emitter, schedule: Schedule) -> None:
+    def __init__(self, emitter: Emitter, schedule: LoopSchedule) -> None:
         self.e, self.schedule, self.lanes = emitter, schedule, schedule.lanes
         self.v: Values  # set by the renderer: each of the two needs the other
         self.reduces = {

@@ -23,8 +23,8 @@ from scheduler.kernelize.scalar import scalar_nodes
 from scheduler.loops.pack import Axis
 from scheduler.render import opencl_c as cl
 from scheduler.render.emitter import Val
+from scheduler.render.inner_loops import Loops
 from scheduler.render.instance import Instance
-from scheduler.render.nested import Loops
 
 # Elementary operations, those of all results together, from which on a loop pays. GELU over a usual
 # register tile is above, ReLU below.

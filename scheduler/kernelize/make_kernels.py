@@ -1,4 +1,4 @@
-"""The kernel list: bodies, what they read and write, and the order they run in.
+"""Make the list of kernels: their bodies, what they read and write, their order.
 
 State: a kernel that writes a state must not run before a kernel that reads its old value. Nor may
 it read elements of that state that it may have overwritten already. Where that cannot be had, as in
