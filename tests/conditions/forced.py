@@ -254,7 +254,7 @@ def _mount(source: str, target: str, flags: int, kind: str = "", options: str = 
 
 # --- the table ----------------------------------------------------------------------------------
 
-_KERNELS = ("tests/scheduler/kernelize/test_networks.py", "tests/runtime/test_executor.py")
+_KERNELS = ("tests/fuzz/test_fuzz.py", "tests/runtime/test_executor.py")
 _DEVICES = ("tests/runtime/test_device.py", "tests/tools/test_cli.py")
 _NARROW = (*_KERNELS, "tests/scheduler/passes/test_precision.py")
 _COMMANDS = ("tests/runtime/test_commands.py", "tests/tools/test_cli.py")
