@@ -154,9 +154,9 @@ def test_time_per_step_does_not_grow(
     def seconds_per_step(count: int) -> float:
         steps, nodes = shape(count)
         sizes = dict.fromkeys(nodes.values(), 1)
-        started = time.perf_counter()
+        started = time.process_time()
         assert len(best_order(steps, sizes)) == len(steps)
-        return (time.perf_counter() - started) / count
+        return (time.process_time() - started) / count
 
     rounds = [(seconds_per_step(1000), seconds_per_step(10_000)) for _ in range(3)]
     few, many = (min(times) for times in zip(*rounds, strict=True))
