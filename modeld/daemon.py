@@ -120,6 +120,7 @@ class Daemon:
             ModelInterfaceError: The program is not a driving model, or not for these cameras.
             CameraConfigError: There is no camera, or they do not fit the configuration.
         """
+        # A car with one camera only drives by that one, whichever it is.
         main = road if road is not None else wide
         if main is None:
             raise CameraConfigError("cameras: expected a road or a wide camera, got none")
@@ -131,11 +132,14 @@ class Daemon:
             frame_size=(frame_format.width, frame_format.height),
             override=config.cameras,
         )
+        # A wrong camera in the settings is refused here, not at the first calibration.
         if config.cameras is not None:
             plan.views(config.cameras)
         self.car = DEMO_CAR
         self.model = DrivingModel(program, frame_format)
         self.calibration = Calibration(plan)
+        # Filters and machines keep state from frame to frame, so there is one of each for the
+        # daemon's life.
         self.lane_change = LaneChangeMachine()
         self._config = config
         self._clock = clock
@@ -171,27 +175,39 @@ class Daemon:
         frames = self._sync.receive()
         if frames is None:
             return None
+        # A timeout of 0 takes what has arrived: the frames have paced the loop already.
         self._messages.update(0)
         bus = read_bus_inputs(self._messages)
         self._update_calibration()
+        # Drops are counted by frame ids, so each main frame goes in exactly once, also if it is
+        # skipped.
         drop = self._drops.update(frames.main.frame_id)
         inputs = self._model_inputs(frames, bus)
         if drop.dropped > 0 and self.model.skip_on_drop:
             self._report_dropped(drop, frames)
+            # The frame still goes into the model's history, so that the next run sees consecutive
+            # images.
             self.model.prepare(inputs)
             return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)
+        # This clock stamps messages and may stand still in a replay; `result` has the time that was
+        # measured.
         start_ns = self._clock.now_ns()
         result = self.model.run(inputs)
         elapsed_ns = self._clock.now_ns() - start_ns
         if not result.finite:
             self._report_not_finite(frames)
+        # The rings are shared memory: a slow run may be overtaken by the camera's next frames.
         intact = self._sync.is_intact()
         if not intact:
             self._report_overwritten(frames)
+        # Messages go out in any case, as others wait for them; `valid` tells whether to act on
+        # them.
         valid = self.calibration.seen and result.finite and intact
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
+            # Frames that the camera has delivered since, by its own message; never negative if that
+            # is late.
             frame_age=max(0, bus.road_frame_id - frames.main.frame_id),
             frame_drop_percent=drop.percent,
             dropped=drop.dropped,
@@ -205,8 +221,11 @@ class Daemon:
 
     def _update_calibration(self) -> None:
         messages = self._messages
+        # Calibration changes slowly, so warps are computed only when there is a new one.
         if not messages.updated["liveCalibration"]:
             return
+        # The intrinsics depend on device and sensor, which are not known before both have been
+        # heard.
         if self.calibration.needs_device and not (
             messages.seen["roadCameraState"] and messages.seen["deviceState"]
         ):
@@ -223,6 +242,8 @@ class Daemon:
             frames=frames,
             main_transform=self.calibration.main_transform,
             extra_transform=self.calibration.extra_transform,
+            # The pulse looks at the desire of the frame before: the model is asked, then the
+            # machine moves on.
             desire_pulse=self._pulse.update(self.lane_change.desire),
             traffic_convention=self._traffic_convention,
         )
@@ -237,6 +258,7 @@ class Daemon:
         )
         action = self._actions.update(outputs.plan, outputs.action, bus.vehicle.v_ego_mps, times)
         changing = outputs.desire_state[[Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT]]
+        # The lane change moves after the model has run, on what the model says of this frame.
         self.lane_change.update(bus.vehicle, float(changing.sum()))
         return FrameVerdict(
             action=action,
@@ -248,6 +270,8 @@ class Daemon:
 
     def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None
+        # All three are filled before any is sent, so that their stamps are close and none goes
+        # alone.
         events = [self._publications.new(service) for service in PUBLICATIONS]
         fill_model_v2(events[0], result.outputs, frame, verdict, raw)
         fill_driving_model_data(events[1], result.outputs, frame, verdict)
@@ -309,6 +333,8 @@ def run(config: Config) -> int:
         raise ConfigError("model: expected the path of a driving artifact, got none; use --model")
     with StopSignals() as stop, ExitStack() as resources:
         try:
+            # Loading and waiting may take long and call into C, so signals interrupt them by an
+            # exception.
             with stop.interrupting():
                 daemon = _start(config, stop.event, resources)
             if daemon is not None:
@@ -316,10 +342,12 @@ def run(config: Config) -> int:
                 daemon.run_forever(stop.event)
         except StopRequested:
             logger.info("stopped while starting")
+        # These carry a message for the user and an exit code of their own.
         except (ModeldError, RuntimeFault, CerealError):
             raise
         except Exception as error:
             logger.exception("unexpected error")
+            # An exception may have no text, or several lines; the user gets one.
             reason = (str(error).splitlines() or [""])[0]
             raise InternalError(
                 f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
@@ -339,13 +367,16 @@ def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemo
     try:
         check_interface(artifact.manifest.metadata)
     except ModelInterfaceError as error:
+        # The path is told here: the check knows metadata, but no file.
         raise ModelInterfaceError(f"{config.model}: {error}") from error
     program = runtime.load_program(artifact, config.device)
+    # Resources are closed in reverse: cameras and bus before the program that uses their frames.
     resources.callback(program.close)
     logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
     transport = ZmqTransport(address=config.bus_address)
     resources.callback(transport.close)
     cameras = wait_for_cameras(config.camera_server, stop)
+    # Waiting ends without cameras only when the daemon was stopped.
     if cameras is None:
         return None
     resources.callback(cameras.close)

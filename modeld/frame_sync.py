@@ -80,6 +80,7 @@ class FrameSync:
         extra = self._next_extra(self.extra, main)
         if extra is None:
             return None
+        # The stamps are starts of frame: both sensors should begin within the warning's limit.
         gap_ns = abs(main.timestamp_sof_ns - extra.timestamp_sof_ns)
         if gap_ns > SYNC_WARNING_NS and self._out_of_sync.hit():
             logger.error(
@@ -98,8 +99,12 @@ class FrameSync:
 
     def _next_main(self) -> Frame | None:
         """Receive until the main frame is newer than the previous extra frame."""
+        # The first frame of the run is kept, as its stamps show whether they are nanoseconds at
+        # all.
         first: Frame | None = None
+        # The number of frames is bounded, so that cameras that never pair do not stop the loop.
         for _ in range(MAX_RECEIVES):
+            # A main frame that is ahead already waited for its partner in the call before.
             if self._main_is_ahead():
                 return self._main_frame
             frame = self.main.receive(self.timeout_ms)
@@ -130,6 +135,7 @@ class FrameSync:
         if before is None or extra_ns is None:
             return
         sof_ns = frame.timestamp_sof_ns
+        # A jump back inside the pairing window may be jitter, and needs no new start.
         if sof_ns < before.timestamp_sof_ns and sof_ns + PAIRING_WINDOW_NS <= extra_ns:
             logger.info(
                 "main camera: time goes back from %d to %d ns at frame %d; pairing anew",
@@ -144,6 +150,7 @@ class FrameSync:
         after_ns = self._stale_after_ns
         if after_ns is not None and extra.timestamp_sof_ns > after_ns:
             return True
+        # The first frame that is not from before ends the search: later ones are new for certain.
         self._stale_after_ns = None
         return False
 
@@ -160,6 +167,7 @@ class FrameSync:
                 continue
             first = first or frame
             self._extra_sof_ns = frame.timestamp_sof_ns
+            # The extra camera does not conflate, so older frames are read until one has caught up.
             if main.timestamp_sof_ns < frame.timestamp_sof_ns + PAIRING_WINDOW_NS:
                 return frame
         self._report_unpaired("extra", first, frame, main.timestamp_sof_ns)
@@ -186,6 +194,8 @@ class FrameSync:
             return
         frames = last.frame_id - first.frame_id
         elapsed_ns = last.timestamp_sof_ns - first.timestamp_sof_ns
+        # Consecutive frames closer than the shortest period mean another unit, such as
+        # microseconds.
         if frames > 0 and 0 <= elapsed_ns < frames * MIN_FRAME_PERIOD_NS:
             raise FrameTimestampError(
                 f"{camera} camera: frames {first.frame_id}..{last.frame_id}: expected start-of-"

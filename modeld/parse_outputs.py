@@ -71,6 +71,7 @@ class Head:
             return (self.size,)
         if self.hypotheses == 1:
             return (2 * self.size,)
+        # Each hypothesis has means, log stds, and a logit for each selection that it competes for.
         mixture = self.hypotheses * (2 * self.size // self.selections + self.selections)
         return (2 * self.size, mixture)
 
@@ -150,6 +151,7 @@ def safe_exp(values: Array, out: Array) -> None:
 
 def sigmoid(values: Array, out: Array) -> None:
     """Write ``1 / (1 + safe_exp(-values))`` into ``out``; ``values`` stays as it is."""
+    # exp(-x) is clipped at large negative x, so the result is tiny there and never 1 / infinity.
     np.negative(values, out=out)
     safe_exp(out, out)
     np.add(out, np.float32(1.0), out=out)
@@ -158,6 +160,7 @@ def sigmoid(values: Array, out: Array) -> None:
 
 def softmax(values: Array, out: Array, *, axis: int = -1) -> None:
     """Write the softmax of ``values`` along ``axis`` into ``out``; ``values`` stays as it is."""
+    # Subtracting the maximum leaves the softmax as it is and keeps exp from overflowing.
     np.subtract(values, values.max(axis=axis, keepdims=True), out=out)
     np.exp(out, out=out)
     np.divide(out, out.sum(axis=axis, keepdims=True), out=out)
@@ -194,12 +197,14 @@ class OutputParser:
         Returns:
             ``self.outputs``, rewritten in place.
         """
+        # Views, not copies: heads are slices of these, and nothing writes to them.
         flat = {role: vector.reshape(-1) for role, vector in raw.items()}
         for role, columns, update in self._updates:
             update(flat[role][columns])
         return self.outputs
 
 
+# All problems are told at once: each attempt means compiling a model anew.
 def _check_heads(layout: OutputLayout) -> None:
     problems = []
     for head in HEADS:
@@ -227,6 +232,7 @@ def _plan_head(
     if head.kind == "categorical":
         return lambda raw: softmax(raw.reshape(head.shape), value)
     stds = named[f"{head.name}_stds"] = np.zeros(head.shape, np.float32)
+    # The width tells a plain Gaussian from a mixture, as models of both kinds use the same names.
     if width == head.widths[0]:
         return _plan_gaussian(head, value, stds)
     return _plan_mixture(head, value, stds, mixtures)
@@ -245,6 +251,7 @@ def _plan_gaussian(head: Head, value: Array, stds: Array) -> HeadUpdate:
 def _plan_mixture(head: Head, value: Array, stds: Array, mixtures: dict[str, Array]) -> HeadUpdate:
     """Return the update of a mixture: the most likely hypothesis for each selection."""
     count, selections = head.hypotheses, head.selections
+    # The selections share hypotheses: each takes a part of the head's shape from one of them.
     size = head.size // selections
     shape = head.shape if selections == 1 else head.shape[1:]
     weights = mixtures[f"{head.name}_weights"] = np.zeros((count, selections), np.float32)
@@ -254,7 +261,10 @@ def _plan_mixture(head: Head, value: Array, stds: Array, mixtures: dict[str, Arr
     flat_means, flat_spread = means.reshape(count, size), spread.reshape(count, size)
 
     def update(raw: Array) -> None:
+        # In a row: means, log stds, logits of the selections.
         rows = raw.reshape(count, 2 * size + selections)
+        # Weights of a selection sum to 1 over the hypotheses, so the axis is that of the
+        # hypotheses.
         softmax(rows[:, 2 * size :], weights, axis=0)
         flat_means[...] = rows[:, :size]
         safe_exp(rows[:, size : 2 * size], flat_spread)

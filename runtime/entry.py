@@ -82,12 +82,15 @@ class BoundEntry:
         for slot in self.inputs:
             array = inputs.get(slot.name)
             if (
+                # The exact type is asked for: subclasses such as masked arrays may mean something
+                # else by their memory.
                 type(array) is not np.ndarray
                 or array.dtype != slot.spec.dtype
                 or array.shape != slot.spec.shape
                 or not array.flags.c_contiguous
             ):
                 raise InputError(self._mismatch(slot.spec, array))
+        # All known inputs were found, so a difference in number is an unknown one.
         if len(inputs) != len(self.inputs):
             known = [slot.name for slot in self.inputs]
             extra = ", ".join(repr(name) for name in inputs if name not in known)
@@ -104,9 +107,11 @@ class BoundEntry:
             pyopencl.Error: the device refuses.
         """
         for slot in self.inputs:
+            # Memory of the host needs no command: the queue is empty between runs.
             if slot.view is not None:
                 np.copyto(slot.view, inputs[slot.name])
             else:
+                # The copy is not awaited: the queue runs in order, so kernels come after it.
                 copied = cl.enqueue_copy(queue, slot.buffer, inputs[slot.name], is_blocking=False)
                 pending.append(copied)
 
@@ -120,6 +125,7 @@ class BoundEntry:
             if out.view is None:
                 copied = cl.enqueue_copy(queue, out.array, out.buffer, is_blocking=False)
                 pending.append(copied)
+        # This wait ends kernels and copies alike; before it, views may show half a result.
         queue.finish()
         for out in self.outputs:
             if out.view is not None:
@@ -204,9 +210,11 @@ class Binder:
         while at < len(entry.launches):
             count = self._as_one(entry.launches[at : at + most])
             if count and self._megakernel is not None:
+                # A step that joins launches is named by its first and last one, which traces show.
                 names = [self._manifest.kernels[i].name for i in entry.launches[at : at + count]]
                 name = names[0] if count == 1 else f"{names[0]} .. {names[-1]}"
                 kernel = self._megakernel.kernel(entry, at, count)
+                # Each work-item of the launch is a worker that lives for the whole step.
                 steps.append(Step(name, kernel, (self._megakernel.workers, 1, 1), (1, 1, 1)))
             else:
                 steps.append(self._launch(entry.launches[at]))
@@ -223,6 +231,7 @@ class Binder:
 
     def _launch(self, index: int) -> Step:
         """Return the step that launches a kernel of the manifest by itself."""
+        # Entries share kernels that are launched alone: their arguments are the same in each.
         if index not in self._launches:
             spec = self._manifest.kernels[index]
             where = f"kernel {spec.name!r}"
@@ -230,6 +239,7 @@ class Binder:
             assert program is not None  # programs_needed
             try:
                 kernel = cl.Kernel(program, spec.name)
+                # A wrong number of arguments would only fail at the launch, without a name.
                 if kernel.num_args != len(spec.args):
                     raise ArtifactError(
                         f"{where}: its source takes {kernel.num_args} arguments, the manifest "
@@ -251,6 +261,8 @@ def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
         as_one: whether the megakernel runs the kernels that have a function.
     """
     used = [manifest.kernels[index] for entry in manifest.entries for index in entry.launches]
+    # What has no function in the megakernel is launched from its own program, whoever runs the
+    # rest.
     alone = {k.program for k in used if k.function < 0 or not as_one}
     if as_one and manifest.megakernel is not None and any(k.function >= 0 for k in used):
         alone.add(manifest.megakernel.program)

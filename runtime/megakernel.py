@@ -53,13 +53,17 @@ class Megakernel:
         Raises:
             ArtifactError: the program has no such kernel.
         """
+        # A worker for each compute unit: more would wait for each other on one core.
         self.workers = device.info.compute_units
         self._program = program
         self._manifest = manifest
         self._first: dict[str, int] = {}
         records = self._records(manifest)
         table = _table(manifest, records, places)
+        # Counters of the longest entry serve all: each launch has a line of its own and one for
+        # each worker.
         lines = 1 + max((len(e.launches) for e in manifest.entries), default=0) * (self.workers + 1)
+        # Counters have a cache line each, so that workers do not take lines from one another.
         self._counter_ints = lines * _LINE_INTS
         flags = cl.mem_flags
         try:
@@ -88,6 +92,7 @@ class Megakernel:
         Raises:
             ArtifactError: the program has no such kernel, or it takes other arguments.
         """
+        # Launches without a function have no record, so positions in the two lists differ.
         before = entry.launches[:first]
         at = self._first[entry.name] + sum(self._manifest.kernels[i].function >= 0 for i in before)
         try:
@@ -121,6 +126,7 @@ class Megakernel:
 
     def release(self) -> None:
         """Give the table and the counters back."""
+        # The first two buffers are the program's memory and go with it.
         for buffer in self._buffers[2:]:
             buffer.release()
 
@@ -132,7 +138,9 @@ def _table(
     words: list[int] = []
     for index in records:
         kernel = manifest.kernels[index]
+        # Words follow the heads of all records; a record says where its own begin.
         at = RECORD_WORDS * len(records) + len(words)
         head += (kernel.function, kernel.global_size[0], at)
         words += [places[argument] for argument in kernel.args]
+    # A buffer must hold something, so a table without records is one zero.
     return np.array(head + words or [0], np.int64)

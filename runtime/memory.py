@@ -46,6 +46,7 @@ class DeviceMemory:
         self._arena: cl.Buffer | None = None
         self._images: dict[int, cl.Image] = {}
         self._buffers: list[cl.Buffer | None] = [None] * len(self._specs)
+        # On a CPU all memory is the host's, so two pieces serve the megakernel and cost no copies.
         if device.info.kind == "cpu":
             self._allocate_pieces()
         self._allocate_images()
@@ -53,6 +54,7 @@ class DeviceMemory:
             self._allocate_apart()
 
     def _allocate_pieces(self) -> None:
+        # The arena comes first, then inputs, outputs and states, each at a multiple of ALIGNMENT.
         places, size = [], _aligned(self._arena_size)
         for spec in self._specs:
             if spec.image is not None:
@@ -64,7 +66,10 @@ class DeviceMemory:
             else:
                 places.append(size)
                 size += _aligned(spec.size)
+        # OpenCL refuses a buffer of no bytes.
         size = max(size, ALIGNMENT)
+        # A piece beyond the device's limit is no error: each buffer by itself may still be small
+        # enough.
         if max(size, len(self._blob)) > self._device.info.max_alloc_bytes:
             return
         context, flags = self._device.context, cl.mem_flags
@@ -89,6 +94,7 @@ class DeviceMemory:
         flags = cl.mem_flags.READ_WRITE
         if not self._device.info.is_pocl:
             return cl.Buffer(self._device.context, flags, size)
+        # USE_HOST_PTR may copy memory that is not aligned, so the piece starts at a page.
         room = np.zeros(size + mmap.PAGESIZE, np.uint8)
         start = -room.ctypes.data % mmap.PAGESIZE
         self._host = room[start : start + size]
@@ -106,6 +112,7 @@ class DeviceMemory:
         spec = self._specs[index]
         if not spec.payload_bytes:
             return np.empty(spec.shape, spec.dtype)  # nothing to copy, wherever it would be
+        # The lowest bit of a place tells the data, which is never written; see IN_DATA.
         if self._host is None or spec.image is not None or self.places[index] & IN_DATA:
             return None
         start = self.places[index]
@@ -144,6 +151,7 @@ class DeviceMemory:
     def _allocate(self, spec: BufferSpec) -> cl.Buffer:
         context, flags = self._device.context, cl.mem_flags
         if spec.kind == "weight":
+            # A GPU cannot read the page cache, so weights are copied once.
             how = flags.USE_HOST_PTR if self._device.info.kind == "cpu" else flags.COPY_HOST_PTR
             host = self._data(spec.offset, spec.size)
             return cl.Buffer(context, flags.READ_ONLY | how, hostbuf=host)
@@ -151,6 +159,7 @@ class DeviceMemory:
             assert self._arena is not None
             return self._arena.get_sub_region(spec.offset, spec.size)
         buffer = cl.Buffer(context, flags.READ_WRITE, spec.size)
+        # What is read before it was ever written is then zero, and not another process's memory.
         self._fill(buffer, spec.size, 0)
         return buffer
 
@@ -173,6 +182,7 @@ class DeviceMemory:
         if found is None:
             piece = self.data if self.places[index] & IN_DATA else self.memory
             assert piece is not None
+            # The mask takes the bit of IN_DATA off: offsets are multiples of ALIGNMENT.
             offset = self.places[index] & -ALIGNMENT
             found = piece.get_sub_region(offset, self._specs[index].size)
             self._buffers[index] = found
@@ -196,6 +206,7 @@ class DeviceMemory:
             else:
                 host = self._data(spec.reset, spec.size)
                 cl.enqueue_copy(self._queue, self.buffer(index), host)
+        # The copies read the mapped file, so the caller may only go on when they are done.
         self._queue.finish()
 
     def poison(self) -> None:
@@ -210,6 +221,7 @@ class DeviceMemory:
     def release(self) -> None:
         """Give the memory back now and let go of the mapped file."""
         windows = [buffer for buffer in self._buffers if buffer is not None]
+        # Windows go before the pieces that they are part of.
         for buffer in (*windows, *self._images.values(), self._arena, self.memory, self.data):
             if buffer is not None:
                 buffer.release()

@@ -50,6 +50,7 @@ def _encode_into(out: bytearray, value: object, where: str, depth: int) -> None:
     kind = type(value)
     if kind is dict:
         assert isinstance(value, dict)
+        # A mark and one opcode for all items take fewer opcodes than adding items one by one.
         out += b"}("
         for key, item in value.items():
             if type(key) is not str:
@@ -75,6 +76,8 @@ def _encode_scalar(out: bytearray, value: object, where: str) -> None:
         out += b"\x88" if value else b"\x89"
     elif kind is int:
         assert isinstance(value, int)
+        # Pickle has no opcode for a signed word of 64 bits, so larger integers are bytes with a
+        # length.
         if -(2**31) <= value < 2**31:
             out += b"J" + struct.pack("<i", value)
         elif -(2**63) <= value < 2**63:
@@ -148,10 +151,12 @@ class _Decoder:
 
     def run(self) -> Any:
         data, table = self.data, OPCODES
+        # The protocol is fixed: others have opcodes that are not on the list.
         if data[:2] != b"\x80\x05":
             raise PlainPickleError("it does not start with pickle protocol 5")
         self.position = 2
         try:
+            # The number of opcodes bounds the time that a hostile file may take.
             for _ in range(MAX_OPCODES):
                 if self.position >= self.size:
                     break
@@ -165,6 +170,7 @@ class _Decoder:
                         f"opcode 0x{code:02x} at byte {self.position - 1} is not plain data"
                     )
                 handler(self)
+        # A stack that runs empty is a defect of the file, told as such and not as an IndexError.
         except (IndexError, struct.error):
             raise PlainPickleError(f"it ends or unwinds early at byte {self.position}") from None
         except UnicodeDecodeError:
@@ -213,6 +219,7 @@ class _Decoder:
             raise PlainPickleError(f"a frame of {length} bytes passes the end")
 
     def mark(self) -> None:
+        # A dictionary in a list takes two marks, hence twice the depth.
         if len(self.marked) >= 2 * MAX_DEPTH:
             raise PlainPickleError(f"it is nested more than {MAX_DEPTH} deep")
         self.marked.append(self.stack)
@@ -220,6 +227,7 @@ class _Decoder:
 
     def long1(self) -> None:
         width = self.take(1)[0]
+        # Long integers take quadratic time to print or convert, so their width is bounded.
         if width > MAX_INT_BYTES:
             raise PlainPickleError(f"an integer of {width} bytes at byte {self.position}")
         self.stack.append(int.from_bytes(self.take(width), "little", signed=True))
@@ -239,6 +247,7 @@ class _Decoder:
         for key, item in zip(pairs[::2], pairs[1::2], strict=True):
             if type(key) is not str:
                 raise PlainPickleError(f"a key of type {type(key).__name__}, expected str")
+            # Python would take the last one; two readers might then see different manifests.
             if key in target:
                 raise PlainPickleError(f"the key {key[:80]!r} occurs twice")
             target[key] = item
@@ -260,6 +269,7 @@ class _Decoder:
         if index >= len(self.memo):
             raise PlainPickleError(f"memo index {index} of {len(self.memo)}")
         value = self.memo[index]
+        # A container that occurs twice could contain itself.
         if isinstance(value, _CONTAINERS):
             raise PlainPickleError(f"memo index {index} refers to a container")
         self.stack.append(value)

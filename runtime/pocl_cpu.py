@@ -49,6 +49,7 @@ def level_of(flags: frozenset[str]) -> str:
         flags: as in /proc/cpuinfo, where Linux leaves out what it does not save at a switch.
     """
     best = _BASELINE
+    # A level counts only if all levels below it are there, so the first gap ends the search.
     for name, needed in reversed(_LEVELS):
         if not flags.issuperset(needed.split()):
             break
@@ -61,6 +62,7 @@ def cpu_flags() -> frozenset[str]:
     try:
         with Path("/proc/cpuinfo").open(encoding="ascii", errors="replace") as lines:
             for line in lines:
+                # All CPUs of a machine are taken to be alike, so the first entry is enough.
                 if line.startswith("flags"):
                     return frozenset(line.partition(":")[2].split())
     except OSError as error:
@@ -80,6 +82,8 @@ def name_in_force(handle: cl.Device) -> str | None:
         return None
     try:
         with _Memory(os.O_RDONLY) as memory:
+            # The pointer of a device handle is PoCL's own record, in which triple and name follow
+            # each other.
             triple, name = map(memory.text, memory.words(handle.int_ptr + triple_at))
     except OSError as error:
         logger.debug("the record of PoCL's device cannot be read: %s", error)
@@ -87,6 +91,8 @@ def name_in_force(handle: cl.Device) -> str | None:
     # "OpenCL 3.0 PoCL HSTR: pthread-<triple>-<name>", with the name that LLVM told PoCL.
     reported = handle.version.strip().partition("HSTR: pthread-")[2]
     known = {reported.removeprefix(f"{triple}-"), *_NAMES, forced_name()}
+    # Three signs must agree before memory is believed: the triple, what PoCL reports, and a known
+    # name.
     ours = triple.startswith("x86_64-") and reported.startswith(f"{triple}-") and name in known
     return name if ours else None
 
@@ -96,6 +102,7 @@ def rename(handle: cl.Device, name: str) -> bool:
 
     Only before the device's first successful build: LLVM keeps what it made for the old name.
     """
+    # Nothing is written where the record does not look as expected: the offset may be wrong.
     if name_in_force(handle) is None:
         return False
     kept = _forever(name)
@@ -103,6 +110,7 @@ def rename(handle: cl.Device, name: str) -> bool:
     try:
         with _Memory(os.O_RDWR) as memory:
             triple, _ = memory.words(address)
+            # The triple is written back unchanged, as words are written in pairs.
             memory.write_words(address, triple, kept)
     except OSError as error:
         logger.debug("the record of PoCL's device cannot be written: %s", error)
@@ -111,6 +119,7 @@ def rename(handle: cl.Device, name: str) -> bool:
 
 def _forever(name: str) -> int:
     """Return the address of a copy that nobody frees, or that PoCL may free with its own record."""
+    # strdup is the C library's, so PoCL's own free would fit this copy.
     copy = ctypes.CDLL(None).strdup
     copy.restype = ctypes.c_void_p
     return int(copy(name.encode()))
@@ -140,6 +149,7 @@ class _Memory:
 
     def text(self, address: int) -> str:
         """Return the printable string at an address, empty where there is none within bounds."""
+        # Without a zero in bounds the bytes are no string, and the address was wrong.
         content, zero, _ = self._read(address, _LONGEST).partition(b"\0")
         text = content.decode("ascii", errors="replace")
         return text if zero and text.isascii() and text.isprintable() else ""

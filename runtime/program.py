@@ -42,10 +42,12 @@ class Program:
         self._cache = cache
         self._queue = _open_queue(device)
         _log_target(artifact, device)
+        # The count is the cache's, over all programs; the difference is what this one built.
         built_before = cache.built_from_source
         self._memory = DeviceMemory(artifact, device, self._queue)
         self._programs: list[cl.Program | None] = [None] * len(self._manifest.programs)
         self._megakernel = self._make_megakernel(cache)
+        # In order of the manifest, so that logs and caches do not depend on the order of a set.
         for index in sorted(programs_needed(self._manifest, as_one=self._megakernel is not None)):
             if self._programs[index] is None:
                 spec = self._manifest.programs[index]
@@ -64,6 +66,7 @@ class Program:
         self.stats = make_stats(self._manifest, device.info.name, built)
         if warm_up:
             self._warm_up()
+        # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
 
@@ -75,6 +78,8 @@ class Program:
         drivers for CPUs promise nothing either, and llvmpipe leaves a loop that waits for long.
         """
         manifest, memory = self._manifest, self._memory
+        # The megakernel addresses all buffers by offsets into two pieces; buffers apart cannot be
+        # told so.
         if manifest.megakernel is None or memory.memory is None or memory.data is None:
             return None
         if not (self._device.info.is_pocl and megakernel_enabled()):
@@ -99,6 +104,8 @@ class Program:
         """
         launched: set[int] = set()
         for spec in self._manifest.entries:
+            # An entry whose kernels have all been launched by others would tell the driver nothing
+            # new.
             if launched.issuperset(spec.launches):
                 continue
             launched.update(spec.launches)
@@ -189,6 +196,8 @@ class Program:
         started_ns = time.perf_counter_ns()
         bound = self._entry(entry)
         bound.check_inputs(inputs)
+        # Poison is written before the run, so a value left over from the run before cannot pass for
+        # a result.
         if self._check:
             self._memory.poison()
         self._execute(bound, bound.steps, inputs, self._queue, None)
@@ -221,11 +230,15 @@ class Program:
         try:
             if self._unfinished:
                 self._recover(queue)
+            # The flag falls only when the outputs have been read: any exception in between leaves
+            # it set.
             self._unfinished = True
             if inputs is not None:
                 bound.write(inputs, queue, pending)
             for step in steps:
                 where = step.name
+                # Kernels carry their arguments since loading, so that a step is one call of the
+                # driver.
                 event = enqueue(queue, step.kernel, step.global_size, step.local_size)
                 if events is not None:
                     events.append(event)
@@ -237,6 +250,8 @@ class Program:
                 f"{self._device.info.name}: entry {bound.name!r}, {where}: {first_line(error)}"
             ) from error
         finally:
+            # Arrays of the caller and events must stay until the device has done with them, also
+            # after an error.
             if self._unfinished:
                 _drain(queue)
             pending.clear()
@@ -279,6 +294,7 @@ class Program:
             raise InputError(f"iterations: expected at least 1, got {iterations}")
         bound = self._entry(entry)
         bound.check_inputs(inputs)
+        # Profiling is a property of a queue and slows each launch, so `run` has one without.
         queue = _open_queue(self._device, profiling=True)
         steps = self._steps_of(bound)
         result = []
@@ -295,6 +311,7 @@ class Program:
 
     def _steps_of(self, bound: BoundEntry) -> tuple[Step, ...]:
         """Return the steps of an entry with one launch each, to time them."""
+        # Equal counts mean that no step joins launches.
         if len(bound.steps) == len(bound.launches):
             return bound.steps
         spec = self._manifest.entry(bound.name)
@@ -339,8 +356,10 @@ class Program:
         """Give back device memory and the mapped file; nothing but `close` may follow."""
         if self._artifact is None:
             return
+        # Device work reads the mapped file: all of it must be done before memory goes.
         self._queue.finish()
         self._cache.launched()
+        # Kernels hold references to buffers, so entries go before the memory that they use.
         self._entries.clear()
         self._single_steps.clear()
         if self._megakernel is not None:
@@ -378,6 +397,7 @@ def _open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
 def _log_target(artifact: Artifact, device: Device) -> None:
     target, info = artifact.manifest.target, device.info
     has_binaries = any(spec.binary for spec in artifact.manifest.programs)
+    # A binary is for one device and driver; with another one it is no error, but slower to load.
     if has_binaries and (target.device, target.driver) != (info.name, info.driver):
         logger.info(
             "%s: compiled on %s (%s), this is %s (%s): its kernels are built from source",

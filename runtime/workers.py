@@ -52,14 +52,19 @@ class Governor:
         contended = waited_ns > _CONTENDED_PART * ran_ns
         self._runs += 1
         self._calm = 0 if contended else self._calm + 1
+        # A trial in spite of contention tells whether setting apart would help; rarely, as it may
+        # not.
         if not self.apart:
             if self._calm >= _CALM_RUNS or self._runs >= self._trial:
                 self._change(apart=True)
         else:
             self._points = self._points + _STRIKE if contended else max(0, self._points - 1)
             if self._points >= _OUT:
+                # A failed trial makes the next one wait twice as long, up to a limit.
                 self._trial = min(2 * self._trial, _LAST_TRIAL)
                 self._change(apart=False)
+            # A long calm time means that the load is gone, so trials may be as frequent as at
+            # first.
             elif self._calm >= self._trial:
                 self._trial = _FIRST_TRIAL
         return self.apart
@@ -93,6 +98,8 @@ class Workers:
         self._governor = Governor()
         self._waits: list[int] = []
         for thread in threads:
+            # The file stays open: opening it costs more than reading it, and reads go to offset 0
+            # (`pread`).
             self._waits.append(os.open(_TASKS / str(thread) / "schedstat", os.O_RDONLY))
         self._waited_ns = [self._read(wait) for wait in self._waits]
         self._ran_ns = 0
@@ -105,6 +112,7 @@ class Workers:
     def ran(self, duration_ns: int) -> None:
         """Take note of a run that took so long, and place the workers for the next one."""
         self._ran_ns += duration_ns
+        # Short runs are added up until the wait can be told from noise.
         if self._ran_ns < _LEAST_RUN_NS:
             return
         before = self._governor.apart
@@ -116,6 +124,8 @@ class Workers:
         """Return how long the worker that waited longest did so since the last call."""
         longest = 0
         for number, wait in enumerate(self._waits):
+            # A worker that has ended keeps its number in the list, so that shares stay with their
+            # threads.
             try:
                 waited_ns = self._read(wait)
             except OSError as error:  # the thread has ended: none waits any more
@@ -161,10 +171,12 @@ def workers_of(threads: Sequence[int], compute_units: int) -> Workers | None:
         threads: that the driver started for the device.
         compute_units: that the device has.
     """
+    # Threads beyond the compute units are not workers, and one worker needs no place of its own.
     if len(threads) != compute_units or compute_units < 2:
         return None
     try:
         home, *others = (frozenset(os.sched_getaffinity(thread)) for thread in threads)
+        # An affinity that differs was set by somebody with a reason, which is not overruled.
         if any(other != home for other in others) or len(home) < compute_units:
             return None
         return Workers(threads, home)
@@ -175,6 +187,7 @@ def workers_of(threads: Sequence[int], compute_units: int) -> Workers | None:
 
 def _threads() -> set[int]:
     try:
+        # Linux lists each thread of a process as a directory with the number of the thread.
         return {int(name) for name in os.listdir(_TASKS)}  # noqa: PTH208 - names, not paths
     except OSError:
         return set()

@@ -119,11 +119,13 @@ class _Program:
         self.context, self.spec = context, context.spec
         self.layouts: dict[Node, Layout] = {}
         self.direct = states_in_place(kernels)
+        # Later kernels overwrite the entry, so what stays is the last reader.
         self.last_read = {node: i for i, k in enumerate(kernels) for node in k.reads}
         targets = [t for k in kernels for t in k.targets if t not in self.direct]
         self.arena = {t for t in targets if t.op is not Op.BUFFER} - self.outputs
         # What a custom kernel reads or writes is row-major: its source says where elements are.
         custom = {n for k in kernels if k.custom for n in (*k.custom.inputs, *k.targets)}
+        # A state has the layout that its caller reads and writes, so it is not free.
         self.free = {t for t in self.arena if t.op is not Op.ASSIGN} - custom
         # What an epilogue of a custom kernel reads is a buffer, in any order.
         self.plain = {n for k in kernels if k.custom for n in k.reads}
@@ -142,6 +144,8 @@ class _Program:
             r
             for r in kernel.reads
             if r in self.arena - images and self.last_read[r] == position
+            # Only an exact fit is taken over, as the planner of the arena gives each storage one
+            # size.
             if prod(r.shape) == prod(shape) and r.dtype.itemsize == width
         ]
 
@@ -156,6 +160,7 @@ def lower_kernels(
         outputs: stored nodes that are program outputs: they stay row-major.
         context: what they are compiled for.
     """
+    # The plan of images is kept between rounds; layouts and loops are found anew.
     most = context.spec.images
     images = None if most is None else ImagePlan(most)
     while True:
@@ -165,6 +170,7 @@ def lower_kernels(
             try:
                 lowered.append(_lower(program, position))
             except LoweringError as error:
+                # All stored nodes are told, so that who retries knows what may be split.
                 stored = frozenset(t for k in kernels for t in k.targets)
                 return Refused(kernel.targets, stored, name_of(kernel), str(error))
         # Not a retry: a reader may find that what it reads is better a buffer, and the writer came
@@ -182,6 +188,7 @@ def _lower(program: _Program, position: int) -> LoweredKernel:
         _lay_out_parts(program, kernel)
     nests = [_nest(program, kernel, body) for body in kernel.bodies]
     reused = None
+    # Several nests run side by side, so one may read what another one has overwritten.
     if len(nests) == 1:
         free = program.free_after(position)
         reused = in_place_of(nests[0].body, nests[0].schedule, free)
@@ -209,6 +216,7 @@ def _lower_custom(program: _Program, kernel: Kernel, launch: CustomLaunch) -> Lo
 def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     """Choose layouts and loops of one loop nest."""
     spec = program.spec
+    # Ranges are split before a vector is chosen, as the parts may be better ranges for its lanes.
     placed = split_ranges(place(body, program.layouts))
     # What several loop nests write has a layout already.
     whole = {s.target for s in body.stores} if len(kernel.bodies) == 1 else set[Node]()
@@ -223,13 +231,17 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
     _check_offsets(placed)
     placed, vector = merge_ranges(placed, vector)
     placed = group_factors(placed, vector)
+    # An ASSIGN in place writes the state itself, whose storage then is a parameter that is read
+    # too.
     outputs = tuple(program.direct.get(s.target, s.target) for s in placed.stores)
     reads = {n.src[0] for n in scalar_nodes(placed.value) if n.op is Op.LOAD}
     updated = [(s.target, n) for s, n in zip(placed.stores, outputs, strict=True) if n in reads]
+    # An overlapping last block would read elements of the state that it has just overwritten.
     if updated:
         schedule = exact_schedule(placed, vector, lanes, spec)
     else:
         schedule = tuned_schedule(placed, vector, lanes, spec, program.context.tuned)
+    # Work-items of other nests would never reach the barriers of a work-group's tile.
     if schedule.local is not None and len(kernel.bodies) > 1:
         schedule = simt.choose_schedule(placed, vector, lanes, spec, apart=True)
     for target, node in updated:
@@ -241,6 +253,7 @@ def _nest(program: _Program, kernel: Kernel, body: Body) -> Nest:
 
 def _lay_out_parts(program: _Program, kernel: Kernel) -> None:
     """Choose the layout of what several loop nests write in parts: as the largest would like it."""
+    # Sorted from the smallest on, so that each larger one overrules it.
     bodies = sorted(kernel.bodies, key=lambda b: prod(r.size for r in b.ranges if r is not None))
     for body in bodies:  # the largest has the last word
         for store in body.stores:
@@ -273,6 +286,7 @@ def _layout(store: PlacedStore, vector: Atom | None) -> Layout:
     rank = len(store.index)
     if vector is None:
         return row_major(rank)
+    # All axes that the vector moves go inside, in their order, so that lanes are consecutive.
     inner = [a for a in range(rank) if ixs.coefficient(store.index[a], vector) != 0]
     return Layout(tuple([a for a in range(rank) if a not in inner] + inner))
 
@@ -282,6 +296,7 @@ def flops_of(body: PlacedBody) -> int:
     total = 0
     depends = dependencies(body.value)
     for node in scalar_nodes(body.value):
+        # Hoisting computes a node once for each value of the ranges that it depends on.
         times = prod(r.size for r in depends[node])
         if node.op is Op.ACCUMULATE:
             total += times * prod(r.size for r in node.arg[1])

@@ -116,9 +116,11 @@ class _Writer:
             if buffer.kind == "weight" and buffer.data is not None:
                 self._by_buffer[buffer] = self.weight(buffer.data, buffer.name)
             else:
+                # A buffer of the host has no content in the file, only its size.
                 size = _stored_bytes(buffer.shape, buffer.dtype)
                 entry = _entry(buffer.name, buffer.kind, buffer.dtype.name, buffer.shape, 0, size)
                 if buffer.kind == "state":
+                    # A reset value of -1 stands for zeros, for which the file holds no bytes.
                     entry["reset"] = -1
                 self._by_buffer[buffer] = self.add(entry)
         return self._by_buffer[buffer]
@@ -126,9 +128,12 @@ class _Writer:
     def weight(self, data: NDArray[Any], name: str, image: Image | None = None) -> int:
         """Return the index of a weight, appending its bytes once per content."""
         raw = np.ascontiguousarray(data).tobytes()
+        # Equal bytes of another type or form are another buffer: kernels read them in their own
+        # way.
         form = f"{data.dtype}{data.shape}" + (f"{image}" if image is not None else "")
         digest = hashlib.sha256(form.encode() + raw).digest()
         if digest not in self._by_digest:
+            # Weights begin at multiples of ALIGNMENT, as windows of OpenCL buffers must.
             self.data.extend(b"\0" * (-len(self.data) % ALIGNMENT))
             entry = _entry(name, "weight", data.dtype.name, data.shape, len(self.data), len(raw))
             self.data.extend(raw)
@@ -145,6 +150,7 @@ class _Writer:
 
     def kernel_name(self, kernel: LoweredKernel) -> str:
         """Return the name of a kernel's code; equal texts are one function."""
+        # A digest as name keeps names the same from one compilation to the next.
         digest = hashlib.sha256(kernel.code.text.encode()).hexdigest()[:12]
         name = f"{kernel.kind}_{digest}" + (f"_{kernel.group}" if kernel.group > 1 else "")
         known = self.codes.setdefault(name, _Kernel(kernel.code, kernel.kind, kernel.group))
@@ -154,11 +160,13 @@ class _Writer:
     def _function_of(self, name: str, kernel: LoweredKernel) -> int:
         """Return the number of a kernel's function in the megakernel, -1 if it has none."""
         if not is_callable(kernel):
+            # The number counts functions, not kernels: launches of one text share it.
             return -1
         return self.functions.setdefault(name, len(self.functions))
 
     def entry(self, schedule: Schedule) -> dict[str, Any]:
         """Add one entry point and return its manifest form."""
+        # Nodes have buffers before launches are written, which refer to them by index.
         place = self._place(schedule)
         launches = []
         for kernel in schedule.lowered:
@@ -176,6 +184,7 @@ class _Writer:
                     "program": 0,
                     "function": self._function_of(name, kernel),
                     "args": arguments,
+                    # OpenCL wants whole work-groups; the kernel ends work-items beyond its own.
                     "global": [-(-kernel.items // kernel.group) * kernel.group, 1, 1],
                     "local": [kernel.group, 1, 1],
                     "origin": list(kernel.kernel.origin),
@@ -199,9 +208,11 @@ class _Writer:
             for node in touched:
                 if node.op is Op.BUFFER:
                     place[node] = self.buffer_of(node.arg)
+        # An ASSIGN in place has no storage but that of its state.
         for node, state in states_in_place(schedule.launches).items():
             place[node] = place[state]
         arena = schedule.arena()
+        # Entries run one at a time, so they share one arena of the largest one's size.
         self.arena_size = max(self.arena_size, arena.size)
         self.arena_unplanned = max(self.arena_unplanned, arena.unplanned)
         for node, life in arena.lives.items():
@@ -230,6 +241,8 @@ class _Writer:
     def programs(self, options: str) -> list[dict[str, Any]]:
         """Group kernels into programs, say where each is to be found, return the programs."""
         names = list(self.codes)
+        # Text of a kernel is found by its characters, so positions are taken while the source
+        # grows.
         found: dict[str, tuple[int, dict[str, Any]]] = {}
         result: list[dict[str, Any]] = []
         for start in range(0, len(names), KERNELS_PER_PROGRAM):
@@ -243,6 +256,7 @@ class _Writer:
                 source += known.text(name)
                 found[name] = len(result), known.facts(begin, len(source))
             result.append({"source": source, "options": options, "binary": b""})
+        # Launches were written before their programs were known.
         for kernel in self.kernels:
             kernel["program"], facts = found[kernel["name"]]
             kernel["code"] = dict(facts)
@@ -263,6 +277,7 @@ class _Writer:
             ),
             default=0,
         )
+        # Below the limit kernels keep no numbers, so that readers see no megakernel at all.
         if most < LEAST_LAUNCHES or not self.host_clang:
             for kernel in self.kernels:
                 kernel["function"] = -1
@@ -311,6 +326,7 @@ def emit(entries: Mapping[str, Schedule], *, name: str, kind: str, options: str 
     Raises:
         SchedulerError: an intermediate is never read (an internal error).
     """
+    # All entries are compiled for one target, so the first one speaks for them.
     spec = next((s.spec for s in entries.values()), DEFAULT)
     writer = _Writer(host_clang=spec.host_clang)
     table = {entry: writer.entry(schedule) for entry, schedule in entries.items()}

@@ -99,16 +99,20 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     buffer = load.src[0].arg
     leaves = [a for ix in (*place.index, *(p[0] for p in place.valid)) for a in ixs.leaves(ix)]
     if not {axis.atom for axis in axes}.issuperset(leaves):
+        # A range of another kernel loop, or an index at run time, has no place in the packed order.
         return None
     used = [axis for axis in axes if axis.atom in leaves]
     order = _order(used)
     at = {part: i for i, part in enumerate(order)}
     sizes = [(used[i].outer, used[i].unroll, used[i].lanes)[part] for i, part in order]
+    # Overlapping blocks of several axes multiply, so growth is bounded before anything is
+    # allocated.
     if prod(sizes) > MAX_GROWTH * max(MIN_SIZE, buffer.data.size):
         return None
     grids: dict[Atom, NDArray[np.int64]] = {}
     for i, axis in enumerate(used):
         places = [at[i, part] for part in range(3)]
+        # Each axis varies along the places of its three parts only, and numpy broadcasts the rest.
         shape = [s if p in places else 1 for p, s in enumerate(sizes)]
         grids[axis.atom] = axis.values().reshape(shape)
     index = tuple(np.broadcast_to(_evaluate(ix, grids), sizes) for ix in place.index)
@@ -116,8 +120,10 @@ def pack(load: Node, axes: list[Axis]) -> PackedWeight | None:
     for ix, low, high in place.valid:
         value = _evaluate(ix, grids)
         inside &= (value >= low) & (value <= high)
+    # Indices outside are clipped to read something; `inside` replaces what they found by the fill.
     clipped = tuple(np.clip(i, 0, s - 1) for i, s in zip(index, buffer.shape, strict=True))
     data = np.where(inside, buffer.data[clipped], buffer.data.dtype.type(place.fill))
+    # Row-major strides of the packed order, one for each part of an axis.
     steps = [prod(sizes[p + 1 :]) for p in range(len(sizes))]
     strides = {
         a.atom: (steps[at[i, 0]], steps[at[i, 1]], steps[at[i, 2]]) for i, a in enumerate(used)
@@ -130,6 +136,7 @@ def _order(axes: list[Axis]) -> list[tuple[int, int]]:
 
     The parts of an axis are in this order, so that its values fill their places as they are.
     """
+    # Loop order outside, unrolled steps inside of that, lanes last: a register tile reads one run.
     order: list[tuple[int, int]] = []
     for i, axis in enumerate(axes):
         order += [(i, 0), (i, 1)] if axis.apart else [(i, 0)]

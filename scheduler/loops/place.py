@@ -119,6 +119,7 @@ def place(body: Body, layouts: Mapping[Node, Layout]) -> PlacedBody:
         row = None
         if s.row is not None:
             shape = s.target.shape
+            # A row's number is computed by the body, and its value comes after those of the stores.
             row = (rows, shape[s.row.axis], prod(shape[s.row.axis + 1 :]))
             rows += 1
         stores.append(PlacedStore(s.target, s.index, ixs.ZERO, row))
@@ -171,6 +172,7 @@ def merge_ranges(body: PlacedBody, vector: Atom | None) -> tuple[PlacedBody, Ato
     again = True
     while again:
         again = False
+        # Fusing changes the offsets, so they are collected anew each time.
         exprs, weights = expressions(body)
         groups = [(body.ranges, True)] + [(n.arg[1], False) for n in accumulates(body)]
         for group, _ in groups:
@@ -193,6 +195,8 @@ def split_ranges(body: PlacedBody) -> PlacedBody:
         again = False
         exprs, _ = expressions(body)
         for r in body.ranges:
+            # The smallest divisor first: larger ones are often its multiples, and split the
+            # quotient later.
             by = min(_divisors_of(r, exprs), default=0)
             if by and r.size % by == 0 and by < r.size:
                 quotient = ixs.new_range(r.size // by, f"{r.name}q")
@@ -235,6 +239,8 @@ def _moved(store: PlacedStore, mapping: Mapping[Atom, Ix]) -> PlacedStore:
 def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix]) -> bool:
     for ix in exprs:
         a, b = ixs.coefficient(ix, outer), ixs.coefficient(ix, inner)
+        # One loop walks both if a step of the outer one equals the whole of the inner one, in each
+        # index.
         if a is None or b is None or a != b * inner.size:
             return False
     for ix in weights:  # packed in loop order: any function of both is fine, of one alone is not
@@ -247,6 +253,7 @@ def _move_together(outer: Atom, inner: Atom, exprs: list[Ix], weights: list[Ix])
 def _fuse(body: PlacedBody, outer: Atom, inner: Atom) -> tuple[PlacedBody, Atom]:
     fused = ixs.new_range(outer.size * inner.size, f"{outer.name}{inner.name}")
     whole = ixs.of(fused)
+    # Quotient and remainder cancel where the two ranges move together, which was checked.
     mapping = {outer: ixs.floordiv(whole, inner.size), inner: ixs.mod(whole, inner.size)}
 
     def renamed(group: tuple[Atom, ...]) -> tuple[Atom, ...]:

@@ -139,6 +139,8 @@ def choose_schedule(
 
     Arguments are those of `choose.choose_schedule`.
     """
+    # A choice may narrow vectors, never widen them: a range shorter than a vector has no such
+    # lanes.
     if choice.lanes and vector is not None and vector.size >= choice.lanes:
         lanes = min(lanes, choice.lanes)
     tiles = {r: Tile(r) for r in body.ranges}
@@ -148,18 +150,24 @@ def choose_schedule(
     loads = loads_of(body)
     _choose_reductions(schedule, body, loads)
     hoisted = hoisted_ranges(body)
+    # Lanes serve every load here, so what limits the kernel is memory, not arithmetic.
     streams = vector is not None and all(load_score(load, vector) > 0 for load in loads)
     if not schedule.reduce_order and vector in tiles and streams:
         _stream_tile(tiles[vector], body)
     if schedule.reduce_order and vector in tiles:
+        # Loads outside of reductions run once for each result and gain nothing from a register
+        # tile.
         heavy = [ld for ld in loads if ld.times > 1]
         _register_tile(schedule, body, tiles, heavy, hoisted, spec)
     if vector is None and hoisted is None:
         for atom, unroll in scalar_tile(body, loads, schedule.across, lanes, spec).items():
+            # The last block overlaps the one before and stores its results twice; where that is not
+            # allowed (`exact`), only divisors unroll.
             tiles[atom].unroll = 1 if exact and atom.size % unroll else unroll
     _resize(schedule, tiles, choice)
     _unroll_innermost(schedule, prod(t.unroll for t in tiles.values()), choice.unroll)
     schedule.tiles = _loop_order(list(tiles.values()), body, loads, hoisted, choice.outside)
+    # Loops below a hoisted reduction stay inside one work-item, which computed that reduction once.
     schedule.inner = (
         sum(t.atom not in hoisted for t in schedule.tiles) if hoisted is not None else 0
     )
@@ -168,6 +176,7 @@ def choose_schedule(
     schedule.blocked = _blocked_rows(outer, loads, choice.blocks)
     schedule.chunk = _chunk(schedule, outer, body, choice.items)
     schedule.prefetch = _prefetched(schedule, outer, choice.prefetch)
+    # Parts repeat the reductions above them, so only items of a single step are cut.
     if schedule.inner and schedule.chunk == 1:
         below = schedule.tiles[len(outer)].outer
         above = frozenset(t.atom for t in outer)
@@ -185,6 +194,7 @@ def hoisted_ranges(body: PlacedBody) -> frozenset[Atom] | None:
     mine = frozenset(body.ranges)
     outside = [frozenset(depends[node]) for node in looped(body)]
     outside += [body.loops_around(store) for store in body.stores]
+    # Only a proper subset is shared: a reduction that depends on all ranges has nothing to hoist.
     hoisted = [on for on in outside if on < mine]
     return frozenset().union(*hoisted) if hoisted else None
 
@@ -203,6 +213,7 @@ def _choose_reductions(schedule: LoopSchedule, body: PlacedBody, loads: list[Loa
         for r in order:
             schedule.reduce_unroll[r] = 1
         if order and node.op is Op.ACCUMULATE:
+            # Lanes across a reduction take `lanes` steps at once, so fewer are left to unroll.
             lanes = schedule.lanes if order[-1] is schedule.across.get(node) else 1
             schedule.reduce_unroll[order[-1]] = _whole(order[-1].size // lanes)
 
@@ -218,20 +229,25 @@ def _unroll_innermost(schedule: LoopSchedule, tile: int, asked: int) -> None:
     `tile` is the number of accumulators; `asked` the steps of a body by choice, 0 for none.
     """
     for node, order in schedule.reduce_order.items():
+        # Filling a private array has no accumulator whose latency unrolling could hide.
         if not order or node.op is not Op.ACCUMULATE:
             continue
         r = order[-1]
+        # Lanes share one accumulator here: unrolling them is all or nothing, as the rest is a loop
+        # apart.
         if r is schedule.across.get(node):
             if schedule.reduce_unroll[r] * tile > MAX_UNROLLED:
                 schedule.reduce_unroll[r] = 1
             continue
         if asked or r.size > FULL_UNROLL:
             most = asked or max(1, min(UNROLL, MAX_UNROLLED // tile))
+            # The body must divide the range: reduce loops have no step that is done in part.
             schedule.reduce_unroll[r] = next(u for u in range(most, 0, -1) if r.size % u == 0)
 
 
 def _reduce_order(node: Node, loads: list[LoadInfo], across: Atom | None) -> tuple[Atom, ...]:
     """Order reduce loops by the stride of the first non-weight load, largest first; lanes last."""
+    # Weights are packed in the order of the loops, so the strides of other operands decide.
     offsets = [ld.node.arg.offset for ld in loads if ld.times > 1 and not ld.weight]
     offsets = offsets or [ld.node.arg.offset for ld in loads if ld.times > 1]
 
@@ -246,6 +262,8 @@ def _stream_tile(tile: Tile, body: PlacedBody) -> None:
     """Let a step of a kernel that only streams move whole cache lines, not narrow vectors."""
     vector_bytes = tile.lanes * body.value.dtype.itemsize
     for unroll in STREAM_UNROLLS:
+        # A step that is not whole would be stored again with an overlap; streaming has nothing to
+        # gain.
         exact = tile.atom.size % (tile.lanes * unroll) == 0
         if exact and vector_bytes * unroll <= STREAM_BYTES:
             tile.unroll = unroll
@@ -272,10 +290,13 @@ def _register_tile(
 ) -> None:
     vector = schedule.vector
     assert vector is not None  # the caller asked
+    # A vector that meets scalars is an outer product: both operands of the tile are reused.
     outer_product = any(is_outer_product(ld, vector, inner) for ld in inner)
     shared = any(  # the vector meets other operands as scalars
         ixs.coefficient(ld.node.arg.offset, vector) == 0 for ld in inner if not ld.weight
     )
+    # Rows are ranges along which another operand moves, so that one vector of weights serves them
+    # all.
     rows = [
         r
         for r in tiles
@@ -284,6 +305,7 @@ def _register_tile(
     ]
     schedule.contracts = outer_product or (hoisted is not None and shared)
     if hoisted is not None:
+        # Rows above a hoisted reduction would need that reduction for several rows at once.
         below = [r for r in rows if r not in hoisted]
         rows = below or (hoisted_rows(body, vector, rows) if schedule.contracts else [])
     row = schedule.row = rows[-1] if rows else None
@@ -295,6 +317,8 @@ def _register_tile(
             return
         steps = max(ld.times for ld in inner)
         ends = [order[-1] for order in schedule.reduce_order.values() if order]
+        # Steps of loops that are unrolled whole share loads of overlapping windows, as the model is
+        # told.
         whole = [r for r in ends if schedule.reduce_unroll.get(r) == r.size > 1]
         operands = operands_of(body, (vector, row), inner, whole)
         shape = contraction_tile(vectors, row.size, steps, lanes, spec, operands)
@@ -307,6 +331,7 @@ def _register_tile(
         weighted = any(ld.weight for ld in inner)
         most = accumulators // vectors if weighted else POOL_ROWS
         tiles[vector].unroll, tiles[row].unroll = vectors, window_rows(row.size, most)
+    # These ranges add accumulators that read the same inputs, at no further load but the weights'.
     for r, tile in tiles.items():  # several results of the same inputs, as in a channel multiplier
         if r.size <= SMALL_RANGE and r is not vector and r not in rows:
             tile.unroll = r.size
@@ -328,6 +353,7 @@ def _loop_order(
     def rank(tile: Tile) -> tuple[bool, bool, int]:
         walks_weights = any(tile.atom in set(ixs.leaves(ld.node.arg.offset)) for ld in heavy)
         below = hoisted is not None and tile.atom not in hoisted
+        # False sorts first: by default the ranges that weights follow, by choice the others.
         return (below, walks_weights == (asked == 1), body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)
@@ -342,6 +368,7 @@ def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple
     heavy = [ld for ld in loads if ld.weight and ld.times > 1]
     walked = {a for ld in heavy for a in ixs.leaves(ld.node.arg.offset)}
     rows = [t for t in outer if t.atom not in walked and t.outer > 1]
+    # Weights that are walked in a single step leave no loop for rows to be outside of.
     if not rows or not any(t.atom in walked and t.outer > 1 for t in outer):
         return None
     weights = max(prod(ld.node.src[0].shape) for ld in heavy)
@@ -349,6 +376,7 @@ def _blocked_rows(outer: list[Tile], loads: list[LoadInfo], asked: int) -> tuple
     if not asked and weights >= BLOCKED_WEIGHTS * max(others, default=0):
         return None
     row = rows[0]
+    # Blocks must be of one length, as the step number is decomposed by division.
     blocks = max(d for d in range(1, (asked or MAX_BLOCKS) + 1) if row.outer % d == 0)
     return (row.atom, row.outer // blocks) if blocks > 1 else None
 
@@ -358,6 +386,7 @@ def _prefetched(schedule: LoopSchedule, outer: list[Tile], asked: int) -> Atom |
     repeats = prod(t.outer for t in outer if t.atom is not schedule.vector)
     alone = schedule.blocked is None and schedule.inner == 0
     rows = prod(t.unroll for t in schedule.tiles if t.atom is not schedule.vector)
+    # Asking ahead costs an instruction for each vector of weights, which the rows must share.
     pays = repeats <= MAX_PREFETCH_REPEATS and rows >= MIN_PREFETCH_ROWS
     wanted = asked == 2 or (not asked and pays)
     return schedule.vector if alone and wanted else None
@@ -370,12 +399,14 @@ def _chunk(schedule: LoopSchedule, outer: list[Tile], body: PlacedBody, asked: i
     """
     reduce = max((prod(r.size for r in rs) for rs in schedule.reduce_order.values()), default=1)
     ops = max(1, len(scalar_nodes(body.value)))
+    # The estimate is in scalar operations: steps of all loops times nodes of the body.
     work = prod(t.atom.size for t in schedule.tiles) * reduce * ops
     items = max(1, min(asked or min(MAX_ITEMS, work // MIN_ITEM_WORK), schedule.steps))
     chunk = -(-schedule.steps // items)
     if schedule.blocked is None:
         return chunk
     atom, per_block = schedule.blocked
+    # A work-item that ends amid a block would share the rows of that block with another one.
     count = next(t.outer for t in outer if t.atom is atom)
     block = schedule.steps // (count // per_block)
     # Whole blocks where they are small, whole parts of one where they are large.

@@ -64,6 +64,8 @@ def choose_schedule(
         return _in_local_memory(body, local, spec.group)
     tiles = {r: Tile(r) for r in body.ranges}
     if vector is not None:
+        # Blocks may not overlap: nothing orders two work-items that store one element. So lanes
+        # must divide.
         lanes = next(n for n in (lanes, 2, 1) if vector.size % n == 0)
         vector = vector if lanes > 1 else None
     if vector is not None:
@@ -88,6 +90,7 @@ def choose_schedule(
         _share_rows(tiles, vector, [ld for ld in loads if ld.times > 1], hoisted, spec)
     schedule.tiles = _coalesced(list(tiles.values()), body, hoisted)
     if hoisted is not None:
+        # Loops below hoisted reductions stay in the work-item that has computed them.
         schedule.inner = sum(t.atom not in hoisted for t in schedule.tiles)
     outer = schedule.tiles[: len(schedule.tiles) - schedule.inner]
     schedule.steps = prod(t.outer for t in outer)
@@ -115,6 +118,7 @@ def _worth_hoisting(
     if hoisted is None:
         return None
     ranges = frozenset(body.ranges)
+    # A store above the other loops is done once for each row, which needs one work-item for it.
     stored = any(body.loops_around(store) < ranges for store in body.stores)
     staged = any(n.op is Op.STAGE for n in looped(body))
     rows = prod(r.size for r in hoisted)
@@ -130,6 +134,7 @@ def _across(node: Node, lanes: int) -> Atom | None:
     loads = [n for n in below if n.op is Op.LOAD and not is_weight(n.src[0])]
     for atom in reversed(ranges):
         steps = [ixs.coefficient(n.arg.offset, atom) for n in loads]
+        # A predicate that differs between lanes would turn one vector load into tests lane by lane.
         masked = any(atom in set(ixs.leaves(ix)) for n in loads for ix, _, _ in n.arg.valid)
         fits = atom.size >= lanes and all(s in (0, 1) for s in steps) and 1 in steps
         if fits and not masked:
@@ -177,6 +182,7 @@ def _share_rows(
     most = TILE_ROWS if shared else WINDOW_ROWS
     items = prod(t.outer for t in tiles.values())
     enough = spec.group * spec.cores * GROUPS_PER_CORE
+    # Rows must divide the range, and leave enough work-items to hide the latency of memory.
     choices = [u for u in range(most, 1, -1) if row.size % u == 0 and items // u >= enough]
     tiles[row].unroll = max(choices, default=1)
 
@@ -187,6 +193,8 @@ def _coalesced(tiles: list[Tile], body: PlacedBody, hoisted: frozenset[Atom] | N
 
     def rank(tile: Tile) -> tuple[bool, int, int]:
         below = hoisted is not None and tile.atom not in hoisted
+        # Neighbouring work-items differ in the innermost range: their accesses fall into one
+        # transaction.
         return (below, -abs(ixs.coefficient(offset, tile.atom) or 0), body.ranges.index(tile.atom))
 
     return sorted(tiles, key=rank)

@@ -74,9 +74,11 @@ def contraction_tile(
     """
     most = _cached_rows(operands.stride, spec.l1_bytes)
     ranked = ranked_tiles(vectors, rows, steps, lanes, spec, operands)
+    # Rows beyond what the cache's sets hold evict each other at every step of the reduction.
     ranked = [t for t in ranked if t[2] <= most]
     if operands.narrow:
         columns = {v: -(-vectors // v) * v for _, v, _ in ranked}
+        # Each tile of rows widens the weights again, so fewer tiles convert less.
         ranked.sort(key=lambda t: t[0] + CONVERSION * steps * columns[t[1]] * -(-rows // t[2]))
     return (1, 1) if not ranked else (ranked[0][1], ranked[0][2])
 
@@ -105,13 +107,17 @@ def ranked_tiles(
     """
     found: list[tuple[float, int, int]] = []
     for v in range(1, min(MAX_VECTORS, vectors) + 1):
+        # Registers only fill up with more rows, so the first tile that does not fit ends the
+        # search.
         for r in range(1, rows + 1):
             if not _fits(v, r, spec, shared=operands.shared):
                 break
             step = _step_cycles(v, r, operands.work, broadcasts=spec.broadcasts)
+            # With a single tile of rows, weights are read once, as any kernel must.
             if rows > r:  # the weights are read once more for other rows
                 step += v * lanes * FLOAT_BYTES * STREAM_COST
             cycles = steps * step + TILE_OVERHEAD + RESULT_OVERHEAD * v * r + ROW_OVERHEAD * r
+            # Ceilings count partial tiles as whole ones: their overlap is computed like the rest.
             found.append((-(-vectors // v) * -(-rows // r) * cycles, v, r))
     return sorted(found)
 
@@ -151,14 +157,18 @@ def dot_tile(
             step = max(count / ISSUE, (count + sums * (r + c)) / ISSUED, LATENCY)
             cycles = steps * step + TILE_OVERHEAD + (horizontal + RESULT_OVERHEAD) * count
             tiles = -(-rows // r) * -(-columns // c)
+            # Among equal costs the tile with fewer loads is taken, which is the second element.
             best = min(best, (tiles * cycles, r + c, r, c))
     return best[2:]
 
 
 def _step_cycles(v: int, r: int, work: int, *, broadcasts: bool) -> float:
     """Return the cycles of one step of the reduction, operands in the innermost cache."""
+    # A scalar that only one multiply-add uses is folded into it by devices that broadcast from
+    # memory.
     alone = v > 1 or work > 0 or not broadcasts
     operations = v * r + v + (r if alone else 0) + r * work
+    # The slowest of the units decides: multiply-adds, loads, issue slots, or the latency of a sum.
     return max((v + work) * r / ISSUE, (v + r) / ISSUE, operations / ISSUED, LATENCY)
 
 

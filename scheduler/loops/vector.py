@@ -61,6 +61,8 @@ def loads_of(body: PlacedBody) -> list[LoadInfo]:
     for node in reversed(scalar_nodes(body.value)):
         if node.op is Op.LOAD:
             times = prod(r.size for r in depends[node] if r not in mine)
+            # An index known at run time only hangs on a node, whose ranges therefore move the load
+            # as well.
             behind = {a.node for ix in node.arg.index for a in ixs.leaves(ix)} - {None}
             gathered = frozenset(r for n, on in depends.items() if n in behind for r in on)
             result.append(LoadInfo(node, is_weight(node.src[0]), times, _masks(node), gathered))
@@ -84,10 +86,13 @@ def choose_vector(
     rows = {r for n in looped(body) if n.op is Op.STAGE for r in depends[n]}
     rows |= {r for s in body.stores if s.row is not None for r in depends[body.values[s.row[0]]]}
     best: tuple[float, Atom | None, int] = (0.0, None, 1)
+    # Ranges are tried from the innermost out, and only a better score replaces the one before.
     for atom in [*reversed(body.ranges), *reversed(reduces_of)]:
         is_output = atom in body.ranges
         lanes = _lanes(atom.size, widest)
         if is_output and _is_narrow(atom, body, loads, spec):
+            # Lanes beyond a narrow range read the packed copy, so a wider vector than the range is
+            # safe.
             lanes = _wide_lanes(atom.size, widest)
         if lanes == 1 or atom in rows:  # a private array, or a store, has one row for all lanes
             continue
@@ -99,6 +104,7 @@ def choose_vector(
             score *= OUTER_PRODUCT_FACTOR
         score *= _efficiency(atom.size, lanes, widest)
         if not is_output:  # a horizontal sum at the end, and nothing to share between lanes
+            # The horizontal sum is paid once a result, so long reductions make up for it.
             steps = prod(reduces_of[atom]) / lanes
             score *= ACROSS_SCORE * steps / (steps + HORIZONTAL_STEPS)
         if score > best[0]:
@@ -107,6 +113,7 @@ def choose_vector(
 
 
 def _store_score(store: PlacedStore, atom: Atom) -> float:
+    # A store that does not follow the range is done once for all lanes.
     if atom not in set(ixs.leaves(store.offset)):
         return 0.0
     return SERVED_SCORE if ixs.coefficient(store.offset, atom) == 1 else ALONE_SCORE
@@ -117,6 +124,7 @@ def _lanes(size: int, widest: int) -> int:
 
 
 def _wide_lanes(size: int, widest: int) -> int:
+    # The smallest width that holds the range leaves the fewest lanes idle.
     return next((n for n in reversed(WIDTHS) if n >= size), widest)
 
 
@@ -148,6 +156,7 @@ def load_score(load: LoadInfo, atom: Atom) -> float:
     """Return what a load gains from lanes over a range; below 0 where each lane loads alone."""
     if atom in load.gathered_by:
         return ALONE_SCORE * load.times
+    # Weights are packed with lanes innermost, whatever their stride was.
     if load.weight:
         return SERVED_SCORE * load.times
     step = ixs.coefficient(load.node.arg.offset, atom)
@@ -160,6 +169,7 @@ def is_outer_product(load: LoadInfo, atom: Atom, loads: list[LoadInfo]) -> bool:
     """Whether lanes over `atom` make a weight a vector and another operand a scalar."""
     if not load.weight or load.times == 1 or atom not in set(ixs.leaves(load.node.arg.offset)):
         return False
+    # Only loads that are repeated as often are in the same loop, and can share registers with it.
     others = [o for o in loads if not o.weight and o.times == load.times]
     return bool(others) and all(ixs.coefficient(o.node.arg.offset, atom) == 0 for o in others)
 
@@ -169,6 +179,7 @@ def choose_across(node: Node, lanes: int) -> Atom | None:
     best: tuple[float, Atom | None] = (0.0, None)
     loads = [n for n in scalar_nodes(node.src[0]) if n.op is Op.LOAD]
     for atom in reversed(node.arg[1]):
+        # Fewer steps than lanes would leave all of the range to the scalar loop at its end.
         if atom.size < lanes:
             continue
         infos = [LoadInfo(n, is_weight(n.src[0]), 1, _masks(n)) for n in loads]

@@ -76,6 +76,7 @@ def import_model(
     """
     model = _as_model(source)
     fixed = {name: graph_array(array) for name, array in (constants or {}).items()}
+    # All unknown operators are told at once, before the first translator fails.
     check_supported(model, known=fixed)
     binding = Binding(model, dict(bind or {}))
     given = dict(inputs or {})
@@ -121,6 +122,7 @@ def walk(
     """
     graph, origins = model.proto.graph, Origins() if origins is None else origins
     values: Values = {name: graph_array(array) for name, array in model.constants.items()}
+    # Fixed inputs come after the initializers, as a value given by the caller overrules a default.
     values.update(fixed)
     bound: dict[str, Tensor] = {}
     for value in binding.free_inputs(given, fixed):
@@ -129,8 +131,10 @@ def walk(
             kind = carried(value.type.tensor_type.elem_type)
             stored = bound[value.name]
             values[value.name] = kind.decode(stored) if kind else stored
+    # Inputs are named as coming from no node, so that what reads them does not inherit a name.
     origins.name((v.node for v in values.values() if isinstance(v, Tensor)), ())
     scope = Scope(translation_of(model, carried_types(model), origins), values, model.opset)
+    # ONNX demands that nodes are sorted, and the check of graphs has made sure.
     for node in graph.node:
         with reaction("node", node, values):
             scope.translate([node])
@@ -167,6 +171,7 @@ def _output(scope: Scope, output: onnx.ValueInfoProto, model: str) -> Tensor:
     found = value if isinstance(value, Tensor) else scope.shared.weights.of(value, code)
     kind = carried(code)
     if kind is None:
+        # Types that are carried in another one are encoded again on the way out.
         return found
     if found.dtype is not kind.carrier:
         raise ModelError(f"{where}: expected {type_name(code)}, found {found.dtype}")

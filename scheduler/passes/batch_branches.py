@@ -50,6 +50,7 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     """Batch all groups that have nothing to do with one taken before; None if there are none."""
     order = toposort(roots)
     candidates = [n for n in order if n.op is Op.REDUCE and n.src[0].op is Op.MUL and _is_small(n)]
+    # Groups of one are no batch, so fewer than two candidates end the rounds.
     if len(candidates) < 2:
         return None
     graph = Readers.of(order, roots)
@@ -63,6 +64,8 @@ def _one_round(roots: Sequence[Node]) -> dict[Node, Node] | None:
     for members in groups.values():
         if len(members) > 1:
             paths = _grow(members[:MAX_MEMBERS], graph)
+            # A group that touches one of this round would be built from nodes that no longer exist:
+            # it waits for the next round.
             if paths is not None and _is_apart(paths, taken, graph):
                 found.append(paths)
                 taken.update(node for path in paths for node in path)
@@ -103,6 +106,8 @@ def _start_key(node: Node, graph: Readers) -> Hashable | None:
     """Return what sums of products of the same data have in common; None for other sums."""
     product = node.src[0]
     weights = [_weight_key(s) is not None for s in product.src]
+    # The product is computed inside the sum's kernel. With other readers it would be stored, and is
+    # not part of the branch alone.
     if graph.only_user(product) is None or weights[0] is weights[1]:
         return None
     return (node.arg, tuple(_operand_key(s) for s in product.src))
@@ -112,6 +117,8 @@ def _step_key(node: Node, graph: Readers) -> Hashable | None:
     """Return how a branch goes on above `node`, None if it ends there."""
     user = graph.only_user(node)
     if user is None or user.src.count(node) > 1:
+        # A node that is used twice, as in x * x, would need the batch at two operands; that is not
+        # followed.
         return None
     if user.op is Op.REDUCE:
         small = user.src[0].op is Op.MUL and _is_small(user)
@@ -120,6 +127,7 @@ def _step_key(node: Node, graph: Readers) -> Hashable | None:
         return (user.op, user.arg)
     if user.op not in ELEMENTWISE:
         return None
+    # Other operands must be the same node, or weights that can be stacked: their place matters too.
     operands = tuple(None if s is node else _operand_key(s) for s in user.src)
     return (user.op, user.dtype, operands)
 
@@ -137,13 +145,16 @@ def _grow(members: list[Node], graph: Readers) -> _Paths | None:
             ways.setdefault(_step_key(path[-1], graph), []).append(path)
         if len(ways) > 1 and any(_is_arithmetic(key) for key in ways):
             paths = max(ways.values(), key=len)
+            # A single path left over is no batch, whatever it computes.
             if len(paths) == 1:
                 return None
             continue
+        # Here all ways are movement or an end, so members part for good or are done.
         if len(ways) > 1 or None in ways:
             break
         for path in paths:
             path.append(graph.users[path[-1]][0])
+    # Trailing movement stays outside of the batch: it would force a stored order on all members.
     end = max(i for i, n in enumerate(paths[0]) if _may_end(n, graph))
     return [path[: end + 1] for path in paths]
 
@@ -196,8 +207,10 @@ def _batched(paths: _Paths, new: dict[Node, Node]) -> list[Node]:
         first = steps[0]
         src: list[Node] = []
         for operands in zip(*(s.src for s in steps), strict=True):
+            # The step before is batched already; its members are different nodes of the same place.
             if values and operands[0] is below:
                 src.append(values[-1])
+            # Equal weights are not stacked: one copy serves all members through an expansion.
             elif _weight_key(operands[0]) is not None and len(set(operands)) > 1:
                 src.append(_stack(operands))
             else:

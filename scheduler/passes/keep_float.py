@@ -73,6 +73,7 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
     def cone(seeds: Iterable[Node], through: Callable[[Node], bool] = _carries) -> set[Node]:
         return upstream(order, seeds, through)
 
+    # What a custom kernel reads through movement is stored as the kernel declares it.
     custom |= cone([s for n in order if n.op is Op.CUSTOM for s in n.src], _is_move)
     cones = (
         ("a custom kernel reads or writes it", custom),
@@ -84,10 +85,14 @@ def reasons(roots: Sequence[Node], candidates: Iterable[Node], spec: DeviceSpec)
         ("a partial sum", _partial_sums(order)),
     )
     largest = largest_values(order)
+    # Other devices do not take the time of multiply-adds to convert, so uses need no count there.
     converted = uses_in_products(order) if _pays_for_conversions(spec) else {}
     found: dict[Node, str] = {}
     for node in candidates:
+        # Weights along one axis are too small to matter for bandwidth, and each touches a whole
+        # channel.
         reason = BIAS if is_weight(node) and sum(s > 1 for s in node.shape) <= 1 else None
+        # The order of the cones decides which reason is told, not whether there is one.
         reason = reason or next((text for text, nodes in cones if node in nodes), None)
         reason = reason or (_of_weight(node) if is_weight(node) else _of_value(node))
         if reason is None and converted.get(node, 0) > _most_uses(node):
@@ -119,11 +124,13 @@ def _row_error(data: NDArray[Any], size: NDArray[Any]) -> float:
         data: of the weight, float32.
         size: its magnitudes.
     """
+    # Normal halves have a bounded relative error, so only subnormal ones need the measurement.
     if not np.any((size > 0) & (size < SMALLEST_NORMAL)):
         return 0.0
     error = (data.astype(np.float16).astype(np.float64) - data) ** 2
     energy = data.astype(np.float64) ** 2
     worst = 0.0
+    # Along any axis: a weight may be scaled by output or by input channel, nobody says by which.
     for axis in range(data.ndim):
         others = tuple(a for a in range(data.ndim) if a != axis)
         row = energy.sum(others)
@@ -139,6 +146,7 @@ def _of_value(node: Node) -> str | None:
     stack, seen = [node], {node}
     while stack:
         at = stack.pop()
+        # Terms are elements read for each result.
         if at.op is Op.REDUCE and at.arg[0] in (Op.ADD, Op.MUL) and not is_contraction(at):
             terms = prod(at.src[0].shape) // max(1, prod(at.shape))
             if at is node or terms >= MANY:
@@ -169,6 +177,8 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
         order: nodes of a graph, sources first.
     """
     uses: dict[Node, int] = {}
+    # Readers come before what they read, so a node's uses are complete when its sources are
+    # visited.
     for node in reversed(order):
         if node.op is Op.REDUCE and node.src[0].op is Op.MUL and is_contraction(node):
             terms = prod(node.src[0].shape)
@@ -177,6 +187,8 @@ def uses_in_products(order: Sequence[Node]) -> dict[Node, int]:
         elif node in uses and (node.op in ELEMENTWISE or node.op in _MOVES):
             for source in node.src:
                 ratio = prod(node.shape) / max(1, prod(source.shape))
+                # An expansion makes more elements than it reads, so each of those is used more
+                # often.
                 passed = max(1, round(uses[node] * ratio))
                 uses[source] = max(uses.get(source, 0), passed)
     return uses
@@ -190,6 +202,8 @@ def is_contraction(node: Node) -> bool:
 
     An error in one of very many terms is one in very many: what a contraction reads is rounded.
     """
+    # A sum in several stages (`split_reduce`) is judged as one: the partial sums lead to the
+    # product.
     chain, node = peel(node, _CHAIN | {Op.REDUCE})
     if any(n.op is Op.REDUCE and n.arg[0] is not Op.ADD for n in chain):
         return False
@@ -220,6 +234,7 @@ def _decided_by(order: Sequence[Node]) -> list[Node]:
     """
     found: list[Node] = []
     for node in order:
+        # LT against 0 asks for the sign only, which no rounding changes.
         signs = node.op is Op.LT and any(_scalar(s) == 0 for s in node.src)
         to_half = node.op is Op.CAST and node.dtype is dt.float16
         if effect(node) is Effect.DECIDES and not (signs or to_half or _is_launch(node)):
@@ -235,6 +250,7 @@ def _squared(order: Sequence[Node]) -> list[Node]:
             continue
         _, below = peel(node.src[0], _CHAIN)
         squares = below.op is Op.MUL and below.src[0] is below.src[1]
+        # Exporters write squares as x * x or as pow(x, 2).
         if squares or (below.op is Op.POW and _scalar(below.src[1]) == 2):
             found.append(below.src[0])
     return found
@@ -258,6 +274,7 @@ def _powers(order: Sequence[Node]) -> list[Node]:
     found: list[Node] = []
     for node in order:
         exponent = _scalar(node.src[1]) if node.op is Op.POW else 0.0
+        # An unknown exponent may be anything, so it counts as large.
         if exponent is None or abs(exponent) > SMALL_POWER:
             found += node.src
     return found

@@ -65,6 +65,7 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
     op, axes = node.arg
     source = node.src[0]
     logical = node.dtype is dt.bool_
+    # MAX and MIN choose rows of booleans only: of numbers a maximum with zeros is no selection.
     if op not in _REDUCERS or (op is not Op.ADD and not logical) or not all(source.shape):
         return None
     if op is Op.MIN:  # all(r != i)  ->  not any(r == i)
@@ -72,6 +73,7 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
             return None
         op, source = Op.MAX, like(source, Op.EQ, source.src)
     left, value = list(axes), source
+    # Each axis that is solved disappears, but keeps its size of 1, so the numbers of the axes stay.
     for axis in axes:
         if value.shape[axis] < MIN_ROWS:
             continue
@@ -91,12 +93,14 @@ def _choice(node: Node, readers: Readers, *, unsafe: bool) -> Node | None:
 def _without_axis(value: Node, axis: int, readers: Readers, *, unsafe: bool) -> Node | None:
     """Return the one element along an axis that may differ from 0, or 0; None if none is known."""
     ranges = ranges_of(value.shape)
+    # A value may hang on several comparisons; the first that can be solved for this axis is enough.
     for gate in _gates(value, index_of(ranges), unsafe=unsafe):
         rows = _rows(gate, value, ranges, axis)
         if rows is None:
             continue
         chosen = pick(_assumed(gate), axis, rows.at, readers, in_range=True)
         if chosen is None:
+            # No test is needed where a row always matches.
             continue
         if rows.inside is None:
             return chosen
@@ -130,6 +134,7 @@ class _Gate:
 def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
     """Yield the comparisons that a value at an index hangs on, outermost first."""
     stack = [_Gate(value, index, (), equal=True)]
+    # The bound keeps this linear: a product of products has as many ways down as factors.
     for _ in range(MAX_STEPS):
         if not stack:
             return
@@ -141,6 +146,8 @@ def _gates(value: Node, index: Index, *, unsafe: bool) -> Iterator[_Gate]:
         inner = gate.index
         if node.op in COMMUTING:
             inner, _ = source_index(node, gate.index)
+        # The stack is popped from its end, so the operands are pushed in reverse: first things
+        # first.
         for operand, equal in reversed(_deciding(node, equal=gate.equal, unsafe=unsafe)):
             path = (*gate.path, (node, operand))
             stack.append(_Gate(node.src[operand], inner, path, equal))
@@ -158,6 +165,7 @@ def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]
         return [(0, equal)]
     if node.op is Op.NOT and node.dtype is dt.bool_:
         return [(0, not equal)]
+    # For false only OR helps: it is false only where both operands are.
     if not equal:
         return [(0, False), (1, False)] if node.op is Op.OR and node.dtype is dt.bool_ else []
     if node.op is Op.CAST:
@@ -165,6 +173,7 @@ def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]
     if node.op is Op.AND:
         return [(0, True), (1, True)]
     if node.op is Op.MUL:
+        # One factor is 0 only makes the product 0 if the other is finite: 0 * inf is NaN.
         return [(i, True) for i in (0, 1) if unsafe or _vanishes(node.src[1 - i])]
     if node.op is Op.WHERE:
         _, yes, no = node.src
@@ -176,6 +185,7 @@ def _deciding(node: Node, *, equal: bool, unsafe: bool) -> list[tuple[int, bool]
 
 def _is_zero(node: Node) -> bool:
     value = value_of(node)
+    # A sum over -0.0 alone would be -0.0, so a negative zero is not taken for 0.
     return value is not None and value == 0 and math.copysign(1.0, value) > 0
 
 
@@ -200,6 +210,8 @@ def _is_finite(node: Node) -> bool:
             if not _finite_weight(current):
                 return False
         elif current.op is Op.CAST:
+            # Integers of one byte are the only ones that surely fit into a half, see
+            # `_finite_cast`.
             if not _finite_cast(current):
                 stack.append(current.src[0])
                 if current.dtype.itemsize < current.src[0].dtype.itemsize:
@@ -228,6 +240,7 @@ def _assumed(gate: _Gate) -> Node:
     """Return the value that hangs on a comparison as it is where that matches."""
     known = number(gate.equal, gate.node)
     for node, operand in reversed(gate.path):
+        # At the match the comparison has a known value, which folds the nodes above it, one by one.
         src = tuple(known if i == operand else s for i, s in enumerate(node.src))
         known = _simple(remake(node, src))
     return known
@@ -260,6 +273,7 @@ class _Rows:
 
 def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows | None:
     """Solve affine(r) == other for r, the range of an axis; None if the comparison is no such."""
+    # Sides that are affine in the ranges need no memory; the other side may be any value.
     a, b = (value_at(s, gate.index) for s in gate.node.src)
     if a is not None and b is not None:
         affine, other = ixs.add(a, ixs.mul(b, -1)), None
@@ -269,11 +283,13 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
         affine, other = b, gate.node.src[0]
     else:
         return None
+    # No step means that the comparison does not depend on this axis.
     step = ixs.coefficient(affine, ranges[axis])
     if not step or not is_plain(affine, ranges) or not _fits(affine):
         return None
     rest = ixs.add(affine, ixs.mul(ixs.of(ranges[axis]), -step))
     size = value.shape[axis]
+    # Of step * r + rest == 0 with a step of 1 or -1 the solution is -step * rest, always whole.
     if other is None:
         solution = ixs.mul(rest, -step)
         if abs(step) == 1 and solution.lo >= 0 and solution.hi < size:
@@ -281,6 +297,7 @@ def _rows(gate: _Gate, value: Node, ranges: Sequence[Atom], axis: int) -> _Rows 
             return _Rows(tensor_of(solution, ranges, shape), None)
         wanted = spread(const(0, dt.int32), (1,) * len(ranges))
     else:
+        # A wanted value that changes with r could match in several rows.
         if ranges[axis] in depends(other, gate.index):
             return None
         wanted = _lifted(other, gate)
@@ -304,6 +321,7 @@ def _common(
     shape: Sequence[int], ranges: Sequence[Atom], rest: Ix, wanted: Node | None
 ) -> tuple[int, ...]:
     """Return the shape of rows: of the axes along which the affine rest or `wanted` vary."""
+    # Rows are computed as small as they vary, and repeated only when the shape is known.
     axes = {a for a, r in enumerate(ranges) if any(t is r for t, _ in rest.terms)}
     if wanted is not None:
         axes |= varying_axes(wanted)
@@ -333,6 +351,7 @@ def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int
     ranges, axis, size = along
     step = ixs.coefficient(affine, ranges[axis])
     assert step  # the caller found one
+    # Clipping first keeps the cast to int32 defined; what was clipped is found by comparing back.
     found = _clipped(as_type(wanted, dt.int32), affine.lo, affine.hi)
     inside = alu(Op.EQ, as_type(found, wanted.dtype), wanted)
     if rest.terms or rest.const:
@@ -340,9 +359,11 @@ def _solved(wanted: Node, affine: Ix, rest: Ix, along: tuple[Sequence[Atom], int
     if step == -1:
         found = alu(Op.NEG, found)
     elif step != 1:
+        # IDIV is exact only for multiples; others match no row, which the product shows.
         quotient = alu(Op.IDIV, found, number(step, found))
         whole = alu(Op.EQ, alu(Op.MUL, quotient, number(step, found)), found)
         found, inside = quotient, alu(Op.AND, inside, whole)
+    # With a rest the bounds of the affine value do not bound r: it is held to the rows that exist.
     if rest.terms:
         bounded = _clipped(found, 0, size - 1)
         found, inside = bounded, alu(Op.AND, inside, alu(Op.EQ, bounded, found))

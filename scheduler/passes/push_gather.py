@@ -51,6 +51,8 @@ def _push(node: Node, readers: Readers) -> Node | None:
         return None
     before, after = data.shape[:axis], data.shape[axis + 1 :]
     wide = (*before, *(1,) * count, data.shape[axis], *after)
+    # Data has an axis of size 1 for each axis of the index, and the index the other way round, so
+    # that both have one rank.
     rows = reshaped(index, (*(1,) * axis, *index.shape, *(1,) * (1 + len(after))))
     result = pick(_moved(data, Op.RESHAPE, wide), axis + count, rows, readers)
     return None if result is None else reshaped(result, node.shape)
@@ -58,6 +60,7 @@ def _push(node: Node, readers: Readers) -> Node | None:
 
 def _is_followed(node: Node, readers: Readers) -> bool:
     data, axis = node.src[0], node.arg
+    # Data that does not vary along the axis needs no index at all.
     if data.shape[axis] > 1 and not _varies(data, axis):
         return True  # any row will do
     _, core = peel(data, COMMUTING)
@@ -85,10 +88,13 @@ def pick(
         in_range: rows are known to be from 0 to S[axis] - 1.
     """
     shape = tuple(max(a, b) for a, b in zip(_without(node.shape, axis), rows.shape, strict=True))
+    # An explicit stack, not recursion: deep chains of arithmetic would pass Python's limit.
     done: dict[Node, Node] = {}
     stack = [node]
     while stack:
         current = stack[-1]
+        # Nodes are reached on several ways and may be on the stack twice; the second time is
+        # skipped.
         if current in done:
             stack.pop()
             continue
@@ -102,6 +108,7 @@ def pick(
         parts = _parts(current) if _pays(current, axis, shape, readers) else None
         missing = [p for p in parts or () if p not in done]
         if missing:
+            # A node stays on the stack until its operands are done, then it is looked at again.
             stack.extend(missing)
             continue
         stack.pop()
@@ -120,6 +127,7 @@ def _affine(node: Node, axis: int, rows: Node, shape: Shape) -> Node | None:
     ranges = ranges_of(node.shape)
     ix = value_at(node, index_of(ranges))
     step = None if ix is None else coefficient(ix, ranges[axis])
+    # tensor_of computes with integers, so values that it cannot give back exactly are read instead.
     if ix is None or step is None or not is_plain(ix, ranges) or _may_be_minus_0(node, ix):
         return None
     rest = add(ix, mul(of(ranges[axis]), -step))
@@ -144,6 +152,7 @@ def _without(shape: Shape, axis: int) -> Shape:
 
 def _moved(node: Node, op: Op, arg: Shape) -> Node:
     """Return a reshape or an expand, merged with one of its kind below."""
+    # Two reshapes in a row, or two expansions, are one: chains do not grow with each gather.
     if node.op is op:
         node = node.src[0]
     return node if node.shape == arg else like(node, op, (node,), arg)
@@ -175,6 +184,7 @@ def _parts(node: Node) -> list[Node] | None:
     chain, core = peel(node, COMMUTING)
     if core.op not in ELEMENTWISE:
         return None
+    # Movement comes off from the outside in and goes on again from the inside out.
     parts = list(core.src)
     for move in reversed(chain):
         parts = [
@@ -200,12 +210,15 @@ def _pays(node: Node, axis: int, shape: Shape, readers: Readers) -> bool:
     while stack:
         current = stack.pop()
         chain, core = peel(current, COMMUTING)
+        # Cores that were seen count once; those that do not vary are not gathered at all.
         if core in seen or not _varies(current, axis):
             continue
         seen.add(core)
         parts = _parts(current)
         if parts is None:
             leaves.add(core)
+            # A private computed leaf is fused into its only reader today; gathered it would have to
+            # be stored.
             if core.op not in _FREE and all(readers.is_private(n) for n in (core, *chain)):
                 return False
         elif core in readers.roots or not (_is_cheap(core) or readers.is_private(core)):
@@ -234,6 +247,8 @@ def _is_reduced_inside(node: Node, axis: int, readers: Readers) -> bool:
             continue
         seen.add(core)
         if core.op is Op.REDUCE:
+            # A reduction for each element is what a kernel makes inside its loops; storing it costs
+            # memory.
             if prod(current.shape[a] for a in varying_axes(current)) == size:
                 return True
         else:
@@ -251,8 +266,10 @@ def _gather(node: Node, axis: int, rows: Node) -> Node:
     data[b, r, c], rows[b]    ->    gather(data as [b * R + r, c], b * R + rows[b])
     """
     moving = varying_axes(node)
+    # Axes along which nothing varies are cut to size 1 first: the gather moves no repetitions.
     for a in range(len(node.shape)):
         node = node if a in moving or a == axis else _first(node, a)
+    # Picked axes become one axis in front, as GATHER knows a single axis of rows.
     picked = [a for a, s in enumerate(node.shape) if s > 1 and (rows.shape[a] > 1 or a == axis)]
     free = [a for a, s in enumerate(node.shape) if s > 1 and a not in picked]
     order = [*picked, *free, *(a for a, s in enumerate(node.shape) if s == 1)]

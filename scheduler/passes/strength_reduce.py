@@ -46,14 +46,18 @@ def strength_reduce(roots: Sequence[Node]) -> dict[Node, Node]:
         if node.dtype.is_float and node not in exact:
             current = _reduce(current)
         new[node] = current
+        # The GELU stands for what it replaced, so that names of nodes inside it still lead
+        # somewhere.
         if current.op is Op.GELU is not node.op:
             merged.update(dict.fromkeys(_replaced(node, current.src[0], new), current))
+    # Roots keep their own value: a caller may ask for a part of the GELU as an output.
     return new | {old: gelu for old, gelu in merged.items() if old not in roots}
 
 
 def _reduce(node: Node) -> Node:
     """Return the cheapest form of one node over sources that are in theirs."""
     found, better = node, _step(node)
+    # Each step makes a cheaper node, so this ends; a merged factor may allow the next merge.
     while better is not None:
         found, better = better, _step(better)
     return found
@@ -81,6 +85,7 @@ def _is_normal(value: float, kind: dt.DType) -> bool:
 def _multiply(node: Node) -> Node | None:
     """Multiply by the reciprocal: at most one unit in the last place from the rounded quotient."""
     divisor = _number(node.src[1])
+    # Reciprocals of halves would be rounded to 11 bits and subnormal ones lose bits: those divide.
     if divisor is None or node.dtype is dt.float16 or not _is_normal(1 / divisor, node.dtype):
         return None
     return alu(Op.MUL, node.src[0], number(1 / divisor, node))
@@ -106,6 +111,7 @@ def _merge_factors(node: Node) -> Node | None:
     inner = None if outer is None else _factor(outer[0])
     if outer is None or inner is None or node.dtype is dt.float16:
         return None
+    # Merged factors may overflow or underflow where one after the other would not.
     both = outer[1] * inner[1]
     if not _is_normal(both, node.dtype):
         return None
@@ -119,12 +125,15 @@ def _power(node: Node) -> Node | None:
     if abs(exponent) == 0.5:
         root = half_power(base)
         return root if exponent > 0 else alu(Op.RECIP, root)
+    # An exponent that is no integer has no form as a product.
     if exponent != int(exponent) or not -2 <= exponent <= _LARGEST_POWER:
         return None
+    # pow(x, 0) is 1 for every x, NaN included, by IEEE 754 and OpenCL.
     if exponent == 0:
         return number(1.0, node)
     result: Node | None = None
     square, n = base, abs(int(exponent))
+    # Square and multiply: each bit of the exponent squares once, so 8 takes three products.
     while n:
         if n & 1:
             result = square if result is None else alu(Op.MUL, result, square)
@@ -141,6 +150,7 @@ def _gelu(node: Node) -> Node | None:
     """Recognise x * 0.5 * gate(x), in the three orders of its factors."""
     if node.dtype is not dt.float32:  # in halves each step of the product rounds visibly
         return None
+    # Factors commute and exporters order them in every way, so both sides are tried.
     for a, b in (node.src, node.src[::-1]):
         found = _scaled_times_gate(node, a, b)
         half = _factor(b)
@@ -157,6 +167,7 @@ def _gelu(node: Node) -> Node | None:
 def _scaled_times_gate(node: Node, a: Node, gate: Node) -> Node | None:
     """Return gelu(y * 2c) for (y * c) * (1 + erf(y * k)), if k is sqrt 2 times c."""
     scaled, half = _gate_argument(gate), _factor(a)
+    # Both must scale the same y, or the argument of erf would not be the factor's.
     if scaled is None or half is None or scaled[0] is not half[0]:
         return None
     if not _near(scaled[1] / (2 * half[1])):
@@ -200,6 +211,7 @@ def _replaced(node: Node, x: Node, new: Mapping[Node, Node]) -> list[Node]:
         part = stack.pop()
         found.append(part)
         inner = (s for s in part.src if s.op in ELEMENTWISE and s not in found)
+        # What is new[s] is x or below it, so the walk stops where the argument of the GELU begins.
         stack.extend(s for s in inner if new[s] is not x and new[s] not in x.src)
     return found
 

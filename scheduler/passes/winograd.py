@@ -91,12 +91,15 @@ def winograd(roots: Sequence[Node], spec: DeviceSpec, worth: Worth = pays) -> di
     found = {
         n: c
         for n, c in found.items()
+        # A convolution without an end writes an output, row-major; one that reads a BUFFER has its
+        # input row-major. Either would need a copy.
         if ends[n] is not None and not any(i.op is Op.BUFFER for i in c.inputs)
         if worth(c.shape, spec)
     }
     if not found:
         return unchanged(order)
     pinned = {node for n, c in found.items() for node in (*c.inputs, ends[n])}
+    # Nodes come sources first, so `new` already holds what a node reads.
     new: dict[Node, Node] = {}
     for node in order:
         made = found.get(node)
@@ -118,10 +121,13 @@ def _find_all(order: Sequence[Node], graph: _Graph) -> dict[Node, _Convolution]:
             one = _convolution(node)
             if one is not None:
                 found[node] = one
+        # Residual sums and convolutions of concatenations arrive as sums of convolutions: one
+        # kernel over all channels stores one result.
         elif node.op is Op.ADD and all(s in found for s in node.src):
             both = _added(found[node.src[0]], found[node.src[1]])
             alone = all(graph.readers.is_private(s) for s in node.src)
             if both is not None and alone and node.src[0] is not node.src[1]:
+                # The parts give way to the sum, so that no convolution is computed in two kernels.
                 for s in node.src:
                     del found[s]
                 found[node] = both
@@ -151,6 +157,7 @@ def _convolution(node: Node) -> _Convolution | None:
     axes = None if source is None else _axes(source, atoms, node.arg[1])
     if source is None or axes is None or _depends(weight, atoms, axes.pixels):
         return None
+    # The first two axes are batch and channel, the last two rows and columns, see `_source`.
     image, index = source.node, source.index
     shape = Shape(
         batch=image.shape[0],
@@ -158,6 +165,7 @@ def _convolution(node: Node) -> _Convolution | None:
         width=image.shape[3],
         channels=(image.shape[1],),
         outputs=product.shape[axes.outputs],
+        # The index of a window at its first step is minus the zeros before the image.
         top=-index[2].const,
         left=-index[3].const,
         rows=product.shape[axes.down],
@@ -181,12 +189,15 @@ def _source(factor: Node, atoms: Sequence[Atom]) -> _Source | None:
     valid: Predicate = ()
     for _ in range(MAX_STEPS):
         zeros = factor.op is Op.PAD and factor.arg[1] == 0
+        # Two terms on an axis are the pixel and the step in the window. Only then is this the image
+        # itself and not something reshaped from it.
         if not zeros and len(index) == 4 and all(len(i.terms) == 2 for i in index[2:]):
             return _Source(factor, index, valid)
         if factor.op not in MOVES or (factor.op is Op.PAD and not zeros):
             return None
         index, inside = source_index(factor, index)
         factor = factor.src[0]
+        # What was outside stays outside further down: the conditions add up through nested pads.
         for ix, low, high in inside:
             valid = ixs.conjoin(valid, ix, low, high)
     return None
@@ -219,8 +230,10 @@ def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _
         return None
     ends: list[tuple[int, int]] = []
     for ix, low, high in bounds:
+        # A bound that was never asked for must hold by itself, or the read would leave the image.
         if (ix, low, high) not in source.valid and (ix.lo < low or ix.hi > high):
             return None
+        # A factor of 1 on both terms rules out strides (on the pixel) and dilations (on the step).
         parts = [axis.get(atom) for atom, factor in ix.terms if factor == 1]
         moving = [a for a in parts if a is not None and a not in reduced]
         inner = [a for a in parts if a is not None and a in reduced]
@@ -230,11 +243,14 @@ def _axes(source: _Source, atoms: Sequence[Atom], reduced: tuple[int, ...]) -> _
     (down, i), (across, j) = ends
     channels = _plain(source.index[1], axis, atoms, shape[1])
     image = _plain(source.index[0], axis, atoms, shape[0])
+    # Channels that are not summed would be a depthwise convolution; the kernel has one group.
     if channels is None or channels not in reduced or (image is None and shape[0] > 1):
         return None
     summed = {a for a in reduced if atoms[a].size > 1}
     rest = [a for a in axis.values() if a not in summed and a not in (image, down, across)]
     ordered = [a for a in (image, *rest, down, across) if a is not None]
+    # Exactly one axis is left, the output channels; axes in another order would mean another layout
+    # of the result.
     if summed != {channels, i, j} or len(rest) != 1 or ordered != sorted(ordered):
         return None
     return _Axes(image, rest[0], down, across, (channels, i, j))
@@ -256,6 +272,8 @@ def _depends(weight: Node, atoms: Sequence[Atom], axes: Sequence[int]) -> bool:
 def _weights(weight: Node, axes: _Axes) -> Array:
     """Return weights (outputs, channels, 3, 3)."""
     kept = (axes.outputs, *axes.weights)
+    # Along the axes that weights do not depend on all slices are the same, so the first one is
+    # taken.
     bounds = tuple((0, s if a in kept else 1, 1) for a, s in enumerate(weight.shape))
     values = interp.evaluate([like(weight, Op.SHRINK, (weight,), bounds)])[0]
     rest = tuple(a for a in range(len(weight.shape)) if a not in kept)
@@ -281,8 +299,12 @@ class _Graph:
         shape = made.shape.batch, made.shape.outputs, made.shape.rows, made.shape.columns
         inside: dict[Node, None] = {node: None}
         end: Node | None = None
+        # Each round adds the earliest reader, so that ways that part, as in x * sigmoid(x), are all
+        # inside when they meet.
         for _ in range(MAX_CHAIN):
             leaving = [n for n in inside if n in self.readers.roots or self._ahead(n, inside)]
+            # One node that leaves means that all ways have met in it; another shape could not be
+            # pinned.
             if len(leaving) == 1 and leaving[0].shape == shape:
                 end = leaving[0]
             ahead = [u for n in leaving for u in self._ahead(n, inside)]
@@ -328,6 +350,7 @@ def _kernel(node: Node, made: _Convolution, new: dict[Node, Node], spec: DeviceS
     data = transformed(made.weight, blocks)
     weight = new_weight(data, dt.float32)
     inputs = tuple(new[i].src[0] for i in made.inputs)
+    # The launch reads what `_pin` stored, below the permutation: its channels are innermost.
     launch = like(node, Op.CUSTOM, (*inputs, weight), kernel)
     result = like(node, Op.RESULT, (launch,), 0)
     first = like(node, Op.PERMUTE, (result,), CHANNELS_FIRST)

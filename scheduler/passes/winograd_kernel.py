@@ -142,6 +142,7 @@ def fits(shape: Shape, spec: DeviceSpec) -> bool:
     whole = all(c % spec.lanes == 0 for c in (*shape.channels, shape.outputs))
     sizes = [shape.batch * shape.height * shape.width * c for c in shape.channels]
     sizes.append(shape.batch * shape.rows * shape.columns * shape.outputs)
+    # Indices in the kernel are int, so no operand may have 2^31 elements or more.
     small = max(sizes) < 2**31
     return whole and small and spec.lanes >= UNROLL
 
@@ -154,6 +155,7 @@ def choose_blocks(shape: Shape, spec: DeviceSpec) -> Blocks:
         shape: for which `fits` holds.
         spec: the device.
     """
+    # Ties go to larger register tiles: they load less for each multiply-add.
     return min(_cuts(shape, spec), key=lambda b: (_cycles(shape, b, spec), -b.vectors, -b.rows))
 
 
@@ -165,9 +167,11 @@ def gain(shape: Shape, spec: DeviceSpec) -> float:
         spec: the device.
     """
     depth = sum(shape.channels)
+    # A 3 x 3 window takes nine products for each pair of channels.
     products = 9 * depth * shape.outputs
     pixels = shape.batch * shape.rows * shape.columns
     part = DIRECT_PART if shape.outputs > spec.lanes else DIRECT_PART / LONE_VECTOR
+    # Two multiply-adds a cycle, of `lanes` each, is the peak that DIRECT_PART is a part of.
     direct = products * pixels / (2 * spec.lanes * part * spec.cores)
     here = _cycles(shape, choose_blocks(shape, spec), spec)
     return direct / here if (direct - here) * spec.cores >= LEAST_SAVED else 0.0
@@ -180,6 +184,7 @@ def pays(shape: Shape, spec: DeviceSpec) -> bool:
 
 def _most_rows(shape: Shape, spec: DeviceSpec) -> int:
     """Return the most rows of a register tile; 0 on devices whose registers are not known."""
+    # V of at least one register tile must fit on the stack, so the room bounds its rows.
     room = STACK_BYTES // (TILE_BYTES * sum(shape.channels))
     return min(room, ACCUMULATORS.get(spec.vector_registers, 0))
 
@@ -196,6 +201,8 @@ def _cuts(shape: Shape, spec: DeviceSpec) -> Iterator[Blocks]:
                 continue
             rows = min(_most_rows(shape, spec), ACCUMULATORS[spec.vector_registers] // v)
             for r in range(LEAST_ROWS, rows + 1):
+                # Tiles are multiples of the rows of a register tile; more than there are in all
+                # would only be padding.
                 for tiles in range(r, max(r, min(MAX_TILES, most, shape.tiles + r - 1)) + 1, r):
                     yield Blocks(lanes, v, r, tiles, groups)
 
@@ -206,8 +213,11 @@ def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
     v, r = blocks.vectors, blocks.rows
     outputs = shape.outputs // blocks.groups
     count = min(blocks.tiles, shape.tiles)
+    # Sums of one item: 16 places of a transformed tile, panels of output channels, register tiles.
     sums = 16 * (outputs // lanes // v) * -(-count // r)
     work = v * r / 2 * (LONE_VECTOR if v == 1 else 1.0) + LOAD_CYCLES * (v + r)
+    # A step cannot be faster than its latency of 4 cycles, nor than the weights that it reads
+    # arrive.
     step = max(work, 4, 4 * v * lanes / NEAR_BYTES)
     one = sums * (depth * step + SUM_CYCLES + 2 * v * r)
     one += count * (depth // lanes * INPUT_CYCLES + outputs // lanes * OUTPUT_CYCLES) + ITEM_CYCLES
@@ -215,6 +225,7 @@ def _cycles(shape: Shape, blocks: Blocks, spec: DeviceSpec) -> float:
     weights = 64 * depth * outputs  # of an item; those of a group follow each other
     again = 1 if 2 * weights <= spec.l2_bytes else items // blocks.groups
     waiting = weights * blocks.groups * again / FAR_BYTES / spec.cores
+    # Half an item is the expected wait for the last core at the end.
     return one * (items / spec.cores + 0.5) + waiting
 
 
@@ -226,7 +237,9 @@ def transformed(weight: Array, blocks: Blocks) -> Array:
         blocks: how the work is cut.
     """
     outputs, depth = weight.shape[:2]
+    # The transform is made in float64, so that U is rounded once only.
     wide = np.einsum("ai,ocij,bj->aboc", G, weight.astype(np.float64), G)
+    # The panel is outermost: an item walks its weights in the order in which they are stored.
     panel = blocks.vectors * blocks.lanes
     cut = wide.reshape(16, outputs // panel, panel, depth)
     return np.ascontiguousarray(cut.transpose(1, 0, 3, 2).astype(np.float32))
@@ -245,6 +258,7 @@ class Reference:
         depth = sum(s.channels)
         u = packed.astype(np.float64).transpose(1, 2, 0, 3).reshape(4, 4, depth, s.outputs)
         down, across = s.tiles_down, s.tiles_across
+        # The padded image has room for whole tiles, also where the last of them is cut off below.
         x = np.zeros((s.batch, 2 * down + 2 + s.height, 2 * across + 2 + s.width, depth))
         x[:, s.top : s.top + s.height, s.left : s.left + s.width] = np.concatenate(inputs, 3)
         d = np.empty((4, 4, s.batch, down, across, depth))
@@ -303,6 +317,7 @@ def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
     yield "  const int tile = first + min(i, tiles - 1);"
     yield f"  {_place(shape)}"
     yield f"  const int y = ty * 2 - {shape.top}, x = tx * 2 - {shape.left};"
+    # Most tiles are wholly inside; one test for all 16 loads spares them the tests one by one.
     yield f"  const int inside = y >= 0 & x >= 0 & y <= {h - 4} & x <= {w - 4};"
     at = 0
     for number, channels in enumerate(shape.channels):
@@ -322,11 +337,14 @@ def _forward(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
                     other = f"d{i}{j} = {zero}; if ({test}) d{i}{j} = {load};"
                     yield f"      d{i}{j} = {load};" if safe else f"      {other}"
         yield "    }"
+        # B^T d first, then the same combination of columns gives B^T d B.
         for j in range(4):
             terms = _combined([f"d{i}{j}" for i in range(4)])
             yield f"    const {vector} {', '.join(f'e{i}{j} = {t}' for i, t in enumerate(terms))};"
         for i in range(4):
             for j, term in enumerate(_combined([f"e{i}{k}" for k in range(4)])):
+                # Each of the 16 places has a plane of its own, so that a matrix product reads V
+                # consecutively.
                 row = (4 * i + j) * (blocks.tiles * depth + 1) + at
                 yield f"    v[i * {depth} + c + {row}] = {term};"
         yield "  }"
@@ -348,6 +366,7 @@ def _products(shape: Shape, blocks: Blocks, depth: int) -> Iterator[str]:
     yield f"for (int panel = group * {panels}; panel < (group + 1) * {panels}; panel++) {{"
     yield f"  for (int i = 0; i < tiles; i += {blocks.rows}) {{"
     yield "    for (int t = 0; t < 16; t++) {"
+    # Scalars of V are read through a float pointer: each is spread over the lanes of a vector of U.
     yield f"      const float* q = (const float*)(v + (t * {row} + i * {depth}));"
     weights = f"in{len(shape.channels)} + (panel * 16 + t) * {channels * panel}"
     yield f"      const __global float* u = {weights};"
@@ -391,6 +410,7 @@ def _back(shape: Shape, blocks: Blocks) -> Iterator[str]:
         yield f"        result[{2 * y + 1}] = z{y}1 - z{y}2 - z{y}3;"
     yield "        #pragma unroll"
     yield "        for (int p = 0; p < 4; p++) {"
+    # The last tile of an odd image has a row or column that is no part of the result.
     if shape.rows % 2:
         yield f"          if (ty * 2 + p / 2 >= {shape.rows}) continue;"
     if columns % 2:

@@ -64,6 +64,8 @@ class Emitter:
         """Add a statement to the scope at `depth` (default: innermost), before its open loop."""
         at = self.depth if depth is None else depth
         lines = self.scopes[at].lines
+        # The last line of an outer scope is the loop that is open: a statement for it goes before
+        # that.
         if at < self.depth:
             lines.insert(len(lines) - 1, text)
         else:
@@ -90,6 +92,8 @@ class Emitter:
 
     def remember(self, key: Hashable, value: Val) -> None:
         """Remember a value for as long as its scope is open."""
+        # A value that was hoisted is remembered where its statement stands, and so outlives the
+        # loop.
         self.scopes[value.depth].memo[key] = value
 
     @contextmanager
@@ -129,6 +133,8 @@ class Emitter:
         parts = []
         low = high = 0
         for atom, factor in ix.terms:
+            # Bounds are checked term by term, as C adds them: an intermediate sum may overflow,
+            # too.
             ends = (atom.lo * factor, atom.hi * factor)
             low, high = low + min(ends), high + max(ends)
             _check(max(abs(e) for e in (*ends, low, high)))
@@ -151,6 +157,7 @@ class Emitter:
             text = f"{text} / {n} - {shift // n}" if atom.kind == "div" else f"{text} % {n}"
         else:
             text = f"{text} {'/' if atom.kind == 'div' else '%'} {n}"
+        # Quotients are variables, so that a division is paid once however many indices contain it.
         return self.define(atom, "int", text, vector=False, depth=self.depth_of(inner)).code
 
     def predicate(self, predicate: Predicate) -> tuple[str, int]:
@@ -160,10 +167,13 @@ class Emitter:
         for ix, low, high in predicate:
             depth = max(depth, self.depth_of(ix))
             text = self.index(ix)
+            # The range of the index proves one side of many tests, which then are left out.
             if ix.lo < low:
                 tests.append(f"({text} >= {low})")
             if ix.hi > high:
                 tests.append(f"({text} <= {high})")
+        # `&`, not `&&`: comparisons are cheap and free of side effects, while a short circuit is a
+        # branch.
         return " & ".join(tests) or "1", depth
 
     def text(self, level: int = 1) -> str:
@@ -172,6 +182,7 @@ class Emitter:
         stack: list[tuple[str | Scope, int]] = [
             (line, level) for line in reversed(self.scopes[0].lines)
         ]
+        # A stack in place of recursion: nests may be deeper than Python's limit allows.
         while stack:
             item, depth = stack.pop()
             if isinstance(item, str):

@@ -70,6 +70,7 @@ class Loops:
         return self._open(stack, count, ("0", str(count)), f"{NO_UNROLL} ")
 
     def _open(self, stack: ExitStack, count: int, bounds: tuple[str, str], hint: str = "") -> Ix:
+        # Generated loops count with int, whose largest value bounds them.
         if count > ixs.LARGEST:
             raise LoweringError(f"a loop of {count} steps; at most {ixs.LARGEST}: work on parts")
         name = self.e.fresh("i")
@@ -82,6 +83,7 @@ class Loops:
     def cut(self, axis: Axis, step: Ix) -> list[Instance]:
         """Return the unrolled coordinates of one range at an outer step."""
         result = []
+        # A value of several lanes is a start plus the number of the lane.
         for u, start in enumerate(self._starts(axis, step)):
             value = ixs.add(start, ixs.of(self.v.lane)) if axis.lanes > 1 else start
             result.append(Instance({axis.atom: value}, {axis.atom: (step, ixs.constant(u))}))
@@ -89,10 +91,12 @@ class Loops:
 
     def _starts(self, axis: Axis, step: Ix) -> Iterator[Ix]:
         """Yield where each vector of a block starts; the last ones may overlap those before."""
+        # At a constant step all starts are known, so no variable is needed.
         if step.is_const or axis.outer == 1:
             yield from (ixs.constant(int(s)) for s in axis.starts()[step.const])
             return
         base = ixs.mul(step, axis.block)
+        # Where the block does not divide the range, the last one starts earlier and overlaps.
         if axis.atom.size % axis.block:
             base = self._clamped(base, axis.atom.size - axis.block)
         for u in range(axis.unroll):
@@ -110,10 +114,12 @@ class Loops:
 
     def run(self, node: Node, instances: Iterable[Instance]) -> None:
         """Emit a reduction or the filling of a private array, where it is not known yet."""
+        # Instances that differ only in ranges that the node does not depend on share one result.
         targets = {self.v.key(node, i): i for i in instances}
         targets = {k: i for k, i in targets.items() if self.e.lookup(k) is None}
         if not targets:
             return
+        # Inner reductions first: one that does not depend on this loop must stay outside of it.
         self._run_nested(node, targets.values())
         if node.op is Op.STAGE:
             for key, instance in targets.items():
@@ -128,6 +134,7 @@ class Loops:
             self._nested[node] = [n for n in inside if n.op in LOOPS]
         known = list(instances)
         for inner in self._nested[node]:
+            # A reduction that needs a range of this loop waits until the loop is open.
             if all(a in i.mapping for a in self.v.depends(inner) for i in known):
                 self.run(inner, known)
 
@@ -144,6 +151,7 @@ class Loops:
             cuts = [self.cut(self.reduces[r], s) for r, s in zip(order, steps, strict=True)]
             self._put_all(node, name, instance, cuts, 1 if across is None else self.lanes)
         done = self._done(across)
+        # Elements that lanes do not fill are left for a scalar loop over the end of the range.
         if across is not None and done < across.size:
             with ExitStack() as loops:
                 rest = {r: self.open(loops, self.reduces[r].outer) for r in order[:-1]}
@@ -174,6 +182,7 @@ class Loops:
         ranges = node.arg[1]
         offset = ixs.flatten([instance.mapping[r] for r in ranges], [r.size for r in ranges])
         if lanes > 1 and ixs.coefficient(offset, self.v.lane) != 1:  # lanes over an outer axis
+            # Lanes over an outer axis lie apart in the array, so they are stored one by one.
             vector = self.e.fresh("s")
             self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {vector} = {code};")
             sign = "-" if node.dtype is dt.bool_ else ""
@@ -187,6 +196,8 @@ class Loops:
     def _reduce(self, node: Node, targets: dict[Key, Instance]) -> None:
         """Emit accumulators, loops over the reduced ranges, and the results of one reduction."""
         across = self.schedule.across.get(node)
+        # Lanes are in the result, or across the reduction; in both cases the accumulator is a
+        # vector.
         moving = any(
             self.v.moves(i.mapping[a]) for i in targets.values() for a in self.v.depends(node)
         )
@@ -198,11 +209,13 @@ class Loops:
             steps = {r: self._open_reduced(loops, node, r, tile) for r in order}
             cuts = [self.cut(self.reduces[r], steps[r]) for r in order]
             self._accumulate(node, targets, names, [union(c) for c in product(*cuts)], lanes)
+        # Lanes hold partial results, which are combined before the leftover is added to the scalar.
         if across is not None:
             codes = combine_lanes(self.e, list(names.values()), node.arg[0], node.dtype, lanes)
             names = dict(zip(names, codes, strict=True))
             self._leftover(node, across, targets, names)
         for key, name in names.items():
+            # A horizontal result is a scalar again, whatever lanes its operands had.
             self.e.remember(key, Val(name, moving and across is None, self.e.depth))
 
     def _accumulate(
@@ -250,6 +263,7 @@ class Loops:
     def _next(self, node: Node, instance: Instance, name: str, lanes: int) -> str:
         """Return the accumulator's next value; a product is fused into its sum."""
         op, term = node.arg[0], node.src[0]
+        # A fused multiply-add rounds once, and is one instruction on devices that have it.
         if op is Op.ADD and term.op is Op.MUL and node.dtype.is_float:
             for source in term.src:
                 self.v.evaluate(source, instance)
@@ -267,11 +281,13 @@ class Loops:
         if axis.block > 1 or axis.outer == 1 or self.v.images is not None:
             return self.open(stack, axis.outer)  # outside of an image everything is zero anyway
         bounds, ensured = ["0", str(r.size)], []
+        # Every test narrows the bounds of the loop from one or both sides.
         for test in self._vanishing(node):
             ix, low, high = test
             factor = ixs.coefficient(ix, r)
             rests = {self._rest(ix, r, i.mapping) for i in tile}
             rest = self._rest(ix, r, tile[0].mapping)
+            # All members of the tile share one loop, so a test must mean the same bounds for each.
             if not factor or factor < 0 or len(rests) > 1 or not self.e.knows(rest):
                 continue
             if self.v.moves(rest):  # one loop serves all lanes
@@ -283,6 +299,7 @@ class Loops:
             bounds[1] = self._further("<", bounds[1], last, r.size)
             ensured.append(test)
         step = self._open(stack, axis.outer, (bounds[0], bounds[1]))
+        # Inside these bounds the tests hold, so loads need not ask again.
         self._assume(stack, ixs.substitute_predicate(tuple(ensured), tile[0].mapping | {r: step}))
         return step
 

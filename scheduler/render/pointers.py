@@ -56,6 +56,7 @@ class Pointers:
         Offsets that differ by a constant share the pointer: the constant is part of the
         instruction, where an index in an int would be added and widened for each access.
         """
+        # Without its constant an offset is the same for all neighbours that share the pointer.
         place = ixs.shift(offset, -offset.const)
         if place.is_const:
             return pointer, str(offset.const)
@@ -86,16 +87,21 @@ class Pointers:
         `offset` is that of the first element if lanes move it; the test is the same in all lanes.
         """
         pointer = self.argument(load.src[0])
+        # Atoms deeper than the test change while its result stays: they are added after the choice.
         inside = [a for a, _ in offset.terms if self.e.depth_of(ixs.of(a)) > test.depth]
         inner = ixs.only(offset, inside)
+        # A fill buffer must be as long as the loads reach; beyond the limit the choice moves
+        # inward.
         if inner.hi - inner.lo + self.lanes > MAX_FILL:
             inner = ixs.ZERO
+        # The part inside starts at 0, as the fill buffer does.
         inner = ixs.shift(inner, -inner.lo)
         outer = ixs.add(offset, ixs.mul(inner, -1))
         terms = ixs.shift(outer, -outer.const)
         place: Place = load.arg
         key = (pointer, terms, valid, place.fill)
         for base, fill, name in self._masked.get(key, ()):  # a few elements on: the same pointer
+            # `near` is this load's place relative to the other one's base.
             near = ixs.shift(inner, outer.const - base)
             fits = near.lo >= 0 and near.hi + self.lanes <= fill.data.size
             if fits and self.e.lookup(("pointer", *key, base, fill)) == name:
@@ -117,6 +123,7 @@ class Pointers:
         whole = -(-size // FILL_BLOCK) * FILL_BLOCK
         key = (load.dtype, place.fill, whole)
         if key not in self._fills:
+            # Each set of fill values is one more kernel argument, and devices limit those.
             if len(self._fills) >= self.spare_buffers:
                 return None
             data = np.full(whole, place.fill, load.dtype.np)

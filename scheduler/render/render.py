@@ -66,6 +66,7 @@ class _Renderer:
         self.lanes = self.schedule.lanes
         self.outputs = [Axis(t.atom, t.outer, t.unroll, t.lanes) for t in self.schedule.tiles]
         vector = self.schedule.vector
+        # Lanes beyond a narrow range compute copies of its last element, which are not stored.
         self._useful = self.lanes if vector is None else min(self.lanes, vector.size)
         self.e = Emitter()
         self.loops = Loops(self.e, self.schedule)
@@ -109,14 +110,17 @@ class _Renderer:
         with ExitStack() as loops:
             if schedule.chunk > 1:
                 end = f"item * {schedule.chunk} + {schedule.chunk}"
+                # The last item may have fewer steps, and must not run over the end.
                 whole = schedule.steps % schedule.chunk == 0
                 last = end if whole else f"({end} < {schedule.steps} ? {end} : {schedule.steps})"
                 self.e.statement(f"const int end = {last};")
                 header = f"for (int step = item * {schedule.chunk}; step < end; step++)"
                 loops.enter_context(self.e.loop(header))
             name = "step" if schedule.chunk > 1 or part is not None else "item"
+            # What the outer ranges determine is computed once, before the loops inside a step open.
             instances = self._instances(outer, self._outer_steps(outer, name))
             self._reduce_all(instances, known)
+            # A store that inner loops do not change goes above them; inside it would be repeated.
             above = [self.body.loops_around(s) <= known for s in self.body.stores]
             self._store_all(instances, [i for i, here in enumerate(above) if here])
             if inner:
@@ -173,11 +177,13 @@ class _Renderer:
         rest = ixs.of(whole)
         blocked, per_block = self.schedule.blocked or (None, 0)
         steps: dict[Atom, Ix] = {}
+        # The innermost range is the remainder, so neighbouring steps touch neighbouring memory.
         for axis in reversed(axes):
             count = per_block if axis.atom is blocked else axis.outer
             steps[axis.atom] = self._variable(ixs.mod(rest, count))
             rest = ixs.floordiv(rest, count)
         if blocked is not None:
+            # Within a block the steps above count from its start, so the start is added at the end.
             base = ixs.mul(self._variable(rest), per_block)
             steps[blocked] = self._variable(ixs.add(base, steps[blocked]))
         return steps
@@ -213,6 +219,7 @@ class _Renderer:
                 self.e.statement(written)
                 return
         narrow = lanes > 1 and self._useful < lanes
+        # A narrow vector must not store its idle lanes: they would hit the next elements.
         if lanes == 1 or (ixs.coefficient(offset, self.v.lane) == 1 and not narrow):
             base, start = self.v.pointers.address(
                 pointer, self.v.at_lane(offset, 0), kind, written=True
@@ -236,6 +243,7 @@ class _Renderer:
         node = self.body.values[which]
         self.v.evaluate(node, instance)
         code = self.v.value(node, instance).code
+        # A row outside of the target is skipped, as an index at run time may be anything.
         return f"if (({code} >= 0) & ({code} < {rows})) ", f" + {code} * {stride}"
 
 
@@ -248,6 +256,7 @@ def render(nests: Sequence[Nest]) -> KernelCode:
     Raises:
         LoweringError: there are more work-items, or larger indices, than an int holds.
     """
+    # A result that several nests write is one parameter, in the order of first use.
     nodes = dict.fromkeys(node for nest in nests for node in nest.outputs)
     names = ["out"] if len(nodes) == 1 else [f"out{i}" for i in range(len(nodes))]
     outputs = dict(zip(nodes, names, strict=True))
@@ -260,6 +269,7 @@ def render(nests: Sequence[Nest]) -> KernelCode:
     images = nests[0].images
     parameters = [_parameter(images, node, name, written=True) for node, name in outputs.items()]
     parameters += [_parameter(images, arg, name, written=False) for arg, name in inputs.items()]
+    # Work-items of all nests are launched together, each nest taking a range of numbers.
     items = sum(nest.schedule.items for nest in nests)
     if items > ixs.LARGEST:
         raise LoweringError(f"{items} work-items; at most {ixs.LARGEST}: use a smaller batch")

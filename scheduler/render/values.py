@@ -57,6 +57,7 @@ class Values:
         reduce: Callable[[Node, Instance], None],
     ) -> None:
         self.e, self.axes, self.lanes, self._reduce = emitter, axes, lanes, reduce
+        # A lane range needs two values at least: a range of one would fold to the constant 0.
         self.lane = ixs.new_range(max(2, lanes), "lane")
         emitter.name_atom(self.lane, "lane", 0)
         self.pointers = Pointers(emitter, lanes)
@@ -76,17 +77,22 @@ class Values:
         return self._depends[node]
 
     def key(self, node: Node, instance: Instance) -> tuple[object, ...]:
+        # Only ranges that a value depends on are part of its key, so values outside of a loop are
+        # found.
         """Return what a node's value is remembered under at an instance."""
         return (node, *(instance.mapping.get(a) for a in self._depends[node]))
 
     def evaluate(self, root: Node, instance: Instance) -> None:
         """Emit what `root` needs at an instance and is not known yet."""
+        # The order of a node's operands is the same at each instance, and instances are many.
         if root not in self._orders:
             self._orders[root] = scalar_nodes(root, into_reductions=False)
         for node in self._orders[root]:
             if node.op is Op.CONST:
                 continue
             key = self.key(node, instance)
+            # A reduction is emitted where it is first needed; the loop remembers its result under
+            # the same key.
             value = self.e.lookup(key)
             if value is None and node.op in LOOPS:
                 self._reduce(node, instance)
@@ -94,6 +100,7 @@ class Values:
             if value is None:
                 value = self._emit(node, instance)
                 self.e.remember(key, value)
+            # Indices that hang on this value become known now, before the loads that use them.
             for atom in self._index_of.get(node, ()):
                 instance.mapping[atom] = self._runtime_index(atom, value)
 
@@ -131,6 +138,7 @@ class Values:
 
     def _lane_of(self, atom: Atom, lane: int) -> Ix:
         """Return the scalar atom of one lane of a run-time index."""
+        # A variable per lane is known at the depth of the vector that it is taken from.
         name = f"{self.e.name_of(atom)}.s{lane:x}"
         if name not in self._runtime:
             single = ixs.new_range(atom.hi + 1, "g")
@@ -160,6 +168,7 @@ class Values:
         sources = [self.value(s, instance) for s in node.src]
         lanes = self.lanes if any(s.vector for s in sources) else 1
         code = cl.operation(node, [self.in_lanes(s, instance, lanes) for s in node.src], lanes)
+        # A statement goes to the outermost loop in which all of its operands are known.
         depth = max(s.depth for s in sources)
         name = self.e.fresh("v")
         self.e.statement(f"const {cl.ctype(node.dtype, lanes)} {name} = {code};", depth)
@@ -171,6 +180,8 @@ class Values:
             return self.e.define(("index", ix), "int", self.e.index(ix), vector=False, depth=depth)
         step = ixs.coefficient(ix, self.lane)
         n = self.lanes
+        # The lane may be multiplied, but another atom that differs by lane would make the ramp
+        # wrong.
         if step is not None and not any(
             self.moves(ixs.of(a)) for a, _ in ix.terms if a is not self.lane
         ):
@@ -189,6 +200,8 @@ class Values:
         if not any(self.moves(ix) for ix, _, _ in predicate):
             code, depth = self.e.predicate(predicate)
             return self.e.define(("if", predicate), "int", code, vector=False, depth=depth)
+        # A vector comparison in OpenCL C gives 0 or -1 for each lane, and `&` of those is a valid
+        # mask.
         tests, depth = [], 0
         for ix, low, high in predicate:
             value = self._index(ix)
@@ -202,12 +215,14 @@ class Values:
 
     def _select(self, node: Node, instance: Instance) -> Val:
         predicate = ixs.substitute_predicate(node.arg, instance.mapping)
+        # A predicate that is decided at compile time leaves one branch, and no test.
         if predicate in ((), ixs.NEVER):
             return self.value(node.src[0 if predicate == () else 1], instance)
         test = self.condition(predicate)
         sources = [self.value(s, instance) for s in node.src]
         lanes = self.lanes if test.vector or any(s.vector for s in sources) else 1
         yes, no = (self.in_lanes(s, instance, lanes) for s in node.src)
+        # With a scalar test C's operator is right; with a vector it must select lane by lane.
         if lanes == 1 or not test.vector:
             code = f"({test.code} ? {yes} : {no})"
         else:
@@ -249,6 +264,7 @@ class Values:
             if texel is not None:
                 return texel
         offset = ixs.substitute(place.offset, instance.mapping)
+        # Tests that the bounds of a loop ensure are dropped: the load then needs no branch.
         valid = self._unproven(ixs.substitute_predicate(place.valid, instance.mapping))
         key = ("load", node.src[0], offset, valid, place.fill)
         known = self.e.lookup(key)
@@ -256,18 +272,21 @@ class Values:
             return known
         pointer = self.pointers.argument(node.src[0])
         fill = cl.literal(place.fill, node.dtype)
+        # An element that is never inside is its fill value, and no memory is touched.
         if valid == ixs.NEVER:
             return Val(fill, vector=False, depth=0)
         depth = max([self.e.depth_of(offset), *(self.e.depth_of(ix) for ix, _, _ in valid)])
         masks_move = any(self.moves(ix) for ix, _, _ in valid)
         step = self._lane_step(offset)
         last = self._last_lane(place)
+        # Anything but stride 0 or 1 in all lanes cannot be one vector load.
         if step is None or step > 1 or step < 0 or masks_move or last < self.lanes - 1:
             code, vector = self._load_lanes(node, offset, valid, last), True
         else:
             vector = step == 1
             lanes = self.lanes if vector else 1
             start = ixs.substitute(offset, {self.lane: ixs.ZERO})
+            # `masked` selects the pointer, so that what is outside of the buffer is never read.
             test = self.condition(valid) if valid else None
             found = None if test is None else self.pointers.masked(node, start, test, valid)
             base, at = found or (pointer, start)
@@ -304,17 +323,20 @@ class Values:
         for k in (min(lane, last) for lane in range(self.lanes)):
             code = cl.load(*self.pointers.address(pointer, self.at_lane(offset, k), kind), kind, 1)
             predicate: Predicate = ()
+            # Each lane has its own test, which may be decided at compile time for some of them.
             for ix, low, high in valid:
                 predicate = ixs.conjoin(predicate, self.at_lane(ix, k), low, high)
             if predicate == ixs.NEVER:
                 code = fill
             elif predicate:
                 code = f"(({self.e.predicate(predicate)[0]}) ? {code} : {fill})"
+            # True is -1 in the lanes of a vector and 1 in memory.
             parts.append(f"-({code})" if kind is dt.bool_ else code)
         return f"({cl.ctype(kind, self.lanes)})({', '.join(parts)})"
 
     def _pack(self, node: Node) -> PackedWeight | None:
         if node not in self._packed:
+            # Two loads of equal data and strides share one buffer and one set of loads.
             packed = pack(node, self.axes)
             same = [p for p in self._packed.values() if p is not None and packed is not None]
             for other in same:
@@ -326,6 +348,7 @@ class Values:
     def _load_packed(self, packed: PackedWeight, instance: Instance) -> Val:
         offset, vector = ixs.ZERO, False
         for atom, (outer, unroll, lane) in packed.strides.items():
+            # Packed data is addressed by loop coordinates, not by the index of the element.
             step, coordinate = instance.coordinates[atom]
             offset = ixs.add(offset, ixs.mul(step, outer))
             offset = ixs.add(offset, ixs.mul(coordinate, unroll))
@@ -343,6 +366,7 @@ class Values:
         base, at = self.pointers.address(self.pointers.argument(packed), offset, kind)
         depth = self.e.depth_of(offset)
         prefetched = packed.strides[self.prefetch][0] if self.prefetch in packed.strides else 0
+        # A prefetch is a hint: past the last panel it asks for memory that nobody reads.
         if vector and prefetched and packed.data.nbytes >= MIN_PREFETCH_BYTES:
             self.e.statement(f"M_AHEAD({base} + ({int(at) + prefetched}));", depth)
         code = cl.load(base, at, kind, lanes)

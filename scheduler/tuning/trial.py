@@ -130,6 +130,7 @@ class Trial:
         self._queue = cl.CommandQueue(context)
         self._memory, self._data = _Memory(), _Memory()
         self._places: dict[tuple[Job, Node], int] = {}
+        # Places are given before the buffers are made, whose sizes they decide.
         heads, words = self._records(rendered)
         table = np.array([*heads, *words], np.int64)
         lines = 1 + RECORDS * (self._workers + 1)
@@ -142,6 +143,7 @@ class Trial:
             cl.Buffer(context, flags, hostbuf=zeros),
         )
         self._kernel = cl.Kernel(program, KERNEL_NAME)
+        # The shortest of some launches is the cost of a start without what disturbed it.
         self._start_ms = min(self._launch(0, 0) for _ in range(START_LAUNCHES))
         self._ms = [0.0] * len(self.variants)
         self.correct = self._check()
@@ -160,6 +162,8 @@ class Trial:
         times: list[list[float]] = [[] for _ in which]
         for turn in range(rounds):
             order = list(enumerate(zip(which, counts, strict=True)))
+            # Every other round runs backwards, so that a drift of the clock speed favours no
+            # variant.
             for place, (i, count) in order if turn % 2 == 0 else reversed(order):
                 times[place].append(self._spent(i * RECORDS, count) / count)
         for i, spent_ms in zip(which, times, strict=True):
@@ -169,6 +173,7 @@ class Trial:
     def _count(self, number: int) -> int:
         """Return how many records of a variant are one launch."""
         spent = self._ms[number]
+        # A first estimate, from two records; measured times replace it.
         if not spent:
             spent = self._spent(number * RECORDS, 2) / 2
         return max(1, min(RECORDS, round(LAUNCH_MS / spent)))
@@ -195,10 +200,13 @@ class Trial:
     def _records(self, rendered: Sequence[KernelCode]) -> tuple[list[int], list[int]]:
         heads: list[int] = []
         words: list[int] = []
+        # Words follow the heads of all records, as in the table of an artifact.
         before = RECORD_WORDS * RECORDS * len(rendered)
         for number, (variant, code) in enumerate(zip(self.variants, rendered, strict=True)):
             copies = self._copies(code, len(rendered))
             placed = [self._arguments(variant.job, code) for _ in range(copies)]
+            # Records take turns with the copies, so that weights come from memory as they do in a
+            # model.
             for n in range(RECORDS):
                 heads += (number, code.items, before + len(words))
                 words += placed[n % copies]
@@ -214,6 +222,7 @@ class Trial:
         words = [self._place(job, node) for node in code.storage]
         for argument in code.arguments:
             if isinstance(argument, PackedWeight):
+                # The lowest bit says that a place is in the data, see `runtime.memory.IN_DATA`.
                 words.append(self._data.put(argument.data) + 1)
             else:
                 words.append(self._place(job, argument))
@@ -239,6 +248,7 @@ class Trial:
         correct: list[bool] = []
         for number, variant in enumerate(self.variants):
             found = self._results(number)
+            # The first variant of a job is what the others are compared with.
             known = expected.setdefault(variant.job, found)
             correct.append(all(map(same_results, found, known)))
         return correct
@@ -246,6 +256,7 @@ class Trial:
     def _results(self, number: int) -> list[Array]:
         job = self.variants[number].job
         results = []
+        # A result that a variant fails to write would otherwise be the one before.
         for node in dict.fromkeys(job.nest.outputs):
             size, at = prod(node.shape) * node.dtype.itemsize, self._places[job, node]
             cl.enqueue_fill_buffer(self._queue, self._buffers[0], _UNWRITTEN, at, size)
@@ -271,10 +282,12 @@ def _values(dtype: DType, count: int) -> Array:
 
 def same_results(found: Array, expected: Array) -> bool:
     """Whether two results agree: integers exactly, floats to TOLERANCE of the largest."""
+    # Integers have no rounding, whatever the order of sums.
     if found.dtype.kind != "f":
         return bool(np.array_equal(found, expected))
     a, b = found.astype(np.float64), expected.astype(np.float64)
     finite = np.isfinite(b)
+    # Infinities and NaN must be in the same places, as their difference says nothing.
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
         return False
     largest = float(np.abs(b[finite]).max(initial=1e-30))

@@ -55,8 +55,11 @@ class ExternalData:
         entries = {entry.key: entry.value for entry in tensor.external_data}
         if not all(isinstance(text, str) for pair in entries.items() for text in pair):
             raise ModelError(f"{label}: its reference to external data is not UTF-8 text")
+        # The location is text from a stranger's file and must not lead to other files.
         path = _resolve(entries.get("location", ""), self._directory, label)
         expected = stored_bytes(tensor, label)
+        # Offset and length may be left out, in which case the tensor starts at 0 and fills its
+        # shape.
         offset = _number(entries, "offset", 0, label)
         length = _number(entries, "length", expected, label)
         if length != expected:
@@ -64,6 +67,7 @@ class ExternalData:
                 f"{label}: shape {list(tensor.dims)} needs {expected} bytes of external data, "
                 f"found length {length}; export the model again"
             )
+        # Many tensors share a file, and mapping it once costs one descriptor.
         if path not in self._files:
             self._files[path] = _map(path, label)
         data = self._files[path]
@@ -83,8 +87,11 @@ class ExternalData:
         label = f'{self._where}: tensor "{printable(tensor.name)}"'
         if element_bits(tensor, label) < 8:
             return None
+        # ONNX stores little-endian data, whatever machine reads it.
         dtype = helper.tensor_dtype_to_np_dtype(tensor.data_type).newbyteorder("<")
         array = np.frombuffer(self.bytes_of(tensor), dtype).reshape(tuple(tensor.dims))
+        # Offsets need not be multiples of the element's size, and numpy is slow on or refuses such
+        # data.
         return array if array.flags.aligned else array.copy()
 
     def read_into(self, tensor: TensorProto) -> None:
@@ -95,6 +102,7 @@ class ExternalData:
         """
         data = self.bytes_of(tensor)
         self._copied += len(data)
+        # What is copied ends up in one protobuf message, which has a limit of its own.
         if self._copied > MAX_FILE_BYTES:
             raise ModelError(
                 f"{self._where}: more than {MAX_FILE_BYTES} bytes of external data in attributes; "
@@ -123,6 +131,7 @@ def _map(path: Path, label: str) -> memoryview:
             status = os.fstat(handle)
             if not stat.S_ISREG(status.st_mode):
                 raise ModelError(f"{label}: external data {printable(path.name)} is no plain file")
+            # Linux maps no file of length 0.
             if status.st_size == 0:
                 return memoryview(b"")
             return memoryview(mmap.mmap(handle, 0, access=mmap.ACCESS_READ))
@@ -145,6 +154,7 @@ def _resolve(location: str, directory: Path, label: str) -> Path:
         )
     try:
         root = directory.resolve()
+        # `resolve` follows links, so a link that leads out of the directory is seen as well.
         path = (root / location).resolve()
         inside, there = path.is_relative_to(root), path.is_file()
     except (OSError, RuntimeError) as error:  # a name too long, links in a circle
@@ -165,6 +175,7 @@ def _number(entries: dict[str, str], key: str, default: int, label: str) -> int:
     text = entries.get(key, "")
     if not text:
         return default
+    # Eighteen digits fit into 64 bits, and longer text is no size of a file.
     if not text.isascii() or not text.isdigit() or len(text) > 18:
         raise ModelError(
             f"{label}: external data {key} must be a size in bytes, found {printable(text)!r}"
@@ -181,6 +192,7 @@ def inner_tensors(model: onnx.ModelProto) -> Iterator[TensorProto]:
     for function in model.functions:
         for attribute in function.attribute_proto:
             yield from _attribute_tensors(attribute, graphs)
+    # A stack in place of recursion: branches of a hostile file may be nested at any depth.
     while graphs or nodes:
         if graphs:
             graph = graphs.pop()

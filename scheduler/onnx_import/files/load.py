@@ -76,6 +76,7 @@ def load_model(path: str | Path) -> OnnxModel:
     path = Path(path)
     where = printable(str(path), 120)
     data = _read(path, where)
+    # Common mistakes, such as an LFS pointer or an archive, are told before protobuf fails on them.
     found = unlike_onnx(data)
     if found:
         raise ModelError(f"{where}: expected an ONNX model, found {found}")
@@ -102,6 +103,7 @@ def from_proto(proto: onnx.ModelProto, name: str = "") -> OnnxModel:
         ModelError: the model breaks a rule of the format.
     """
     model = onnx.ModelProto()
+    # Checks put data into tensors and may upgrade the model, so they get a copy.
     model.CopyFrom(proto)
     title = name or printable(proto.graph.name) or "model"
     return _check(model, title, ExternalData(None, printable(title)), "")
@@ -137,6 +139,7 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
             f"{name}: expected an ONNX model of IR version {OLDEST_IR_VERSION} to "
             f"{onnx.IR_VERSION}, found {found}; save it with another version of onnx"
         )
+    # Text comes first: later messages quote names, which must be printable by then.
     check_text(model, name)
     opset = _opset(model, name)
     notes = check_graphs(model, name)
@@ -148,11 +151,13 @@ def _check(model: onnx.ModelProto, name: str, external: ExternalData, sha256: st
     if old:  # what converts it needs all data inside
         for tensor in filter(is_external, model.graph.initializer):
             external.read_into(tensor)
+    # Constants leave the model before the checker runs, which would serialize them.
     constants = _constants(model.graph, name, external)
     _run_checker(model, name, opset)
     if old:
         model, note = upgraded(model, opset, name)
         opset, notes = TARGET_OPSET, [*notes, note]
+        # Conversion may have changed initializers, or added some.
         constants = _constants(model.graph, name, external)
     for note in notes:
         logger.info("%s: %s", name, note)
@@ -166,6 +171,7 @@ def _constants(
     for tensor in graph.initializer:
         if not is_external(tensor):
             continue
+        # Packed elements of less than a byte have no array over the file.
         array = external.array_of(tensor)
         if array is None:
             external.read_into(tensor)
@@ -178,6 +184,7 @@ def _constants(
 def _opset(model: onnx.ModelProto, name: str) -> int:
     versions = {o.version for o in model.opset_import if o.domain in DEFAULT_DOMAINS}
     newest = onnx.defs.onnx_opset_version()
+    # A model of other domains only may leave the default domain's opset out.
     if not versions and not any(n.domain in DEFAULT_DOMAINS for n in model.graph.node):
         return newest  # nobody will ask
     if len(versions) != 1:
@@ -223,6 +230,7 @@ def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     copy.opset_import.extend(model.opset_import)
     copy.functions.extend(model.functions)
     graph = model.graph
+    # ONNX asks for a name of the graph, which many exporters leave empty.
     copy.graph.name = graph.name or "graph"
     copy.graph.node.extend(graph.node)
     copy.graph.input.extend(graph.input)
@@ -234,6 +242,7 @@ def _without_data(model: onnx.ModelProto) -> onnx.ModelProto:
     listed = {value.name for value in graph.input}
     held = [(t.name, t) for t in graph.initializer]
     held += [(s.values.name, s.values) for s in graph.sparse_initializer]
+    # Sparse initializers name their values, which the nodes read as a dense tensor.
     for name, tensor in held:
         if name not in listed:
             value = copy.graph.input.add(name=name)
