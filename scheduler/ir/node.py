@@ -151,21 +151,21 @@ def is_weight(node: Node) -> bool:
 
 def toposort(roots: Iterable[Node]) -> list[Node]:
     """Return all nodes reachable from `roots`, sources before users, in a deterministic order."""
-    # An explicit stack: networks are deeper than Python recurses.
-    stack = list(roots)[::-1]
     order: list[Node] = []
     done: set[Node] = set()
-    while stack:
-        node = stack.pop()
-        if node in done:
-            continue
-        missing = [s for s in node.src if s not in done]
-        if missing:
-            stack.append(node)
-            stack += missing[::-1]
-        else:
-            done.add(node)
-            order.append(node)
+    for root in roots:
+        # Explicit stacks: networks are deeper than Python recurses. Each edge is looked at once.
+        path, sources = ([], []) if root in done else ([root], [iter(root.src)])
+        while path:
+            for source in sources[-1]:
+                if source not in done:
+                    path.append(source)
+                    sources.append(iter(source.src))
+                    break
+            else:
+                sources.pop()
+                done.add(path[-1])
+                order.append(path.pop())
     return order
 
 
