@@ -138,8 +138,11 @@ def test_ten_percent_more_work_fails_and_the_same_passes_beside_a_busy_process(
     with _busy_process():
         same = measure_timing(model, reference=reference.mean)
         assert judge_timing(same, reference).passed
-        more = measure_timing(slower, reference=reference.mean)
-    verdict = judge_timing(more, reference)
+        for _ in range(3):
+            more = measure_timing(slower, reference=reference.mean)
+            verdict = judge_timing(more, reference)
+            if "too noisy" not in verdict.text:
+                break
     assert not verdict.passed
     assert verdict.slower is not None
     assert verdict.slower > LIMIT
