@@ -138,10 +138,11 @@ def test_ten_percent_more_work_fails_and_the_same_passes_beside_a_busy_process(
     with _busy_process():
         same = measure_timing(model, reference=reference.mean)
         assert judge_timing(same, reference).passed
-        for _ in range(3):
+        attempts = 0
+        while True:
             more = measure_timing(slower, reference=reference.mean)
-            verdict = judge_timing(more, reference)
-            if "too noisy" not in verdict.text:
+            verdict, attempts = judge_timing(more, reference), attempts + 1
+            if attempts == 3 or "too noisy" not in verdict.text:
                 break
     assert not verdict.passed
     assert verdict.slower is not None
