@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from runtime.driving_interface import Interface, ModelPart
-from scheduler.driving.declare import Rules, Table, make_rules, merged
 from scheduler.driving.declaration import Declaration, declaration
+from scheduler.driving.declare import Rules, Table, make_rules, merged
 from scheduler.driving.derive import derive
 from scheduler.driving.facts import ModelFacts, facts_of
 from scheduler.driving.fit import (
