@@ -25,7 +25,7 @@ FORMAT: Final = 1  # layout of the file and keys of the manifest
 ABI: Final = 1  # what the runtime promises to kernels: argument order, buffers, entry semantics
 ALIGNMENT: Final = 256  # bytes; CL_DEVICE_MEM_BASE_ADDR_ALIGN is at most this on known devices
 
-KINDS: Final = ("plain", "driving")
+KINDS: Final = ("plain", "driving", "monitoring")
 BUFFER_KINDS: Final = ("input", "output", "weight", "state", "arena", "image")
 PORT_KINDS: Final = ("input", "output")  # the caller's arrays, which may have no elements
 DTYPES: Final = (

@@ -12,11 +12,18 @@ from runtime.artifact import write_artifact
 from runtime.cache_dir import cache_dir
 from runtime.device import choose_device
 from runtime.executor import build_binaries
+from runtime.monitoring_interface import ROLE
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FP32, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
 from scheduler.device.tuned_table import TunedTable
+from scheduler.driving.monitoring import (
+    DEFAULT_CAPACITY,
+    MONITORING,
+    monitoring_graph,
+    recognise_monitoring,
+)
 from scheduler.driving.program import driving_metadata, make_states, prepare_graph, run_graph
 from scheduler.driving.warp import Camera
 from scheduler.emit.artifact import Emitted
@@ -187,6 +194,33 @@ def compile_driving(
     imported = [import_model(model, bind=driving_sizes(model)) for model in models.values()]
     finished = _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
     return replace(finished, notes=tuple(note for model in models.values() for note in model.notes))
+
+
+def compile_monitoring(
+    source: str | Path | OnnxModel,
+    *,
+    interface: str | None = None,
+    capacity: int = DEFAULT_CAPACITY,
+    **options: Unpack[CompileOptions],
+) -> CompiledModel:
+    """Compile a driver monitoring model; entry "run" of a frame of any size.
+
+    Args:
+        source: ONNX file, or one that was read.
+        interface: name of the revision; None to tell it by the outputs.
+        capacity: bytes of the largest camera frame.
+        options: see `CompileOptions`.
+
+    Raises:
+        ModelError: the model is unusable, or does not have the interface.
+    """
+    model = source if isinstance(source, OnnxModel) else load_model(source)
+    found = recognise_monitoring(model, interface)
+    graph = monitoring_graph(found, capacity)
+    tables = options.get("tables")
+    emitted = _emitted({"run": graph}, _context(options), MONITORING, MONITORING, tables)
+    finished = _finish(emitted, {ROLE: model}, {"interface": found.interface.plain()})
+    return replace(finished, notes=found.notes)
 
 
 def _driving_entries(
