@@ -23,7 +23,7 @@ from runtime.monitoring_interface import (
     head_problems,
 )
 from scheduler.cache.schedules import EntryGraph
-from scheduler.driving.monitoring_revisions import MonitoringRevision, load_monitoring_revisions
+from scheduler.driving.revisions import MonitoringRevision, load_monitoring
 from scheduler.driving.warp import luma_image
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
@@ -66,7 +66,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
         ModelError: it is no driver monitoring model, of no known revision, contradicts what was
             declared, or lacks heads; those are named all at once.
     """
-    revisions = load_monitoring_revisions()
+    revisions = load_monitoring()
     imported = import_model(model, _inputs_as_declared(model))
     slices, width = imported.metadata.output_slices, _output(imported).shape[1]
     # Some exporters name the padding, or the whole vector, too.
@@ -80,10 +80,9 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
             f"{model.name}: unknown interface {name!r} for driver monitoring; expected one of "
             f"{', '.join(revisions)}"
         )
-    if revision.sliced == named.keys().isdisjoint(HEADS) or (
-        not revision.sliced and width != revision.width
-    ):
-        expected = "output_slices" if revision.sliced else f"{revision.width} values without slices"
+    row = revision.model
+    if row.sliced == named.keys().isdisjoint(HEADS) or (not row.sliced and width != row.width):
+        expected = "output_slices" if row.sliced else f"{row.width} values without slices"
         raise ModelError(
             f"{model.name}: {revision.name} ({why}) has {expected}, found an output of "
             f"{width} values {_slices_text(named)}; declare another interface with --interface"
@@ -92,7 +91,7 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
         role=ROLE,
         checkpoint=imported.metadata.checkpoint,
         width=width,
-        slices=named if revision.sliced else revision.slices,
+        slices=named if row.sliced else row.slices,
         inputs={n: (t.shape, t.dtype.name) for n, t in imported.inputs.items()},
     )
     problems = head_problems(part)
@@ -112,14 +111,15 @@ def recognise_monitoring(model: OnnxModel, name: str | None = None) -> Recognise
 def monitoring_graph(found: RecognisedMonitoring, capacity: int) -> EntryGraph:
     """Return what a frame computes: the entry "run".
 
-    Inputs: `driver_frame` (capacity,) uint8, NV12; `driver_geometry` (4,) int32; `driver_transform`
-    (3, 3) float32; `calib` (1, 3) float32, rad. Output: `monitoring_outputs` (1, width) float32.
+    Inputs: `driver_frame` (capacity,) uint8, NV12, of which a run may give less; `driver_geometry`
+    (4,) int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
+    `monitoring_outputs` (1, width) float32.
 
     Args:
         found: the model.
         capacity: bytes of the largest frame.
     """
-    frame = Tensor.input("driver_frame", (capacity,), dt.uint8)
+    frame = Tensor.input("driver_frame", (capacity,), dt.uint8, partial=True)
     geometry = Tensor.input("driver_geometry", (4,), dt.int32)
     transform = Tensor.input("driver_transform", (3, 3))
     calibration = Tensor.input("calib", (1, 3))
@@ -146,12 +146,13 @@ def _by_outputs(
     """Return the revision that the outputs of a model tell, and what told it."""
     has_heads = not slices.keys().isdisjoint(HEADS)
     for revision in revisions.values():
-        if revision.sliced and has_heads:
+        row = revision.model
+        if row.sliced and has_heads:
             return revision, "the slices of its heads"
-        if not revision.sliced and not has_heads and width == revision.width:
+        if not row.sliced and not has_heads and width == row.width:
             return revision, f"{width} values without slices"
     rows = "; ".join(
-        f"{r.name} has {'named slices' if r.sliced else f'{r.width} values without slices'}"
+        f"{r.name} has {'named slices' if r.model.sliced else f'{r.model.width} values'}"
         for r in revisions.values()
     )
     raise ModelError(

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.driving_interface import IMAGE_MODES
+from runtime.monitoring_interface import STD_RULES
 from scheduler.driving.declare import (
     Rules,
     Table,
@@ -95,6 +96,7 @@ class MonitoringRevision:
         since: day or month of the first model.
         model: its inputs and heads.
         image_mode: of IMAGE_MODES.
+        stds: of STD_RULES, how deviations are written.
     """
 
     name: str
@@ -102,6 +104,7 @@ class MonitoringRevision:
     since: str
     model: RevisionModel
     image_mode: str
+    stds: str
 
 
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
@@ -126,10 +129,10 @@ def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
         if len(models) != 1:
             raise table.error("models", f"expected one model, found {len(models)}")
         rules = table.table("rules")
-        rules.only(["image_mode"])
-        mode = rules.choice("image_mode", IMAGE_MODES)
+        rules.only(["image_mode", "stds"])
+        mode, stds = rules.choice("image_mode", IMAGE_MODES), rules.choice("stds", STD_RULES)
         title, since = table.get("title", str), table.get("since", str)
-        found.append(MonitoringRevision(name, title, since, models[0], mode))
+        found.append(MonitoringRevision(name, title, since, models[0], mode, stds))
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 

@@ -13,7 +13,7 @@ import onnx
 from numpy.typing import NDArray
 
 from runtime.monitoring_interface import FACE_WIDTH, VIEW_HEIGHT, VIEW_WIDTH
-from scheduler.driving.monitoring_revisions import MonitoringRevision
+from scheduler.driving.revisions import MonitoringRevision
 from tools.example_models.graph import ConvSpec, GraphBuilder, Value
 from tools.example_models.interface import model_metadata
 from tools.example_models.mobile import RELU, Bottleneck, bottleneck
@@ -73,12 +73,12 @@ def build_monitoring(revision: MonitoringRevision, seed: int) -> tuple[onnx.Mode
     with g.scope("features"):
         features = g.elementwise("Relu", g.random_gemm(both, FEATURES, gain=math.sqrt(2)))
     with g.scope("outputs"):
-        width = revision.width
+        width = revision.model.width
         weight = g.rng("weight").standard_normal((width, FEATURES))
         outputs = g.gemm(features, weight * VARIATION / math.sqrt(FEATURES), _bias(revision))
-    slices = {name: slice(*bounds) for name, bounds in revision.slices.items()}
+    slices = {name: slice(*bounds) for name, bounds in revision.model.slices.items()}
     metadata = model_metadata(f"example-{revision.name}/seed-{seed}", slices)
-    if not revision.sliced:
+    if not revision.model.sliced:
         del metadata["output_slices"]
     return g.finish({"outputs": outputs}, metadata), g.multiply_adds
 
@@ -94,8 +94,8 @@ def _normalise(g: GraphBuilder) -> Value:
 
 
 def _bias(revision: MonitoringRevision) -> NDArray[np.float64]:
-    bias = np.zeros(revision.width)
-    for name, (start, stop) in revision.slices.items():
+    bias = np.zeros(revision.model.width)
+    for name, (start, stop) in revision.model.slices.items():
         head, _, seat = name.rpartition("_")
         if head == "face_descs":
             assert stop - start == FACE_WIDTH

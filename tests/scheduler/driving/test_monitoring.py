@@ -15,13 +15,13 @@ from runtime.artifact import from_memory
 from runtime.monitoring_interface import HEADS, OPTIONAL_HEADS, parse_monitoring_interface
 from scheduler.compile import compile_monitoring
 from scheduler.driving.monitoring import recognise_monitoring
-from scheduler.driving.monitoring_revisions import FOLDER, load_monitoring_revisions
+from scheduler.driving.revisions import FOLDER, load_monitoring
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, load_model
 from tools.example_models.interface import model_metadata
 from tools.example_models.monitoring import build_monitoring
 
-REVISIONS = load_monitoring_revisions()
+REVISIONS = load_monitoring()
 Bytes = NDArray[np.uint8]
 
 
@@ -44,7 +44,8 @@ def warp(
     rows = [m[i, 0] * x + m[i, 1] * y + m[i, 2] for i in range(3)]
     if mode == "nearest":
         column, line = (np.rint(rows[i] / rows[2]).astype(np.int64) for i in range(2))
-        return luma[line.clip(0, height - 1), column.clip(0, width - 1)].astype(np.uint8)
+        picked: Bytes = luma[line.clip(0, height - 1), column.clip(0, width - 1)].astype(np.uint8)
+        return picked
     sx, sy = (np.rint(rows[i] * (np.float32(32) / rows[2])).astype(np.int64) for i in range(2))
     total = np.full((960, 1440), 1 << 14, np.int64)
     for dy in (0, 1):
@@ -89,8 +90,8 @@ def test_each_example_is_recognised(models: dict[str, Path]) -> None:
 
 
 def test_places_of_the_vector_of_2025() -> None:
-    slices = REVISIONS["dmonitoring-2025"].slices
-    assert REVISIONS["dmonitoring-2025"].width == 596
+    slices = REVISIONS["dmonitoring-2025"].model.slices
+    assert REVISIONS["dmonitoring-2025"].model.width == 596
     assert slices["face_descs_lhd"] == (0, 12)
     assert [slices[f"{n}_prob_lhd"] for n in ("face", "left_eye", "right_eye", "left_blink")] == [
         (12, 13),
@@ -103,8 +104,9 @@ def test_places_of_the_vector_of_2025() -> None:
     assert slices["not_ready_prob_rhd"] == (80, 82)
     assert slices["poor_vision"] == (82, 83)
     assert slices["wheel_on_right"] == (83, 84)
-    assert slices["features"] == (84, 596)
-    assert set(slices) <= {*HEADS, *OPTIONAL_HEADS, "features"}
+    assert slices["hidden_state"] == (84, 596)
+    others = set(slices) - {*HEADS, *OPTIONAL_HEADS}
+    assert all(name.startswith("unused") or name == "hidden_state" for name in others)
 
 
 def test_a_declared_interface_must_fit(models: dict[str, Path]) -> None:
@@ -119,7 +121,7 @@ def test_a_declared_interface_must_fit(models: dict[str, Path]) -> None:
 
 
 def test_missing_heads_are_named_at_once(models: dict[str, Path]) -> None:
-    slices = {n: slice(*b) for n, b in REVISIONS["dmonitoring-2026"].slices.items()}
+    slices = {n: slice(*b) for n, b in REVISIONS["dmonitoring-2026"].model.slices.items()}
     del slices["wheel_on_right"]
     slices["face_descs_rhd"] = slice(12, 20)
     model = with_metadata(models["dmonitoring-2026"], model_metadata("x", slices))
@@ -131,7 +133,7 @@ def test_missing_heads_are_named_at_once(models: dict[str, Path]) -> None:
 
 def test_an_output_that_fits_no_revision_is_refused(models: dict[str, Path]) -> None:
     model = with_metadata(models["dmonitoring-2026"], {})
-    with pytest.raises(ModelError, match=r"of no known interface.*553 values without slices"):
+    with pytest.raises(ModelError, match=r"of no known interface.*556 values without slices"):
         recognise_monitoring(model)
 
 
@@ -153,11 +155,8 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ('stds = "exp"', 'stds = "softplus"', "stds: expected one of exp, clipped"),
-        ("sliced = false", "slices = false", "missing or unknown: sliced, slices"),
-        ("sliced = false", "sliced = 0", "sliced: expected bool, found int"),
-        ('["poor_vision", 1]', '["poor_vision"]', "heads: expected \\[name, width\\]"),
-        ("title", "[title", "expected TOML"),
+        ('stds = "exp"', 'stds = "softplus"', "rules.stds: .*exp.*clipped"),
+        ('stds = "exp"', 'std = "exp"', "std"),
     ],
 )
 def test_a_wrong_file_of_the_table_is_named(
@@ -167,7 +166,7 @@ def test_a_wrong_file_of_the_table_is_named(
     assert old in text
     (tmp_path / "wrong.toml").write_text(text.replace(old, new, 1), encoding="utf-8")
     with pytest.raises(ModelError, match=rf"wrong\.toml: .*{message}"):
-        load_monitoring_revisions(tmp_path)
+        load_monitoring(tmp_path)
 
 
 @pytest.mark.opencl
