@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from runtime.driving_interface import IMAGE_MODES
+from runtime.monitoring_interface import STD_RULES
 from scheduler.driving.declare import (
     Rules,
     Table,
@@ -21,8 +23,9 @@ from scheduler.driving.declare import (
 )
 
 FOLDER: Final = Path(__file__).with_name("interfaces")
-TOP_KEYS: Final = ("title", "since", "preferred", "base", "rules", "models")
-MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states")
+KINDS: Final = ("driving", "monitoring")
+TOP_KEYS: Final = ("title", "since", "kind", "preferred", "base", "rules", "models")
+MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states", "slices")
 IMAGE_TYPES: Final = ("uint8", "float32", "float16")
 STATE_TYPES: Final = ("uint8", "float32", "float16")
 
@@ -38,6 +41,7 @@ class RevisionModel:
         heads: (name, width) in the order of the output vector.
         pad: values after the last head; -1 where `pad` is the whole output under a second name.
         states: ONNX inputs with an output `next_<name>`: name -> (shape, dtype).
+        sliced: whether the ONNX says where its heads are; else they are where `heads` says.
     """
 
     role: str
@@ -46,11 +50,21 @@ class RevisionModel:
     heads: tuple[tuple[str, int], ...]
     pad: int
     states: Mapping[str, tuple[tuple[int, ...], str]]
+    sliced: bool = True
 
     @property
     def width(self) -> int:
         """Values of the output vector."""
         return sum(width for _, width in self.heads) + max(self.pad, 0)
+
+    @property
+    def slices(self) -> dict[str, tuple[int, int]]:
+        """Head -> (start, stop) of the output vector, without `pad`."""
+        found, start = {}, 0
+        for head, width in self.heads:
+            found[head] = (start, start + width)
+            start += width
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +88,65 @@ class Revision:
     preferred: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class MonitoringRevision:
+    """One kind of driver monitoring model.
+
+    Attributes:
+        name: of the file, without its ending.
+        title: for people.
+        since: day or month of the first model.
+        model: its inputs and heads.
+        image_mode: of IMAGE_MODES.
+        stds: of STD_RULES, how deviations are written.
+    """
+
+    name: str
+    title: str
+    since: str
+    model: RevisionModel
+    image_mode: str
+    stds: str
+
+
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
-    """Return all revisions by name, in the order of their days.
+    """Return all revisions of driving models by name, in the order of their days.
 
     Raises:
         ModelError: a file is no revision; it is named with the key that is wrong.
     """
-    files = {path.stem: read_table(path) for path in sorted(folder.glob("*.toml"))}
-    found = [_revision(_completed(name, files, ()), name) for name in files]
+    found = [_revision(t, name) for name, t in _tables(folder, "driving").items()]
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
+
+
+def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
+    """Return all revisions of driver monitoring models by name, in the order of their days.
+
+    Raises:
+        ModelError: as `load_revisions`.
+    """
+    found = []
+    for name, table in _tables(folder, "monitoring").items():
+        models = [_model(t) for t in table.tables("models")]
+        if len(models) != 1:
+            raise table.error("models", f"expected one model, found {len(models)}")
+        rules = table.table("rules")
+        rules.only(["image_mode", "stds"])
+        mode, stds = rules.choice("image_mode", IMAGE_MODES), rules.choice("stds", STD_RULES)
+        title, since = table.get("title", str), table.get("since", str)
+        found.append(MonitoringRevision(name, title, since, models[0], mode, stds))
+    return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
+
+
+def _tables(folder: Path, kind: str) -> dict[str, Table]:
+    """Return the files of a kind by name, what they take from others filled in."""
+    files = {path.stem: read_table(path) for path in sorted(folder.glob("*.toml"))}
+    complete = {name: _completed(name, files, ()) for name in files}
+    return {
+        name: table
+        for name, table in complete.items()
+        if (table.choice("kind", KINDS) if "kind" in table.value else "driving") == kind
+    }
 
 
 def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) -> Table:
@@ -132,6 +196,7 @@ def _revision(table: Table, name: str) -> Revision:
 def _model(table: Table) -> RevisionModel:
     inputs, states = table.table("inputs"), table.table("states")
     whole = table.value.get("pad") == "whole"
+    declared = "slices" in table.value and table.choice("slices", ["declared"])
     return RevisionModel(
         role=table.get("role", str),
         images=table.choice("images", IMAGE_TYPES) if "images" in table.value else "uint8",
@@ -139,6 +204,7 @@ def _model(table: Table) -> RevisionModel:
         heads=_heads(table),
         pad=-1 if whole else table.get("pad", int, 0),
         states={name: _state(states, name) for name in states.value},
+        sliced=not declared,
     )
 
 
