@@ -37,7 +37,7 @@ class Case:
 
     Attributes:
         frame_id: of the main camera.
-        entry: that ran, ``run:...`` or ``prepare:...``.
+        entry: that ran, ``run`` or ``prepare``.
         inputs: copies.
         states: of the first program before the frame.
         outputs, states_after: what differs from the second program, in its bits.
