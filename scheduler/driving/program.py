@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from scheduler.cache.schedules import EntryGraph
-from scheduler.driving.warp import Camera, model_image
+from scheduler.driving.warp import BILINEAR, Camera, model_image
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
 from scheduler.ir.node import Node
@@ -86,8 +86,11 @@ def _frame(camera: Camera, states: States) -> _Frame:
     buffers = (*inputs.values(), states.road, states.wide, states.desire, states.features)
     origins.name((t.node for t in buffers), ())
     queues = {}
+    geometry = Tensor.weight([camera.width, camera.height, camera.stride, camera.uv_offset])
     for name, state in (("road", states.road), ("wide", states.wide)):
-        image = model_image(inputs[f"{name}_frame"], inputs[f"{name}_transform"], camera)
+        image = model_image(
+            inputs[f"{name}_frame"], inputs[f"{name}_transform"], geometry, BILINEAR
+        )
         origins.name([image.node], (f"warp/{name}",))
         queues[name] = _push(state, image)
         origins.name([queues[name].node], (f"queue/{name}",))
