@@ -47,7 +47,7 @@ def build_part(interface: str, part: ModelPart, pad: int, seed: int) -> tuple[on
         pad: values after the last head; -1 where `pad` is the whole output under a second name.
         seed: of all weights; equal seeds give equal bytes.
     """
-    # Two models of a revision may see the same and have heads of the same name: not the same weights.
+    # Models of one revision may have inputs and heads of equal names, but never equal weights.
     g = GraphBuilder(part.role, zlib.crc32(f"{part.role} {seed}".encode()))
     inputs = {
         name: g.input(name, shape, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
