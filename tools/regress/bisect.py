@@ -23,6 +23,7 @@ from modeld.daemon import StepResult
 from runtime import load_program
 from runtime.artifact import Artifact
 from runtime.device import Device, choose_device
+from runtime.entry import TensorSpec
 from runtime.manifest import BufferSpec, Manifest
 from runtime.quantities import count_text
 from tools.drives.drive import Moment
@@ -321,6 +322,11 @@ class _Several:
     def metadata(self) -> Mapping[str, Any]:
         """The metadata of the first artifact."""
         found: Mapping[str, Any] = self._first.metadata
+        return found
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Inputs of an entry."""
+        found: tuple[TensorSpec, ...] = self._first.entry_inputs(entry)
         return found
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
