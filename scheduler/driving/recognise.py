@@ -69,10 +69,9 @@ def recognise_driving(
         ModelError: they are no complete driving model, contradict what is declared, or lack what
             the daemon needs; all that is wrong is said at once.
     """
-    facts = [facts_of(model) for model in models]
-    roles = ordered(facts)
+    roles = ordered([facts_of(model) for model in models])
     revisions = load_revisions()
-    said = declaration(facts, declared, revisions)
+    said = declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
     rules = _rules(revision, said)
