@@ -70,7 +70,8 @@ def recognise_driving(
     facts = [facts_of(model) for model in models]
     roles = ordered(facts)
     revisions = load_revisions()
-    said = declaration(facts, declared, revisions)
+    # In run order: what is said does not depend on the order of the files.
+    said = declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
     rules = _rules(revision, said)
