@@ -204,7 +204,7 @@ import logging, sys
 from pathlib import Path
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
-from modeld.daemon import run
+from modeld.process import run
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 cameras = DeviceCameras(Camera(64, 32, 91.0), Camera(64, 32, 45.5))
 sys.exit(run(Config(model=Path(sys.argv[1]), bus_address=sys.argv[2], camera_server=sys.argv[3],
