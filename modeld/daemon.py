@@ -373,7 +373,7 @@ def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemo
     # Resources are closed in reverse: cameras and bus before the program that uses their frames.
     resources.callback(program.close)
     logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
-    transport = ZmqTransport(address=config.bus_address)
+    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
     resources.callback(transport.close)
     cameras = wait_for_cameras(config.camera_server, stop)
     # Waiting ends without cameras only when the daemon was stopped.
@@ -391,7 +391,7 @@ def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemo
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(transport, stop)
+        car = wait_for_car(transport, stop, config.parameters())
         if car is None:
             return None
         daemon.car = car
