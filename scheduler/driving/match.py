@@ -38,7 +38,10 @@ def recognise_driving(
 
 def _fits(model: OnnxModel, part: ModelPart) -> bool:
     slices = load_slices(model.metadata_props.get(SLICES_KEY, "gAR9lC4="), model.name)
-    return {v.name for v in model.inputs} == set(part.inputs) and set(slices) >= set(part.slices)
+    shapes = {
+        v.name: tuple(d.dim_value for d in v.type.tensor_type.shape.dim) for v in model.inputs
+    }
+    return shapes == {n: s for n, (s, _) in part.inputs.items()} and set(slices) >= set(part.slices)
 
 
 def _part(model: OnnxModel, part: ModelPart) -> ModelPart:
