@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from modeld import daemon
+from modeld import process
 from modeld.config import load_config
 from tools.lib.json_output import print_json
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
         "bus_address": args.bus,
         "camera_server": args.camera_server,
     }
-    exit_code = daemon.run(load_config(args.config, overrides))
+    exit_code = process.run(load_config(args.config, overrides))
     if args.json:
         print_json({"exit_code": exit_code})
     return exit_code
