@@ -32,9 +32,10 @@ from cereal.transport import ZmqTransport
 from runtime.quantities import count_text
 from tools.compile import parse_camera
 from tools.errors import ToolError, UsageError
+from tools.lib.frame_inputs import fitting_format
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
-from tools.playback.model import check_frame, read_driving_artifact
+from tools.playback.model import check_frame, frame_capacity, read_driving_artifact
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
 
     from cereal.transport.base import Subscriber
 
-DEFAULT_CAMERA = "1928x1208"
 RATE_HZ = 20.0
 START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
 SETTLE_S = 2.0  # after the first valid message: caches, clocks, connections
@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--daemon: expected the artifact as --model driving.pkl and no other file")
     if not (math.isfinite(args.daemon) and args.daemon >= 1):
         raise UsageError(f"--daemon: expected 1 second or more, found {args.daemon:g}")
-    size = _camera_size(args.model, args.camera or DEFAULT_CAMERA)
+    size = _camera_size(args.model, args.camera)
     result = measure(args.model, size, args.daemon, args.device)
     if args.json:
         print_json(result)
@@ -106,9 +106,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _camera_size(model: Path, wanted: str) -> tuple[int, int]:
-    """Return the camera to imitate, which the artifact takes."""
+def _camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
+    """Return the camera to imitate: the wanted one, else that of `fitting_format`."""
     artifact = read_driving_artifact(model)
+    if wanted is None:
+        layout = fitting_format(frame_capacity(artifact))
+        return layout.width, layout.height
     camera = parse_camera(wanted)
     check_frame(model, artifact, nv12_format(camera.width, camera.height))
     return camera.width, camera.height
