@@ -34,8 +34,6 @@ from scheduler.onnx_import.metadata import SLICED_OUTPUT
 from scheduler.tensor.tensor import Tensor
 
 MONITORING: Final = "monitoring"  # kind and name of artifacts
-# The payload of a padded NV12 frame of 3840x2160.
-DEFAULT_CAPACITY: Final = 3840 * (2176 + 1088)
 IMAGE, CALIBRATION = "input_img", "calib"
 # Elements of each input; exporters have used several shapes.
 SIZES: Final[Mapping[str, int]] = {IMAGE: VIEW_WIDTH * VIEW_HEIGHT, CALIBRATION: 3}
