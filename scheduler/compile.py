@@ -19,9 +19,9 @@ from scheduler.context import FP32, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
 from scheduler.device.tuned_table import TunedTable
-from scheduler.driving.match import recognise_driving
 from scheduler.driving.monitoring import MONITORING, monitoring_graph, recognise_monitoring
 from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
+from scheduler.driving.recognise import recognise_driving
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
 from scheduler.flags import Flags

@@ -24,7 +24,7 @@ from scheduler.driving.declare import (
 
 FOLDER: Final = Path(__file__).with_name("interfaces")
 KINDS: Final = ("driving", "monitoring")
-TOP_KEYS: Final = ("title", "since", "kind", "base", "rules", "models")
+TOP_KEYS: Final = ("title", "since", "kind", "preferred", "base", "rules", "models")
 MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states", "slices")
 IMAGE_TYPES: Final = ("uint8", "float32", "float16")
 STATE_TYPES: Final = ("uint8", "float32", "float16")
@@ -77,6 +77,7 @@ class Revision:
         since: day or month of the first model.
         models: in the order in which they run in a frame.
         rules: what is declared.
+        preferred: whether it is taken before newer revisions of the same inputs and heads.
     """
 
     name: str
@@ -84,6 +85,7 @@ class Revision:
     since: str
     models: tuple[RevisionModel, ...]
     rules: Rules
+    preferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +166,7 @@ def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) ->
     for model in table.value.get("models", []):
         models[model["role"]] = _changed(models.get(model["role"], {}), model)
     rules = merged(below.get("rules", {}), table.value.get("rules", {}))
+    below = {key: value for key, value in below.items() if key != "preferred"}
     value = {**below, **table.value, "rules": rules, "models": list(models.values())}
     return Table(value, table.file)
 
@@ -186,6 +189,7 @@ def _revision(table: Table, name: str) -> Revision:
         since=table.get("since", str),
         models=models,
         rules=make_rules(check_rules(rules), rules),
+        preferred=table.get("preferred", bool, False),
     )
 
 
