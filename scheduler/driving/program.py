@@ -61,9 +61,16 @@ class _Frame:
     writes: list[Tensor] = field(default_factory=list)
     origins: Origins = field(default_factory=Origins)
 
-    def take(self, name: str, shape: Sequence[int], dtype: dt.DType = dt.float32) -> Tensor:
-        """Return a new input of the program."""
-        self.inputs[name] = Tensor.input(name, shape, dtype)
+    def take(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: dt.DType = dt.float32,
+        *,
+        partial: bool = False,
+    ) -> Tensor:
+        """Return a new input of the program; of a partial one a run may give the first bytes."""
+        self.inputs[name] = Tensor.input(name, shape, dtype, partial=partial)
         self.origins.name([self.inputs[name].node], ())
         return self.inputs[name]
 
@@ -150,7 +157,9 @@ def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
     """Return a frame whose images and desire were pushed: what all entry points begin with."""
     frame = _Frame()
     frame.origins.name((state.node for state in memory.tensors), ())
-    frames = {name: frame.take(f"{name}_frame", (capacity,), dt.uint8) for name in VIEWS}
+    frames = {
+        name: frame.take(f"{name}_frame", (capacity,), dt.uint8, partial=True) for name in VIEWS
+    }
     sizes = {name: frame.take(f"{name}_geometry", (4,), dt.int32) for name in VIEWS}
     matrices = {name: frame.take(f"{name}_transform", (3, 3)) for name in VIEWS}
     desire = frame.take("desire", (DESIRE_WIDTH,))

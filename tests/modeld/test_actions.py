@@ -124,7 +124,9 @@ def test_the_models_own_action() -> None:
     # 2 m/s^2 to the side at 10 m/s is 2 / 10^2; the plan, another one, does not count.
     own = outputs_of(make_plan(10.0, 1.0, 0.2), action=[2.0, -0.5])
     moving = actions.update(own, 10.0, TIMES)
-    assert moving == Action(pytest.approx(0.02), pytest.approx(-0.5), should_stop=False)
+    assert moving.curvature_1pm == pytest.approx(0.02)
+    assert moving.acceleration_mps2 == -0.5
+    assert not moving.should_stop
     # Below 1 m/s the speed counts as 1 m/s.
     assert actions.update(own, 0.5, TIMES).curvature_1pm == pytest.approx(2.0)
 

@@ -1,5 +1,6 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -231,7 +232,7 @@ def test_all_missing_and_misfit_outputs_are_named() -> None:
         ({"longitudinal": "action"}, "action"),
     ],
 )
-def test_the_head_of_the_action_rule_is_required(rule: dict[str, str], missing: str) -> None:
+def test_the_head_of_the_action_rule_is_required(rule: dict[str, Any], missing: str) -> None:
     layout = make_layout()
     check_heads(layout)
     layout = replace(layout, action=replace(layout.action, **rule))

@@ -25,7 +25,7 @@ from tests.scheduler.driving.frame_loop import (
     nearest_plane,
     warp_plane,
 )
-from tests.scheduler.driving.tiny_models import write_tiny_models
+from tools.make_model import write_interface
 
 pytestmark = pytest.mark.opencl
 LAYOUT = nv12_format(320, 200)
@@ -85,6 +85,11 @@ def host_at(frame: int, interface: Interface) -> dict[str, Array]:
     return {name: values[name] for name in interface.host_inputs}
 
 
+def write_small_models(name: str, directory: Path) -> list[Path]:
+    """Write the example of a revision; returns the files in run order."""
+    return [path for path, _ in write_interface(directory, name)]
+
+
 def compiled_program(paths: list[Path], out: Path, precision: str = "fp32") -> Program:
     """Compile models, given in the other order, for frames of the test's size."""
     made = compile_driving(paths[::-1], capacity=LAYOUT.payload_bytes, precision=precision)
@@ -125,7 +130,7 @@ def check_queues(program: Program, loop: FrameLoop, hidden: list[Array]) -> None
 
 @pytest.mark.parametrize("name", REVISIONS)
 def test_every_revision_agrees_with_the_reference_loop(name: str, tmp_path: Path) -> None:
-    paths = write_tiny_models(REVISIONS[name], tmp_path)
+    paths = write_small_models(name, tmp_path)
     with compiled_program(paths, tmp_path / "driving.pkl") as program:
         interface = interface_of(program)
         loop = FrameLoop(interface, paths)
@@ -158,7 +163,7 @@ def test_every_revision_agrees_with_the_reference_loop(name: str, tmp_path: Path
 
 
 def test_exchanged_transforms_change_the_outputs(tmp_path: Path) -> None:
-    paths = write_tiny_models(REVISIONS["split-2025"], tmp_path)
+    paths = write_small_models("split-2025", tmp_path)
     with compiled_program(paths, tmp_path / "driving.pkl") as program:
         inputs = camera(5) | {"desire": desire_at(0)} | host_at(0, interface_of(program))
         first = program.run(inputs, "run")["vision_outputs"].copy()
@@ -170,7 +175,7 @@ def test_exchanged_transforms_change_the_outputs(tmp_path: Path) -> None:
 
 
 def test_zero_transform_repeats_the_first_pixel(tmp_path: Path) -> None:
-    paths = write_tiny_models(REVISIONS["split-2025"], tmp_path)
+    paths = write_small_models("split-2025", tmp_path)
     with compiled_program(paths, tmp_path / "driving.pkl") as program:
         inputs = dict(camera(1)) | {"desire": desire_at(0)}
         inputs["road_transform"] = np.zeros((3, 3), np.float32)
@@ -181,7 +186,7 @@ def test_zero_transform_repeats_the_first_pixel(tmp_path: Path) -> None:
 
 
 def test_half_storage_stays_near_the_reference_loop(tmp_path: Path) -> None:
-    paths = write_tiny_models(REVISIONS["split-2025"], tmp_path)
+    paths = write_small_models("split-2025", tmp_path)
     with compiled_program(paths, tmp_path / "driving.pkl", "fp16") as program:
         loop = FrameLoop(interface_of(program), paths)
         for i in range(DISTINCT):
@@ -194,7 +199,7 @@ def test_half_storage_stays_near_the_reference_loop(tmp_path: Path) -> None:
 
 
 def test_compiling_twice_in_any_order_gives_the_same_bytes(tmp_path: Path) -> None:
-    paths = write_tiny_models(REVISIONS["split-2025"], tmp_path)
+    paths = write_small_models("split-2025", tmp_path)
     files = [tmp_path / "first.pkl", tmp_path / "second.pkl"]
     for path, models in zip(files, (paths, paths[::-1]), strict=True):
         compile_driving(models, capacity=LAYOUT.payload_bytes).write(path)
