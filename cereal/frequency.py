@@ -17,23 +17,22 @@ class FrequencyTracker:
         frequency_hz: Nominal rate of the service.
         update_hz: Rate at which the owner looks; it cannot see more than one message per look.
         is_polled: The owner looks when this service has a message, so it sees each one.
+
+    Attributes:
+        bounds_hz: Lowest and highest average rate that is right, Hz; see docs/formats/bus.md.
     """
 
     def __init__(self, frequency_hz: float, update_hz: float, *, is_polled: bool) -> None:
         seen_hz = max(min(frequency_hz, update_hz), 1.0)
-        if is_polled:
-            low_hz = high_hz = frequency_hz
-        else:
-            high_hz = min(frequency_hz, update_hz)
+        low_hz = high_hz = seen_hz
+        if not is_polled:
+            high_hz = min(seen_hz, update_hz)
             if frequency_hz >= 2 * update_hz:
                 low_hz = update_hz
-            elif update_hz >= 2 * frequency_hz:
-                low_hz = frequency_hz
-            else:
+            elif update_hz < 2 * frequency_hz:
                 # Close rates beat: in the worst phase every other message falls on a seen one.
-                low_hz = frequency_hz / 2
-        self._low_hz = low_hz * (1 - _TOLERANCE)
-        self._high_hz = high_hz * (1 + _TOLERANCE)
+                low_hz = seen_hz / 2
+        self.bounds_hz = (low_hz * (1 - _TOLERANCE), high_hz * (1 + _TOLERANCE))
         self._long = _Window(int(_LONG_WINDOW_S * seen_hz))
         self._short = _Window(int(_SHORT_WINDOW_S * seen_hz))
         self._last_ns: int | None = None
@@ -53,7 +52,8 @@ class FrequencyTracker:
         mean_ns = window.mean_ns()
         if mean_ns is None:
             return False
-        return self._low_hz <= _NS_PER_S / max(mean_ns, _SHORTEST_INTERVAL_NS) <= self._high_hz
+        low_hz, high_hz = self.bounds_hz
+        return low_hz <= _NS_PER_S / max(mean_ns, _SHORTEST_INTERVAL_NS) <= high_hz
 
 
 class _Window:

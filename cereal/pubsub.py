@@ -69,21 +69,27 @@ class SubMaster:
     `mono_time_ns` (the sender's stamp). `frame` counts the updates from 0; -1 before the first.
 
     A service is not valid before its first message. Services published on demand (rate 0) are
-    always alive, valid and at their rate.
+    always alive and at their rate, and valid before their first message.
+
+    What `sm["carState"]` returns is for the moment: a reader follows a bounded number of pointers
+    (`schema.TRAVERSAL_BYTES`), so that a hostile message cannot cost unbounded time. Ask again
+    instead of keeping it; each time gives a new one.
 
     Args:
         services: Names.
         transport: Where from; stays owned by the caller.
         clock: Time of reception.
-        poll: The service, or services, that `update(timeout_ms > 0)` waits for; default: all.
+        poll: The service that `update(timeout_ms > 0)` waits for; default: all, none of which
+            then counts as polled for its rate.
         ignore_alive: Services that `all_alive` (and `all_freq_ok`) leaves out.
         ignore_valid: Services that `all_valid` leaves out.
         ignore_freq: Services that `all_freq_ok` leaves out.
-        frequency_hz: Rate of `update`; default: that of the fastest polled service.
+        frequency_hz: Rate of `update`; default: that of the fastest service waited for. Not
+            together with `poll`, which is what sets the rate then.
         simulation: Seen is alive and every rate is right, for time that does not run evenly.
 
     Raises:
-        ServiceError: a name is unknown.
+        ServiceError: a name is unknown, or both `poll` and `frequency_hz` are given.
     """
 
     def __init__(  # noqa: PLR0913 -- independent options, each with its default
@@ -92,7 +98,7 @@ class SubMaster:
         transport: Transport,
         clock: Clock,
         *,
-        poll: str | Collection[str] | None = None,
+        poll: str | None = None,
         ignore_alive: Collection[str] = (),
         ignore_valid: Collection[str] = (),
         ignore_freq: Collection[str] = (),
@@ -102,7 +108,7 @@ class SubMaster:
         self._services = {name: service(name) for name in services}
         self._transport = transport
         self._clock = clock
-        polled = self._polled_names(poll)
+        polled = self._polled_names(poll, frequency_hz)
         self._simulation = simulation
         self._subscribers = {
             name: transport.subscriber(name, conflate=True) for name in self._services
@@ -118,9 +124,7 @@ class SubMaster:
             (self._services[name].frequency_hz for name in polled), default=1.0
         )
         self._trackers = {
-            name: FrequencyTracker(
-                one.frequency_hz, update_hz, is_polled=poll is not None and name in polled
-            )
+            name: FrequencyTracker(one.frequency_hz, update_hz, is_polled=name == poll)
             for name, one in self._services.items()
             if one.frequency_hz > 0
         }
@@ -136,13 +140,15 @@ class SubMaster:
         self.mono_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
         self.rejected = 0
         """Messages so far that were no Event, or an Event of another service."""
-        self._data: dict[str, Any] = {
+        self._defaults: dict[str, Any] = {
             name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
         }
+        self._data: dict[str, bytes] = {}
 
     def __getitem__(self, service: str) -> Any:
-        """Return the reader of the newest message of `service`."""
-        return self._data[service]
+        """Return a new reader of the newest message of `service`."""
+        data = self._data.get(service)
+        return self._defaults[service] if data is None else content(read_event(data))
 
     def __contains__(self, service: str) -> bool:
         return service in self._services
@@ -180,17 +186,20 @@ class SubMaster:
         for subscriber in self._subscribers.values():
             subscriber.close()
 
-    def _polled_names(self, poll: str | Collection[str] | None) -> Collection[str]:
+    def _polled_names(self, poll: str | None, frequency_hz: float | None) -> Collection[str]:
         if poll is None:
             return tuple(self._services)
-        names = (poll,) if isinstance(poll, str) else tuple(poll)
-        for name in names:
-            if name not in self._services:
-                raise ServiceError(
-                    f"subscriber: expected to poll one of {sorted(self._services)}, got {name!r}; "
-                    "add it to the services"
-                )
-        return names
+        if poll not in self._services:
+            raise ServiceError(
+                f"subscriber: expected to poll one of {sorted(self._services)}, got {poll!r}; "
+                "add it to the services"
+            )
+        if frequency_hz is not None:
+            raise ServiceError(
+                f"subscriber: expected a service to poll or a rate of updates, found {poll!r} and "
+                f"{frequency_hz:g} Hz; leave one out"
+            )
+        return (poll,)
 
     def _take(self, name: str, data: bytes, now_ns: int) -> bool:
         try:
@@ -198,12 +207,14 @@ class SubMaster:
             if member_name(event) not in self._members[name]:
                 self.rejected += 1
                 return False
-            self._data[name] = content(event)
+            # A damaged pointer of the message itself shows here, not when it is asked for.
+            content(event)
         except MessageError:
             self.rejected += 1
             return False
+        self._data[name] = data
         self.seen[name] = True
-        self.valid[name] = event.valid or self._services[name].frequency_hz == 0
+        self.valid[name] = event.valid
         self.mono_time_ns[name] = event.logMonoTime
         self.recv_time_ns[name] = now_ns
         self.recv_frame[name] = self.frame

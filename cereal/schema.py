@@ -23,16 +23,19 @@ SCHEMA_PATH: Final = Path(__file__).with_name("log.capnp")
 log: Final[Any] = capnp.load(str(SCHEMA_PATH))
 """The pycapnp module of `log.capnp`: `log.Event`, `log.ModelDataV2`, ..."""
 
+_CAR_PARAMS: Final[Any] = capnp.load(str(SCHEMA_PATH.with_name("car.capnp"))).CarParams
+
 MESSAGE_LIMIT_BYTES: Final = 1 << 26
 """The largest message: 64 MiB, twenty times what openpilot's bus can carry. More is damage."""
 
-# What readers may follow in all: no limit, because a message is read again and again for as long as
-# it is the newest.
-_NO_TRAVERSAL_LIMIT: Final = 2**64 - 1
-# What a bounded reader may follow in all: a list of empty elements takes no bytes, so that its
-# announced length counts only here.
-_BOUND_WORDS: Final = 1 << 20
-_BOUND_FACTOR: Final = 64
+TRAVERSAL_BYTES: Final = 1 << 23
+"""What one reader may follow in all, beside 64 times the bytes of its message: 8 MiB.
+
+A list of empty elements takes no bytes, so that its announced length counts only here; and each
+time that a pointer is followed counts. Who reads a message again and again makes a reader each
+time: it takes microseconds, and starts the count anew.
+"""
+_TRAVERSAL_FACTOR: Final = 64
 _MAX_SEGMENTS: Final = 512  # limit of the reference implementation
 DAMAGED: Final[tuple[type[Exception], type[ValueError]]] = (capnp.KjException, ValueError)
 """What following a damaged pointer inside a message raises; for those who walk through one."""
@@ -83,34 +86,46 @@ def new_event(
     return event
 
 
-def read_event(data: bytes | bytearray | memoryview, *, is_bounded: bool = False) -> Any:
+def read_event(data: bytes | bytearray | memoryview) -> Any:
     """Return a reader of the one Event in `data`; it keeps what it needs of `data`.
 
     Any alignment and any number of segments. The frame and the root pointer are checked here;
-    a pointer deeper inside is checked when it is followed: see `reading`.
+    a pointer deeper inside is checked when it is followed: see `reading`. In all the reader
+    follows `TRAVERSAL_BYTES` and 64 times the message, so that lists without end are an error.
 
     Args:
         data: One framed message.
-        is_bounded: Let the reader follow 2**20 words and 64 times the message in all, so that lists
-            without end are an error. Not for messages that are kept and read again and again.
 
     Raises:
         MessageError: `data` is not one whole message.
     """
+    return _read_root(log.Event, data, "event")
+
+
+def read_car_params(data: bytes | bytearray | memoryview) -> Any:
+    """Return a reader of the one CarParams in `data`, as the parameter of that name holds it.
+
+    The framing of `read_event`, but the root is the structure itself.
+
+    Raises:
+        MessageError: `data` is not one whole message.
+    """
+    return _read_root(_CAR_PARAMS, data, "CarParams")
+
+
+def _read_root(struct_type: Any, data: bytes | bytearray | memoryview, what: str) -> Any:
     if len(data) % 8:
         # pycapnp copies unaligned bytes itself, but refuses lengths that are no whole words.
         raise MessageError(
-            f"event: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
+            f"{what}: expected a multiple of 8 bytes, got {len(data)}; the message is truncated"
         )
+    limit_words = (TRAVERSAL_BYTES + _TRAVERSAL_FACTOR * len(data)) // 8
     try:
         # Of the ways to read one message this takes a third of the time of `from_bytes`.
-        limit = _NO_TRAVERSAL_LIMIT
-        if is_bounded:
-            limit = _BOUND_WORDS + _BOUND_FACTOR * (len(data) // 8)
-        return next(log.Event.read_multiple_bytes(bytes(data), limit))
+        return next(struct_type.read_multiple_bytes(bytes(data), limit_words))
     except (capnp.KjException, ValueError, StopIteration) as error:
         raise MessageError(
-            f"event: expected a framed Event in {len(data)} bytes, got {_first_line(error)}; "
+            f"{what}: expected one framed message in {len(data)} bytes, got {_first_line(error)}; "
             "the sender is not speaking this protocol or the bytes are damaged"
         ) from error
 

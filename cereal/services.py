@@ -2,7 +2,8 @@
 
 A service is a topic; every message on it is an Event whose union holds the member of that name.
 Names of 2025 are used throughout; the names of 2026 are listed beside them (`RENAMED_2026`), carry
-the same messages and only differ in their port.
+the same messages and only differ in their port. What one stack calls a service, and on which port,
+is in `cereal.stacks`.
 """
 
 from collections.abc import Mapping
@@ -29,10 +30,32 @@ class Service:
     """Nominal rate; 0 = published on demand, so never late."""
     decimation: int | None
     """Every n-th message enters the small log (qlog); None = none does."""
+    queue_bytes: int
+    """Ring of the service in shared memory (msgq) since December 2025; before all had the big."""
+
+
+BIG_QUEUE: Final = 10 * 1024 * 1024
+MEDIUM_QUEUE: Final = 2 * 1024 * 1024
+SMALL_QUEUE: Final = 250 * 1024
+# Large outputs, video and texts of any length; all others but the medium ones are small.
+_BIG: Final = frozenset(
+    {"modelV2", "can", "logMessage", "errorLogMessage", "procLog"}
+    | {f"{camera}EncodeData" for camera in ("road", "wideRoad", "driver", "qRoad")}
+)
+_MEDIUM: Final = frozenset(
+    {"controlsState", "sendcan"}
+    | {f"livestream{camera}EncodeData" for camera in ("Road", "WideRoad", "Driver")}
+)
+
+
+def _queue_bytes(name: str) -> int:
+    if name in _BIG:
+        return BIG_QUEUE
+    return MEDIUM_QUEUE if name in _MEDIUM else SMALL_QUEUE
 
 
 def _table(*rows: tuple[str, bool, float, int | None]) -> dict[str, Service]:
-    return {row[0]: Service(*row) for row in rows}
+    return {row[0]: Service(*row, queue_bytes=_queue_bytes(row[0])) for row in rows}
 
 
 _SERVICES_2025: Final = _table(
@@ -218,15 +241,15 @@ def service_of_member(member: str) -> Service | None:
     return SERVICES.get(member)
 
 
-def port_of(endpoint: str, hash_name: HashName = "murmur") -> int:
+def port_of(endpoint: str, hash_name: HashName = "fnv1a") -> int:
     """Return the TCP port on which `endpoint` is published.
 
     The endpoint is usually a service name. Two endpoints may share a port; nothing resolves that.
 
     Args:
         endpoint: Text that is hashed as UTF-8.
-        hash_name: "murmur" is `std::hash<std::string>` of libstdc++ (stacks until 2025); "fnv1a" is
-            64-bit FNV-1a (the bridge of 2026).
+        hash_name: "fnv1a" is 64-bit FNV-1a (stacks since November 2024); "murmur" is
+            `std::hash<std::string>` of libstdc++ (stacks before).
 
     Source: 8023 + hash mod (65535 - 8023); docs/formats/bus.md has the table of known ports.
     """

@@ -12,7 +12,7 @@ from typing import Final, TypeVar
 import zmq
 
 from cereal.errors import TransportError
-from cereal.services import port_of
+from cereal.stacks import DEFAULT_STACK, Stack
 from cereal.transport.base import Subscriber
 
 _RECONNECT_MAX_MS: Final = 500
@@ -32,14 +32,19 @@ class ZmqTransport:
         address: "tcp://HOST" (port by service) or "ipc:///DIR" (one socket file per service; the
             directory is made). "tcp://*" publishes on all interfaces: anyone who reaches the
             machine can then read.
-        ports: Port of a service; `port_of` by default.
+        ports: Port of a service; the stack's by default.
+        stack: Whose names and ports the endpoints have; services keep their names of 2025.
 
     Raises:
         TransportError: the address has another form.
     """
 
     def __init__(
-        self, address: str = "tcp://127.0.0.1", ports: Callable[[str], int] = port_of
+        self,
+        address: str = "tcp://127.0.0.1",
+        ports: Callable[[str], int] | None = None,
+        *,
+        stack: Stack = DEFAULT_STACK,
     ) -> None:
         scheme, separator, rest = address.partition("://")
         if not separator or scheme not in ("tcp", "ipc") or not rest.strip("/"):
@@ -49,14 +54,15 @@ class ZmqTransport:
             )
         self._scheme = scheme
         self._place = rest if scheme == "ipc" else rest.rstrip("/")
-        self._ports = ports
+        self._stack = stack
+        self._ports = stack.port if ports is None else ports
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
         if self._scheme == "ipc":
-            return f"ipc://{self._place.rstrip('/')}/{service}"
+            return f"ipc://{self._place.rstrip('/')}/{self._stack.endpoint(service)}"
         host = self._place
         if host in _ANY_INTERFACE:
             host = "*" if bind else "127.0.0.1"

@@ -1,3 +1,4 @@
+import struct
 import threading
 
 import pytest
@@ -118,15 +119,21 @@ def test_ignored_services_are_left_out_of_the_checks() -> None:
     assert not sm.alive["liveCalibration"]
 
 
-def test_service_on_demand_is_always_well() -> None:
+def test_service_on_demand_is_alive_and_at_its_rate_and_valid_as_its_message_says() -> None:
     bus = Bus()
     sm = SubMaster(["logMessage"], bus.transport, bus.clock)
     sm.update()
     assert sm.all_checks()
-    bus.send("logMessage", valid=False)
-    sm.update()
-    assert sm.seen["logMessage"]
-    assert sm.all_checks()
+    bus.clock.advance_ns(3600 * 1000 * MS)
+    for valid in (False, True, False):
+        bus.send("logMessage", valid=valid)
+        sm.update()
+        assert sm.seen["logMessage"]
+        assert sm.all_alive()
+        assert sm.all_freq_ok()
+        assert sm.valid["logMessage"] is valid
+        sm.update()
+        assert sm.all_checks() is valid
 
 
 def is_alive(sm: SubMaster, service: str) -> bool:
@@ -234,6 +241,71 @@ def test_frequency_bounds(
     for i in range(500):
         tracker.record(round(i * 1e9 / actual_hz))
     assert tracker.is_ok() is is_ok
+
+
+@pytest.mark.parametrize(
+    ("service_hz", "update_hz", "is_polled", "low_hz", "high_hz"),
+    [
+        # controlsd looks 60 times a second at 100 Hz: t = 60, low 60 / 2, high 60.
+        (100, 60, False, 24, 72),
+        # selfdrived looks 100 times a second at 20 Hz: t = 20, both 20.
+        (20, 100, False, 16, 24),
+        (100, 20, False, 16, 24),
+        # A polled service is not expected faster than the updates, nor slower than once a second.
+        (100, 20, True, 16, 24),
+        (0.5, 100, True, 0.8, 1.2),
+        (20, 20, True, 16, 24),
+    ],
+)
+def test_frequency_bounds_are_those_worked_by_hand(
+    service_hz: float, update_hz: float, is_polled: bool, low_hz: float, high_hz: float
+) -> None:
+    tracker = FrequencyTracker(service_hz, update_hz, is_polled=is_polled)
+    assert tracker.bounds_hz == pytest.approx((low_hz, high_hz))
+
+
+def test_without_a_polled_service_none_counts_as_polled() -> None:
+    """Updates at the fastest service's rate, 100 Hz: close rates are allowed half."""
+    bus = Bus()
+    everything = SubMaster(["carState"], bus.transport, bus.clock)
+    polling = SubMaster(["carState"], bus.transport, bus.clock, poll="carState")
+    for _ in range(200):
+        bus.send("carState")
+        everything.update()
+        polling.update()
+        bus.clock.advance_ns(20 * MS)
+    assert everything.all_freq_ok()
+    assert not polling.all_freq_ok()
+
+
+def test_polling_and_a_rate_of_updates_exclude_each_other() -> None:
+    bus = Bus()
+    with pytest.raises(ServiceError, match="'carState' and 20 Hz"):
+        SubMaster(["carState"], bus.transport, bus.clock, poll="carState", frequency_hz=20)
+
+
+def test_newest_message_can_be_read_for_ever() -> None:
+    bus = Bus()
+    sm = SubMaster(["modelV2"], bus.transport, bus.clock)
+    event = new_event("modelV2", mono_time_ns=1)
+    event.modelV2.position.x = [1.0] * 33
+    bus.transport.publisher("modelV2").send(event.to_bytes())
+    sm.update()
+    # 33 float32 are 17 words: after 62,000 times one reader would have followed its bound.
+    assert all(sm["modelV2"].position.x[32] == 1.0 for _ in range(70_000))
+
+
+def test_hostile_message_costs_a_subscriber_no_time() -> None:
+    """Half a billion elements of no size, in a list that fits into one word."""
+    bus = Bus()
+    sm = SubMaster(["liveCalibration", "pandaStates"], bus.transport, bus.clock)
+    endless = (2**29 - 1) << 3
+    # pandaStates is member 79 of the union and itself the list.
+    words = (4 << 32, 0x0001_0002_0000_0000, 9, 79, 1 | endless << 32)
+    bus.transport.publisher("pandaStates").send(struct.pack("<5Q", *words))
+    sm.update()
+    assert sm.rejected == 1
+    assert list(sm["pandaStates"]) == []
 
 
 def test_frequency_recovers_within_the_short_window() -> None:

@@ -43,8 +43,8 @@ PORTS = [
 
 @pytest.mark.parametrize(("name", "murmur", "fnv1a"), PORTS)
 def test_port_is_the_published_one(name: str, murmur: int, fnv1a: int) -> None:
-    assert port_of(name) == murmur
-    assert port_of(name, "fnv1a") == fnv1a
+    assert port_of(name) == fnv1a
+    assert port_of(name, "murmur") == murmur
 
 
 def test_fnv1a_of_nothing_is_its_offset_basis() -> None:
@@ -83,6 +83,18 @@ def test_no_two_services_share_a_port(hash_name: HashName) -> None:
 def test_service_row(name: str, logged: bool, frequency_hz: float, decimation: int | None) -> None:
     row = SERVICES[name]
     assert (row.logged, row.frequency_hz, row.decimation) == (logged, frequency_hz, decimation)
+
+
+def test_queues_have_three_sizes() -> None:
+    big, medium, small = 10 * 1024**2, 2 * 1024**2, 256_000
+    sizes = Counter(one.queue_bytes for one in SERVICES.values())
+    assert set(sizes) == {big, medium, small}
+    for name in ("modelV2", "can", "logMessage", "procLog", "qRoadEncodeData", "cabinEncodeData"):
+        assert SERVICES[name].queue_bytes == big
+    for name in ("controlsState", "sendcan", "livestreamNarrowRoadEncodeData"):
+        assert SERVICES[name].queue_bytes == medium
+    for name in ("drivingModelData", "carState", "narrowRoadEncodeIdx", "carParams"):
+        assert SERVICES[name].queue_bytes == small
 
 
 @pytest.mark.parametrize("name", sorted(SERVICES))
@@ -145,7 +157,8 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
             f"{row.frequency_hz:.3g}",
             "yes" if row.logged else "no",
             "-" if row.decimation is None else row.decimation,
-            port_of(name),
+            port_of(name, "murmur"),
             port_of(name, "fnv1a"),
+            row.queue_bytes,
         )
         assert "| " + " | ".join(map(str, cells)) + " |" in text

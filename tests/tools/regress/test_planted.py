@@ -58,8 +58,8 @@ def regress(
     bending = write_tiny_driving(tmp_path / "bending.pkl", (SIZE,))
     read = read_bus_inputs
 
-    def with_lane_change(messages: Any) -> BusInputs:
-        found = read(messages)
+    def with_lane_change(messages: Any, **more: Any) -> BusInputs:
+        found = read(messages, **more)
         at = found.road_frame_id
         vehicle = replace(
             found.vehicle,

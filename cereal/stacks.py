@@ -1,0 +1,129 @@
+"""The stacks one can run beside: what each calls the services, on which ports, and where it keeps.
+
+Everything that differs from one stack to the next stands in `STACKS`. Our code uses the names of
+2025 everywhere; a transport asks its stack for the name that others know (ADR 0082).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final
+
+from cereal.errors import ServiceError
+from cereal.services import BIG_QUEUE, RENAMED_2026, HashName, member_of, port_of, service
+
+_NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+_DEVICE_PARAMS: Final = Path("/data/params")
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One stack: its names, ports, queues and paths.
+
+    Attributes:
+        name: What the configuration calls it.
+        renames: Name of 2025 -> name on this stack; the others are the same.
+        members: Name of 2025 -> Event member, where the stack publishes another structure.
+        hash_name: Hash of an endpoint's name that gives its TCP port.
+        has_small_queues: Rings in shared memory have the size of `Service.queue_bytes`; else all
+            have 10 MiB.
+        queue_prefix: What a ring's file name in /dev/shm begins with.
+        has_delay_params: The user may set the lateral delay (LagdToggle, LagdValueCache).
+    """
+
+    name: str
+    renames: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
+    members: Mapping[str, str] = field(default_factory=lambda: _NO_NAMES)
+    hash_name: HashName = "fnv1a"
+    has_small_queues: bool = False
+    queue_prefix: str = ""
+    has_delay_params: bool = False
+
+    def endpoint(self, name: str) -> str:
+        """Return what service `name`, of 2025, is called on this stack; other names as they are."""
+        return self.renames.get(name, name)
+
+    def port(self, name: str) -> int:
+        """Return the TCP port on which this stack publishes service `name`, of 2025."""
+        return port_of(self.endpoint(name), self.hash_name)
+
+    def member(self, name: str) -> str:
+        """Return the Event member in which this stack publishes service `name`."""
+        return self.members.get(name) or member_of(name)
+
+    def queue_bytes(self, name: str) -> int:
+        """Return the size of the ring of service `name` in shared memory, without its header.
+
+        Raises:
+            ServiceError: there is no such service.
+        """
+        row = service(name)
+        return row.queue_bytes if self.has_small_queues else BIG_QUEUE
+
+    def queue_path(self, name: str, prefix: str = "") -> Path:
+        """Return the file of the ring of service `name`, of 2025.
+
+        Args:
+            name: Name of the service.
+            prefix: Value of OPENPILOT_PREFIX, which keeps several stacks on one machine apart.
+        """
+        place = Path("/dev/shm")  # noqa: S108 -- memory shared with the stack
+        if self.queue_prefix:
+            return place / f"{self.queue_prefix}{prefix and prefix + '/'}{self.endpoint(name)}"
+        return place / prefix / self.endpoint(name)
+
+    def params_dir(self, environment: Mapping[str, str], home: Path) -> Path:
+        """Return the directory in which this stack keeps its parameters, one file for each key.
+
+        Args:
+            environment: Variables PARAMS_ROOT (else /data/params where that is, as on the device,
+                else in `home`) and OPENPILOT_PREFIX.
+            home: The user's directory.
+        """
+        prefix = environment.get("OPENPILOT_PREFIX", "")
+        root = environment.get("PARAMS_ROOT", "")
+        if root:
+            place = Path(root)
+        elif _DEVICE_PARAMS.is_dir():
+            place = _DEVICE_PARAMS
+        else:
+            place = home / f".comma{prefix}" / "params"
+        return place / (prefix or "d")
+
+
+_NAMES_2026: Final = MappingProxyType({old: new for new, old in RENAMED_2026.items()})
+
+STACKS: Final[Mapping[str, Stack]] = MappingProxyType(
+    {
+        stack.name: stack
+        for stack in (
+            Stack("openpilot-2025"),
+            Stack(
+                "openpilot-2026",
+                renames=_NAMES_2026,
+                members=MappingProxyType({"driverMonitoringState": "driverMonitoringStateV2"}),
+                has_small_queues=True,
+                queue_prefix="msgq_",
+            ),
+            Stack("sunnypilot", has_delay_params=True),
+        )
+    }
+)
+"""The known stacks by name."""
+
+DEFAULT_STACK: Final = STACKS["openpilot-2025"]
+
+
+def stack_named(name: str) -> Stack:
+    """Return the stack called `name`.
+
+    Raises:
+        ServiceError: there is none.
+    """
+    try:
+        return STACKS[name]
+    except KeyError:
+        raise ServiceError(
+            f"stack: expected one of {', '.join(STACKS)}, found {name!r}; correct the name"
+        ) from None
