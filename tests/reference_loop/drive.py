@@ -40,6 +40,21 @@ class Drive:
     stamps_ns: tuple[tuple[int, int], ...]
 
 
+def pictures_of_the_clip() -> list[Picture]:
+    """All frames of the clip; a made-up drive past stripes where it is not checked out."""
+    return decode(CLIP) if CLIP.exists() else [_stripes(i) for i in range(221)]
+
+
+def _stripes(index: int) -> Picture:
+    rows, columns = np.indices((HEIGHT * 3 // 2, STRIDE))
+    waves = np.sin((columns + 7 * index) / 23) + np.sin((rows * (1 + index % 5) + index) / 41)
+    data = np.zeros(UV_OFFSET + STRIDE * HEIGHT // 2, np.uint8)
+    values = (127 + 60 * waves).astype(np.uint8)
+    data[: HEIGHT * STRIDE] = values[:HEIGHT].reshape(-1)
+    data[UV_OFFSET:] = values[HEIGHT:].reshape(-1)
+    return Picture(data, WIDTH, HEIGHT, STRIDE, UV_OFFSET, index)
+
+
 def decode(path: Path) -> list[Picture]:
     """All frames of a clip as padded NV12."""
     size = UV_OFFSET + STRIDE * HEIGHT // 2
@@ -91,8 +106,11 @@ def _ids() -> Iterator[int]:
 
 
 def _driver(index: int) -> Driver:
-    """A change to the left at 20, one to the right at 64 past somebody in the way, hazards."""
-    left, right = 20 <= index < 34 or 120 <= index < 150, 64 <= index < 100
+    """A change to the left at 20, one to the right at 64 past somebody in the way, hazards.
+
+    At 116 a blinker is on while the software does not steer, and still is when it does.
+    """
+    left, right = 20 <= index < 34 or 116 <= index < 150, 64 <= index < 100
     hazards = 104 <= index < 110
     return Driver(
         v_ego=next(v for start, v in reversed(SPEEDS) if index >= start),

@@ -15,7 +15,8 @@ PLAN_BLOCKS = (
     ("orientation", 9),
     ("orientationRate", 12),
 )
-# Layout of `meta` by its width: first column, step and number of entries of each list.
+# Layout of `meta` by its width: first column, step and number of entries of each list. With 48
+# values there is a column of the gas pedal, and none of the brake: neither was published.
 META: dict[int, dict[str, tuple[int, int, int]]] = {
     48: {
         "gasDisengageProbs": (1, 7, 5),
@@ -24,7 +25,6 @@ META: dict[int, dict[str, tuple[int, int, int]]] = {
         "brake3MetersPerSecondSquaredProbs": (4, 7, 5),
         "brake4MetersPerSecondSquaredProbs": (5, 7, 5),
         "brake5MetersPerSecondSquaredProbs": (6, 7, 5),
-        "gasPressProbs": (7, 7, 5),
     },
     53: {
         "gasDisengageProbs": (1, 8, 5),
