@@ -71,6 +71,7 @@ def recognise_driving(
     """
     roles = ordered([facts_of(model) for model in models])
     revisions = load_revisions()
+    # In run order: what is said does not depend on the order of the files.
     said = declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
