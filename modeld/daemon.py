@@ -10,26 +10,25 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-import numpy as np
-
 from cereal.clock import Clock, MonotonicClock
 from cereal.frames import FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport, ZmqTransport
-from modeld.actions import ActionFilter
+from modeld.actions import ActionFilter, rule_in_force
 from modeld.calibration import Calibration, CameraPlan
 from modeld.confidence import ConfidenceFilter, HardBrakeFilter
 from modeld.config import Config
-from modeld.desire import Desire, LaneChangeMachine
+from modeld.desire import Desire, lane_change_machine
 from modeld.driving_model import (
     DrivingModel,
     DrivingProgram,
     ModelInputs,
     ModelResult,
 )
-from modeld.drop_filter import DropFilter, DropStatus
+from modeld.drop_filter import DropFilter
 from modeld.errors import (
     CameraConfigError,
+    CameraSizeError,
 )
 from modeld.fill_message import (
     FrameInfo,
@@ -42,15 +41,17 @@ from modeld.frame_sync import CameraSource, FramePair, FrameSync
 from modeld.inputs import (
     DEMO_CAR,
     SUBSCRIPTIONS,
+    ActionTimes,
     BusInputs,
     DesirePulse,
+    HostInputs,
     action_times,
     read_bus_inputs,
-    write_traffic_convention,
 )
+from modeld.loop_log import LoopLog
 from modeld.parse_outputs import DrivingOutputs
 from modeld.startup import wait_for_cameras, wait_for_car
-from modeld.throttle import Throttle
+from modeld.warm_up import WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -127,11 +128,11 @@ class Daemon:
         if config.cameras is not None:
             plan.views(config.cameras)
         self.car = DEMO_CAR
-        self.model = DrivingModel(program, frame_format)
+        self.model = DrivingModel(program)
         self.calibration = Calibration(plan)
         # Filters and machines keep state from frame to frame, so there is one of each for the
         # daemon's life.
-        self.lane_change = LaneChangeMachine()
+        self.lane_change = lane_change_machine(self.model.interface.lane_change)
         self._config = config
         self._clock = clock
         self._publications = PubMaster(PUBLICATIONS, transport, clock)
@@ -139,13 +140,15 @@ class Daemon:
         self._sync = FrameSync(main, extra, timeout_ms=config.frame_timeout_ms)
         self._drops = DropFilter()
         self._pulse = DesirePulse()
-        self._traffic_convention = np.zeros((1, 2), np.float32)
-        self._actions = ActionFilter(config.lat_smooth_s, config.long_smooth_s)
+        self._host_inputs = HostInputs()
+        self._action_rule = rule_in_force(
+            self.model.interface.action, config.lat_smooth_s, config.long_smooth_s
+        )
+        self._actions = ActionFilter(self._action_rule)
+        self._warm_up = WarmUp(self.model.history_runs)
         self._confidence = ConfidenceFilter()
         self._hard_brake = HardBrakeFilter()
-        self._dropped = Throttle()
-        self._not_finite = Throttle()
-        self._overwritten = Throttle()
+        self._log = LoopLog()
 
     def close(self) -> None:
         """Give up the places on the bus; program, cameras and transport stay the caller's."""
@@ -161,21 +164,28 @@ class Daemon:
         """Do one iteration: wait for frames, run, publish.
 
         Returns:
-            None when no pair of frames arrived in time.
+            None when no pair of frames arrived in time, or none that the model can take.
         """
         frames = self._sync.receive()
         if frames is None:
             return None
+        # A camera may come back as another one; what cannot be used is as if it had not come.
+        try:
+            self.model.check_frames(frames)
+        except CameraSizeError as error:
+            self._log.refused(error)
+            return None
         # A timeout of 0 takes what has arrived: the frames have paced the loop already.
         self._messages.update(0)
-        bus = read_bus_inputs(self._messages)
+        bus = read_bus_inputs(self._messages, clip_speed=self._action_rule.clip_speed)
         self._update_calibration()
         # Drops are counted by frame ids, so each main frame goes in exactly once, also if it is
         # skipped.
         drop = self._drops.update(frames.main.frame_id)
-        inputs = self._model_inputs(frames, bus)
+        times = action_times(bus.lateral_delay_s, self.car, self._action_rule)
+        inputs = self._model_inputs(frames, bus, times)
         if drop.dropped > 0 and self.model.skip_on_drop:
-            self._report_dropped(drop, frames)
+            self._log.dropped(drop, frames)
             # The frame still goes into the model's history, so that the next run sees consecutive
             # images.
             self.model.prepare(inputs)
@@ -185,12 +195,11 @@ class Daemon:
         start_ns = self._clock.now_ns()
         result = self.model.run(inputs)
         elapsed_ns = self._clock.now_ns() - start_ns
-        if not result.finite:
-            self._report_not_finite(frames)
+        self._count_run(result, frames)
         # The rings are shared memory: a slow run may be overtaken by the camera's next frames.
         intact = self._sync.is_intact()
         if not intact:
-            self._report_overwritten(frames)
+            self._log.overwritten(frames)
         # Messages go out in any case, as others wait for them; `valid` tells whether to act on
         # them.
         valid = self.calibration.seen and result.finite and intact
@@ -205,8 +214,9 @@ class Daemon:
             timestamp_eof_ns=frames.main.timestamp_eof_ns,
             execution_time_s=elapsed_ns * 1e-9,
             valid=valid,
+            big=self.model.interface.big,
         )
-        verdict = self._verdict(result.outputs, bus, frame)
+        verdict = self._verdict(result.outputs, bus, times, frame)
         self._publish(result, frame, verdict)
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
@@ -227,8 +237,9 @@ class Daemon:
             str(messages["roadCameraState"].sensor),
         )
 
-    def _model_inputs(self, frames: FramePair, bus: BusInputs) -> ModelInputs:
-        write_traffic_convention(self._traffic_convention, is_rhd=bus.is_rhd)
+    def _model_inputs(self, frames: FramePair, bus: BusInputs, times: ActionTimes) -> ModelInputs:
+        host = self._host_inputs
+        host.update(bus, times)
         return ModelInputs(
             frames=frames,
             main_transform=self.calibration.main_transform,
@@ -236,18 +247,16 @@ class Daemon:
             # The pulse looks at the desire of the frame before: the model is asked, then the
             # machine moves on.
             desire_pulse=self._pulse.update(self.lane_change.desire),
-            traffic_convention=self._traffic_convention,
+            traffic_convention=host.traffic_convention,
+            lateral_control_params=host.lateral_control_params,
+            action_t=host.action_t,
         )
 
-    def _verdict(self, outputs: DrivingOutputs, bus: BusInputs, frame: FrameInfo) -> FrameVerdict:
+    def _verdict(
+        self, outputs: DrivingOutputs, bus: BusInputs, times: ActionTimes, frame: FrameInfo
+    ) -> FrameVerdict:
         """Draw the conclusions of one frame; advances the filters and the lane change."""
-        times = action_times(
-            bus.lateral_delay_s,
-            self.car,
-            lat_smooth_s=self._config.lat_smooth_s,
-            long_smooth_s=self._config.long_smooth_s,
-        )
-        action = self._actions.update(outputs.plan, outputs.action, bus.vehicle.v_ego_mps, times)
+        action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
         changing = outputs.desire_state[[Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT]]
         # The lane change moves after the model has run, on what the model says of this frame.
         self.lane_change.update(bus.vehicle, float(changing.sum()))
@@ -270,33 +279,12 @@ class Daemon:
         for service, event in zip(PUBLICATIONS, events, strict=True):
             self._publications.send(service, event)
 
-    def _report_dropped(self, drop: DropStatus, frames: FramePair) -> None:
-        if self._dropped.hit():
-            logger.error(
-                "frames dropped: %d, before frame %d; model not run (%d times so far)",
-                drop.dropped,
-                frames.main.frame_id,
-                self._dropped.total,
-            )
-
-    def _report_not_finite(self, frames: FramePair) -> None:
-        if self._not_finite.hit():
-            logger.error(
-                "model outputs of frame %d are not finite: state reset, messages marked invalid "
-                "(%d times so far)",
-                frames.main.frame_id,
-                self._not_finite.total,
-            )
-
-    def _report_overwritten(self, frames: FramePair) -> None:
-        if self._overwritten.hit():
-            logger.error(
-                "frame %d or %d was overwritten while it was used: messages marked invalid "
-                "(%d times so far)",
-                frames.main.frame_id,
-                frames.extra.frame_id,
-                self._overwritten.total,
-            )
+    def _count_run(self, result: ModelResult, frames: FramePair) -> None:
+        if not result.finite:
+            self._log.not_finite(frames)
+            self._warm_up.restart()
+        elif self._warm_up.ran():
+            logger.info("histories full after %d runs", self._warm_up.needed)
 
 
 def _common_format(main: CameraSource, extra: CameraSource | None) -> FrameFormat:
@@ -330,11 +318,9 @@ def start(
     resources.callback(cameras.close)
     daemon = Daemon(config, program, transport, MonotonicClock(), cameras.road, cameras.wide)
     logger.info(
-        "cameras: %s%s, %dx%d; models %s; warm-up run took %.1f ms",
+        "cameras: %s%s; models %s; warm-up run took %.1f ms",
         "road" if cameras.road is not None else "",
         " wide" if cameras.wide is not None else "",
-        daemon.model.format.width,
-        daemon.model.format.height,
         daemon.model.checkpoints,
         daemon.model.warm_up() * 1e3,
     )
