@@ -309,7 +309,7 @@ def start(
     Returns:
         None when stopped.
     """
-    transport = ZmqTransport(address=config.bus_address)
+    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
     resources.callback(transport.close)
     cameras = wait_for_cameras(config.camera_server, stop)
     # Waiting ends without cameras only when the daemon was stopped.
@@ -325,7 +325,7 @@ def start(
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(transport, stop)
+        car = wait_for_car(transport, stop, config.parameters())
         if car is None:
             return None
         daemon.car = car

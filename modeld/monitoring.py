@@ -294,7 +294,7 @@ def start(
         stop: Ends the wait.
         resources: Closes what was opened.
     """
-    transport = ZmqTransport(address=config.bus_address)
+    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
     resources.callback(transport.close)
     camera = wait_for_driver_camera(config.camera_server, stop)
     if camera is None:
