@@ -3,7 +3,7 @@
     python -m benchmarks.tune_models build/bench-models/resnet18.onnx --seconds 120
     python -m benchmarks.tune_models --driving vision.onnx policy.onnx --seconds 120
 
-Two files with `--driving` are compiled as the driving program. What was searched before on this
+Files with `--driving` are compiled as the driving program. What was searched before on this
 device is taken from the cache directory: another run goes on where one stopped. Entries that were
 measured against other loops than the heuristic has now are left out.
 """
@@ -24,7 +24,6 @@ from scheduler.device.targets import target_for
 from scheduler.device.tuned_table import Entry, TunedTable
 from scheduler.tuning.jobs import jobs_of
 from scheduler.tuning.tune import tune
-from tools.compile import DEFAULT_CAMERAS, parse_camera
 from tools.lib.describe_tuning import describe_tuning
 
 
@@ -69,9 +68,7 @@ def main() -> int:
     device, target = choose_device("cpu"), target_for("auto", "cpu")
     shipper = Shipper(device, args.seconds)
     if args.driving:
-        cameras = [parse_camera(size) for size in DEFAULT_CAMERAS]
-        vision, policy = args.models
-        compile_driving(vision, policy, cameras, target=target, tables=shipper)
+        compile_driving(args.models, target=target, tables=shipper)
         return 0
     for model in args.models:
         print(model)

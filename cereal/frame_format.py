@@ -19,13 +19,12 @@ class FrameFormat:
     stride: int
     uv_offset: int
     size: int
-    """Bytes of the whole buffer, padding included."""
+    """Bytes of the whole buffer, padding included; what follows the planes differs by producer."""
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes from the start of the buffer to the end of the padded chroma plane."""
-        chroma_rows = min(_align(self.height // 2, 16), (self.size - self.uv_offset) // self.stride)
-        return self.uv_offset + self.stride * chroma_rows
+        """Bytes from the start of the buffer to the end of the last row of chroma."""
+        return self.uv_offset + self.stride * (self.height // 2)
 
 
 def nv12_format(width: int, height: int) -> FrameFormat:
@@ -37,10 +36,7 @@ def nv12_format(width: int, height: int) -> FrameFormat:
     Raises:
         ValueError: a side is odd or not positive: NV12 has one chroma sample per 2 x 2 pixels.
     """
-    if width <= 0 or height <= 0 or width % 2 or height % 2:
-        raise ValueError(
-            f"frame format: expected positive even sides, got {width}x{height}; crop the frame"
-        )
+    _check_sides(width, height)
     stride = _align(width, 128)
     luma_rows = _align(height, 32)
     chroma_rows = _align(height // 2, 16)
@@ -48,6 +44,23 @@ def nv12_format(width: int, height: int) -> FrameFormat:
     size = _align(planes + _PAGE + max(16 * 1024, 8 * stride), _PAGE)
     size = _align(size + _align(width, 512) * 512, _PAGE)
     return FrameFormat(width, height, stride, stride * luma_rows, size)
+
+
+def nv12_unpadded(width: int, height: int) -> FrameFormat:
+    """Return the layout without padding: rows end with their pixels, chroma follows luma at once.
+
+    Raises:
+        ValueError: as for `nv12_format`.
+    """
+    _check_sides(width, height)
+    return FrameFormat(width, height, width, width * height, width * height * 3 // 2)
+
+
+def _check_sides(width: int, height: int) -> None:
+    if width <= 0 or height <= 0 or width % 2 or height % 2:
+        raise ValueError(
+            f"frame format: expected positive even sides, got {width}x{height}; crop the frame"
+        )
 
 
 def _align(value: int, step: int) -> int:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from cereal import frame_ring
 from cereal.errors import FrameError
-from cereal.frame_format import FrameFormat, nv12_format
+from cereal.frame_format import FrameFormat, nv12_format, nv12_unpadded
 
 __all__ = [
     "STREAMS",
@@ -31,6 +31,7 @@ __all__ = [
     "MemoryFrameSource",
     "available_streams",
     "nv12_format",
+    "nv12_unpadded",
 ]
 
 STREAMS: Final = ("road", "wideRoad", "driver")

@@ -1,10 +1,11 @@
-"""The driving command read out of the plan: curvature, acceleration and whether to stop.
+"""The driving command read out of the outputs: curvature, acceleration and whether to stop.
 
-Formulas: openpilot, Aug 2025 (see ADR 0025 for the constants).
+Which outputs, and the constants, are the interface's `ActionRule` (see ADR 0025). Formulas:
+openpilot, 2024-2026.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,6 +20,8 @@ from modeld.constants import (
     T_IDXS,
 )
 from modeld.inputs import ActionTimes
+from modeld.parse_outputs import DrivingOutputs
+from runtime.driving_interface import ActionRule
 
 # Below this speed both points of the planned speed mean "stand still".
 STOPPING_SPEED_MPS: Final = 0.05
@@ -26,8 +29,9 @@ STOPPING_SPEED_MPS: Final = 0.05
 STOPPING_LOOKAHEAD_S: Final = 1.0
 # A curvature is a ratio to speed: near standstill the plan says nothing about it.
 MIN_CURVATURE_SPEED_MPS: Final = 1.0
-MIN_LATERAL_CONTROL_SPEED_MPS: Final = 0.3
-# Stopping rule where the model names its own acceleration.
+# Without any delay the quotients over time would be 0/0.
+MIN_ACTION_TIME_S: Final = 1e-3
+# Stopping rule by speed and acceleration.
 ACTION_STOP_SPEED_MPS: Final = 0.3
 ACTION_STOP_ACCELERATION_MPS2: Final = 0.1
 
@@ -65,11 +69,12 @@ def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tupl
 
     Args:
         plan: (33, 15) float32.
-        action_t_s: Time after the frame, greater than 0.
+        action_t_s: Time after the frame.
 
     Returns:
         Acceleration in m/s^2, and whether the plan stands still from then on.
     """
+    action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speeds = plan[:, _FORWARD_SPEED]
     target, later = np.interp((action_t_s, action_t_s + STOPPING_LOOKAHEAD_S), T_IDXS, speeds)
     acceleration = 2.0 * (target - speeds[0]) / action_t_s - plan[0, _FORWARD_ACCELERATION]
@@ -85,11 +90,23 @@ def curvature_from_plan(plan: NDArray[np.float32], v_ego_mps: float, action_t_s:
     Args:
         plan: (33, 15) float32.
         v_ego_mps: Speed now.
-        action_t_s: Time after the frame, greater than 0.
+        action_t_s: Time after the frame.
     """
+    action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speed = max(v_ego_mps, MIN_CURVATURE_SPEED_MPS)
     heading = float(np.interp(action_t_s, T_IDXS, plan[:, _YAW]))
     return 2.0 * heading / (speed * action_t_s) - float(plan[0, _YAW_RATE]) / speed
+
+
+def rule_in_force(
+    rule: ActionRule, lat_smooth_s: float | None, long_smooth_s: float | None
+) -> ActionRule:
+    """Return the rule of an interface with the time constants that the configuration sets."""
+    return replace(
+        rule,
+        lat_smooth_s=rule.lat_smooth_s if lat_smooth_s is None else lat_smooth_s,
+        long_smooth_s=rule.long_smooth_s if long_smooth_s is None else long_smooth_s,
+    )
 
 
 @dataclass(slots=True)
@@ -97,45 +114,64 @@ class ActionFilter:
     """Derives the command of each frame and smooths it.
 
     Attributes:
-        lat_smooth_s: Time constant for curvature.
-        long_smooth_s: Time constant for acceleration.
+        rule: Where the command comes from, and the time constants in force.
         action: Command of the previous frame.
     """
 
-    lat_smooth_s: float
-    long_smooth_s: float
+    rule: ActionRule
     action: Action = Action()
 
-    def update(
-        self,
-        plan: NDArray[np.float32],
-        model_action: NDArray[np.float32] | None,
-        v_ego_mps: float,
-        times: ActionTimes,
-    ) -> Action:
+    def update(self, outputs: DrivingOutputs, v_ego_mps: float, times: ActionTimes) -> Action:
         """Return the command for one frame.
 
         Args:
-            plan: (33, 15) float32.
-            model_action: (2,) lateral acceleration-like and acceleration where the model names
-                its own action, else None.
-            v_ego_mps: Speed now, not negative.
+            outputs: has the heads that the rule names.
+            v_ego_mps: Speed now.
             times: When the command takes effect.
         """
-        if model_action is None:
-            acceleration, should_stop = acceleration_from_plan(plan, times.longitudinal_s)
-            curvature = curvature_from_plan(plan, v_ego_mps, times.lateral_s)
-        else:
-            acceleration = float(model_action[1])
-            curvature = float(model_action[0]) / max(v_ego_mps, MIN_CURVATURE_SPEED_MPS) ** 2
-            should_stop = (
-                v_ego_mps < ACTION_STOP_SPEED_MPS and acceleration < ACTION_STOP_ACCELERATION_MPS2
-            )
-        previous = self.action
-        if v_ego_mps > MIN_LATERAL_CONTROL_SPEED_MPS:
-            curvature = smooth(curvature, previous.curvature_1pm, self.lat_smooth_s)
-        else:
+        rule, previous = self.rule, self.action
+        acceleration, should_stop = self._longitudinal(outputs, v_ego_mps, times.longitudinal_s)
+        if rule.hold_below_mps > 0.0 and v_ego_mps <= rule.hold_below_mps:
             curvature = previous.curvature_1pm
-        acceleration = smooth(acceleration, previous.acceleration_mps2, self.long_smooth_s)
+        else:
+            curvature = smooth(
+                self._lateral(outputs, v_ego_mps, times.lateral_s),
+                previous.curvature_1pm,
+                rule.lat_smooth_s,
+            )
+        acceleration = smooth(acceleration, previous.acceleration_mps2, rule.long_smooth_s)
         self.action = Action(curvature, acceleration, should_stop)
         return self.action
+
+    def _lateral(self, outputs: DrivingOutputs, v_ego_mps: float, action_t_s: float) -> float:
+        """Return the curvature before smoothing, 1/m."""
+        if self.rule.lateral == "plan":
+            return curvature_from_plan(outputs.plan, v_ego_mps, action_t_s)
+        if self.rule.lateral == "desired_curvature":
+            assert outputs.desired_curvature is not None  # heads were checked
+            return float(outputs.desired_curvature[0])
+        assert outputs.action is not None
+        # The model names the lateral acceleration: v^2 times the curvature.
+        return float(outputs.action[0]) / max(v_ego_mps, MIN_CURVATURE_SPEED_MPS) ** 2
+
+    def _longitudinal(
+        self, outputs: DrivingOutputs, v_ego_mps: float, action_t_s: float
+    ) -> tuple[float, bool]:
+        """Return the acceleration before smoothing, m/s^2, and whether to stop."""
+        if self.rule.longitudinal == "none":
+            return 0.0, False
+        if self.rule.longitudinal == "plan":
+            acceleration, should_stop = acceleration_from_plan(outputs.plan, action_t_s)
+        else:
+            assert outputs.action is not None
+            acceleration, should_stop = float(outputs.action[1]), False
+        if self.rule.stop == "speed":
+            should_stop = stops_by_speed(v_ego_mps, acceleration)
+        elif self.rule.longitudinal == "action":
+            should_stop = acceleration_from_plan(outputs.plan, action_t_s)[1]
+        return acceleration, should_stop
+
+
+def stops_by_speed(v_ego_mps: float, acceleration_mps2: float) -> bool:
+    """Whether a car that hardly moves, and is not to start moving, should stop."""
+    return v_ego_mps < ACTION_STOP_SPEED_MPS and acceleration_mps2 < ACTION_STOP_ACCELERATION_MPS2

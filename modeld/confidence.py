@@ -10,15 +10,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.constants import (
-    DISENGAGE_HORIZONS_S,
-    META_BRAKE_DISENGAGE,
-    META_GAS_DISENGAGE,
-    META_HARD_BRAKE_3,
-    META_HARD_BRAKE_5,
-    META_STEER_OVERRIDE,
-    MODEL_RUN_HZ,
-)
+from modeld.constants import DISENGAGE_HORIZONS_S, MODEL_RUN_HZ
+from modeld.meta_layout import META_LAYOUTS
 
 HORIZONS: Final = len(DISENGAGE_HORIZONS_S)
 # One new row per horizon step of 2 s, so the anti-diagonal holds predictions for one moment.
@@ -49,17 +42,17 @@ def independent_disengagements(meta: NDArray[np.float32]) -> NDArray[np.float64]
     slice's own chance is (any(t) - any(t-1)) / (1 - any(t-1)).
 
     Args:
-        meta: (55,) float32 probabilities.
+        meta: float32 probabilities, one of ``META_LAYOUTS``.
 
     Returns:
         (5,) float64. Where a disengagement is certain before the slice begins the quotient is
-        undefined and 1 is returned: doubt must not look like confidence.
+        undefined and 1 is returned: doubt must not look like confidence (see ADR 0079).
     """
-    causes = meta.astype(np.float64)
+    causes, layout = meta.astype(np.float64), META_LAYOUTS[meta.size]
     survival = (
-        (1.0 - causes[META_BRAKE_DISENGAGE])
-        * (1.0 - causes[META_GAS_DISENGAGE])
-        * (1.0 - causes[META_STEER_OVERRIDE])
+        (1.0 - causes[layout.brake_disengage])
+        * (1.0 - causes[layout.gas_disengage])
+        * (1.0 - causes[layout.steer_override])
     )
     before = np.concatenate(([1.0], survival[:-1]))
     lost = before - survival
@@ -107,10 +100,11 @@ class HardBrakeFilter:
 
     def update(self, meta: NDArray[np.float32]) -> bool:
         """Take the meta probabilities of a frame and say whether to expect hard braking."""
+        layout = META_LAYOUTS[meta.size]
         self.braking_5[:-1] = self.braking_5[1:]
-        self.braking_5[-1] = meta[META_HARD_BRAKE_5][0]
+        self.braking_5[-1] = meta[layout.hard_brake_5][0]
         self.braking_3[:-1] = self.braking_3[1:]
-        self.braking_3[-1] = meta[META_HARD_BRAKE_3][0]
+        self.braking_3[-1] = meta[layout.hard_brake_3][0]
         return bool(
             (self.braking_5 > HARD_BRAKE_5_THRESHOLDS).all()
             and (self.braking_3 > HARD_BRAKE_3_THRESHOLDS).all()

@@ -47,8 +47,9 @@ class Config:
         params_dir: Directory of the stack's parameters; None takes the stack's.
         camera_server: Name under which the camera daemon publishes its frames.
         frame_timeout_ms: Longest wait for one frame; also how fast a stop is noticed.
-        lat_smooth_s: Time constant of the curvature filter; 0 turns it off.
-        long_smooth_s: Time constant of the acceleration filter; 0 turns it off.
+        lat_smooth_s: Time constant of the curvature filter; 0 turns it off, None takes the one
+            that belongs to the model.
+        long_smooth_s: Likewise of the acceleration filter.
         cameras: Cameras to use instead of looking up the device; None looks up.
         send_raw_predictions: Put the raw output vectors into ``modelV2``.
     """
@@ -62,8 +63,8 @@ class Config:
     params_dir: Path | None = None
     camera_server: str = "camerad"
     frame_timeout_ms: int = 100
-    lat_smooth_s: float = 0.1
-    long_smooth_s: float = 0.3
+    lat_smooth_s: float | None = None
+    long_smooth_s: float | None = None
     cameras: DeviceCameras | None = None
     send_raw_predictions: bool = field(default_factory=raw_predictions_wanted)
 
@@ -74,8 +75,9 @@ class Config:
             ConfigError: A value is out of range.
         """
         _check_range("frame_timeout_ms", self.frame_timeout_ms, 1, 10_000)
-        _check_range("lat_smooth_s", self.lat_smooth_s, 0.0, 5.0)
-        _check_range("long_smooth_s", self.long_smooth_s, 0.0, 5.0)
+        for name in ("lat_smooth_s", "long_smooth_s"):
+            if getattr(self, name) is not None:
+                _check_range(name, getattr(self, name), 0.0, 5.0)
         if not self.bus_address.startswith(("tcp://", "ipc://")):
             raise ConfigError(
                 f"bus_address: expected tcp://HOST or ipc:///DIRECTORY, got {self.bus_address!r}"

@@ -6,38 +6,30 @@ from outside, so that replay runs the same code; ``run`` opens the real ones.
 
 import logging
 import threading
-import time
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
-import numpy as np
-
-import runtime
 from cereal.clock import Clock, MonotonicClock
-from cereal.errors import CerealError
-from cereal.frames import FrameFormat
+from cereal.errors import MessageError
 from cereal.pubsub import PubMaster, SubMaster
+from cereal.schema import reading
 from cereal.transport import Transport, ZmqTransport
-from modeld.actions import ActionFilter
-from modeld.calibration import Calibration, CameraPlan
+from modeld.actions import ActionFilter, rule_in_force
+from modeld.calibration import Calibration, CameraPlan, sizes_of
 from modeld.confidence import ConfidenceFilter, HardBrakeFilter
 from modeld.config import Config
-from modeld.desire import Desire, LaneChangeMachine
+from modeld.desire import Desire, lane_change_machine
 from modeld.driving_model import (
     DrivingModel,
     DrivingProgram,
     ModelInputs,
     ModelResult,
-    check_interface,
 )
-from modeld.drop_filter import DropFilter, DropStatus
+from modeld.drop_filter import DropFilter
 from modeld.errors import (
     CameraConfigError,
-    ConfigError,
-    InternalError,
-    ModeldError,
-    ModelInterfaceError,
+    CameraSizeError,
 )
 from modeld.fill_message import (
     FrameInfo,
@@ -50,16 +42,18 @@ from modeld.frame_sync import CameraSource, FramePair, FrameSync
 from modeld.inputs import (
     DEMO_CAR,
     SUBSCRIPTIONS,
+    ActionTimes,
     BusInputs,
     DesirePulse,
+    HostInputs,
     action_times,
     read_bus_inputs,
-    write_traffic_convention,
 )
+from modeld.loop_log import LoopLog
+from modeld.params import UserDelay
 from modeld.parse_outputs import DrivingOutputs
-from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
-from modeld.throttle import Throttle
-from runtime.errors import RuntimeFault
+from modeld.startup import wait_for_cameras, wait_for_car
+from modeld.warm_up import WarmUp
 
 logger = logging.getLogger(__name__)
 
@@ -125,36 +119,36 @@ class Daemon:
         if main is None:
             raise CameraConfigError("cameras: expected a road or a wide camera, got none")
         extra = wide if road is not None else None
-        frame_format = _common_format(main, extra)
-        plan = CameraPlan(
-            main_is_wide=road is None,
-            single=extra is None,
-            frame_size=(frame_format.width, frame_format.height),
-            override=config.cameras,
-        )
+        plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
+        sizes = sizes_of(main.format, (extra or main).format)
         # A wrong camera in the settings is refused here, not at the first calibration.
         if config.cameras is not None:
-            plan.views(config.cameras)
+            plan.views((config.cameras,), sizes)
         self.car = DEMO_CAR
-        self.model = DrivingModel(program, frame_format)
-        self.calibration = Calibration(plan)
+        self.model = DrivingModel(program)
+        self.calibration = Calibration(plan, sizes)
         # Filters and machines keep state from frame to frame, so there is one of each for the
         # daemon's life.
-        self.lane_change = LaneChangeMachine()
+        self.lane_change = lane_change_machine(self.model.interface.lane_change)
         self._config = config
         self._clock = clock
         self._publications = PubMaster(PUBLICATIONS, transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
+        self._user_delay = (
+            UserDelay(config.parameters()) if config.bus_stack.has_delay_params else None
+        )
         self._sync = FrameSync(main, extra, timeout_ms=config.frame_timeout_ms)
         self._drops = DropFilter()
         self._pulse = DesirePulse()
-        self._traffic_convention = np.zeros((1, 2), np.float32)
-        self._actions = ActionFilter(config.lat_smooth_s, config.long_smooth_s)
+        self._host_inputs = HostInputs()
+        self._action_rule = rule_in_force(
+            self.model.interface.action, config.lat_smooth_s, config.long_smooth_s
+        )
+        self._actions = ActionFilter(self._action_rule)
+        self._warm_up = WarmUp(self.model.history_runs)
         self._confidence = ConfidenceFilter()
         self._hard_brake = HardBrakeFilter()
-        self._dropped = Throttle()
-        self._not_finite = Throttle()
-        self._overwritten = Throttle()
+        self._log = LoopLog()
 
     def close(self) -> None:
         """Give up the places on the bus; program, cameras and transport stay the caller's."""
@@ -170,21 +164,28 @@ class Daemon:
         """Do one iteration: wait for frames, run, publish.
 
         Returns:
-            None when no pair of frames arrived in time.
+            None when no pair of frames arrived in time, or none that the model can take.
         """
         frames = self._sync.receive()
         if frames is None:
             return None
+        # A camera may come back as another one; what cannot be used is as if it had not come.
+        try:
+            self.model.check_frames(frames)
+        except CameraSizeError as error:
+            self._log.refused(error)
+            return None
         # A timeout of 0 takes what has arrived: the frames have paced the loop already.
         self._messages.update(0)
-        bus = read_bus_inputs(self._messages)
-        self._update_calibration()
+        bus = self._read_bus()
+        self._update_calibration(frames)
         # Drops are counted by frame ids, so each main frame goes in exactly once, also if it is
         # skipped.
         drop = self._drops.update(frames.main.frame_id)
-        inputs = self._model_inputs(frames, bus)
+        times = action_times(bus.lateral_delay_s, self.car, self._action_rule)
+        inputs = self._model_inputs(frames, bus, times)
         if drop.dropped > 0 and self.model.skip_on_drop:
-            self._report_dropped(drop, frames)
+            self._log.dropped(drop, frames)
             # The frame still goes into the model's history, so that the next run sees consecutive
             # images.
             self.model.prepare(inputs)
@@ -194,15 +195,14 @@ class Daemon:
         start_ns = self._clock.now_ns()
         result = self.model.run(inputs)
         elapsed_ns = self._clock.now_ns() - start_ns
-        if not result.finite:
-            self._report_not_finite(frames)
+        self._count_run(result, frames)
         # The rings are shared memory: a slow run may be overtaken by the camera's next frames.
         intact = self._sync.is_intact()
         if not intact:
-            self._report_overwritten(frames)
+            self._log.overwritten(frames)
         # Messages go out in any case, as others wait for them; `valid` tells whether to act on
         # them.
-        valid = self.calibration.seen and result.finite and intact
+        valid = self.calibration.seen and result.finite and intact and not frames.lacks_extra
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -214,12 +214,22 @@ class Daemon:
             timestamp_eof_ns=frames.main.timestamp_eof_ns,
             execution_time_s=elapsed_ns * 1e-9,
             valid=valid,
+            big=self.model.interface.big,
         )
-        verdict = self._verdict(result.outputs, bus, frame)
+        verdict = self._verdict(result.outputs, bus, times, frame)
         self._publish(result, frame, verdict)
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
-    def _update_calibration(self) -> None:
+    def _read_bus(self) -> BusInputs:
+        bus = read_bus_inputs(self._messages, clip_speed=self._action_rule.clip_speed)
+        if self._user_delay is None:
+            return bus
+        delay_s = self._user_delay.update(bus.lateral_delay_s, self._messages.frame)
+        return replace(bus, lateral_delay_s=delay_s)
+
+    def _update_calibration(self, frames: FramePair) -> None:
+        main, extra = frames.main.format, frames.extra.format
+        self.calibration.fit(sizes_of(main, extra, lacks_extra=frames.lacks_extra))
         messages = self._messages
         # Calibration changes slowly, so warps are computed only when there is a new one.
         if not messages.updated["liveCalibration"]:
@@ -230,14 +240,20 @@ class Daemon:
             messages.seen["roadCameraState"] and messages.seen["deviceState"]
         ):
             return
-        self.calibration.update(
-            list(messages["liveCalibration"].rpyCalib),
-            str(messages["deviceState"].deviceType),
-            str(messages["roadCameraState"].sensor),
-        )
+        # A damaged list, or a device or sensor newer than our schema, must not end the loop.
+        try:
+            with reading("liveCalibration, deviceState or roadCameraState"):
+                rpy_rad = list(messages["liveCalibration"].rpyCalib)
+                device_type = str(messages["deviceState"].deviceType)
+                sensor = str(messages["roadCameraState"].sensor)
+        except MessageError as error:
+            self.calibration.reject(str(error))
+            return
+        self.calibration.update(rpy_rad, device_type, sensor)
 
-    def _model_inputs(self, frames: FramePair, bus: BusInputs) -> ModelInputs:
-        write_traffic_convention(self._traffic_convention, is_rhd=bus.is_rhd)
+    def _model_inputs(self, frames: FramePair, bus: BusInputs, times: ActionTimes) -> ModelInputs:
+        host = self._host_inputs
+        host.update(bus, times)
         return ModelInputs(
             frames=frames,
             main_transform=self.calibration.main_transform,
@@ -245,18 +261,16 @@ class Daemon:
             # The pulse looks at the desire of the frame before: the model is asked, then the
             # machine moves on.
             desire_pulse=self._pulse.update(self.lane_change.desire),
-            traffic_convention=self._traffic_convention,
+            traffic_convention=host.traffic_convention,
+            lateral_control_params=host.lateral_control_params,
+            action_t=host.action_t,
         )
 
-    def _verdict(self, outputs: DrivingOutputs, bus: BusInputs, frame: FrameInfo) -> FrameVerdict:
+    def _verdict(
+        self, outputs: DrivingOutputs, bus: BusInputs, times: ActionTimes, frame: FrameInfo
+    ) -> FrameVerdict:
         """Draw the conclusions of one frame; advances the filters and the lane change."""
-        times = action_times(
-            bus.lateral_delay_s,
-            self.car,
-            lat_smooth_s=self._config.lat_smooth_s,
-            long_smooth_s=self._config.long_smooth_s,
-        )
-        action = self._actions.update(outputs.plan, outputs.action, bus.vehicle.v_ego_mps, times)
+        action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
         changing = outputs.desire_state[[Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT]]
         # The lane change moves after the model has run, on what the model says of this frame.
         self.lane_change.update(bus.vehicle, float(changing.sum()))
@@ -279,100 +293,28 @@ class Daemon:
         for service, event in zip(PUBLICATIONS, events, strict=True):
             self._publications.send(service, event)
 
-    def _report_dropped(self, drop: DropStatus, frames: FramePair) -> None:
-        if self._dropped.hit():
-            logger.error(
-                "frames dropped: %d, before frame %d; model not run (%d times so far)",
-                drop.dropped,
-                frames.main.frame_id,
-                self._dropped.total,
-            )
-
-    def _report_not_finite(self, frames: FramePair) -> None:
-        if self._not_finite.hit():
-            logger.error(
-                "model outputs of frame %d are not finite: state reset, messages marked invalid "
-                "(%d times so far)",
-                frames.main.frame_id,
-                self._not_finite.total,
-            )
-
-    def _report_overwritten(self, frames: FramePair) -> None:
-        if self._overwritten.hit():
-            logger.error(
-                "frame %d or %d was overwritten while it was used: messages marked invalid "
-                "(%d times so far)",
-                frames.main.frame_id,
-                frames.extra.frame_id,
-                self._overwritten.total,
-            )
+    def _count_run(self, result: ModelResult, frames: FramePair) -> None:
+        if not result.finite:
+            self._log.not_finite(frames)
+            self._warm_up.restart()
+        elif self._warm_up.ran():
+            logger.info("histories full after %d runs", self._warm_up.needed)
 
 
-def _common_format(main: CameraSource, extra: CameraSource | None) -> FrameFormat:
-    if extra is not None and extra.format != main.format:
-        raise CameraConfigError(
-            f"cameras: expected one frame format, got road {main.format} and wide {extra.format}"
-        )
-    return main.format
-
-
-def run(config: Config) -> int:
-    """Run the daemon until SIGTERM or SIGINT.
+def start(
+    config: Config, program: DrivingProgram, stop: threading.Event, resources: ExitStack
+) -> Daemon | None:
+    """Connect to bus, cameras and car, in order of what fails first (see ADR 0026).
 
     Args:
-        config: Settings; ``model`` is required.
+        config: Settings.
+        program: Of a driving artifact; stays the caller's.
+        stop: Ends all waiting.
+        resources: Closes what was opened.
 
     Returns:
-        Exit code: 0 after SIGTERM, 130 after SIGINT.
-
-    Raises:
-        ModeldError: Start-up or the loop failed; likewise ``RuntimeFault`` and ``CerealError``.
-            Each message is one line for the user and each class has an ``exit_code``.
+        None when stopped.
     """
-    if config.model is None:
-        raise ConfigError("model: expected the path of a driving artifact, got none; use --model")
-    with StopSignals() as stop, ExitStack() as resources:
-        try:
-            # Loading and waiting may take long and call into C, so signals interrupt them by an
-            # exception.
-            with stop.interrupting():
-                daemon = _start(config, stop.event, resources)
-            if daemon is not None:
-                logger.info("running")
-                daemon.run_forever(stop.event)
-        except StopRequested:
-            logger.info("stopped while starting")
-        # These carry a message for the user and an exit code of their own.
-        except (ModeldError, RuntimeFault, CerealError):
-            raise
-        except Exception as error:
-            logger.exception("unexpected error")
-            # An exception may have no text, or several lines; the user gets one.
-            reason = (str(error).splitlines() or [""])[0]
-            raise InternalError(
-                f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
-                "report it with the log"
-            ) from error
-        logger.info("stopping")
-    return stop.exit_code
-
-
-def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemon | None:
-    """Open everything in order of what fails first (see ADR 0026); None when stopped."""
-    assert config.model is not None
-    logger.info("loading %s", config.model)
-    start_ns = time.perf_counter_ns()
-    artifact = runtime.read_artifact(config.model)
-    # Before its kernels are built and cameras are waited for, which may never come.
-    try:
-        check_interface(artifact.manifest.metadata)
-    except ModelInterfaceError as error:
-        # The path is told here: the check knows metadata, but no file.
-        raise ModelInterfaceError(f"{config.model}: {error}") from error
-    program = runtime.load_program(artifact, config.device)
-    # Resources are closed in reverse: cameras and bus before the program that uses their frames.
-    resources.callback(program.close)
-    logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
     transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
     resources.callback(transport.close)
     cameras = wait_for_cameras(config.camera_server, stop)
@@ -382,11 +324,9 @@ def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemo
     resources.callback(cameras.close)
     daemon = Daemon(config, program, transport, MonotonicClock(), cameras.road, cameras.wide)
     logger.info(
-        "cameras: %s%s, %dx%d; models %s; warm-up run took %.1f ms",
+        "cameras: %s%s; models %s; warm-up run took %.1f ms",
         "road" if cameras.road is not None else "",
         " wide" if cameras.wide is not None else "",
-        daemon.model.format.width,
-        daemon.model.format.height,
         daemon.model.checkpoints,
         daemon.model.warm_up() * 1e3,
     )

@@ -1,12 +1,14 @@
-"""The lane change state machine: blinker, steering nudge, manoeuvre, done.
+"""The two lane change state machines: blinker, steering nudge, manoeuvre, done.
 
-Runs after inference at 20 Hz, so a desire reaches the model one frame later. Figures: openpilot,
-2023-2025. The keep-left and keep-right pulses of older models are not sent (see ADR 0024).
+The interface says which one a model was trained with. Both run after inference at 20 Hz, so a
+desire reaches the model one frame later. Figures: openpilot, 2023-2026. The keep-left and
+keep-right pulses of older models are not sent (see ADR 0024); other deliberate differences: ADR
+0079.
 """
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol
 
 from modeld.constants import DT_MODEL_S
 
@@ -16,6 +18,8 @@ MAX_TIME_S: Final = 10.0
 FADE_OUT_PER_FRAME: Final = 2 * DT_MODEL_S
 FADE_IN_PER_FRAME: Final = DT_MODEL_S
 DONE_PROBABILITY: Final = 0.02
+# Machine B: the least time that a manoeuvre takes.
+START_TIME_S: Final = 0.5
 FADED_OUT: Final = 0.01
 FADED_IN: Final = 0.99
 
@@ -54,7 +58,7 @@ class VehicleState:
     """Car and driver at one frame.
 
     Attributes:
-        v_ego_mps: Speed, never negative.
+        v_ego_mps: Speed; negative only where an interface says so.
         left_blinker: Left indicator is on.
         right_blinker: Right indicator is on.
         steering_pressed: The driver turns the wheel.
@@ -96,9 +100,45 @@ class VehicleState:
         return self.left_blindspot if left else self.right_blindspot
 
 
+class LaneChangeMachine(Protocol):
+    """State of a lane change, advanced once a frame.
+
+    Attributes:
+        state: Phase of the manoeuvre, published in the messages.
+        direction: Side of the manoeuvre, published in the messages.
+    """
+
+    state: LaneChangeState
+    direction: LaneChangeDirection
+
+    @property
+    def desire(self) -> Desire:
+        """What to ask of the model."""
+
+    def update(self, vehicle: VehicleState, lane_change_probability: float) -> None:
+        """Advance by one frame.
+
+        Args:
+            vehicle: Car and driver now.
+            lane_change_probability: The model's P(left) + P(right) that a change is under way.
+        """
+
+
+def lane_change_machine(name: str) -> LaneChangeMachine:
+    """Return the machine that an interface names, "A" or "B"."""
+    return FadingLaneChange() if name == "A" else TimedLaneChange()
+
+
+def _desire_to(direction: LaneChangeDirection) -> Desire:
+    left = direction is LaneChangeDirection.LEFT
+    return Desire.LANE_CHANGE_LEFT if left else Desire.LANE_CHANGE_RIGHT
+
+
 @dataclass(slots=True)
-class LaneChangeMachine:
-    """State of a lane change.
+class FadingLaneChange:
+    """Machine A, until 2025: the old lane's lines fade out, then back in.
+
+    The side is known from the first armed frame on, as in its last revisions (see ADR 0079).
 
     Attributes:
         state: Phase of the manoeuvre, published in the messages.
@@ -118,17 +158,10 @@ class LaneChangeMachine:
         """What to ask of the model: only while the manoeuvre is being done."""
         if self.state not in (LaneChangeState.STARTING, LaneChangeState.FINISHING):
             return Desire.NONE
-        if self.direction is LaneChangeDirection.LEFT:
-            return Desire.LANE_CHANGE_LEFT
-        return Desire.LANE_CHANGE_RIGHT
+        return _desire_to(self.direction)
 
     def update(self, vehicle: VehicleState, lane_change_probability: float) -> None:
-        """Advance by one frame.
-
-        Args:
-            vehicle: Car and driver now.
-            lane_change_probability: The model's P(left) + P(right) that a change is under way.
-        """
+        """Advance by one frame, as `LaneChangeMachine.update`."""
         if not vehicle.lateral_active or self.timer_s > MAX_TIME_S:
             self._switch_off()
         elif self.state is LaneChangeState.OFF:
@@ -174,3 +207,58 @@ class LaneChangeMachine:
             self.direction = LaneChangeDirection.NONE
             again = vehicle.one_blinker
             self.state = LaneChangeState.PRE if again else LaneChangeState.OFF
+
+
+@dataclass(slots=True)
+class TimedLaneChange:
+    """Machine B, 2026: a manoeuvre takes half a second at least, and nothing fades.
+
+    There is no state FINISHING, and a blinker that is on when steering begins counts as new.
+
+    Attributes:
+        state: Phase of the manoeuvre, published in the messages.
+        direction: Side of the manoeuvre, published in the messages.
+        timer_s: Time since the manoeuvre began; stands still outside of one.
+    """
+
+    state: LaneChangeState = LaneChangeState.OFF
+    direction: LaneChangeDirection = LaneChangeDirection.NONE
+    timer_s: float = 0.0
+    _had_one_blinker: bool = False
+
+    @property
+    def desire(self) -> Desire:
+        """What to ask of the model: only while the manoeuvre is being done."""
+        if self.state is not LaneChangeState.STARTING:
+            return Desire.NONE
+        return _desire_to(self.direction)
+
+    def update(self, vehicle: VehicleState, lane_change_probability: float) -> None:
+        """Advance by one frame, as `LaneChangeMachine.update`."""
+        if not vehicle.lateral_active or self.timer_s > MAX_TIME_S:
+            self._leave(vehicle, again=False)
+            self.timer_s = 0.0
+        elif self.state is LaneChangeState.OFF:
+            edge = vehicle.one_blinker and not self._had_one_blinker
+            if edge and vehicle.v_ego_mps >= MIN_SPEED_MPS:
+                self._leave(vehicle, again=True)
+        elif self.state is LaneChangeState.PRE:
+            self._update_pre(vehicle)
+        else:
+            self.timer_s += DT_MODEL_S
+            if lane_change_probability < DONE_PROBABILITY and self.timer_s >= START_TIME_S:
+                self._leave(vehicle, again=vehicle.one_blinker)
+        self._had_one_blinker = vehicle.one_blinker and vehicle.lateral_active
+
+    def _leave(self, vehicle: VehicleState, *, again: bool) -> None:
+        """Go where a manoeuvre may begin, if the blinker asks for it, else off."""
+        self.state = LaneChangeState.PRE if again else LaneChangeState.OFF
+        self.direction = vehicle.blinker_direction if again else LaneChangeDirection.NONE
+
+    def _update_pre(self, vehicle: VehicleState) -> None:
+        if not vehicle.one_blinker or vehicle.v_ego_mps < MIN_SPEED_MPS:
+            self._leave(vehicle, again=False)
+            return
+        self.direction = vehicle.blinker_direction
+        if vehicle.nudges(self.direction) and not vehicle.blindspot(self.direction):
+            self.state, self.timer_s = LaneChangeState.STARTING, 0.0

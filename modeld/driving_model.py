@@ -1,26 +1,32 @@
 """A driving artifact seen as a model: frames and vehicle state in, parsed outputs out.
 
-Everything that depends on the model (camera sizes, output slices, what to do after a dropped frame)
-comes from the artifact's metadata. Wraps a ``runtime`` Program; warp, queues, vision and policy run
-inside it.
+Everything that depends on the model comes from the interface that the artifact describes. Wraps a
+``runtime`` Program; warps, histories and networks run inside it.
 """
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal.frames import FrameFormat
-from modeld.errors import CameraSizeError, ModelInterfaceError
+from cereal.frames import Frame, nv12_format
+from modeld.camera_input import CameraInput
+from modeld.errors import ModelInterfaceError
 from modeld.frame_sync import FramePair
-from modeld.output_layout import OutputLayout, read_output_layout
-from modeld.parse_outputs import DrivingOutputs, OutputParser
+from modeld.parse_outputs import DrivingOutputs, OutputParser, check_heads
+from runtime.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
+from runtime.errors import ArtifactError
 
-INTERFACE: Final = "split-2025"
-DROP_POLICIES: Final = ("skip", "run")
+if TYPE_CHECKING:
+    from runtime.entry import TensorSpec
+
+RUN: Final = "run"
+PREPARE: Final = "prepare"
+# The warm-up's frame: of the size of one row of tiles, any size will do.
+_WARM_UP_FORMAT: Final = nv12_format(64, 32)
 
 
 class DrivingProgram(Protocol):
@@ -34,6 +40,9 @@ class DrivingProgram(Protocol):
     def metadata(self) -> Mapping[str, Any]:
         """The artifact's metadata."""
 
+    def entry_inputs(self, entry: str | None = None) -> "tuple[TensorSpec, ...]":
+        """Inputs of an entry."""
+
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
@@ -45,7 +54,7 @@ class DrivingProgram(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ModelInputs:
-    """Inputs of one frame.
+    """Inputs of one frame; a model takes those that its interface names.
 
     Attributes:
         frames: Main and extra frame.
@@ -53,6 +62,8 @@ class ModelInputs:
         extra_transform: (3, 3) float32, model pixels to extra camera pixels.
         desire_pulse: (8,) float32.
         traffic_convention: (1, 2) float32.
+        lateral_control_params: (1, 2) float32, speed in m/s and lateral delay in s.
+        action_t: (1, 2) float32, when curvature and acceleration take effect, s.
     """
 
     frames: FramePair
@@ -60,6 +71,8 @@ class ModelInputs:
     extra_transform: NDArray[np.float32]
     desire_pulse: NDArray[np.float32]
     traffic_convention: NDArray[np.float32]
+    lateral_control_params: NDArray[np.float32]
+    action_t: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +81,7 @@ class ModelResult:
 
     Attributes:
         outputs: Parsed outputs; those of the last finite run if this one was not finite.
-        raw: Raw vectors by role, reused by the next run.
+        raw: Raw vectors by role in the order the models run, reused by the next run.
         finite: All raw values are finite.
         execution_time_s: From inputs ready to outputs parsed.
     """
@@ -84,44 +97,52 @@ class ModelResult:
 
 
 class DrivingModel:
-    """One artifact bound to one camera format.
+    """One driving artifact; takes frames of any format that it has room for.
 
     Attributes:
-        format: Layout of the frames that ``run`` takes.
-        skip_on_drop: After a dropped frame only the queues advance.
+        interface: What the artifact says of its model.
+        skip_on_drop: After a dropped frame only the histories of images and desires advance.
         checkpoints: Name of each model's checkpoint, by role.
+        history_runs: Runs until all histories hold what was seen, and no zeros any more.
     """
 
-    def __init__(self, program: DrivingProgram, camera: FrameFormat) -> None:
-        """Check the artifact's metadata and choose the entry points.
+    def __init__(self, program: DrivingProgram) -> None:
+        """Check the artifact's interface and entry points.
 
         Raises:
-            ModelInterfaceError: The artifact is not a driving model of the 2025 split interface.
-            CameraSizeError: It was not compiled for this camera.
+            ModelInterfaceError: The artifact is not a driving model that the messages can be
+                filled from, or lacks an entry.
         """
-        metadata = program.metadata
-        layout = check_interface(metadata)
-        _check_camera(metadata, camera)
-        self.format = camera
-        self.skip_on_drop = metadata["drop_policy"] == "skip"
-        self.checkpoints = {
-            role: str(model.get("checkpoint", "")) for role, model in metadata["models"].items()
-        }
+        self.interface = check_interface(program.metadata)
+        self.skip_on_drop = self.interface.drop_policy == "skip"
+        self.checkpoints = {part.role: part.checkpoint for part in self.interface.models}
+        self.history_runs = _history_runs(self.interface)
         self._program = program
-        size = f"{camera.width}x{camera.height}"
-        self._run_entry = _require_entry(program, f"run:{size}")
-        self._prepare_entry = _require_entry(program, f"prepare:{size}")
-        self._parser = OutputParser(layout)
-        self._widths = layout.widths
-        self._payload = camera.payload_bytes
+        for entry in (RUN, PREPARE) if self.skip_on_drop else (RUN,):
+            _require_entry(program, entry)
+        capacity = {spec.name: int(np.prod(spec.shape)) for spec in program.entry_inputs(RUN)}
+        self._road = CameraInput("road", capacity.get("road_frame", 0))
+        self._wide = CameraInput("wide", capacity.get("wide_frame", 0))
+        self._parser = OutputParser(self.interface)
+        self._widths = {part.role: part.width for part in self.interface.models}
+
+    def check_frames(self, frames: FramePair) -> None:
+        """Tell whether the program can take a pair of frames.
+
+        Raises:
+            CameraSizeError: A frame is shorter than its geometry, or larger than the program's
+                room for frames.
+        """
+        self._road.payload(frames.main)
+        self._wide.payload(frames.extra)
 
     def prepare(self, inputs: ModelInputs) -> None:
         """Advance the picture and desire queues without inference.
 
         Raises:
-            CameraSizeError: A frame has another format than the model was bound to.
+            CameraSizeError: As `check_frames`.
         """
-        self._program.run(self._named(inputs), entry=self._prepare_entry)
+        self._program.run(self._named(inputs), entry=PREPARE)
 
     def run(self, inputs: ModelInputs) -> ModelResult:
         """Run the model on one frame.
@@ -130,12 +151,13 @@ class DrivingModel:
         back for seconds (see ADR 0022).
 
         Raises:
-            CameraSizeError: A frame has another format than the model was bound to.
+            CameraSizeError: As `check_frames`.
         """
         start_ns = time.perf_counter_ns()
         named = self._named(inputs)
-        named["traffic_convention"] = inputs.traffic_convention
-        results = self._program.run(named, entry=self._run_entry)
+        for name in self.interface.host_inputs:
+            named[name] = getattr(inputs, name)
+        results = self._program.run(named, entry=RUN)
         raw = {role: results[f"{role}_outputs"] for role in self._widths}
         finite = all(bool(np.isfinite(vector).all()) for vector in raw.values())
         if finite:
@@ -154,27 +176,27 @@ class DrivingModel:
         Raises:
             ModelInterfaceError: The program's outputs do not have the sizes the metadata promises.
         """
-        frame = np.zeros(self._payload, np.uint8)
+        black = Frame(np.zeros(_WARM_UP_FORMAT.size, np.uint8), _WARM_UP_FORMAT, 0, 0, 0)
         transform = np.zeros((3, 3), np.float32)
-        start_ns = time.perf_counter_ns()
-        results = self._program.run(
-            {
-                "road_frame": frame,
-                "wide_frame": frame,
-                "road_transform": transform,
-                "wide_transform": transform,
-                "desire": np.zeros(8, np.float32),
-                "traffic_convention": np.array([[1.0, 0.0]], np.float32),
-            },
-            entry=self._run_entry,
+        host = {name: np.zeros(shape, np.float32) for name, shape in HOST_INPUTS.items()}
+        inputs = ModelInputs(
+            FramePair(black, black),
+            transform,
+            transform,
+            np.zeros(DESIRE_WIDTH, np.float32),
+            **host,
         )
+        start_ns = time.perf_counter_ns()
+        named = self._named(inputs)
+        named.update((name, host[name]) for name in self.interface.host_inputs)
+        results = self._program.run(named, entry=RUN)
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         for role, width in self._widths.items():
             vector = results.get(f"{role}_outputs")
             if vector is None or vector.size != width or vector.dtype != np.float32:
                 found = "nothing" if vector is None else f"{vector.dtype} {vector.shape}"
                 raise ModelInterfaceError(
-                    f"artifact entry {self._run_entry!r}: output {role}_outputs: expected float32 "
+                    f"artifact entry {RUN!r}: output {role}_outputs: expected float32 "
                     f"(1, {width}), got {found}; recompile the artifact"
                 )
         self._program.reset()
@@ -182,76 +204,56 @@ class DrivingModel:
 
     def _named(self, inputs: ModelInputs) -> dict[str, NDArray[Any]]:
         """Return the inputs of the prepare entry under the program's names."""
-        for frame in (inputs.frames.main, inputs.frames.extra):
-            if frame.format != self.format:
-                raise CameraSizeError(
-                    f"frame {frame.frame_id}: expected {self.format}, got {frame.format}; the "
-                    "camera changed its format, restart the daemon"
-                )
         return {
-            "road_frame": inputs.frames.main.data[: self._payload],
-            "wide_frame": inputs.frames.extra.data[: self._payload],
+            # Views of the cameras' memory: nothing is copied on the way to the program.
+            "road_frame": self._road.payload(inputs.frames.main),
+            "wide_frame": self._wide.payload(inputs.frames.extra),
+            "road_geometry": self._road.geometry,
+            "wide_geometry": self._wide.geometry,
             "road_transform": inputs.main_transform,
             "wide_transform": inputs.extra_transform,
             "desire": inputs.desire_pulse,
         }
 
 
-def check_interface(metadata: Mapping[str, Any]) -> OutputLayout:
-    """Return the output layout of a driving artifact.
+def check_interface(metadata: Mapping[str, Any]) -> Interface:
+    """Return the interface of a driving artifact.
 
     Args:
         metadata: of the artifact.
 
     Raises:
-        ModelInterfaceError: It is not a driving model of the 2025 split interface.
+        ModelInterfaceError: It is not a driving model that the messages can be filled from.
     """
-    if metadata.get("interface") != INTERFACE:
+    if "interface" not in metadata:
         raise ModelInterfaceError(
-            f"artifact metadata: expected interface {INTERFACE!r}, got "
-            f"{metadata.get('interface')!r}; compile a vision and a policy model without --plain"
+            "artifact metadata: expected the interface of a driving model, found none; compile the "
+            "model without --plain"
         )
-    if metadata.get("drop_policy") not in DROP_POLICIES:
-        raise ModelInterfaceError(
-            f"artifact metadata: drop_policy: expected one of {', '.join(DROP_POLICIES)}, got "
-            f"{metadata.get('drop_policy')!r}; recompile the artifact"
-        )
-    models = metadata.get("models")
-    if not isinstance(models, Mapping) or not models:
-        raise ModelInterfaceError(
-            "artifact metadata: expected models with their output slices, got none; recompile the "
-            "artifact"
-        )
-    return read_output_layout(models)
+    try:
+        interface = parse_interface(metadata["interface"])
+    except ArtifactError as error:
+        raise ModelInterfaceError(f"artifact {error}") from error
+    check_heads(interface)
+    return interface
 
 
-def _check_camera(metadata: Mapping[str, Any], camera: FrameFormat) -> None:
-    cameras = metadata.get("cameras", ())
-    same_size = [
-        entry
-        for entry in cameras
-        if (entry["width"], entry["height"]) == (camera.width, camera.height)
+def _history_runs(interface: Interface) -> int:
+    """Return how many runs fill all histories, those on the device and those in the model."""
+    rules = (interface.desire, interface.features, interface.curvature)
+    kept = [rule.frames for rule in rules if rule is not None]
+    kept += [
+        part.inputs[name][0][0]
+        for part in interface.models
+        for name in interface.states
+        if name in part.inputs and part.inputs[name][0]
     ]
-    if not same_size:
-        sizes = ", ".join(f"{entry['width']}x{entry['height']}" for entry in cameras) or "none"
-        raise CameraSizeError(
-            f"camera {camera.width}x{camera.height}: the artifact was compiled for {sizes}; "
-            f"recompile it with --camera {camera.width}x{camera.height}"
-        )
-    entry = same_size[0]
-    for name in ("stride", "uv_offset", "payload_bytes"):
-        expected, found = entry[name], getattr(camera, name)
-        if expected != found:
-            raise CameraSizeError(
-                f"camera {camera.width}x{camera.height}: {name}: the artifact expects {expected}, "
-                f"got {found}; publish frames in the padded layout"
-            )
+    return max([interface.image.gap + 1, *kept])
 
 
-def _require_entry(program: DrivingProgram, name: str) -> str:
+def _require_entry(program: DrivingProgram, name: str) -> None:
     if name not in program.entries:
         raise ModelInterfaceError(
             f"artifact: expected entry {name!r}, got {', '.join(program.entries) or 'none'}; "
             "recompile the artifact"
         )
-    return name

@@ -18,15 +18,6 @@ from modeld.constants import (
     LEAD_COUNT,
     LEAD_PROB_T_S,
     LEAD_T_S,
-    META_BRAKE_DISENGAGE,
-    META_BRAKE_PRESS,
-    META_ENGAGED,
-    META_GAS_DISENGAGE,
-    META_GAS_PRESS,
-    META_HARD_BRAKE_3,
-    META_HARD_BRAKE_4,
-    META_HARD_BRAKE_5,
-    META_STEER_OVERRIDE,
     PLAN_ACCELERATION,
     PLAN_ORIENTATION,
     PLAN_ORIENTATION_RATE,
@@ -37,6 +28,7 @@ from modeld.constants import (
     X_IDXS,
 )
 from modeld.desire import LaneChangeDirection, LaneChangeState
+from modeld.meta_layout import ENGAGED, META_LAYOUTS
 from modeld.parse_outputs import DrivingOutputs
 
 PATH_DEGREE: Final = 4
@@ -52,15 +44,16 @@ _PLAN_FIELDS: Final = (
     ("orientation", PLAN_ORIENTATION),
     ("orientationRate", PLAN_ORIENTATION_RATE),
 )
+# Message field, and the layout's attribute.
 _DISENGAGE_FIELDS: Final = (
-    ("brakeDisengageProbs", META_BRAKE_DISENGAGE),
-    ("gasDisengageProbs", META_GAS_DISENGAGE),
-    ("steerOverrideProbs", META_STEER_OVERRIDE),
-    ("brake3MetersPerSecondSquaredProbs", META_HARD_BRAKE_3),
-    ("brake4MetersPerSecondSquaredProbs", META_HARD_BRAKE_4),
-    ("brake5MetersPerSecondSquaredProbs", META_HARD_BRAKE_5),
-    ("gasPressProbs", META_GAS_PRESS),
-    ("brakePressProbs", META_BRAKE_PRESS),
+    ("brakeDisengageProbs", "brake_disengage"),
+    ("gasDisengageProbs", "gas_disengage"),
+    ("steerOverrideProbs", "steer_override"),
+    ("brake3MetersPerSecondSquaredProbs", "hard_brake_3"),
+    ("brake4MetersPerSecondSquaredProbs", "hard_brake_4"),
+    ("brake5MetersPerSecondSquaredProbs", "hard_brake_5"),
+    ("gasPressProbs", "gas_press"),
+    ("brakePressProbs", "brake_press"),
 )
 _LEAD_FIELDS: Final = (("x", "xStd"), ("y", "yStd"), ("v", "vStd"), ("a", "aStd"))
 
@@ -93,6 +86,7 @@ class FrameInfo:
         timestamp_eof_ns: End of the main frame's exposure and readout.
         execution_time_s: Of the model, from inputs ready to outputs parsed.
         valid: The outputs rest on a calibration and are finite.
+        big: The model is the large one of its generation.
     """
 
     frame_id: int
@@ -103,6 +97,7 @@ class FrameInfo:
     timestamp_eof_ns: int
     execution_time_s: float
     valid: bool
+    big: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,9 +135,11 @@ def fill_model_v2(
     model.frameDropPerc = frame.frame_drop_percent
     model.timestampEof = frame.timestamp_eof_ns
     model.modelExecutionTime = frame.execution_time_s
+    model.big = frame.big
     if raw_predictions is not None:
         model.rawPredictions = raw_predictions
     _fill_plan(model, outputs)
+    _fill_temporal_pose(model, outputs)
     _fill_lines(model, outputs)
     _fill_leads(model, outputs)
     _fill_meta(model.meta, outputs, verdict)
@@ -158,6 +155,16 @@ def _fill_plan(model: Any, outputs: DrivingOutputs) -> None:
         curve.x, curve.y, curve.z = columns[where]
     stds = outputs.plan_stds[:, PLAN_POSITION].T.tolist()
     model.position.xStd, model.position.yStd, model.position.zStd = stds
+
+
+def _fill_temporal_pose(model: Any, outputs: DrivingOutputs) -> None:
+    """Fill the pose of models until April 2025; those after leave it empty."""
+    if outputs.sim_pose is None or outputs.sim_pose_stds is None:
+        return
+    pose, stds = outputs.sim_pose.tolist(), outputs.sim_pose_stds.tolist()
+    temporal = model.init("temporalPose")
+    temporal.trans, temporal.rot = pose[:3], pose[3:]
+    temporal.transStd, temporal.rotStd = stds[:3], stds[3:]
 
 
 def _fill_lines(model: Any, outputs: DrivingOutputs) -> None:
@@ -193,8 +200,8 @@ def _fill_leads(model: Any, outputs: DrivingOutputs) -> None:
 
 
 def _fill_meta(meta: Any, outputs: DrivingOutputs, verdict: FrameVerdict) -> None:
-    probabilities = outputs.meta.tolist()
-    meta.engagedProb = probabilities[META_ENGAGED]
+    probabilities, layout = outputs.meta.tolist(), META_LAYOUTS[outputs.meta.size]
+    meta.engagedProb = probabilities[ENGAGED]
     meta.desireState = outputs.desire_state.tolist()
     meta.desirePrediction = outputs.desire_pred.reshape(-1).tolist()
     meta.hardBrakePredicted = verdict.hard_brake_predicted
@@ -202,8 +209,11 @@ def _fill_meta(meta: Any, outputs: DrivingOutputs, verdict: FrameVerdict) -> Non
     meta.laneChangeDirection = int(verdict.lane_change_direction)
     disengage = meta.init("disengagePredictions")
     disengage.t = _HORIZONS
-    for name, where in _DISENGAGE_FIELDS:
-        setattr(disengage, name, probabilities[where])
+    for name, kind in _DISENGAGE_FIELDS:
+        where = getattr(layout, kind)
+        # Lists that a generation does not have stay empty.
+        if where is not None:
+            setattr(disengage, name, probabilities[where])
 
 
 def _fill_action(builder: Any, action: Action) -> None:
@@ -242,6 +252,7 @@ def fill_driving_model_data(
     data.frameIdExtra = frame.frame_id_extra
     data.frameDropPerc = frame.frame_drop_percent
     data.modelExecutionTime = frame.execution_time_s
+    data.big = frame.big
     _fill_action(data.action, verdict.action)
     data.meta.laneChangeState = int(verdict.lane_change_state)
     data.meta.laneChangeDirection = int(verdict.lane_change_direction)

@@ -1,6 +1,7 @@
 """Fills the model's inputs besides pictures from the messages of the vehicle.
 
-Values from the bus are checked here once: a negative or non-finite speed or delay counts as zero.
+Values from the bus are checked here once: a negative or non-finite delay counts as zero, and so
+does a speed (models before October 2024 took speeds as they came, also when reversing).
 """
 
 import math
@@ -10,8 +11,9 @@ from typing import Any, Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.constants import DESIRE_LENGTH, DT_MODEL_S
+from modeld.constants import DESIRE_LENGTH
 from modeld.desire import VehicleState
+from runtime.driving_interface import ActionRule
 
 # A rising edge of the one-hot desire is a step of 1; the margin absorbs float noise.
 PULSE_THRESHOLD: Final = 0.99
@@ -63,6 +65,10 @@ class DesirePulse:
         return self.pulse
 
 
+def _pair() -> NDArray[np.float32]:
+    return np.zeros((1, 2), np.float32)
+
+
 def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
     """Write the one-hot traffic convention into ``out``, (1, 2) float32.
 
@@ -74,10 +80,17 @@ def write_traffic_convention(out: NDArray[np.float32], *, is_rhd: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ActionTimes:
-    """When the actuators will have followed a command sent now, seconds from the frame."""
+    """When the actuators will have followed a command sent now, seconds from the frame.
+
+    Attributes:
+        lateral_s: Curvature.
+        longitudinal_s: Acceleration.
+        lateral_delay_s: The part of `lateral_s` that lies with steering and filter.
+    """
 
     lateral_s: float
     longitudinal_s: float
+    lateral_delay_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,14 +100,18 @@ class CarParameters:
     Attributes:
         longitudinal_actuator_delay_s: From command to acceleration.
         name: Car fingerprint, for the log.
+        steer_actuator_delay_s: From command to curvature, as the car's developers estimated it.
     """
 
     longitudinal_actuator_delay_s: float
     name: str
+    steer_actuator_delay_s: float = 0.0
 
 
-# Stands in for a fingerprinted car with --demo; a common car with a usual delay.
-DEMO_CAR: Final = CarParameters(longitudinal_actuator_delay_s=0.5, name="demo")
+# Stands in for a fingerprinted car with --demo; a common car with usual delays.
+DEMO_CAR: Final = CarParameters(
+    longitudinal_actuator_delay_s=0.5, name="demo", steer_actuator_delay_s=0.1
+)
 
 
 def read_car_parameters(car_params: Any) -> CarParameters:
@@ -102,11 +119,16 @@ def read_car_parameters(car_params: Any) -> CarParameters:
     return CarParameters(
         longitudinal_actuator_delay_s=_non_negative(car_params.longitudinalActuatorDelay),
         name=str(car_params.carFingerprint),
+        steer_actuator_delay_s=_non_negative(car_params.steerActuatorDelay),
     )
 
 
+def _finite(value: float) -> float:
+    return value if math.isfinite(value) else 0.0
+
+
 def _non_negative(value: float) -> float:
-    return value if math.isfinite(value) and value > 0.0 else 0.0
+    return max(0.0, _finite(value))
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,11 +148,17 @@ class BusInputs:
     road_frame_id: int
 
 
-def read_bus_inputs(messages: MessageSource) -> BusInputs:
-    """Read the newest messages; those never received have their schema defaults."""
+def read_bus_inputs(messages: MessageSource, *, clip_speed: bool = True) -> BusInputs:
+    """Read the newest messages; those never received have their schema defaults.
+
+    Args:
+        messages: the bus.
+        clip_speed: speeds below 0 count as 0, as `ActionRule.clip_speed`.
+    """
     car_state = messages["carState"]
+    speed_mps = car_state.vEgo
     vehicle = VehicleState(
-        v_ego_mps=_non_negative(car_state.vEgo),
+        v_ego_mps=_non_negative(speed_mps) if clip_speed else _finite(speed_mps),
         left_blinker=car_state.leftBlinker,
         right_blinker=car_state.rightBlinker,
         steering_pressed=car_state.steeringPressed,
@@ -147,15 +175,44 @@ def read_bus_inputs(messages: MessageSource) -> BusInputs:
     )
 
 
-def action_times(
-    lateral_delay_s: float, car: CarParameters, *, lat_smooth_s: float, long_smooth_s: float
-) -> ActionTimes:
+def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:
     """Return the times at which the plan is read out (see ADR 0025).
 
-    The smoothing filters delay the command like an actuator does, and the model's answer is one
-    model period old when it is applied.
+    The smoothing filters delay the command like an actuator does, and the model's answer is of
+    some age when it is applied: `rule.frame_delay_s`.
+
+    Args:
+        lateral_delay_s: measured, of ``liveDelay``.
+        car: its actuators.
+        rule: which delay counts, and the time constants in force.
     """
+    measured = rule.lateral_delay == "liveDelay"
+    lateral_s = lateral_delay_s if measured else car.steer_actuator_delay_s
+    lateral_s += rule.lateral_delay_extra_s + rule.lat_smooth_s
+    longitudinal_s = car.longitudinal_actuator_delay_s + rule.long_smooth_s
     return ActionTimes(
-        lateral_s=lateral_delay_s + lat_smooth_s + DT_MODEL_S,
-        longitudinal_s=car.longitudinal_actuator_delay_s + long_smooth_s + DT_MODEL_S,
+        lateral_s=lateral_s + rule.frame_delay_s,
+        longitudinal_s=longitudinal_s + rule.frame_delay_s,
+        lateral_delay_s=lateral_s,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class HostInputs:
+    """What the host computes for the model besides desires; rewritten for each frame.
+
+    Attributes:
+        traffic_convention: (1, 2) float32, one-hot: left-hand-drive car, right-hand-drive car.
+        lateral_control_params: (1, 2) float32, speed in m/s and lateral delay in s.
+        action_t: (1, 2) float32, times of curvature and acceleration, s.
+    """
+
+    traffic_convention: NDArray[np.float32] = field(default_factory=_pair)
+    lateral_control_params: NDArray[np.float32] = field(default_factory=_pair)
+    action_t: NDArray[np.float32] = field(default_factory=_pair)
+
+    def update(self, bus: BusInputs, times: ActionTimes) -> None:
+        """Write the values of one frame."""
+        write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
+        self.lateral_control_params[0] = bus.vehicle.v_ego_mps, times.lateral_delay_s
+        self.action_t[0] = times.lateral_s, times.longitudinal_s

@@ -22,13 +22,12 @@ from modeld.constants import (
     LEAD_COUNT,
     LEAD_STEPS,
     LEAD_WIDTH,
-    META_WIDTH,
     PLAN_WIDTH,
     POSE_WIDTH,
     ROAD_EDGE_COUNT,
 )
 from modeld.errors import ModelInterfaceError
-from modeld.output_layout import OutputLayout
+from runtime.driving_interface import Interface
 
 Array = NDArray[np.float32]
 RawVectors = Mapping[str, Array]
@@ -76,6 +75,7 @@ class Head:
         return (2 * self.size, mixture)
 
 
+# All but `meta`, whose width the interface tells.
 HEADS: Final = (
     Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), hypotheses=5),
     Head("lane_lines", "gaussian", (LANE_LINE_COUNT, IDX_COUNT, 2)),
@@ -85,12 +85,14 @@ HEADS: Final = (
     Head("lead_prob", "binary", (LEAD_COUNT,)),
     Head("desire_state", "categorical", (DESIRE_LENGTH,)),
     Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH)),
-    Head("meta", "binary", (META_WIDTH,)),
     Head("pose", "gaussian", (POSE_WIDTH,)),
     Head("wide_from_device_euler", "gaussian", (EULER_WIDTH,)),
     Head("road_transform", "gaussian", (POSE_WIDTH,)),
-    # Models that name their own action; the 2025 ones leave it to be derived from the plan.
+    # What only some generations have. The action rule makes it required.
     Head("action", "gaussian", (2,), required=False),
+    Head("desired_curvature", "gaussian", (1,), required=False),
+    Head("sim_pose", "gaussian", (POSE_WIDTH,), required=False),
+    Head("planplus", "gaussian", (IDX_COUNT, PLAN_WIDTH), required=False),
 )
 
 
@@ -102,7 +104,8 @@ class DrivingOutputs:
     forward, y right, z down).
 
     Attributes:
-        plan: (33, 15) rows at ``T_IDXS``; columns as named in ``constants``.
+        plan: (33, 15) rows at ``T_IDXS``; columns as named in ``constants``. Its means have those
+            of `planplus` added, where a model has them.
         lane_lines: (4, 33, 2) y and z at ``X_IDXS``, far left to far right.
         lane_lines_prob: (8,) two per line, the second is "the line exists".
         road_edges: (2, 33, 2) like lane lines, left and right.
@@ -110,11 +113,15 @@ class DrivingOutputs:
         lead_prob: (3,).
         desire_state: (8,) sums to 1.
         desire_pred: (4, 8) each row sums to 1.
-        meta: (55,) probabilities.
+        meta: (48,), (53,) or (55,) probabilities; columns as in ``meta_layout``.
         pose: (6,) velocity and angular velocity of the device.
         wide_from_device_euler: (3,).
         road_transform: (6,) road frame relative to the device.
-        action: (2,) or None where the model has no such output.
+        action: (2,) lateral and longitudinal acceleration, m/s^2; None where the model has no such
+            output, like all that follow.
+        desired_curvature: (1,) 1/m.
+        sim_pose: (6,) as `pose`.
+        planplus: (33, 15) what was added to the plan.
         mixtures: ``<name>_weights`` (hypotheses, selections) and ``<name>_hypotheses``,
             ``<name>_stds_hypotheses`` (hypotheses, *) of outputs that are mixtures.
     """
@@ -140,6 +147,12 @@ class DrivingOutputs:
     road_transform_stds: Array
     action: Array | None = None
     action_stds: Array | None = None
+    desired_curvature: Array | None = None
+    desired_curvature_stds: Array | None = None
+    sim_pose: Array | None = None
+    sim_pose_stds: Array | None = None
+    planplus: Array | None = None
+    planplus_stds: Array | None = None
     mixtures: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
 
 
@@ -169,23 +182,23 @@ def softmax(values: Array, out: Array, *, axis: int = -1) -> None:
 class OutputParser:
     """Parses the raw vectors of one artifact; allocates everything when constructed."""
 
-    def __init__(self, layout: OutputLayout) -> None:
+    def __init__(self, interface: Interface) -> None:
         """Lay out the arrays.
 
         Raises:
-            ModelInterfaceError: Required outputs are missing, or one has a width that its shape
-                does not explain; all of them are named.
+            ModelInterfaceError: As `check_heads`.
         """
-        _check_heads(layout)
+        check_heads(interface)
         self._updates: list[tuple[str, slice, HeadUpdate]] = []
         named: dict[str, Array] = {}
         mixtures: dict[str, Array] = {}
-        for head in HEADS:
-            where = layout.slices.get(head.name)
-            if where is None:
+        found = interface.heads
+        for head in _heads_of(interface):
+            if head.name not in found:
                 continue
-            update = _plan_head(head, where.width, named, mixtures)
-            self._updates.append((where.role, slice(where.start, where.stop), update))
+            role, start, stop = found[head.name]
+            update = _plan_head(head, stop - start, named, mixtures)
+            self._updates.append((role, slice(start, stop), update))
         self.outputs = DrivingOutputs(**named, mixtures=MappingProxyType(mixtures))
 
     def parse(self, raw: RawVectors) -> DrivingOutputs:
@@ -201,25 +214,42 @@ class OutputParser:
         flat = {role: vector.reshape(-1) for role, vector in raw.items()}
         for role, columns, update in self._updates:
             update(flat[role][columns])
-        return self.outputs
+        outputs = self.outputs
+        # After the choice among hypotheses; the deviations stay those of the plan.
+        if outputs.planplus is not None:
+            np.add(outputs.plan, outputs.planplus, out=outputs.plan)
+        return outputs
 
 
 # All problems are told at once: each attempt means compiling a model anew.
-def _check_heads(layout: OutputLayout) -> None:
+def check_heads(interface: Interface) -> None:
+    """Check that the messages can be filled from the heads of an interface.
+
+    Raises:
+        ModelInterfaceError: Heads that messages or action rule need are missing, or one has a
+            width that its shape does not explain; all of them are named.
+    """
     problems = []
-    for head in HEADS:
-        where = layout.slices.get(head.name)
-        if where is None:
-            if head.required:
+    found = interface.heads
+    needed = {interface.action.lateral, interface.action.longitudinal}
+    for head in _heads_of(interface):
+        if head.name not in found:
+            if head.required or head.name in needed:
                 problems.append(f"{head.name}: missing")
-        elif where.width not in head.widths:
+            continue
+        _, start, stop = found[head.name]
+        if stop - start not in head.widths:
             expected = " or ".join(map(str, head.widths))
-            problems.append(f"{head.name}: expected {expected} wide, got {where.width}")
+            problems.append(f"{head.name}: expected {expected} wide, got {stop - start}")
     if problems:
         raise ModelInterfaceError(
-            "artifact metadata: outputs do not fit the 2025 split interface: "
-            f"{'; '.join(problems)}; compile a model of that interface"
+            f"artifact metadata: interface {interface.name!r}: the messages cannot be filled from "
+            f"its heads: {'; '.join(problems)}; compile a model that has them"
         )
+
+
+def _heads_of(interface: Interface) -> tuple[Head, ...]:
+    return (*HEADS, Head("meta", "binary", (interface.meta,)))
 
 
 def _plan_head(

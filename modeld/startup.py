@@ -28,6 +28,7 @@ POLL_S: Final = 0.1
 PATIENCE_POLLS: Final = 10
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
+DRIVER_STREAM: Final = "driver"
 EXIT_SIGINT: Final = 130
 
 
@@ -171,6 +172,32 @@ def _connect(server: str, streams: set[str]) -> CameraStreams:
         road.close()
         raise
     return CameraStreams(road, wide)
+
+
+def wait_for_driver_camera(server: str, stop: threading.Event) -> FrameRingReader | None:
+    """Wait until a camera daemon offers a driver stream, and connect; it conflates.
+
+    Args:
+        server: Name the camera daemon publishes under.
+        stop: Ends the wait.
+
+    Returns:
+        None when stopped.
+    """
+    logger.info("waiting for the driver camera of %r", server)
+    patience = _Patience(
+        f"the driver camera of {server!r}; start the camera server, or name another one with "
+        "--camera-server"
+    )
+    while not stop.is_set():
+        if DRIVER_STREAM in available_streams(server):
+            try:
+                return FrameRingReader(server, DRIVER_STREAM, conflate=True)
+            except FrameError as error:
+                logger.info("driver camera of %r not ready: %s", server, error)
+        patience.count()
+        stop.wait(POLL_S)
+    return None
 
 
 def wait_for_car(

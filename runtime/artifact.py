@@ -15,14 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.errors import ArtifactError
-from runtime.manifest import (
-    FORMAT,
-    MAX_BYTES,
-    Manifest,
-    check_identity,
-    parse_manifest,
-    with_digests,
-)
+from runtime.manifest import FORMAT, MAX_BYTES, Manifest, check_identity, parse_manifest
 from runtime.plainpickle import PlainPickleError, decode, encode
 from runtime.whole_file import whole_file
 
@@ -75,11 +68,11 @@ def write_artifact(
 def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tuple[bytes, str]:
     size = memoryview(data).nbytes
     data_digest = hashlib.sha256(data).hexdigest()
-    unsigned = with_digests(manifest, _ZERO_DIGEST, data_digest, size)
+    unsigned = _with_digests(manifest, _ZERO_DIGEST, data_digest, size)
     parse_manifest(unsigned)
     try:
         digest = hashlib.sha256(encode(unsigned)).hexdigest()
-        header = encode(with_digests(manifest, digest, data_digest, size))
+        header = encode(_with_digests(manifest, digest, data_digest, size))
     except PlainPickleError as error:
         raise ArtifactError(str(error)) from error
     if len(header) > MAX_HEADER_BYTES:
@@ -89,6 +82,17 @@ def _encode_header(manifest: Mapping[str, Any], data: bytes | memoryview) -> tup
     return header, digest
 
 
+def _with_digests(
+    raw: Mapping[str, Any], manifest_sha256: str, data_sha256: str, data_size: int
+) -> dict[str, Any]:
+    """Return a shallow copy of `raw` with `sha256` and `data_size` filled in."""
+    return {
+        **raw,
+        "data_size": data_size,
+        "sha256": {"manifest": manifest_sha256, "data": data_sha256},
+    }
+
+
 def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifact:
     """Return an artifact that never was a file; `sha256` and `data_size` are filled in.
 
@@ -96,7 +100,7 @@ def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifa
         ArtifactError: the manifest is not valid.
     """
     view = memoryview(data).cast("B").toreadonly()
-    raw = with_digests(manifest, _ZERO_DIGEST, _ZERO_DIGEST, view.nbytes)
+    raw = _with_digests(manifest, _ZERO_DIGEST, _ZERO_DIGEST, view.nbytes)
     return Artifact(parse_manifest(raw), view, None, "")
 
 

@@ -16,11 +16,18 @@ from runtime.opencl import cl
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """Name, shape and dtype of an input or output."""
+    """Name, shape and dtype of an input or output; of a partial input the shape is the longest."""
 
     name: str
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
+    partial: bool = False
+
+    def fits(self, shape: tuple[int, ...]) -> bool:
+        """Return whether an array of this shape is taken; one of no bytes is not partial."""
+        if not self.partial:
+            return shape == self.shape
+        return len(shape) == 1 and min(1, self.shape[0]) <= shape[0] <= self.shape[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +93,7 @@ class BoundEntry:
                 # else by their memory.
                 type(array) is not np.ndarray
                 or array.dtype != slot.spec.dtype
-                or array.shape != slot.spec.shape
+                or not (array.shape == slot.spec.shape or slot.spec.fits(array.shape))
                 or not array.flags.c_contiguous
             ):
                 raise InputError(self._mismatch(slot.spec, array))
@@ -108,11 +115,14 @@ class BoundEntry:
         """
         for slot in self.inputs:
             # Memory of the host needs no command: the queue is empty between runs.
+            array = inputs[slot.name]
             if slot.view is not None:
-                np.copyto(slot.view, inputs[slot.name])
+                # What a partial input leaves out keeps its bytes.
+                view = slot.view[: array.size] if slot.spec.partial else slot.view
+                np.copyto(view, array)
             else:
                 # The copy is not awaited: the queue runs in order, so kernels come after it.
-                copied = cl.enqueue_copy(queue, slot.buffer, inputs[slot.name], is_blocking=False)
+                copied = cl.enqueue_copy(queue, slot.buffer, array, is_blocking=False)
                 pending.append(copied)
 
     def read(self, queue: cl.CommandQueue, pending: list[cl.Event]) -> None:
@@ -133,12 +143,13 @@ class BoundEntry:
 
     def _mismatch(self, spec: TensorSpec, array: object) -> str:
         where = f"entry {self.name!r}, input {spec.name!r}"
-        wanted = f"expected {spec.dtype}{list(spec.shape)}"
+        most = f"[1 to {spec.shape[0]}]" if spec.partial else f"{list(spec.shape)}"
+        wanted = f"expected {spec.dtype}{most}"
         if array is None:
             return f"{where}: {wanted}, it is missing"
         if not isinstance(array, np.ndarray):
             return f"{where}: {wanted} as numpy array, found {type(array).__name__}"
-        if array.dtype == spec.dtype and array.shape == spec.shape:
+        if array.dtype == spec.dtype and spec.fits(array.shape):
             return f"{where}: {wanted}, C-contiguous; use numpy.ascontiguousarray"
         return f"{where}: {wanted}, found {array.dtype}{list(array.shape)}"
 
@@ -270,4 +281,4 @@ def programs_needed(manifest: Manifest, *, as_one: bool) -> frozenset[int]:
 
 
 def _tensor_spec(spec: BufferSpec) -> TensorSpec:
-    return TensorSpec(spec.name, spec.shape, np.dtype(spec.dtype))
+    return TensorSpec(spec.name, spec.shape, np.dtype(spec.dtype), spec.partial)

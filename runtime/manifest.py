@@ -7,7 +7,6 @@ arena. The format is described in docs/formats/artifact.md. Imports numpy only f
 
 import math
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Final
@@ -25,7 +24,7 @@ FORMAT: Final = 1  # layout of the file and keys of the manifest
 ABI: Final = 1  # what the runtime promises to kernels: argument order, buffers, entry semantics
 ALIGNMENT: Final = 256  # bytes; CL_DEVICE_MEM_BASE_ADDR_ALIGN is at most this on known devices
 
-KINDS: Final = ("plain", "driving")
+KINDS: Final = ("plain", "driving", "monitoring")
 BUFFER_KINDS: Final = ("input", "output", "weight", "state", "arena", "image")
 PORT_KINDS: Final = ("input", "output")  # the caller's arrays, which may have no elements
 DTYPES: Final = (
@@ -81,6 +80,7 @@ class BufferSpec:
     size: int
     reset: int  # state only: offset of the reset value in the data, -1 for zeros
     image: ImageSpec | None = None  # of kind image, and of weights that are one
+    partial: bool = False  # input only: a run may give the first bytes alone
 
     @property
     def payload_bytes(self) -> int:
@@ -240,6 +240,7 @@ def _parse_buffer(fields: Fields, arena_size: int, data_size: int) -> BufferSpec
         offset=offset,
         size=size,
         reset=reset,
+        partial="partial" in fields.value and fields.get("partial", bool),
     )
     spec = replace(spec, image=parse_image(fields, kind, spec.dtype, size))
     where = f"{fields.where} ({kind} {spec.name[:80]!r})"
@@ -247,6 +248,11 @@ def _parse_buffer(fields: Fields, arena_size: int, data_size: int) -> BufferSpec
         raise ArtifactError(
             f"{where}: shape {list(spec.shape)} of {spec.dtype} needs {spec.payload_bytes} bytes, "
             f"size is {size}"
+        )
+    if spec.partial and (kind != "input" or spec.dtype != "uint8" or len(spec.shape) != 1):
+        raise ArtifactError(
+            f"{where}: partial, expected an input of uint8 with one axis, found {kind} of "
+            f"{spec.dtype}{list(spec.shape)}"
         )
     if kind in ("input", "output", "state", "image") and offset != 0:
         raise ArtifactError(f"{where}: offset {offset}, expected 0")
@@ -386,14 +392,3 @@ def _check_totals(manifest: Manifest) -> None:
         raise ArtifactError(f"it needs {total} bytes of device memory, at most {MAX_BYTES} allowed")
     launches = (manifest.kernels[index] for entry in manifest.entries for index in entry.launches)
     check_table(len(kernel.args) for kernel in launches if kernel.function >= 0)
-
-
-def with_digests(
-    raw: Mapping[str, Any], manifest_sha256: str, data_sha256: str, data_size: int
-) -> dict[str, Any]:
-    """Return a shallow copy of `raw` with `sha256` and `data_size` filled in."""
-    return {
-        **raw,
-        "data_size": data_size,
-        "sha256": {"manifest": manifest_sha256, "data": data_sha256},
-    }

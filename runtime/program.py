@@ -182,7 +182,9 @@ class Program:
 
         Args:
             inputs: for each input of the entry, an array of exactly its dtype and shape,
-                C-contiguous; nothing is converted. They may be reused once `run` returns.
+                C-contiguous; nothing is converted. A partial input may be shorter: then only its
+                bytes are copied, and what is behind them on the device stays. Arrays may be reused
+                once `run` returns.
             entry: None for the first entry.
 
         Returns:

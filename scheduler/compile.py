@@ -1,4 +1,4 @@
-"""The front door compiles ONNX files to artifacts: one model, or a driving program of two."""
+"""The front door compiles ONNX files to artifacts: one model, or a driving program of several."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from typing import Any, TypedDict, Unpack
 from runtime.artifact import write_artifact
 from runtime.cache_dir import cache_dir
 from runtime.device import choose_device
+from runtime.driving_interface import Interface
 from runtime.executor import build_binaries
+from runtime.monitoring_interface import ROLE
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FP32, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
 from scheduler.device.tuned_table import TunedTable
-from scheduler.driving.program import driving_metadata, make_states, prepare_graph, run_graph
-from scheduler.driving.warp import Camera
+from scheduler.driving.monitoring import MONITORING, monitoring_graph, recognise_monitoring
+from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
+from scheduler.driving.recognise import recognise_driving
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
 from scheduler.flags import Flags
@@ -30,7 +33,6 @@ from scheduler.onnx_import import (
     load_model,
 )
 from scheduler.onnx_import.binding import declared
-from scheduler.onnx_import.interfaces import check_driving, recognise
 
 Progress = Callable[[str, int, int], None]
 # Returns the table of measured loops to use for entries and what they are compiled for; may measure
@@ -157,54 +159,72 @@ def emitted_plain(
 
 
 def compile_driving(
-    vision: str | Path | OnnxModel,
-    policy: str | Path | OnnxModel,
-    cameras: Sequence[Camera],
+    models: Sequence[str | Path | OnnxModel],
+    *,
+    interface: str | None = None,
+    capacity: int = DEFAULT_CAPACITY,
     **options: Unpack[CompileOptions],
 ) -> CompiledModel:
-    """Compile vision and policy to one driving program with entries for each camera size.
+    """Compile the models of one interface to one driving program.
 
-    The program fixes the sizes of all inputs; symbolic dimensions take them.
+    The interface fixes the sizes of all inputs; symbolic dimensions take them. Entries are "run"
+    and, where dropped frames only advance the queues, "prepare"; both take frames of any camera.
 
     Args:
-        vision: ONNX file of the 2025 split interface.
-        policy: its second half.
-        cameras: frame layouts; entries are "run:WxH" and "prepare:WxH".
+        models: one to three ONNX files, in any order.
+        interface: name of a revision, or file that declares one; None to tell it by the models.
+        capacity: bytes of the largest camera frame that a run takes.
         options: see `CompileOptions`.
 
     Raises:
-        ModelError: a model is unusable, or does not have the interface.
+        ModelError: a model is unusable, or they do not have one known interface.
     """
-    models = {
-        role: m if isinstance(m, OnnxModel) else load_model(m)
-        for role, m in (("vision", vision), ("policy", policy))
-    }
-    check_driving(models["vision"], models["policy"])
-    check_supported(*models.values())
-    sizes = {f"{c.width}x{c.height}": c for c in cameras}
-    entries = _driving_entries(models["vision"], models["policy"], sizes)
+    loaded = [m if isinstance(m, OnnxModel) else load_model(m) for m in models]
+    found, ordered, notes = recognise_driving(loaded, interface)
+    check_supported(*ordered)
+    entries = driving_entries(found, ordered, capacity)
     emitted = _emitted(entries, _context(options), "driving", "driving", options.get("tables"))
-    imported = [import_model(model, bind=driving_sizes(model)) for model in models.values()]
-    finished = _finish(emitted, models, driving_metadata(imported[0], imported[1], sizes))
-    return replace(finished, notes=tuple(note for model in models.values() for note in model.notes))
+    roles = {part.role: model for part, model in zip(found.models, ordered, strict=True)}
+    finished = _finish(emitted, roles, {"interface": found.plain()})
+    return replace(finished, notes=notes)
 
 
-def _driving_entries(
-    vision: OnnxModel, policy: OnnxModel, sizes: Mapping[str, Camera]
-) -> dict[str, EntryGraph]:
-    """Return the entries "run:WxH" and "prepare:WxH" for each size; they share their states."""
-    states = make_states()
-    entries = {f"run:{s}": run_graph(vision, policy, c, states) for s, c in sizes.items()}
-    return entries | {f"prepare:{s}": prepare_graph(c, states) for s, c in sizes.items()}
+def compile_monitoring(
+    source: str | Path | OnnxModel,
+    *,
+    interface: str | None = None,
+    capacity: int = DEFAULT_CAPACITY,
+    **options: Unpack[CompileOptions],
+) -> CompiledModel:
+    """Compile a driver monitoring model; entry "run" of a frame of any size.
+
+    Args:
+        source: ONNX file, or one that was read.
+        interface: name of the revision; None to tell it by the outputs.
+        capacity: bytes of the largest camera frame.
+        options: see `CompileOptions`.
+
+    Raises:
+        ModelError: the model is unusable, or does not have the interface.
+    """
+    model = source if isinstance(source, OnnxModel) else load_model(source)
+    found = recognise_monitoring(model, interface)
+    graph = monitoring_graph(found, capacity)
+    tables = options.get("tables")
+    emitted = _emitted({"run": graph}, _context(options), MONITORING, MONITORING, tables)
+    finished = _finish(emitted, {ROLE: model}, {"interface": found.interface.plain()})
+    return replace(finished, notes=found.notes)
 
 
-def driving_sizes(model: OnnxModel) -> dict[str, int]:
+def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:
     """Return the sizes that a driving program gives the symbolic dimensions of one of its models.
 
     Args:
-        model: vision or policy; {} for a model that is not known to be one.
+        model: one of the program's.
+        interface: of the program; {} for a model that it does not have.
     """
-    known = recognise(model)
+    names = {value.name for value in model.inputs}
+    known = next((part.inputs for part in interface.models if set(part.inputs) == names), None)
     if known is None:
         return {}
     sizes = {}
@@ -212,7 +232,7 @@ def driving_sizes(model: OnnxModel) -> dict[str, int]:
         shape, _ = declared(value, f'{model.name}: input "{value.name}"')
         for axis, (name, size) in enumerate(shape):
             if size is None:
-                sizes[name or f"{value.name}:{axis}"] = known.shapes[value.name][axis] or 1
+                sizes[name or f"{value.name}:{axis}"] = known[value.name][0][axis]
     return sizes
 
 

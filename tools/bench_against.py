@@ -190,7 +190,6 @@ def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> P
     from scheduler.device.targets import AUTO, target_for
     from scheduler.device.tuned_table import table_for
     from scheduler.onnx_import import load_model
-    from tools.compile import parse_camera
 
     info, spec = choose_device(args.device).info, target_for(AUTO, args.device)
     options: CompileOptions = {
@@ -202,8 +201,7 @@ def _compile(paths: Sequence[Path], target: Path, args: argparse.Namespace) -> P
         bind = parse_bindings(args.bind)
         compiled = compile_plain(model, bind=bind, **options)
     else:
-        cameras = [parse_camera(args.camera or DEFAULT_CAMERA)]
-        compiled = compile_driving(paths[0], paths[1], cameras, **options)
+        compiled = compile_driving(paths, **options)
     compiled.build(args.device).write(target)
     return target
 

@@ -26,13 +26,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cereal.frame_format import nv12_format
 from cereal.schema import content, read_event
 from cereal.transport import ZmqTransport
-from runtime.artifact import read_artifact
 from runtime.quantities import count_text
-from tools.errors import ArtifactMismatchError, ToolError, UsageError
+from tools.compile import parse_camera
+from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
+from tools.playback.model import check_frame, read_driving_artifact
 
 if TYPE_CHECKING:
     import argparse
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
     from cereal.transport.base import Subscriber
 
+DEFAULT_CAMERA = "1928x1208"
 RATE_HZ = 20.0
 START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
 SETTLE_S = 2.0  # after the first valid message: caches, clocks, connections
@@ -94,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--daemon: expected the artifact as --model driving.pkl and no other file")
     if not (math.isfinite(args.daemon) and args.daemon >= 1):
         raise UsageError(f"--daemon: expected 1 second or more, found {args.daemon:g}")
-    size = _camera_size(args.model, args.camera)
+    size = _camera_size(args.model, args.camera or DEFAULT_CAMERA)
     result = measure(args.model, size, args.daemon, args.device)
     if args.json:
         print_json(result)
@@ -103,22 +106,12 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
-    """Return the camera to imitate: the wanted one, else the artifact's first."""
-    cameras = read_artifact(model).manifest.metadata.get("cameras") or ()
-    sizes = {f"{camera['width']}x{camera['height']}": camera for camera in cameras}
-    if not sizes:
-        raise ArtifactMismatchError(
-            f"{model}: expected a driving artifact, found one without cameras; compile a vision "
-            "and a policy model together"
-        )
-    camera = sizes.get(wanted or next(iter(sizes)))
-    if camera is None:
-        raise ArtifactMismatchError(
-            f"{model}: expected entries for frames of {wanted}, found {', '.join(sizes)}; compile "
-            f"it with --camera {wanted}"
-        )
-    return int(camera["width"]), int(camera["height"])
+def _camera_size(model: Path, wanted: str) -> tuple[int, int]:
+    """Return the camera to imitate, which the artifact takes."""
+    artifact = read_driving_artifact(model)
+    camera = parse_camera(wanted)
+    check_frame(model, artifact, nv12_format(camera.width, camera.height))
+    return camera.width, camera.height
 
 
 def measure(
@@ -128,7 +121,7 @@ def measure(
 
     Args:
         model: driving artifact.
-        size: (width, height) of the cameras; the artifact has entries for it.
+        size: (width, height) of the cameras; the artifact takes their frames.
         seconds: of the part that counts.
         device: as for ``modeld run``.
 

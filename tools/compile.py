@@ -34,6 +34,7 @@ from scheduler.context import FP32, CompileContext
 from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
 from scheduler.device.tuned_table import TunedTable, table_for
+from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.warp import Camera
 from scheduler.errors import SelfCheckError
 from scheduler.flags import Flags
@@ -180,17 +181,13 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
         model = _plain_model(args)
         compiled = compile_plain(model, bind=bind, **options)
         return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
-    if len(args.model) != 2:
-        raise UsageError(
-            f"expected VISION.onnx and POLICY.onnx, found {count_text(len(args.model), 'file')}"
-        )
     if bind or args.constant:
         raise UsageError(
             "--bind and --constant need a plain model; a driving program fixes all its inputs"
         )
-    cameras = [parse_camera(text) for text in args.camera or DEFAULT_CAMERAS]
-    models = Path(args.model[0]), Path(args.model[1])
-    return compile_driving(*models, cameras, **options)
+    cameras = [parse_camera(text).payload_bytes for text in args.camera or ()]
+    capacity = max([DEFAULT_CAPACITY, *cameras])
+    return compile_driving(args.model, capacity=capacity, **options)
 
 
 def _plain_model(args: argparse.Namespace) -> OnnxModel:
@@ -226,13 +223,12 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
             )
         ]
     else:
-        models = dict(zip(("vision", "policy"), map(Path, args.model), strict=True))
         options: CompileOptions = {
             "precision": args.precision,
             "target": target_for(args.target, args.device),
             "tables": _tables(argparse.Namespace(**{**vars(args), "tune": None}), []),
         }
-        reports = verify_driving(compiled, models, options, args.device)
+        reports = verify_driving(compiled, args.model, options, args.device)
     failed = [f"{r.model}: {'; '.join(r.failures)}" for r in reports if r.failures]
     if failed:
         for line in describe_check(reports):

@@ -4,11 +4,14 @@ Example::
 
     modeld make-model models --seed 0
     modeld make-model models --benchmarks
+    modeld make-model --list-interfaces
+    modeld make-model models/old --interface split-2025
     modeld compile models/vision.onnx models/policy.onnx -o driving.pkl --camera 1928x1208
 """
 
 from __future__ import annotations
 
+import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,9 @@ BENCHMARKS = ("vision_large", "resnet18", "efficientnet_b2_elu", "mobilenetv3_la
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    parser.add_argument("directory", metavar="DIR", type=Path, help="where the files go; made")
+    parser.add_argument(
+        "directory", metavar="DIR", type=Path, nargs="?", help="where the files go; made"
+    )
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--model",
@@ -44,6 +49,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"also the {len(BENCHMARKS)} networks of the benchmarks",
     )
+    which.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="small models of a revision of the driving models instead, <role>.onnx each",
+    )
+    which.add_argument(
+        "--list-interfaces", action="store_true", help="name the revisions and write nothing"
+    )
     parser.add_argument(
         "--seed", type=int, default=0, help="of the weights; equal seeds give equal bytes"
     )
@@ -53,14 +66,21 @@ def run(args: argparse.Namespace) -> int:
     """Write the models and list what was written.
 
     Raises:
-        UsageError: a negative seed, or a directory that cannot be made or written to.
+        UsageError: a negative seed, an unknown interface, or no directory that can be written to.
     """
+    if args.list_interfaces:
+        return _list_interfaces(args.json)
+    if args.directory is None:
+        raise UsageError("DIR: missing; name the directory that the files go to")
     if args.seed < 0:
         raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
-    names: tuple[str, ...] = MODELS if args.model == "all" else (args.model,)
-    if args.benchmarks:
-        names = (*MODELS, *BENCHMARKS)
-    written = write_models(args.directory, names, args.seed)
+    if args.interface is not None:
+        written = write_interface(args.directory, args.interface, args.seed)
+    else:
+        names: tuple[str, ...] = MODELS if args.model == "all" else (args.model,)
+        if args.benchmarks:
+            names = (*MODELS, *BENCHMARKS)
+        written = write_models(args.directory, names, args.seed)
     rows = [_row(path, model) for path, model in written]
     if args.json:
         print_json({"seed": args.seed, "models": rows})
@@ -92,20 +112,64 @@ def write_models(
     # onnx is in the compile extra and slow to load; `--help` must not need it.
     from tools.example_models import build_example
 
-    written = []
-    for name in names:
-        model = build_example(name, seed)
-        path = directory / f"{name}.onnx"
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-            with whole_file(path) as file:
-                file.write(model.data)
-        except OSError as error:
-            raise UsageError(
-                f"{path}: cannot be written ({error.strerror or error}); name another directory"
-            ) from error
-        written.append((path, model))
-    return written
+    return [_write(directory, build_example(name, seed)) for name in names]
+
+
+def write_interface(
+    directory: Path, interface: str, seed: int = 0
+) -> list[tuple[Path, ExampleModel]]:
+    """Write small models of a revision as `<directory>/<role>.onnx`, each whole or not at all.
+
+    Args:
+        directory: made with its parents where missing.
+        interface: name of a revision.
+        seed: of all weights.
+
+    Returns:
+        The path and the model of each file, in the order in which they run in a frame.
+
+    Raises:
+        UsageError: an unknown interface, or a directory that cannot be made or written to.
+    """
+    from scheduler.driving.revisions import load_revisions
+
+    revisions = load_revisions()
+    if interface not in revisions:
+        near = difflib.get_close_matches(interface, revisions, 1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise UsageError(
+            f"--interface: expected one of {', '.join(revisions)}, found {interface!r}{hint}"
+        )
+    from tools.example_models import build_revision
+
+    return [_write(directory, model) for model in build_revision(revisions[interface], seed)]
+
+
+def _write(directory: Path, model: ExampleModel) -> tuple[Path, ExampleModel]:
+    path = directory / f"{model.name}.onnx"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with whole_file(path) as file:
+            file.write(model.data)
+    except OSError as error:
+        raise UsageError(
+            f"{path}: cannot be written ({error.strerror or error}); name another directory"
+        ) from error
+    return path, model
+
+
+def _list_interfaces(as_json: bool) -> int:
+    from scheduler.driving.revisions import load_revisions
+
+    revisions = load_revisions()
+    if as_json:
+        print_json({"interfaces": list(revisions)})
+        return 0
+    width = max(len(name) for name in revisions)
+    for revision in revisions.values():
+        roles = ", ".join(model.role for model in revision.models)
+        print(f"{revision.name:{width}}  {revision.since:10}  {revision.title} ({roles})")
+    return 0
 
 
 def _row(path: Path, model: ExampleModel) -> dict[str, Any]:

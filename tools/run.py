@@ -15,7 +15,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from modeld import daemon
+from modeld import process
 from modeld.config import load_config
 from tools.lib.bus_options import add_stack_arguments
 from tools.lib.json_output import print_json
@@ -52,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
         "params_dir": args.params,
         "camera_server": args.camera_server,
     }
-    exit_code = daemon.run(load_config(args.config, overrides))
+    exit_code = process.run(load_config(args.config, overrides))
     if args.json:
         print_json({"exit_code": exit_code})
     return exit_code

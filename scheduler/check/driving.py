@@ -1,17 +1,18 @@
-"""The self-check of a driving program: its two models beside a reference, then itself.
+"""The self-check of a driving program: its models beside a reference, then itself.
 
 Called by `modeld compile --verify`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from runtime.artifact import from_memory
 from runtime.device import Device, choose_device
+from runtime.driving_interface import parse_interface
 from runtime.entry import TensorSpec
 from runtime.executor import Program
 from runtime.program_cache import shared_cache
@@ -20,24 +21,26 @@ from scheduler.check.self_check import Array, Arrays, Report, Seen, different, r
 from scheduler.compile import CompiledModel, CompileOptions, compile_plain, driving_sizes
 from scheduler.onnx_import import OnnxModel, load_model
 
-# For each camera.
 FRAMES = 4
+# Width, height, stride and offset of the chroma plane: small enough for a program of any capacity.
+GEOMETRY = (320, 200, 384, 384 * 200)
+ONE_OF_SEVERAL = ("desire", "traffic_convention")
 
 
 def verify_driving(
     compiled: CompiledModel,
-    models: Mapping[str, str | Path | OnnxModel],
+    models: Sequence[str | Path | OnnxModel],
     options: CompileOptions,
     device: Device | str | None = None,
 ) -> list[Report]:
     """Compare the models of a driving program with a reference, and the program with itself.
 
-    Each model is compiled as a plain one for this. The program is run on a few frames, for each
-    camera: outputs must be finite, differ from frame to frame, and be the same after a reset.
+    Each model is compiled as a plain one for this. The program is run on a few frames: outputs must
+    be finite, differ from frame to frame, and be the same after a reset.
 
     Args:
         compiled: by `compile_driving`.
-        models: role -> what it was compiled from.
+        models: what it was compiled from, in any order.
         options: what it was compiled with.
         device: as for `verify`.
 
@@ -45,10 +48,11 @@ def verify_driving(
         NoDeviceError, BuildError, RuntimeFault, ModelError: as `verify`.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
+    interface = parse_interface(compiled.manifest["metadata"]["interface"])
     reports = []
-    for source in models.values():
+    for source in models:
         model = source if isinstance(source, OnnxModel) else load_model(source)
-        plain = compile_plain(model, bind=driving_sizes(model), **options)
+        plain = compile_plain(model, bind=driving_sizes(model, interface), **options)
         reports.append(verify(plain, source, opened))
     return [*reports, _verify_frames(compiled, opened)]
 
@@ -96,12 +100,16 @@ def _frames(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
         for spec in specs:
             if spec.dtype == np.uint8:
                 frame[spec.name] = rng.integers(0, 256, spec.shape).astype(np.uint8)
+            elif spec.name.endswith("_geometry"):
+                frame[spec.name] = np.array(GEOMETRY, spec.dtype)
             elif spec.name.endswith("_transform"):
                 shift = [[0.5, 0.0, 8.0 * index], [0.0, 0.5, 4.0], [0.0, 0.0, 1.0]]
                 frame[spec.name] = np.array(shift, spec.dtype)
-            else:  # one of several: a desire, the side of the road
+            elif spec.name in ONE_OF_SEVERAL:
                 hot = np.zeros(spec.shape, spec.dtype)
                 hot.reshape(-1)[index % hot.size] = 1
                 frame[spec.name] = hot
+            else:  # speeds and times
+                frame[spec.name] = rng.uniform(0.1, 1.0, spec.shape).astype(spec.dtype)
         frames.append(frame)
     return frames

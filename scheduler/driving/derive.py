@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from runtime.driving_interface import HOST_INPUTS, HistoryRule, ImageRule, Interface, ModelPart
-from scheduler.driving.revisions import Revision, RevisionModel, Rules
+from scheduler.driving.declare import Rules
+from scheduler.driving.revisions import Revision, RevisionModel
 
 DESIRE_NAMES = ("desire_pulse", "desire")
 # A model that sees so many rows or more sees all frames of 5 s; with fewer it sees each fourth.

@@ -1,227 +1,291 @@
-"""The driving program of the 2025 split interface: warp, queues, vision, policy, as one graph.
+"""The driving program as graphs, built from the interface that an artifact describes.
 
-    frames, transforms -> warp -> image queues -> vision -> feature queue -+
-                                     desire -> desire queue -> pooled -----+-> policy
+    frames, geometries, transforms -> warp -> image queues --+
+                                   desire -> desire history -+-> models in run order -> outputs
+                   features, curvatures, states of models ---+         |
+                              ^----------------------------------------+
 
-Queues live on the device (states). Lengths and sampling are those of a 20 Hz loop with 5 Hz
-context: images 200 ms apart, 25 features and desires over 5 s.
+Queues and histories live on the device. Everything that differs between generations is read from
+`Interface`; no generation is known by name here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
+from runtime.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, ModelPart
 from scheduler.cache.schedules import EntryGraph
-from scheduler.driving.warp import Camera, model_image
+from scheduler.driving.derive import DESIRE_NAMES
+from scheduler.driving.memory import (
+    CURVATURES_INPUT,
+    FEATURES_INPUT,
+    VIEWS,
+    Memory,
+    images_seen,
+    input_types,
+    make_memory,
+    push,
+    rows_seen,
+    strongest_seen,
+)
+from scheduler.driving.warp import model_image
 from scheduler.errors import ModelError
 from scheduler.ir import dtype as dt
-from scheduler.ir.node import Node
 from scheduler.ir.origin import Origins
 from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
-from scheduler.onnx_import.binding import declared
+from scheduler.onnx_import.metadata import SLICED_OUTPUT
 from scheduler.tensor.tensor import Tensor
 
-RUN_HZ, CONTEXT_HZ = 20, 5
-TEMPORAL_SKIP = RUN_HZ // CONTEXT_HZ  # frames between samples of a history
-CONTEXT_LENGTH = 25  # samples of feature and desire history
-IMAGE_QUEUE = TEMPORAL_SKIP + 1  # newest frame and the one 200 ms before it
-HISTORY = TEMPORAL_SKIP * CONTEXT_LENGTH
-IMAGE_SHAPE = (6, 128, 256)  # 4 planes of luma, U, V: half the resolution of the view
-FEATURE_WIDTH = 512  # of the vision model's hidden state
-DESIRE_WIDTH = 8  # one hot
-# The policy's inputs, by the names exporters have used.
-DESIRE_NAMES = ("desire_pulse", "desire")
+# The inputs of models that are camera views, by the names exporters have used.
+IMAGE_INPUTS = {"img": "road", "input_imgs": "road", "big_img": "wide", "big_input_imgs": "wide"}
+NEWEST_INPUTS = ("warped", "new_img")  # (2, 6, 128, 256): road, wide
+HIDDEN_STATE, CURVATURE = "hidden_state", "desired_curvature"
+# Bytes of a padded NV12 frame of 3840 x 2160, the largest that a program takes unless told so.
+DEFAULT_CAPACITY = 3840 * (2176 + 1080)
 
 
-@dataclass(frozen=True, slots=True)
-class States:
-    """The memory of the device between frames, shared by all entry points.
+@dataclass(slots=True)
+class _Frame:
+    """One entry point while it is built.
 
     Attributes:
-        road, wide: image queues (5, 6, 128, 256) uint8, oldest first.
-        features: (100, 512) float32, oldest first.
-        desire: (100, 8) float32, oldest first.
+        inputs: of the program, in calling order.
+        given: input of models -> value that it has in this frame.
+        writes: states after this frame.
+        origins: names of nodes.
     """
 
-    road: Tensor
-    wide: Tensor
-    features: Tensor
-    desire: Tensor
+    inputs: dict[str, Tensor] = field(default_factory=dict)
+    given: dict[str, Tensor] = field(default_factory=dict)
+    writes: list[Tensor] = field(default_factory=list)
+    origins: Origins = field(default_factory=Origins)
+
+    def take(
+        self,
+        name: str,
+        shape: Sequence[int],
+        dtype: dt.DType = dt.float32,
+        *,
+        partial: bool = False,
+    ) -> Tensor:
+        """Return a new input of the program; of a partial one a run may give the first bytes."""
+        self.inputs[name] = Tensor.input(name, shape, dtype, partial=partial)
+        self.origins.name([self.inputs[name].node], ())
+        return self.inputs[name]
+
+    def push(self, name: str, queue: Tensor, newest: Tensor) -> Tensor:
+        """Return a queue with its newest row; it is stored when the frame is done."""
+        pushed = push(queue, newest)
+        self.writes.append(pushed)
+        self.origins.name([pushed.node], (f"queue/{name}",))
+        return pushed
+
+    def give(self, names: Sequence[str], value: Tensor, origin: str = "") -> None:
+        """Let models see a value under these input names."""
+        if origin:
+            self.origins.name([value.node], (origin,))
+        self.given |= dict.fromkeys(names, value)
+
+    def graph(self, outputs: dict[str, Tensor]) -> EntryGraph:
+        """Return what was built."""
+        return EntryGraph(
+            {name: tensor.node for name, tensor in outputs.items()},
+            [tensor.node for tensor in self.writes],
+            [tensor.node for tensor in self.inputs.values()],
+            origins=self.origins,
+        )
 
 
-def make_states() -> States:
-    """Return fresh states (zeros at reset)."""
-    return States(
-        Tensor.state("road_images", (IMAGE_QUEUE, *IMAGE_SHAPE), dt.uint8),
-        Tensor.state("wide_images", (IMAGE_QUEUE, *IMAGE_SHAPE), dt.uint8),
-        Tensor.state("features", (HISTORY, FEATURE_WIDTH)),
-        Tensor.state("desire", (HISTORY, DESIRE_WIDTH)),
-    )
+def driving_entries(
+    interface: Interface, models: Sequence[OnnxModel], capacity: int
+) -> dict[str, EntryGraph]:
+    """Return the entry "run", and "prepare" where dropped frames only advance queues.
 
-
-@dataclass(frozen=True, slots=True)
-class _Frame:
-    """Inputs of one entry point, the queues after they were pushed, and what each is called."""
-
-    inputs: dict[str, Tensor]
-    road: Tensor
-    wide: Tensor
-    desire: Tensor
-    origins: Origins
-
-
-def _push(queue: Tensor, newest: Tensor) -> Tensor:
-    """Return the queue after dropping its oldest row and appending one; written back at the end."""
-    return queue.assign(Tensor.cat([queue[1:], newest.unsqueeze(0)], 0))
-
-
-def _frame(camera: Camera, states: States) -> _Frame:
-    inputs: dict[str, Tensor] = {}
-    for name in ("road", "wide"):
-        inputs[f"{name}_frame"] = Tensor.input(f"{name}_frame", (camera.payload_bytes,), dt.uint8)
-        inputs[f"{name}_transform"] = Tensor.input(f"{name}_transform", (3, 3))
-    inputs["desire"] = Tensor.input("desire", (DESIRE_WIDTH,))
-    origins = Origins()
-    buffers = (*inputs.values(), states.road, states.wide, states.desire, states.features)
-    origins.name((t.node for t in buffers), ())
-    queues = {}
-    for name, state in (("road", states.road), ("wide", states.wide)):
-        image = model_image(inputs[f"{name}_frame"], inputs[f"{name}_transform"], camera)
-        origins.name([image.node], (f"warp/{name}",))
-        queues[name] = _push(state, image)
-        origins.name([queues[name].node], (f"queue/{name}",))
-    desire = _push(states.desire, inputs["desire"])
-    origins.name([desire.node], ("queue/desire",))
-    return _Frame(inputs, queues["road"], queues["wide"], desire, origins)
-
-
-def run_graph(vision: OnnxModel, policy: OnnxModel, camera: Camera, states: States) -> EntryGraph:
-    """Return what a whole frame computes for one camera size.
-
-    Outputs are `vision_outputs` (1, width) and `policy_outputs` (1, width), float32, raw.
+    Args:
+        interface: of the models.
+        models: in run order.
+        capacity: bytes of the largest frame that a run takes.
 
     Raises:
-        ModelError: the models do not have the inputs and outputs of the 2025 split interface.
+        ModelError: the models do not have the interface; says which one lacks what.
     """
-    frame = _frame(camera, states)
-    seen = _run_vision(vision, frame)
-    feature = _hidden_state(seen)
-    features = _push(states.features, feature)
-    frame.origins.name([features.node], ("queue/features",))
-    traffic = Tensor.input("traffic_convention", (1, 2))
-    frame.inputs["traffic_convention"] = traffic
-    decided = _run_policy(policy, frame, features, traffic)
-    outputs = {
-        "vision_outputs": _only_output(seen).node,
-        "policy_outputs": _only_output(decided).node,
+    memory = make_memory(interface, models)
+    entries = {"run": run_graph(interface, models, capacity, memory)}
+    if interface.drop_policy == "skip":
+        entries["prepare"] = prepare_graph(interface, capacity, memory)
+    return entries
+
+
+def prepare_graph(interface: Interface, capacity: int, memory: Memory) -> EntryGraph:
+    """Return what only advances the queues of images and desires (after dropped frames).
+
+    Raises:
+        ModelError: there are no such queues.
+    """
+    if not memory.images or memory.desire is None:
+        raise ModelError(
+            f'interface {interface.name}: drop policy "skip" needs queues of images and desires on '
+            'the device, but the model keeps them itself; declare drop_policy = "run"'
+        )
+    return _frame(interface, capacity, memory).graph({})
+
+
+def run_graph(
+    interface: Interface, models: Sequence[OnnxModel], capacity: int, memory: Memory
+) -> EntryGraph:
+    """Return what a whole frame computes.
+
+    Outputs are `<role>_outputs` (1, width) float32 of each model, raw.
+
+    Raises:
+        ModelError: the models do not have the interface; says which one lacks what.
+    """
+    frame = _frame(interface, capacity, memory)
+    for name in interface.host_inputs:
+        frame.give([name], frame.take(name, HOST_INPUTS[name]))
+    _give_histories(frame, interface, memory)
+    outputs: dict[str, Tensor] = {}
+    for part, model in zip(interface.models, models, strict=True):
+        outputs[f"{part.role}_outputs"] = _run_model(frame, part, model, memory)
+        _remember_features(frame, interface, memory, part, outputs)
+    _remember_curvature(frame, interface, memory, outputs)
+    return frame.graph(outputs)
+
+
+def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
+    """Return a frame whose images and desire were pushed: what all entry points begin with."""
+    frame = _Frame()
+    frame.origins.name((state.node for state in memory.tensors), ())
+    frames = {
+        name: frame.take(f"{name}_frame", (capacity,), dt.uint8, partial=True) for name in VIEWS
     }
-    writes = [frame.road.node, frame.wide.node, frame.desire.node, features.node]
-    inputs = [t.node for t in frame.inputs.values()]
-    return EntryGraph(outputs, writes, inputs, origins=frame.origins)
+    sizes = {name: frame.take(f"{name}_geometry", (4,), dt.int32) for name in VIEWS}
+    matrices = {name: frame.take(f"{name}_transform", (3, 3)) for name in VIEWS}
+    desire = frame.take("desire", (DESIRE_WIDTH,))
+    newest = {}
+    for name in VIEWS:
+        image = model_image(frames[name], matrices[name], sizes[name], interface.image.mode)
+        frame.origins.name([image.node], (f"warp/{name}",))
+        newest[name] = image
+        if name in memory.images:
+            queue = frame.push(name, memory.images[name], image)
+            inputs = [i for i, view in IMAGE_INPUTS.items() if view == name]
+            frame.give(inputs, images_seen(queue), f"images/{name}")
+    if not memory.images:
+        frame.give(NEWEST_INPUTS, Tensor.stack([newest[name] for name in VIEWS]), "images")
+    if interface.desire is None or memory.desire is None:
+        frame.give(DESIRE_NAMES, desire)
+    else:
+        history = frame.push("desire", memory.desire, desire)
+        frame.give(DESIRE_NAMES, strongest_seen(history, interface.desire), "queue/desire")
+    return frame
 
 
-def prepare_graph(camera: Camera, states: States) -> EntryGraph:
-    """Return what only advances image and desire queues (after dropped frames)."""
-    frame = _frame(camera, states)
-    writes: list[Node] = [frame.road.node, frame.wide.node, frame.desire.node]
-    inputs = [t.node for t in frame.inputs.values()]
-    return EntryGraph({}, writes, inputs, origins=frame.origins)
+def _give_histories(frame: _Frame, interface: Interface, memory: Memory) -> None:
+    """Let models see histories that get their new row only after the run, and their own states."""
+    for name, rule, state in (
+        (FEATURES_INPUT, interface.features, memory.features),
+        (CURVATURES_INPUT, interface.curvature, memory.curvature),
+    ):
+        if rule is not None and state is not None and not rule.current:
+            frame.give([name], rows_seen(state, rule))
+    for name, state in memory.own.items():
+        frame.give([name], state)
 
 
-def _run_vision(vision: OnnxModel, frame: _Frame) -> ImportedModel:
-    names = [v.name for v in vision.inputs]
-    if len(names) != 2 or sum("big" in n for n in names) != 1:
+def _run_model(frame: _Frame, part: ModelPart, model: OnnxModel, memory: Memory) -> Tensor:
+    """Return the output vector (1, width) of a model; its own states are stored."""
+    types = input_types(model)
+    unknown = [name for name in types if name not in frame.given]
+    if unknown:
         raise ModelError(
-            f"{vision.name}: expected two image inputs, one with 'big' in its name; found {names}"
+            f"{model.name}: no value for the inputs {unknown} when the {part.role} model runs; "
+            f"there are {sorted(frame.given)}; declare the interface that the models have"
         )
-    images = {}
-    for name in names:
-        queue = frame.wide if "big" in name else frame.road
-        pair = queue[0::TEMPORAL_SKIP]
-        images[name] = pair.reshape((1, 2 * IMAGE_SHAPE[0], *IMAGE_SHAPE[1:]))
-    frame.origins.name((t.node for t in images.values()), ("vision/images",))
-    return import_model(vision, _as_declared(vision, images), origins=frame.origins)
+    given = {name: frame.given[name].cast(dtype) for name, dtype in types.items()}
+    ran = import_model(model, given, origins=frame.origins)
+    for name in types:
+        if name in memory.own:
+            frame.writes.append(memory.own[name].assign(_next_state(ran, name)))
+    return _vector(ran, part)
 
 
-def _run_policy(
-    policy: OnnxModel, frame: _Frame, features: Tensor, traffic: Tensor
-) -> ImportedModel:
-    names = [v.name for v in policy.inputs]
-    desire_name = next((n for n in DESIRE_NAMES if n in names), None)
-    wanted = {desire_name, "traffic_convention", "features_buffer"}
-    if desire_name is None or set(names) != wanted:
+def _next_state(ran: ImportedModel, name: str) -> Tensor:
+    before, after = ran.inputs[name], ran.outputs.get(f"next_{name}")
+    if after is None or (after.shape, after.dtype) != (before.shape, before.dtype):
+        found = "no such output" if after is None else f"{after.dtype} {after.shape}"
         raise ModelError(
-            f"{policy.name}: expected inputs desire_pulse, traffic_convention, features_buffer; "
-            f"found {names}"
+            f'{ran.source.name}: state "{name}": expected an output "next_{name}" {before.dtype} '
+            f"{before.shape}, found {found}"
         )
-    groups = frame.desire.reshape(CONTEXT_LENGTH, TEMPORAL_SKIP, DESIRE_WIDTH)
-    desire = groups.max(1).unsqueeze(0)
-    frame.origins.name([desire.node], ("queue/desire",))
-    history = features[TEMPORAL_SKIP - 1 :: TEMPORAL_SKIP].unsqueeze(0)
-    frame.origins.name([history.node], ("queue/features",))
-    given = {desire_name: desire, "traffic_convention": traffic, "features_buffer": history}
-    return import_model(policy, _as_declared(policy, given), origins=frame.origins)
+    return after
 
 
-def _as_declared(model: OnnxModel, given: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Return inputs in the element types of the model: exporters also write float16 and float32."""
-    types = {}
-    for value in model.inputs:
-        _, types[value.name] = declared(value, f'{model.name}: input "{value.name}"')
-    return {name: tensor.cast(types[name]) for name, tensor in given.items()}
-
-
-def _only_output(model: ImportedModel) -> Tensor:
-    if len(model.outputs) != 1:
-        found = list(model.outputs)
-        raise ModelError(f"{model.source.name}: expected exactly one output, found {found}")
-    output = next(iter(model.outputs.values()))
-    if output.ndim != 2 or output.shape[0] != 1:
-        raise ModelError(f"{model.source.name}: expected output (1, width), found {output.shape}")
-    return output.float()
-
-
-def _hidden_state(vision: ImportedModel) -> Tensor:
-    bounds = vision.metadata.output_slices.get("hidden_state")
-    if bounds is None or bounds[1] - bounds[0] != FEATURE_WIDTH:
-        found = sorted(vision.metadata.output_slices)
+def _vector(ran: ImportedModel, part: ModelPart) -> Tensor:
+    """Return the output that slices cut: the only one, or that called "outputs"."""
+    only = next(iter(ran.outputs.values())) if len(ran.outputs) == 1 else None
+    vector = ran.outputs.get(SLICED_OUTPUT, only)
+    if vector is None or vector.shape != (1, part.width):
+        found = list(ran.outputs) if vector is None else vector.shape
         raise ModelError(
-            f"{vision.source.name}: expected output_slices with a {FEATURE_WIDTH} wide "
-            f"hidden_state in its metadata; found {found or 'none'}"
+            f'{ran.source.name}: expected one output, or one called "{SLICED_OUTPUT}", of shape '
+            f"(1, {part.width}); found {found}"
         )
-    return _only_output(vision)[0, bounds[0] : bounds[1]]
+    return vector.float()
 
 
-def driving_metadata(
-    vision: ImportedModel, policy: ImportedModel, cameras: Mapping[str, Camera]
-) -> dict[str, object]:
-    """Return the manifest's metadata: what the daemon needs to know about the models."""
-    models = {}
-    for role, model in (("vision", vision), ("policy", policy)):
-        models[role] = {
-            "checkpoint": model.metadata.checkpoint,
-            "inputs": {
-                n: {"shape": list(t.shape), "dtype": t.dtype.name} for n, t in model.inputs.items()
-            },
-            "output_width": _only_output(model).shape[1],
-            "output_slices": {n: list(s) for n, s in model.metadata.output_slices.items()},
-        }
-    return {
-        "interface": "split-2025",
-        "run_hz": RUN_HZ,
-        "context_hz": CONTEXT_HZ,
-        "image_mode": "bilinear-fixed",
-        "drop_policy": "skip",
-        "cameras": [
-            {
-                "width": c.width,
-                "height": c.height,
-                "stride": c.stride,
-                "uv_offset": c.uv_offset,
-                "payload_bytes": c.payload_bytes,
-            }
-            for c in cameras.values()
-        ],
-        "models": models,
-    }
+def _remember_features(
+    frame: _Frame,
+    interface: Interface,
+    memory: Memory,
+    part: ModelPart,
+    outputs: dict[str, Tensor],
+) -> None:
+    """Push the hidden state once the first model that has one ran; later models may see it."""
+    rule, state = interface.features, memory.features
+    source = next((p for p in interface.models if HIDDEN_STATE in p.slices), None)
+    if rule is None or state is None:
+        return
+    if source is None:
+        raise ModelError(
+            f"interface {interface.name}: features: expected a model with the output slice "
+            f"{HIDDEN_STATE}, found none; the history of features is made of it"
+        )
+    if part is not source:
+        return
+    start, stop = source.slices[HIDDEN_STATE]
+    row = state.shape[1:]
+    feature = outputs[f"{part.role}_outputs"][0, start:stop]
+    if feature.size != state[0].size:
+        raise ModelError(
+            f"{part.role} model: {HIDDEN_STATE}: expected {state[0].size} values, a row {row} of "
+            f"{FEATURES_INPUT}; found {feature.size}"
+        )
+    history = frame.push("features", state, feature.reshape(row))
+    if rule.current:
+        frame.give([FEATURES_INPUT], rows_seen(history, rule), "queue/features")
+
+
+def _remember_curvature(
+    frame: _Frame, interface: Interface, memory: Memory, outputs: dict[str, Tensor]
+) -> None:
+    """Push the model's own curvature, the mean of its head, after the run."""
+    rule, state = interface.curvature, memory.curvature
+    if rule is None or state is None:
+        return
+    if CURVATURE not in interface.heads:
+        raise ModelError(
+            f"interface {interface.name}: curvature: expected a model with the output slice "
+            f"{CURVATURE}, found none; the history of curvatures is made of it"
+        )
+    role, start, stop = interface.heads[CURVATURE]
+    # A head is means, then logs of deviations; one without deviations is as wide as a row.
+    width = state[0].size
+    if stop - start not in (width, 2 * width):
+        raise ModelError(
+            f"{role} model: {CURVATURE}: expected {width} or {2 * width} values, for a row of "
+            f"{CURVATURES_INPUT} of {width}; found {stop - start}"
+        )
+    mean = outputs[f"{role}_outputs"][0, start : start + width].reshape(state.shape[1:])
+    frame.push("curvature", state, mean if rule.scale == 1.0 else mean * rule.scale)

@@ -6,27 +6,28 @@ read off a model. docs/interfaces.md describes the files.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.driving_interface import ActionRule
+from runtime.driving_interface import IMAGE_MODES
+from runtime.monitoring_interface import STD_RULES
+from scheduler.driving.declare import (
+    Rules,
+    Table,
+    check_rules,
+    make_rules,
+    merged,
+    read_table,
+)
 
 FOLDER: Final = Path(__file__).with_name("interfaces")
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What cannot be read off names, shapes and slices; the meaning is that of `Interface`."""
-
-    image_mode: str
-    drop_policy: str
-    lane_change: str
-    action: ActionRule
-    curvature_scale: float = 1.0
-    big: bool = False
+KINDS: Final = ("driving", "monitoring")
+TOP_KEYS: Final = ("title", "since", "kind", "preferred", "base", "rules", "models")
+MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states", "slices")
+IMAGE_TYPES: Final = ("uint8", "float32", "float16")
+STATE_TYPES: Final = ("uint8", "float32", "float16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,7 @@ class RevisionModel:
         heads: (name, width) in the order of the output vector.
         pad: values after the last head; -1 where `pad` is the whole output under a second name.
         states: ONNX inputs with an output `next_<name>`: name -> (shape, dtype).
+        sliced: whether the ONNX says where its heads are; else they are where `heads` says.
     """
 
     role: str
@@ -48,11 +50,21 @@ class RevisionModel:
     heads: tuple[tuple[str, int], ...]
     pad: int
     states: Mapping[str, tuple[tuple[int, ...], str]]
+    sliced: bool = True
 
     @property
     def width(self) -> int:
         """Values of the output vector."""
         return sum(width for _, width in self.heads) + max(self.pad, 0)
+
+    @property
+    def slices(self) -> dict[str, tuple[int, int]]:
+        """Head -> (start, stop) of the output vector, without `pad`."""
+        found, start = {}, 0
+        for head, width in self.heads:
+            found[head] = (start, start + width)
+            start += width
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +77,7 @@ class Revision:
         since: day or month of the first model.
         models: in the order in which they run in a frame.
         rules: what is declared.
+        preferred: whether it is taken before newer revisions of the same inputs and heads.
     """
 
     name: str
@@ -72,35 +85,144 @@ class Revision:
     since: str
     models: tuple[RevisionModel, ...]
     rules: Rules
+    preferred: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringRevision:
+    """One kind of driver monitoring model.
+
+    Attributes:
+        name: of the file, without its ending.
+        title: for people.
+        since: day or month of the first model.
+        model: its inputs and heads.
+        image_mode: of IMAGE_MODES.
+        stds: of STD_RULES, how deviations are written.
+    """
+
+    name: str
+    title: str
+    since: str
+    model: RevisionModel
+    image_mode: str
+    stds: str
 
 
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
-    """Return all revisions by name, in the order of their days.
+    """Return all revisions of driving models by name, in the order of their days.
 
     Raises:
         ModelError: a file is no revision; it is named with the key that is wrong.
     """
-    found = [_revision(path) for path in sorted(folder.glob("*.toml"))]
+    found = [_revision(t, name) for name, t in _tables(folder, "driving").items()]
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 
-def _revision(path: Path) -> Revision:
-    content = tomllib.loads(path.read_text(encoding="utf-8"))
-    models = tuple(_model(table) for table in content["models"])
-    rules = dict(content["rules"])
-    action = ActionRule(**rules.pop("action"))
+def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
+    """Return all revisions of driver monitoring models by name, in the order of their days.
+
+    Raises:
+        ModelError: as `load_revisions`.
+    """
+    found = []
+    for name, table in _tables(folder, "monitoring").items():
+        models = [_model(t) for t in table.tables("models")]
+        if len(models) != 1:
+            raise table.error("models", f"expected one model, found {len(models)}")
+        rules = table.table("rules")
+        rules.only(["image_mode", "stds"])
+        mode, stds = rules.choice("image_mode", IMAGE_MODES), rules.choice("stds", STD_RULES)
+        title, since = table.get("title", str), table.get("since", str)
+        found.append(MonitoringRevision(name, title, since, models[0], mode, stds))
+    return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
+
+
+def _tables(folder: Path, kind: str) -> dict[str, Table]:
+    """Return the files of a kind by name, what they take from others filled in."""
+    files = {path.stem: read_table(path) for path in sorted(folder.glob("*.toml"))}
+    complete = {name: _completed(name, files, ()) for name in files}
+    return {
+        name: table
+        for name, table in complete.items()
+        if (table.choice("kind", KINDS) if "kind" in table.value else "driving") == kind
+    }
+
+
+def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) -> Table:
+    table = files[name]
+    table.only(TOP_KEYS)
+    for model in table.tables("models"):
+        model.only(MODEL_KEYS)
+        model.get("role", str)
+    base = table.get("base", str, "")
+    if not base:
+        return table
+    if base not in files or base in (*users, name):
+        what = "itself" if base in files else f"{base!r}, which is no file"
+        raise table.error("base", f"expected another revision, found {what}")
+    below = _completed(base, files, (*users, name)).value
+    models = {model["role"]: model for model in below.get("models", [])}
+    for model in table.value.get("models", []):
+        models[model["role"]] = _changed(models.get(model["role"], {}), model)
+    rules = merged(below.get("rules", {}), table.value.get("rules", {}))
+    below = {key: value for key, value in below.items() if key != "preferred"}
+    value = {**below, **table.value, "rules": rules, "models": list(models.values())}
+    return Table(value, table.file)
+
+
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a model with its changes: `heads` and `widths` of the base never mix with ours."""
+    if "heads" in new:
+        old = {key: value for key, value in old.items() if key != "widths"}
+    return merged(old, new)
+
+
+def _revision(table: Table, name: str) -> Revision:
+    models = tuple(_model(t) for t in table.tables("models"))
+    if not models:
+        raise table.error("models", "expected at least one model, found none")
+    rules = table.table("rules")
     return Revision(
-        path.stem, content["title"], content["since"], models, Rules(**rules, action=action)
+        name=name,
+        title=table.get("title", str),
+        since=table.get("since", str),
+        models=models,
+        rules=make_rules(check_rules(rules), rules),
+        preferred=table.get("preferred", bool, False),
     )
 
 
-def _model(table: Mapping[str, Any]) -> RevisionModel:
-    pad = table.get("pad", 0)
+def _model(table: Table) -> RevisionModel:
+    inputs, states = table.table("inputs"), table.table("states")
+    whole = table.value.get("pad") == "whole"
+    declared = "slices" in table.value and table.choice("slices", ["declared"])
     return RevisionModel(
-        role=table["role"],
-        images=table.get("images", "uint8"),
-        inputs={name: tuple(shape) for name, shape in table["inputs"].items()},
-        heads=tuple((name, width) for name, width in table["heads"]),
-        pad=-1 if pad == "whole" else pad,
-        states={n: (tuple(shape), kind) for n, (shape, kind) in table.get("states", {}).items()},
+        role=table.get("role", str),
+        images=table.choice("images", IMAGE_TYPES) if "images" in table.value else "uint8",
+        inputs={n: shape for n in inputs.value if (shape := inputs.shape(n))},
+        heads=_heads(table),
+        pad=-1 if whole else table.get("pad", int, 0),
+        states={name: _state(states, name) for name in states.value},
+        sliced=not declared,
     )
+
+
+def _heads(table: Table) -> tuple[tuple[str, int], ...]:
+    widths = table.table("widths")
+    found: dict[str, int] = {}
+    for item in table.get("heads", list):
+        fits = type(item) is list and [type(i) for i in item] == [str, int] and item[1] > 0
+        if not fits or item[0] in found:
+            raise table.error("heads", f'expected ["name", width] once, found {str(item)[:40]}')
+        found[item[0]] = item[1]
+    widths.only(list(found))
+    found |= {name: widths.get(name, int) for name in widths.value}
+    return tuple((name, width) for name, width in found.items() if width > 0)
+
+
+def _state(states: Table, name: str) -> tuple[tuple[int, ...], str]:
+    item = states.get(name, list)
+    if len(item) != 2 or item[1] not in STATE_TYPES:
+        raise states.error(name, f'expected [shape, "dtype"], found {str(item)[:40]}')
+    return Table({name: item[0]}, states.file, states.at).shape(name), item[1]

@@ -1,9 +1,15 @@
-"""The warp of a camera frame to the model image: perspective, NV12, packing to 6 channels.
+"""The warp of a camera frame to what a model sees: perspective, NV12, packing to 6 channels.
 
-Fixed-point bilinear sampling in the manner of OpenCV's warpPerspective: source positions are
-rounded to 1/32 pixel, tap weights to 1/2^15, and everything after the position is integer
-arithmetic, so that the result is the same bits on every device. All floating-point steps are single
-operations in float32 (no contraction).
+The layout of the frame is given at run time, so that one program takes cameras of any size. Two
+rules of sampling:
+
+    bilinear   fixed point in the manner of OpenCV's warpPerspective: source positions are rounded
+               to 1/32 pixel, tap weights to 1/2^15, the rest is integer arithmetic
+    nearest    positions are rounded to whole pixels, half to even
+
+All floating-point steps are single operations in float32 (no contraction), so that the result is
+the same bits on every device. A position that is not a number is the first row or column.
+Whatever a geometry says, nothing outside of the frame's buffer is read: a gather stays inside.
 """
 
 from __future__ import annotations
@@ -13,9 +19,11 @@ from dataclasses import dataclass
 from scheduler.ir import dtype as dt
 from scheduler.tensor.tensor import Tensor
 
-POSITION_BITS = 5  # source position in 1/32 pixel
+BILINEAR, NEAREST = "bilinear", "nearest"
+POSITION_BITS = 5  # bilinear: source position in 1/32 pixel
 WEIGHT_BITS = 15  # tap weights in 1/2^15
-MODEL_WIDTH, MODEL_HEIGHT = 512, 256  # luma pixels of the model's view
+MODEL_WIDTH, MODEL_HEIGHT = 512, 256  # luma pixels of the driving model's view
+MONITORING_WIDTH, MONITORING_HEIGHT = 1440, 960  # of the driver monitoring model's
 # Beyond this a position is outside any image (int16 pixels at 1/32): clamping it first keeps the
 # conversion to int defined and cannot change the result.
 FAR = float(2**21)
@@ -41,39 +49,60 @@ class Camera:
 
 @dataclass(frozen=True, slots=True)
 class _Plane:
-    """One channel inside the frame: size in samples, bytes from sample to sample and row to row."""
+    """One channel inside a frame, where all but the step is known at run time, each int32.
 
-    width: int
-    height: int
-    offset: int
+    Attributes:
+        last_column, last_row: greatest index of a sample.
+        offset: bytes before the first sample.
+        step: bytes from sample to sample.
+        stride: bytes from row to row.
+    """
+
+    last_column: Tensor
+    last_row: Tensor
+    offset: Tensor | int
     step: int
-    stride: int
+    stride: Tensor
 
 
-def model_image(frame: Tensor, transform: Tensor, camera: Camera) -> Tensor:
-    """Return the model's view of a camera frame.
+def model_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
+    """Return the driving model's view of a camera frame.
 
     Args:
-        frame: (payload_bytes,) uint8, NV12.
+        frame: (capacity,) uint8, NV12; what lies behind the planes is not used.
         transform: (3, 3) float32, model pixel -> camera pixel (homogeneous, luma resolution).
-        camera: layout of the frame.
+        geometry: (4,) int32: width and height in luma pixels, stride in bytes, byte offset of the
+            chroma plane.
+        mode: "bilinear" or "nearest".
 
     Returns:
         (6, 128, 256) uint8: luma at (even, even), (odd, even), (even, odd), (odd, odd) row and
         column, then U, then V.
     """
-    width, height = camera.width, camera.height
-    luma = _Plane(width, height, 0, 1, camera.stride)
-    y = _sample(frame, luma, *_positions(transform, MODEL_WIDTH, MODEL_HEIGHT))
-    half = half_resolution(transform)
+    y = _luma(frame, transform, geometry, mode, MODEL_WIDTH, MODEL_HEIGHT)
+    half = half_resolution(transform) if mode == BILINEAR else half_index(transform)
     # U and V sample the same positions: they are stored once and read twice.
-    at = [p.contiguous() for p in _positions(half, MODEL_WIDTH // 2, MODEL_HEIGHT // 2)]
-    chroma = [
-        _sample(frame, _Plane(width // 2, height // 2, camera.uv_offset + i, 2, camera.stride), *at)
-        for i in (0, 1)
-    ]
+    at = [p.contiguous() for p in _positions(half, mode, MODEL_WIDTH // 2, MODEL_HEIGHT // 2)]
+    columns, rows, stride, offset = (geometry[i] for i in range(4))
+    last = (columns >> 1) - 1, (rows >> 1) - 1
+    chroma = [_sample(frame, _Plane(*last, offset + i, 2, stride), mode, *at) for i in (0, 1)]
     quarters = [y[0::2, 0::2], y[1::2, 0::2], y[0::2, 1::2], y[1::2, 1::2]]
     return Tensor.stack([*quarters, *chroma])
+
+
+def luma_image(frame: Tensor, transform: Tensor, geometry: Tensor, mode: str) -> Tensor:
+    """Return the driver monitoring model's view of a camera frame, without colour.
+
+    Args:
+        frame: (capacity,) uint8, NV12; only its luma plane is read.
+        transform: (3, 3) float32, model pixel -> camera pixel (homogeneous).
+        geometry: (4,) int32, as for `model_image`.
+        mode: "bilinear" or "nearest".
+
+    Returns:
+        (960, 1440) uint8.
+    """
+    return _luma(frame, transform, geometry, mode, MONITORING_WIDTH, MONITORING_HEIGHT)
 
 
 def half_resolution(transform: Tensor) -> Tensor:
@@ -87,8 +116,26 @@ def half_resolution(transform: Tensor) -> Tensor:
     return Tensor.cat([r0 * 0.5 - r2 * 0.25, r1 * 0.5 - r2 * 0.25, r2], 0).contiguous()
 
 
-def _positions(m: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
-    """Return source x and y of every pixel, each (height, width) int32 in 1/32 pixel."""
+def half_index(transform: Tensor) -> Tensor:
+    """Return the transform between half-resolution images, indices halved: S^-1 * M * S.
+
+    Every chroma sample counts as that of its even luma pixel, as the nearest rule has it.
+    """
+    row, column = Tensor.arange(3).reshape(3, 1), Tensor.arange(3).reshape(1, 3)
+    last_row, last_column = row.eq(2), column.eq(2)
+    return (transform * last_row.where(2.0, 1.0) * last_column.where(0.5, 1.0)).contiguous()
+
+
+def _luma(frame: Tensor, m: Tensor, geometry: Tensor, mode: str, width: int, height: int) -> Tensor:
+    plane = _Plane(geometry[0] - 1, geometry[1] - 1, 0, 1, geometry[2])
+    return _sample(frame, plane, mode, *_positions(m, mode, width, height))
+
+
+def _positions(m: Tensor, mode: str, width: int, height: int) -> tuple[Tensor, Tensor]:
+    """Return source x and y of every pixel, each (height, width) int32.
+
+    The unit is 1/32 pixel in "bilinear", a pixel in "nearest", where none is negative.
+    """
     x = Tensor.arange(width, dtype=dt.float32).reshape(1, width)
     y = Tensor.arange(height, dtype=dt.float32).reshape(height, 1)
 
@@ -96,12 +143,24 @@ def _positions(m: Tensor, width: int, height: int) -> tuple[Tensor, Tensor]:
         return m[i, 0] * x + m[i, 1] * y + m[i, 2]
 
     w = row(2)
-    scale = w.eq(0.0).where(0.0, float(1 << POSITION_BITS) / w)
-    return _fixed_point(row(0) * scale), _fixed_point(row(1) * scale)
+    if mode == BILINEAR:
+        scale = w.eq(0.0).where(0.0, float(1 << POSITION_BITS) / w)
+        return _whole(row(0) * scale, -FAR), _whole(row(1) * scale, -FAR)
+    sx, sy = (w.eq(0.0).where(0.0, row(i) / w) for i in (0, 1))
+    return _whole(sx, 0.0), _whole(sy, 0.0)
 
 
-def _sample(frame: Tensor, plane: _Plane, sx: Tensor, sy: Tensor) -> Tensor:
-    """Return uint8 of the shape of the positions: one plane of the frame, bilinear."""
+def _whole(position: Tensor, low: float) -> Tensor:
+    """Return positions rounded to int32 from `low` on; what is not a number is `low`."""
+    near = position.round()
+    # A comparison with NaN is false.
+    return (near >= low).where(near.minimum(FAR), low).cast(dt.int32)
+
+
+def _sample(frame: Tensor, plane: _Plane, mode: str, sx: Tensor, sy: Tensor) -> Tensor:
+    """Return uint8 of the shape of the positions: one plane of the frame."""
+    if mode == NEAREST:
+        return frame.gather(_address(plane, sx, sy))
     fraction = (1 << POSITION_BITS) - 1
     ax, ay = (sx & fraction), (sy & fraction)
     ix, iy = (_to_int16(s >> POSITION_BITS) for s in (sx, sy))
@@ -110,15 +169,16 @@ def _sample(frame: Tensor, plane: _Plane, sx: Tensor, sy: Tensor) -> Tensor:
         for dx in (0, 1):
             weight = _tap_weight(ax, dx) * _tap_weight(ay, dy)  # in 1/2^10, exact
             weight = (weight << (WEIGHT_BITS - 2 * POSITION_BITS)).minimum(32767)
-            column = (ix + dx).clip(0, plane.width - 1)
-            line = (iy + dy).clip(0, plane.height - 1)
-            at = line * plane.stride + column * plane.step + plane.offset
-            total = total + weight * frame.gather(at).cast(dt.int32)
+            tap = frame.gather(_address(plane, ix + dx, iy + dy))
+            total = total + weight * tap.cast(dt.int32)
     return (total >> WEIGHT_BITS).clip(0, 255).cast(dt.uint8)
 
 
-def _fixed_point(position: Tensor) -> Tensor:
-    return position.round().clip(-FAR, FAR).cast(dt.int32)
+def _address(plane: _Plane, x: Tensor, y: Tensor) -> Tensor:
+    """Return where samples lie in the frame; outside of the plane its border repeats."""
+    column = x.maximum(0).minimum(plane.last_column)
+    line = y.maximum(0).minimum(plane.last_row)
+    return line * plane.stride + column * plane.step + plane.offset
 
 
 def _to_int16(value: Tensor) -> Tensor:

@@ -119,6 +119,8 @@ class _Writer:
                 # A buffer of the host has no content in the file, only its size.
                 size = _stored_bytes(buffer.shape, buffer.dtype)
                 entry = _entry(buffer.name, buffer.kind, buffer.dtype.name, buffer.shape, 0, size)
+                if buffer.partial:
+                    entry["partial"] = True
                 if buffer.kind == "state":
                     # A reset value of -1 stands for zeros, for which the file holds no bytes.
                     entry["reset"] = -1

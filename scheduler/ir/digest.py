@@ -59,7 +59,8 @@ def _argument(node: Node) -> str:
     content = ""
     if buffer.kind == "weight" and buffer.data is not None:
         content = _content(buffer, buffer.data)
-    return canonical((buffer.kind, buffer.name, buffer.shape, buffer.dtype, content))
+    which = (buffer.kind, buffer.name, buffer.shape, buffer.dtype, buffer.partial)
+    return canonical((*which, content))
 
 
 def canonical(value: object) -> str:

@@ -213,6 +213,14 @@ def _is_contraction(node: Node) -> bool:
     )
 
 
+def _given(data: Any, node: Node) -> Array:
+    """Return the values of a buffer; behind those of a partial input there are zeros."""
+    values = np.asarray(data, dtype=node.dtype.np)
+    if node.arg.partial:
+        values = np.pad(values, (0, node.shape[0] - len(values)))
+    return values.reshape(node.shape)
+
+
 def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = None) -> list[Array]:
     """Evaluate nodes with numpy.
 
@@ -248,7 +256,7 @@ def evaluate(roots: Sequence[Node], buffers: Mapping[Buffer, Array] | None = Non
                     data = np.zeros(node.shape, node.dtype.np)
                 if data is None:
                     raise SchedulerError(f"{node.arg}: no value given to the interpreter")
-                values[node] = np.asarray(data, dtype=node.dtype.np).reshape(node.shape)
+                values[node] = _given(data, node)
             elif node in contracted:
                 continue  # its reduction reads the two factors directly
             elif reads[node] is not node.src:

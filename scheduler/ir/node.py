@@ -39,13 +39,14 @@ class Buffer:
         shape, dtype: logical, row-major.
         data: values of a weight or of a realized buffer, never changed in place; None otherwise.
         device: the device it was moved to; "" for the one a program runs on by default.
+        partial: whether a run may give fewer elements of this input than its shape has.
         serial: names these values: no two buffers share it unless they hold the same ones.
         content: digest of a weight's values, once somebody asked for it (`scheduler.ir.digest`).
     """
 
     __slots__ = (
-        *("__weakref__", "content", "data", "device", "dtype", "kind", "name", "serial"),
-        "shape",
+        *("__weakref__", "content", "data", "device", "dtype", "kind", "name", "partial"),
+        *("serial", "shape"),
     )
 
     def __init__(
@@ -58,6 +59,7 @@ class Buffer:
         self.dtype = dtype
         self.data = data
         self.device = ""
+        self.partial = False
         self.content = ""
 
     def __repr__(self) -> str:

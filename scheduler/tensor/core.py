@@ -93,9 +93,28 @@ class TensorCore:
         return cls.of(make(Op.BUFFER, own, (), Buffer("weight", "", values.shape, own, values)))
 
     @classmethod
-    def input(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:
-        """Return a value given at every run under this name."""
-        return cls.of(make(Op.BUFFER, dtype, (), Buffer("input", name, tuple(shape), dtype)))
+    def input(
+        cls, name: str, shape: Sequence[int], dtype: DType = dt.float32, *, partial: bool = False
+    ) -> Self:
+        """Return a value given at every run under this name.
+
+        Args:
+            name: of the input.
+            shape: sizes of the axes.
+            dtype: element type.
+            partial: a run may give its first bytes only; what follows is then some earlier value.
+
+        Raises:
+            ModelError: a partial input is not a row of uint8.
+        """
+        if partial and (len(shape) != 1 or dtype is not dt.uint8):
+            raise ModelError(
+                f'input "{name}": expected uint8 with one axis for a partial input, found '
+                f"{dtype.name}{list(shape)}; give such an input whole"
+            )
+        buffer = Buffer("input", name, tuple(shape), dtype)
+        buffer.partial = partial
+        return cls.of(make(Op.BUFFER, dtype, (), buffer))
 
     @classmethod
     def state(cls, name: str, shape: Sequence[int], dtype: DType = dt.float32) -> Self:

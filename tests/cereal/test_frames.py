@@ -7,7 +7,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ import pytest
 
 from cereal import frame_ring
 from cereal.errors import FrameError
+from cereal.frame_ring import is_sound
 from cereal.frames import (
     DIRECTORY,
     Frame,
@@ -25,6 +27,7 @@ from cereal.frames import (
     MemoryFrameSource,
     available_streams,
     nv12_format,
+    nv12_unpadded,
 )
 
 ROOT = Path(__file__).parents[2]
@@ -75,8 +78,8 @@ def tell(child: "subprocess.Popen[str]", text: str) -> None:
 @pytest.mark.parametrize(
     ("width", "height", "expected", "payload"),
     [
-        (1928, 1208, FrameFormat(1928, 1208, 2048, 2_490_368, 4_804_608), 3_735_552),
-        (1344, 760, FrameFormat(1344, 760, 1408, 1_081_344, 2_428_928), 1_622_016),
+        (1928, 1208, FrameFormat(1928, 1208, 2048, 2_490_368, 4_804_608), 3_727_360),
+        (1344, 760, FrameFormat(1344, 760, 1408, 1_081_344, 2_428_928), 1_616_384),
     ],
 )
 def test_padded_format_of_the_cameras(
@@ -87,13 +90,47 @@ def test_padded_format_of_the_cameras(
 
 
 def test_payload_of_an_unpadded_format_is_its_pixels() -> None:
-    assert SMALL.payload_bytes == 16 * 8 * 3 // 2
+    assert nv12_unpadded(16, 8) == SMALL
+    assert SMALL.payload_bytes == SMALL.size == 16 * 8 * 3 // 2
+    assert nv12_unpadded(1928, 1208) == FrameFormat(1928, 1208, 1928, 2_329_024, 3_493_536)
 
 
+@pytest.mark.parametrize("layout", [nv12_format, nv12_unpadded])
 @pytest.mark.parametrize(("width", "height"), [(0, 8), (15, 8), (16, 7), (-2, 8)])
-def test_format_needs_even_sides(width: int, height: int) -> None:
+def test_format_needs_even_sides(
+    layout: Callable[[int, int], FrameFormat], width: int, height: int
+) -> None:
     with pytest.raises(ValueError, match="positive even sides"):
-        nv12_format(width, height)
+        layout(width, height)
+
+
+@pytest.mark.parametrize("size", [(1928, 1208), (1344, 760), (2688, 1520), (960, 540), (2, 2)])
+def test_formats_are_sound_up_to_the_last_byte_of_their_pixels(size: tuple[int, int]) -> None:
+    for form in (nv12_format(*size), nv12_unpadded(*size)):
+        need = form.uv_offset + form.stride * form.height // 2
+        assert form.payload_bytes == need
+        # Producers put different room behind the same planes: only what is read must be there.
+        for total in (form.size, need, need + 1, form.size + 12_345):
+            assert is_sound(replace(form, size=total))
+        assert not is_sound(replace(form, size=need - 1))
+        assert not is_sound(replace(form, stride=form.width - 1))
+        assert not is_sound(replace(form, uv_offset=form.stride * form.height - 1))
+
+
+def test_unpadded_frames_pass_through_a_ring(tmp_path: Path) -> None:
+    form = nv12_unpadded(1928, 4)
+    picture = np.arange(form.size, dtype=np.uint32).astype(np.uint8)
+    writer = FrameRingWriter("cam", "road", form, 3, directory=tmp_path)
+    reader = FrameRingReader("cam", "road", conflate=True, directory=tmp_path)
+    assert reader.receive(0) is None
+    writer.next_buffer()[:] = picture
+    writer.publish(1, MS, 2 * MS)
+    frame = reader.receive(0)
+    assert frame is not None
+    assert frame.format == form
+    assert np.array_equal(frame.data, picture)
+    reader.close()
+    writer.close()
 
 
 def test_frames_arrive_in_order_with_their_times(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,10 +9,13 @@ from modeld.actions import (
     ActionFilter,
     acceleration_from_plan,
     curvature_from_plan,
+    rule_in_force,
     smooth,
 )
 from modeld.constants import T_IDXS
 from modeld.inputs import ActionTimes
+from modeld.parse_outputs import DrivingOutputs, OutputParser
+from tests.modeld.fake_program import SPLIT_ACTION, make_interface, with_heads
 
 Plan = NDArray[np.float32]
 
@@ -78,30 +81,118 @@ def test_curvature_with_growing_rate() -> None:
 
 
 TIMES = ActionTimes(lateral_s=0.25, longitudinal_s=0.5)
+RAW = replace(SPLIT_ACTION, lat_smooth_s=0.0, long_smooth_s=0.0)
+
+
+def outputs_of(plan: Plan | None = None, **heads: list[float]) -> DrivingOutputs:
+    """Outputs with that plan and those heads; all others are zeros or not there."""
+    layout = make_interface()
+    widths = {name: 2 * len(values) for name, values in heads.items()}
+    outputs = OutputParser(with_heads(layout, **widths) if widths else layout).outputs
+    outputs.plan[...] = make_plan() if plan is None else plan
+    for name, values in heads.items():
+        getattr(outputs, name)[...] = values
+    return outputs
 
 
 def test_filter_smooths_both() -> None:
-    actions = ActionFilter(lat_smooth_s=0.1, long_smooth_s=0.3)
-    action = actions.update(make_plan(10.0, 1.0, 0.2), None, 10.0, TIMES)
-    assert action.curvature_1pm == pytest.approx(0.02 * (1 - math.exp(-0.5)))
-    assert action.acceleration_mps2 == pytest.approx(1 - math.exp(-1 / 6), rel=1e-5)
+    actions = ActionFilter(SPLIT_ACTION)
+    action = actions.update(outputs_of(make_plan(10.0, 1.0, 0.2)), 10.0, TIMES)
+    # Curvature 0.02, a filter of 0.1 s; acceleration 1, a filter of 0.3 s: 1 - exp(-1/6).
+    assert action.curvature_1pm == pytest.approx(0.02 * 0.39346934)
+    assert action.acceleration_mps2 == pytest.approx(0.15351828, rel=1e-5)
     assert not action.should_stop
     assert actions.action is action
+    # One frame later: 0.02 * (0.39346934 + 0.60653066 * 0.39346934).
+    action = actions.update(outputs_of(make_plan(10.0, 1.0, 0.2)), 10.0, TIMES)
+    assert action.curvature_1pm == pytest.approx(0.02 * 0.63212056)
 
 
-@pytest.mark.parametrize(("speed", "held"), [(0.3, True), (0.31, False)])
-def test_filter_holds_curvature_at_standstill(speed: float, held: bool) -> None:
-    actions = ActionFilter(0.0, 0.0, Action(curvature_1pm=0.07))
-    action = actions.update(make_plan(yaw_rate=0.2), None, speed, TIMES)
+@pytest.mark.parametrize(
+    ("hold_below", "speed", "held"),
+    [(0.3, 0.3, True), (0.3, 0.31, False), (0.3, -1.0, True), (0.0, 0.0, False)],
+)
+def test_filter_holds_curvature_at_standstill(hold_below: float, speed: float, held: bool) -> None:
+    actions = ActionFilter(replace(RAW, hold_below_mps=hold_below), Action(curvature_1pm=0.07))
+    action = actions.update(outputs_of(make_plan(yaw_rate=0.2)), speed, TIMES)
     assert action.curvature_1pm == pytest.approx(0.07 if held else 0.2)
 
 
-def test_filter_uses_the_models_own_action() -> None:
-    actions = ActionFilter(0.0, 0.0)
-    own = np.array([2.0, -0.5], np.float32)
-    moving = actions.update(make_plan(10.0, 1.0, 0.2), own, 10.0, TIMES)
+def test_the_models_own_action() -> None:
+    rule = replace(RAW, lateral="action", longitudinal="action", stop="speed")
+    actions = ActionFilter(rule)
+    # 2 m/s^2 to the side at 10 m/s is 2 / 10^2; the plan, another one, does not count.
+    own = outputs_of(make_plan(10.0, 1.0, 0.2), action=[2.0, -0.5])
+    moving = actions.update(own, 10.0, TIMES)
     assert moving.curvature_1pm == pytest.approx(0.02)
-    assert moving.acceleration_mps2 == pytest.approx(-0.5)
+    assert moving.acceleration_mps2 == -0.5
     assert not moving.should_stop
-    assert actions.update(make_plan(), own, 0.2, TIMES).should_stop
-    assert not actions.update(make_plan(), -own, 0.2, TIMES).should_stop
+    # Below 1 m/s the speed counts as 1 m/s.
+    assert actions.update(own, 0.5, TIMES).curvature_1pm == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(
+    ("speed", "acceleration", "stops"),
+    [(0.29, 0.09, True), (0.3, 0.09, False), (0.29, 0.1, False), (0.0, -3.0, True)],
+)
+def test_the_stop_rule_by_speed_looks_at_the_acceleration_before_smoothing(
+    speed: float, acceleration: float, stops: bool
+) -> None:
+    rule = replace(RAW, lateral="action", longitudinal="action", stop="speed", long_smooth_s=5.0)
+    # The filter has it at 1 m/s^2 or near.
+    actions = ActionFilter(rule, Action(acceleration_mps2=1.0))
+    action = actions.update(outputs_of(action=[0.0, acceleration]), speed, TIMES)
+    assert action.should_stop is stops
+    assert action.acceleration_mps2 > 0.9
+
+
+def test_the_stop_rule_by_speed_goes_with_the_plan_too() -> None:
+    standing = outputs_of(make_plan(10.0, 1.0))
+    actions = ActionFilter(replace(RAW, stop="speed"))
+    assert not actions.update(standing, 0.2, TIMES).should_stop  # 1 m/s^2: it starts
+    braking = outputs_of(make_plan(10.0, -1.0))
+    assert actions.update(braking, 0.2, TIMES).should_stop
+    assert not ActionFilter(RAW).update(braking, 0.2, TIMES).should_stop  # the plan moves
+
+
+def test_the_stop_rule_by_plan_goes_with_the_models_action_too() -> None:
+    rule = replace(RAW, longitudinal="action", stop="plan")
+    assert ActionFilter(rule).update(outputs_of(action=[0.0, 1.0]), 9.0, TIMES).should_stop
+
+
+def test_desired_curvature_as_the_model_says_it_and_no_acceleration() -> None:
+    rule = replace(
+        RAW, lateral="desired_curvature", longitudinal="none", hold_below_mps=0.0, stop="plan"
+    )
+    # Standing still the plan would stop; without a rule the fields stay empty.
+    outputs = outputs_of(make_plan(), desired_curvature=[-0.125])
+    assert ActionFilter(rule).update(outputs, 0.0, TIMES) == Action(-0.125, 0.0, should_stop=False)
+
+
+def test_desired_curvature_is_smoothed_by_the_rules_constant() -> None:
+    # TR2, April 2025: 0.3 s, alpha = 1 - exp(-1/6).
+    rule = replace(RAW, lateral="desired_curvature", lat_smooth_s=0.3)
+    outputs = outputs_of(make_plan(10.0, 1.5), desired_curvature=[0.01])
+    action = ActionFilter(rule).update(outputs, 10.0, TIMES)
+    assert action.curvature_1pm == pytest.approx(0.0015351828)
+    assert action.acceleration_mps2 == pytest.approx(1.5, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("configured", "expected"),
+    [((None, None), (0.1, 0.3)), ((0.0, None), (0.0, 0.3)), ((None, 0.7), (0.1, 0.7))],
+)
+def test_the_configuration_overrides_time_constants(
+    configured: tuple[float | None, float | None], expected: tuple[float, float]
+) -> None:
+    rule = rule_in_force(SPLIT_ACTION, *configured)
+    assert (rule.lat_smooth_s, rule.long_smooth_s) == expected
+    assert replace(rule, lat_smooth_s=0.1, long_smooth_s=0.3) == SPLIT_ACTION
+
+
+def test_without_any_delay_the_command_stays_finite() -> None:
+    at_once = ActionTimes(lateral_s=0.0, longitudinal_s=0.0)
+    action = ActionFilter(RAW).update(outputs_of(make_plan(10.0, 1.5, 0.2)), 10.0, at_once)
+    # As of the constant turn and acceleration that the plan is.
+    assert action.curvature_1pm == pytest.approx(0.02, rel=1e-3)
+    assert action.acceleration_mps2 == pytest.approx(1.5, abs=0.01)

@@ -40,6 +40,31 @@ def test_independent_disengagements_certain_before_is_certain() -> None:
     np.testing.assert_array_equal(independent_disengagements(meta), [1.0, 1.0, 1.0, 1.0, 1.0])
 
 
+# Where causes begin and how far apart horizons are: gas, brake, steer at 1, 2, 3; then hard
+# braking by 3, 4, 5 m/s^2 at 4, 5, 6.
+@pytest.mark.parametrize(("width", "step"), [(48, 7), (53, 8), (55, 6)])
+def test_the_three_layouts_of_meta(width: int, step: int) -> None:
+    # Everything else is certain, and must not count.
+    meta = np.ones(width, np.float32)
+    for cause, values in (
+        (1, [0.0, 0.2, 0.2, 0.2, 0.2]),
+        (2, [0.1, 0.1, 0.1, 0.1, 0.1]),
+        (3, [0.0, 0.0, 0.0, 0.5, 0.5]),
+    ):
+        for horizon, value in enumerate(values):
+            meta[cause + step * horizon] = value
+    np.testing.assert_allclose(
+        independent_disengagements(meta), [0.1, 0.2, 0.0, 0.5, 0.0], atol=1e-6
+    )
+    # Hard braking looks at the first horizon only.
+    meta[4::step], meta[6::step] = 1.0, 1.0
+    meta[4], meta[6] = 0.71, 0.16
+    hard_brake = HardBrakeFilter()
+    assert [hard_brake.update(meta) for _ in range(5)] == [False] * 4 + [True]
+    meta[6] = 0.15
+    assert not hard_brake.update(meta)
+
+
 def test_confidence_without_history_is_green() -> None:
     assert ConfidenceFilter().update(make_meta(), 1) is Confidence.GREEN
 

@@ -17,7 +17,8 @@ def write(tmp_path: Path, text: str) -> Path:
 def test_defaults() -> None:
     config = load_config()
     assert config == Config()
-    assert (config.lat_smooth_s, config.long_smooth_s) == (0.1, 0.3)
+    # Those of the model.
+    assert (config.lat_smooth_s, config.long_smooth_s) == (None, None)
     assert config.bus_address == "tcp://127.0.0.1"
     assert not config.demo
 

@@ -4,10 +4,12 @@ import pytest
 
 from modeld.desire import (
     Desire,
+    FadingLaneChange,
     LaneChangeDirection,
-    LaneChangeMachine,
     LaneChangeState,
+    TimedLaneChange,
     VehicleState,
+    lane_change_machine,
 )
 
 OFF, PRE = LaneChangeState.OFF, LaneChangeState.PRE
@@ -19,8 +21,8 @@ NUDGE_LEFT = replace(LEFT, steering_pressed=True, steering_torque=1.0)
 NUDGE_RIGHT = replace(RIGHT, steering_pressed=True, steering_torque=-1.0)
 
 
-def machine_after(*vehicles: VehicleState, probability: float = 1.0) -> LaneChangeMachine:
-    machine = LaneChangeMachine()
+def machine_after(*vehicles: VehicleState, probability: float = 1.0) -> FadingLaneChange:
+    machine = FadingLaneChange()
     for vehicle in vehicles:
         machine.update(vehicle, probability)
     return machine
@@ -107,7 +109,7 @@ def test_starting_takes_ten_frames_to_fade_and_needs_the_model_to_be_done() -> N
     assert machine.desire is Desire.LANE_CHANGE_LEFT
 
 
-def finishing() -> LaneChangeMachine:
+def finishing() -> FadingLaneChange:
     machine = machine_after(LEFT, NUDGE_LEFT)
     for _ in range(10):
         machine.update(LEFT, 0.0)
@@ -144,3 +146,117 @@ def test_gives_up_after_ten_seconds() -> None:
     # The blinker is still on: no new edge, no new lane change.
     machine.update(LEFT, 1.0)
     assert machine.state is OFF
+
+
+# --- traces of both machines, frame by frame -----------------------------------------------------
+
+NONE, TO_LEFT, TO_RIGHT = LaneChangeDirection
+Frame = tuple[LaneChangeState, LaneChangeDirection, Desire]
+
+
+def trace(name: str, *frames: tuple[VehicleState, float]) -> list[Frame]:
+    machine = lane_change_machine(name)
+    seen = []
+    for vehicle, probability in frames:
+        machine.update(vehicle, probability)
+        seen.append((machine.state, machine.direction, machine.desire))
+    return seen
+
+
+def test_an_interface_names_its_machine() -> None:
+    assert isinstance(lane_change_machine("A"), FadingLaneChange)
+    assert isinstance(lane_change_machine("B"), TimedLaneChange)
+
+
+OFF_FRAME = (OFF, NONE, Desire.NONE)
+PRE_LEFT = (PRE, TO_LEFT, Desire.NONE)
+START_LEFT = (STARTING, TO_LEFT, Desire.LANE_CHANGE_LEFT)
+
+
+def test_trace_of_a_left_change_by_machine_a() -> None:
+    # Armed, nudged, faded out in 10 frames, done by the model, faded in in 20.
+    frames = [(CRUISE, 0.0), (LEFT, 0.0), (NUDGE_LEFT, 0.0)]
+    frames += [(LEFT, 0.5)] * 12 + [(LEFT, 0.01)] + [(CRUISE, 0.0)] * 20
+    finish = (FINISHING, TO_LEFT, Desire.LANE_CHANGE_LEFT)
+    assert trace("A", *frames) == [
+        OFF_FRAME,
+        PRE_LEFT,
+        *[START_LEFT] * 13,
+        *[finish] * 20,
+        OFF_FRAME,
+    ]
+
+
+def test_trace_of_a_left_change_by_machine_b() -> None:
+    # Armed, nudged; done by the model at once, but half a second has to pass: ten times 0.05 in
+    # floating point is a little less, so it is the 11th frame.
+    frames = [(CRUISE, 0.0), (LEFT, 0.0), (NUDGE_LEFT, 0.0)] + [(CRUISE, 0.0)] * 12
+    assert trace("B", *frames) == [
+        OFF_FRAME,
+        PRE_LEFT,
+        *[START_LEFT] * 11,
+        *[OFF_FRAME] * 2,
+    ]
+
+
+def test_trace_of_two_changes_in_a_row_by_machine_b() -> None:
+    # The blinker stays on, and changes side at the end: armed anew, without a new edge.
+    frames = [(LEFT, 0.0), (NUDGE_LEFT, 0.0)] + [(LEFT, 0.02)] * 14 + [(RIGHT, 0.0199)]
+    frames += [(LEFT, 0.0), (NUDGE_LEFT, 0.0), (LEFT, 0.0)]
+    assert trace("B", *frames) == [
+        PRE_LEFT,
+        *[START_LEFT] * 15,
+        (PRE, TO_RIGHT, Desire.NONE),
+        PRE_LEFT,
+        *[START_LEFT] * 2,
+    ]
+
+
+def test_machine_b_gives_up_after_ten_seconds() -> None:
+    frames = [(LEFT, 1.0), (NUDGE_LEFT, 1.0)] + [(LEFT, 1.0)] * 220
+    seen = trace("B", *frames)
+    # It begins at 0, and 200 times 0.05 is a little more than 10 in floating point.
+    assert seen == [PRE_LEFT, *[START_LEFT] * 201, *[OFF_FRAME] * 20]
+
+
+@pytest.mark.parametrize(("name", "armed"), [("A", False), ("B", True)])
+def test_a_blinker_that_is_on_when_steering_begins(name: str, armed: bool) -> None:
+    idle = replace(LEFT, lateral_active=False)
+    seen = trace(name, (CRUISE, 0.0), (idle, 0.0), (idle, 0.0), (LEFT, 0.0))
+    assert seen[-1] == (PRE_LEFT if armed else OFF_FRAME)
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_both_machines_know_the_side_from_the_first_armed_frame_on(name: str) -> None:
+    assert trace(name, (CRUISE, 0.0), (LEFT, 0.0))[-1] == PRE_LEFT
+    assert trace(name, (CRUISE, 0.0), (RIGHT, 0.0))[-1] == (PRE, TO_RIGHT, Desire.NONE)
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+@pytest.mark.parametrize(
+    "vehicle",
+    [CRUISE, replace(LEFT, v_ego_mps=8.94), replace(LEFT, right_blinker=True)],
+    ids=["no blinker", "slow", "hazard lights"],
+)
+def test_both_machines_disarm(name: str, vehicle: VehicleState) -> None:
+    assert trace(name, (LEFT, 0.0), (vehicle, 0.0))[-1] == OFF_FRAME
+
+
+@pytest.mark.parametrize("name", ["A", "B"])
+def test_both_machines_end_at_once_when_steering_ends(name: str) -> None:
+    idle = replace(LEFT, lateral_active=False)
+    seen = trace(name, (LEFT, 0.0), (NUDGE_LEFT, 0.0), (idle, 1.0), (idle, 1.0))
+    assert seen[1:] == [START_LEFT, OFF_FRAME, OFF_FRAME]
+
+
+@pytest.mark.parametrize(
+    "vehicle",
+    [
+        replace(NUDGE_LEFT, steering_torque=-1.0),
+        replace(NUDGE_LEFT, steering_pressed=False),
+        replace(NUDGE_LEFT, left_blindspot=True),
+    ],
+    ids=["wrong way", "not pressed", "blind spot"],
+)
+def test_machine_b_waits_for_a_nudge_into_a_free_lane(vehicle: VehicleState) -> None:
+    assert trace("B", (LEFT, 0.0), (vehicle, 0.0))[-1] == PRE_LEFT

@@ -202,6 +202,63 @@ def test_driving_model_data() -> None:
     assert same(data.path.zCoefficients, expected[2])
 
 
+def with_meta(width: int) -> DrivingOutputs:
+    return replace(OUTPUTS, meta=np.arange(width, dtype=np.float32))
+
+
+@pytest.mark.parametrize(
+    ("width", "gas", "brake5", "gas_press", "brake_press"),
+    [
+        (48, [1, 8, 15, 22, 29], [6, 13, 20, 27, 34], [], []),
+        (53, [1, 9, 17, 25, 33], [6, 14, 22, 30, 38], [7, 15, 23, 31, 39], [8, 16, 24, 32, 40]),
+        (55, [1, 7, 13, 19, 25], [6, 12, 18, 24, 30], [*range(31, 55, 4)], [*range(32, 55, 4)]),
+    ],
+)
+def test_disengagements_of_the_three_layouts(
+    width: int, gas: list[int], brake5: list[int], gas_press: list[int], brake_press: list[int]
+) -> None:
+    outputs = with_meta(width)
+    event = filled("modelV2", lambda event: fill_model_v2(event, outputs, FRAME, VERDICT))
+    found = event.modelV2.meta.disengagePredictions
+    assert event.modelV2.meta.engagedProb == 0.0
+    assert list(found.t) == [2, 4, 6, 8, 10]
+    assert list(found.gasDisengageProbs) == gas
+    assert list(found.brakeDisengageProbs) == [value + 1 for value in gas]
+    assert list(found.steerOverrideProbs) == [value + 2 for value in gas]
+    assert list(found.brake3MetersPerSecondSquaredProbs) == [value + 3 for value in gas]
+    assert list(found.brake4MetersPerSecondSquaredProbs) == [value + 4 for value in gas]
+    assert list(found.brake5MetersPerSecondSquaredProbs) == brake5
+    assert list(found.gasPressProbs) == gas_press
+    assert list(found.brakePressProbs) == brake_press
+
+
+def test_temporal_pose_is_that_of_the_head_and_empty_without_it(model_event: Any) -> None:
+    empty = model_event.modelV2.temporalPose
+    names = ("trans", "rot", "transStd", "rotStd")
+    assert [len(getattr(empty, name)) for name in names] == [0] * 4
+    pose = np.arange(6, dtype=np.float32)
+    outputs = replace(OUTPUTS, sim_pose=pose, sim_pose_stds=pose + 10)
+    event = filled("modelV2", lambda event: fill_model_v2(event, outputs, FRAME, VERDICT))
+    found = event.modelV2.temporalPose
+    assert [list(getattr(found, name)) for name in names] == [
+        [0, 1, 2],
+        [3, 4, 5],
+        [10, 11, 12],
+        [13, 14, 15],
+    ]
+
+
+@pytest.mark.parametrize("big", [False, True])
+def test_the_flag_of_the_large_model(big: bool) -> None:
+    frame = replace(FRAME, big=big)
+    model = filled("modelV2", lambda event: fill_model_v2(event, OUTPUTS, frame, VERDICT))
+    data = filled(
+        "drivingModelData", lambda event: fill_driving_model_data(event, OUTPUTS, frame, VERDICT)
+    )
+    assert model.modelV2.big is big
+    assert data.drivingModelData.big is big
+
+
 def test_path_coefficients_of_a_polynomial_are_its_own() -> None:
     plan = np.zeros((33, 15), np.float32)
     plan[:, 0] = 1 + 20 * T_IDXS - 0.5 * T_IDXS**2

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,11 +14,13 @@ from modeld.inputs import (
     ActionTimes,
     CarParameters,
     DesirePulse,
+    HostInputs,
     action_times,
     read_bus_inputs,
     read_car_parameters,
     write_traffic_convention,
 )
+from tests.modeld.fake_program import SPLIT_ACTION
 
 
 def indices(pulse: DesirePulse, desires: list[int]) -> list[list[int]]:
@@ -93,16 +96,83 @@ def test_impossible_speed_and_delay_count_as_zero(value: float) -> None:
     assert (inputs.vehicle.v_ego_mps, inputs.lateral_delay_s) == (0.0, 0.0)
 
 
-def test_action_times_add_smoothing_and_one_model_period() -> None:
-    car = CarParameters(longitudinal_actuator_delay_s=0.5, name="x")
-    times = action_times(0.2, car, lat_smooth_s=0.1, long_smooth_s=0.3)
-    assert (times.lateral_s, times.longitudinal_s) == pytest.approx((0.35, 0.85))
-    assert isinstance(times, ActionTimes)
+@pytest.mark.parametrize(
+    ("value", "speed"), [(-1.0, -1.0), (3.0, 3.0), (math.nan, 0.0), (math.inf, 0.0)]
+)
+def test_speeds_as_they_come_before_october_2024(value: float, speed: float) -> None:
+    sources = messages()
+    sources["carState"].vEgo = value
+    assert read_bus_inputs(sources, clip_speed=False).vehicle.v_ego_mps == speed
+
+
+CAR = CarParameters(longitudinal_actuator_delay_s=0.5, name="x", steer_actuator_delay_s=0.12)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lateral_delay", "lateral", "longitudinal"),
+    [
+        # August 2025: .2 measured + .1; .5 + .3; one period more.
+        ({}, 0.3, 0.35, 0.85),
+        # 2026: no lateral filter, a period and a half.
+        ({"lat_smooth_s": 0.0, "frame_delay_s": 0.075}, 0.2, 0.275, 0.875),
+        # Until May 2025: the car's own .12 + .2 + .3 of the filter.
+        (
+            {
+                "lateral_delay": "steerActuatorDelay",
+                "lateral_delay_extra_s": 0.2,
+                "lat_smooth_s": 0.3,
+            },
+            0.62,
+            0.67,
+            0.85,
+        ),
+        # 2024: .12 + .2 and nothing else.
+        (
+            {
+                "lateral_delay": "steerActuatorDelay",
+                "lateral_delay_extra_s": 0.2,
+                "lat_smooth_s": 0.0,
+                "long_smooth_s": 0.0,
+                "frame_delay_s": 0.0,
+            },
+            0.32,
+            0.32,
+            0.5,
+        ),
+    ],
+)
+def test_delays_and_action_times_of_the_generations(
+    changes: dict[str, Any], lateral_delay: float, lateral: float, longitudinal: float
+) -> None:
+    times = action_times(0.2, CAR, replace(SPLIT_ACTION, **changes))
+    assert (times.lateral_delay_s, times.lateral_s, times.longitudinal_s) == pytest.approx(
+        (lateral_delay, lateral, longitudinal)
+    )
+
+
+def test_host_inputs_are_rewritten_in_place() -> None:
+    host = HostInputs()
+    arrays = (host.traffic_convention, host.lateral_control_params, host.action_t)
+    sources = messages()
+    sources["carState"].vEgo = 12.5
+    sources["driverMonitoringState"].isRHD = True
+    times = ActionTimes(lateral_s=0.35, longitudinal_s=0.85, lateral_delay_s=0.3)
+    host.update(read_bus_inputs(sources), times)
+    assert [array.shape for array in arrays] == [(1, 2)] * 3
+    assert [array.dtype for array in arrays] == [np.float32] * 3
+    traffic, params, action_t = (array[0].tolist() for array in arrays)
+    assert traffic == [0, 1]
+    assert params == pytest.approx([12.5, 0.3])
+    assert action_t == pytest.approx([0.35, 0.85])
 
 
 def test_car_parameters_are_read_and_checked() -> None:
-    message = SimpleNamespace(longitudinalActuatorDelay=0.15, carFingerprint="A CAR")
-    assert read_car_parameters(message) == CarParameters(0.15, "A CAR")
+    message = SimpleNamespace(
+        longitudinalActuatorDelay=0.15, carFingerprint="A CAR", steerActuatorDelay=0.1
+    )
+    assert read_car_parameters(message) == CarParameters(0.15, "A CAR", 0.1)
     message.longitudinalActuatorDelay = math.nan
-    assert read_car_parameters(message).longitudinal_actuator_delay_s == 0.0
+    message.steerActuatorDelay = -0.1
+    assert read_car_parameters(message) == CarParameters(0.0, "A CAR", 0.0)
     assert DEMO_CAR.longitudinal_actuator_delay_s > 0
+    assert DEMO_CAR.steer_actuator_delay_s > 0

@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -6,30 +7,32 @@ import pytest
 from numpy.typing import NDArray
 
 from modeld.errors import ModelInterfaceError
-from modeld.output_layout import OutputLayout, OutputSlice, read_output_layout
-from modeld.parse_outputs import HEADS, OutputParser, safe_exp, sigmoid, softmax
+from modeld.parse_outputs import HEADS, OutputParser, check_heads, safe_exp, sigmoid, softmax
+from runtime.driving_interface import Interface, ModelPart
+from tests.modeld.fake_program import make_interface
 
 
 def f32(*values: float) -> NDArray[np.float32]:
     return np.array(values, np.float32)
 
 
-def make_layout(**widths: int) -> OutputLayout:
+def make_layout(*, meta: int = 55, **widths: int) -> Interface:
     """All heads one after the other in one vector, at their plain width unless told otherwise."""
+    wanted = (
+        {head.name: head.widths[0] for head in HEADS if head.required} | {"meta": meta} | widths
+    )
     slices, start = {}, 0
-    for head in HEADS:
-        if head.required or head.name in widths:
-            stop = start + widths.get(head.name, head.widths[0])
-            slices[head.name] = OutputSlice("model", start, stop)
-            start = stop
-    return OutputLayout({"model": start}, slices)
+    for name, width in wanted.items():
+        slices[name] = (start, start + width)
+        start += width
+    return make_interface(models=(ModelPart("model", "", start, slices, {}),), meta=meta)
 
 
-def raw_for(layout: OutputLayout, **values: NDArray[np.float32]) -> NDArray[np.float32]:
-    raw = np.zeros((1, layout.widths["model"]), np.float32)
+def raw_for(layout: Interface, **values: NDArray[np.float32]) -> NDArray[np.float32]:
+    (part,) = layout.models
+    raw = np.zeros((1, part.width), np.float32)
     for name, value in values.items():
-        where = layout.slices[name]
-        raw[0, where.start : where.stop] = value
+        raw[0, slice(*part.slices[name])] = value
     return raw
 
 
@@ -87,7 +90,7 @@ def test_categorical_rows_are_separate_distributions() -> None:
 
 def test_parsing_never_writes_to_the_raw_vector() -> None:
     layout = make_layout(plan=4955, lead=102, action=4)
-    raw = np.random.default_rng(1).normal(size=(1, layout.widths["model"])).astype(np.float32)
+    raw = np.random.default_rng(1).normal(size=(1, layout.models[0].width)).astype(np.float32)
     before = raw.copy()
     raw.flags.writeable = False
     OutputParser(layout).parse({"model": raw})
@@ -148,46 +151,90 @@ def test_action_is_read_where_the_model_has_it() -> None:
     assert outputs.action.tolist() == [1.0, 2.0]
 
 
+def test_planplus_is_added_to_the_means_of_the_plan_after_the_choice() -> None:
+    layout = make_layout(plan=4955, planplus=990)
+    rows = np.zeros((5, 991), np.float32)
+    # The second hypothesis wins: 10 with deviation 2. planplus is 0.5 with deviation 3.
+    rows[1, :495], rows[1, 495:990], rows[1, 990] = 10.0, math.log(2.0), 1.0
+    plus = np.concatenate([np.full(495, 0.5), np.full(495, math.log(3.0))])
+    raw = raw_for(layout, plan=rows.reshape(-1), planplus=plus.astype(np.float32))
+    parser = OutputParser(layout)
+    for _ in range(2):  # not added up from frame to frame
+        outputs = parser.parse({"model": raw})
+        assert (outputs.plan == 10.5).all()
+        np.testing.assert_allclose(outputs.plan_stds, np.full((33, 15), 2.0), rtol=1e-6)
+        assert outputs.planplus is not None
+        assert (outputs.planplus == 0.5).all()
+        assert outputs.mixtures["plan_hypotheses"][0, 0, 0] == 10.0
+
+
+@pytest.mark.parametrize(("name", "size"), [("desired_curvature", 1), ("sim_pose", 6)])
+def test_heads_of_old_generations(name: str, size: int) -> None:
+    assert getattr(OutputParser(make_layout()).outputs, name) is None
+    assert getattr(OutputParser(make_layout()).outputs, f"{name}_stds") is None
+    layout = make_layout(**{name: 2 * size})
+    value = np.concatenate([np.arange(size), np.full(size, math.log(2.0))]).astype(np.float32)
+    outputs = OutputParser(layout).parse({"model": raw_for(layout, **{name: value})})
+    assert getattr(outputs, name).tolist() == list(range(size))
+    np.testing.assert_allclose(getattr(outputs, f"{name}_stds"), [2.0] * size, rtol=1e-6)
+
+
+@pytest.mark.parametrize("width", [48, 53, 55])
+def test_meta_has_the_width_of_its_layout(width: int) -> None:
+    layout = make_layout(meta=width)
+    logits = np.zeros(width, np.float32)
+    logits[-1] = math.log(3.0)
+    outputs = OutputParser(layout).parse({"model": raw_for(layout, meta=logits)})
+    assert outputs.meta.shape == (width,)
+    assert outputs.meta[-1] == pytest.approx(0.75)
+    assert (outputs.meta[:-1] == 0.5).all()
+
+
+def test_a_head_in_two_models_is_that_of_the_later_one() -> None:
+    interface = make_interface()
+    later = ModelPart("on_policy", "", 990, {"plan": (0, 990)}, {})
+    interface = replace(interface, models=(*interface.models, later))
+    raw = {part.role: np.zeros((1, part.width), np.float32) for part in interface.models}
+    raw["policy"][0, :495], raw["on_policy"][0, :495] = 1.0, 2.0
+    assert (OutputParser(interface).parse(raw).plan == 2.0).all()
+
+
+def test_heads_are_found_in_whatever_model_has_them() -> None:
+    # The lead in the policy: July 2025 had it there.
+    vision, policy = make_interface().models
+    slices = {n: b for n, b in vision.slices.items() if n != "lead"}
+    parts = (
+        replace(vision, slices=slices),
+        replace(policy, width=1144, slices={**policy.slices, "lead": (1000, 1144)}),
+    )
+    raw = {"vision": np.zeros((1, 1576), np.float32), "policy": np.zeros((1, 1144), np.float32)}
+    raw["policy"][0, 1000:1072] = 7.0
+    assert (OutputParser(make_interface(models=parts)).parse(raw).lead == 7.0).all()
+
+
 def test_all_missing_and_misfit_outputs_are_named() -> None:
-    slices = dict(make_layout(plan=991).slices)
-    del slices["meta"], slices["pose"]
+    layout = make_layout(plan=991)
+    (part,) = layout.models
+    slices = {n: b for n, b in part.slices.items() if n not in ("meta", "pose")}
     with pytest.raises(
         ModelInterfaceError,
-        match=r"plan: expected 990 or 4955 wide, got 991; meta: missing; pose: missing",
+        match=r"'split-2025'.* plan: expected 990 or 4955 wide, got 991; pose: missing; "
+        "meta: missing",
     ):
-        OutputParser(OutputLayout({"model": 10_000}, slices))
-
-
-def test_layout_of_the_2025_interface_is_read_from_metadata() -> None:
-    layout = read_output_layout(
-        {
-            "vision": {"output_width": 1576, "output_slices": {"meta": [0, 55], "pad": [0, None]}},
-            "policy": {
-                "output_width": 1000,
-                "output_slices": {"plan": [0, 990], "pad": [-2, None]},
-            },
-        }
-    )
-    assert layout.widths == {"vision": 1576, "policy": 1000}
-    assert layout.slices["meta"] == OutputSlice("vision", 0, 55)
-    assert layout.slices["plan"].width == 990
-    assert layout.slices["pad"] == OutputSlice("policy", 998, 1000)
+        OutputParser(make_interface(models=(replace(part, slices=slices),)))
 
 
 @pytest.mark.parametrize(
-    "bounds",
-    [[0, 11], [5, 5], [7, 3], [-11, None], [0], [0.0, 3], "0:3", [0, None, 1], None],
+    ("rule", "missing"),
+    [
+        ({"lateral": "desired_curvature"}, "desired_curvature"),
+        ({"lateral": "action"}, "action"),
+        ({"longitudinal": "action"}, "action"),
+    ],
 )
-def test_layout_rejects_slices_outside_the_vector(bounds: Any) -> None:
-    with pytest.raises(
-        ModelInterfaceError, match=r"'vision': output 'x': expected.*within 0\.\.10"
-    ):
-        read_output_layout({"vision": {"output_width": 10, "output_slices": {"x": bounds}}})
-
-
-@pytest.mark.parametrize(
-    "model", [{}, {"output_width": 10}, {"output_width": 0, "output_slices": {}}]
-)
-def test_layout_rejects_incomplete_metadata(model: dict[str, Any]) -> None:
-    with pytest.raises(ModelInterfaceError, match="expected output_width and output_slices"):
-        read_output_layout({"vision": model})
+def test_the_head_of_the_action_rule_is_required(rule: dict[str, Any], missing: str) -> None:
+    layout = make_layout()
+    check_heads(layout)
+    layout = replace(layout, action=replace(layout.action, **rule))
+    with pytest.raises(ModelInterfaceError, match=f"heads: {missing}: missing; compile"):
+        check_heads(layout)

@@ -21,18 +21,22 @@ from cereal.transport import MemoryTransport, Subscriber, ZmqTransport
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from modeld.daemon import Daemon
-from modeld.driving_model import DrivingProgram
+from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs
+from modeld.frame_sync import FramePair
+from tests.modeld.fake_program import make_interface
 
 pytestmark = pytest.mark.opencl
 
 # The pose (columns 87..) becomes road[0], wide[0], runs so far, road_transform[0],
-# wide_transform[0], desire[3]; the plan begins with the traffic convention.
+# wide_transform[0], desire[3]; wide_from_device_euler (99..) the road frame's width and where the
+# wide one's chroma begins; the plan begins with the traffic convention.
 SOURCE = """
 __kernel void count_frames(__global float* frames) { frames[0] += 1.0f; }
 
 __kernel void vision(__global float* out, const __global uchar* road, const __global uchar* wide,
                      const __global float* road_transform, const __global float* wide_transform,
-                     const __global float* desire, const __global float* frames) {
+                     const __global float* desire, const __global float* frames,
+                     const __global int* road_geometry, const __global int* wide_geometry) {
   const size_t i = get_global_id(0);
   float value = 0.0f;
   if (i == 87) value = road[0];
@@ -41,6 +45,8 @@ __kernel void vision(__global float* out, const __global uchar* road, const __gl
   if (i == 90) value = road_transform[0];
   if (i == 91) value = wide_transform[0];
   if (i == 92) value = desire[3];
+  if (i == 99) value = road_geometry[0];
+  if (i == 100) value = wide_geometry[3];
   out[i] = value;
 }
 
@@ -50,7 +56,7 @@ __kernel void policy(__global float* out, const __global float* traffic_conventi
 }
 """
 # Indices into the buffer table below.
-ROAD, WIDE, ROAD_T, WIDE_T, DESIRE, TRAFFIC, VISION, POLICY, FRAMES = range(9)
+ROAD, WIDE, ROAD_G, WIDE_G, ROAD_T, WIDE_T, DESIRE, TRAFFIC, VISION, POLICY, FRAMES = range(11)
 
 
 def buffer(name: str, kind: str, dtype: str, *shape: int) -> dict[str, Any]:
@@ -78,9 +84,8 @@ def kernel(name: str, extent: int, *args: int) -> dict[str, Any]:
     }
 
 
-def make_manifest(metadata: dict[str, Any], form: FrameFormat) -> dict[str, Any]:
-    size = f"{form.width}x{form.height}"
-    prepare_inputs = [ROAD, WIDE, ROAD_T, WIDE_T, DESIRE]
+def make_manifest(capacity_bytes: int) -> dict[str, Any]:
+    prepare_inputs = [ROAD, WIDE, ROAD_G, WIDE_G, ROAD_T, WIDE_T, DESIRE]
     return {
         "magic": "modeld-artifact",
         "format": 1,
@@ -88,11 +93,13 @@ def make_manifest(metadata: dict[str, Any], form: FrameFormat) -> dict[str, Any]
         "name": "copy",
         "kind": "driving",
         "models": [],
-        "metadata": metadata,
+        "metadata": {"interface": make_interface().plain()},
         "target": {"name": "cpu", "device": "", "driver": "", "options": ""},
         "buffers": [
-            buffer("road_frame", "input", "uint8", form.payload_bytes),
-            buffer("wide_frame", "input", "uint8", form.payload_bytes),
+            {**buffer("road_frame", "input", "uint8", capacity_bytes), "partial": True},
+            {**buffer("wide_frame", "input", "uint8", capacity_bytes), "partial": True},
+            buffer("road_geometry", "input", "int32", 4),
+            buffer("wide_geometry", "input", "int32", 4),
             buffer("road_transform", "input", "float32", 3, 3),
             buffer("wide_transform", "input", "float32", 3, 3),
             buffer("desire", "input", "float32", 8),
@@ -105,31 +112,28 @@ def make_manifest(metadata: dict[str, Any], form: FrameFormat) -> dict[str, Any]
         "programs": [{"source": SOURCE, "options": "", "binary": b""}],
         "kernels": [
             kernel("count_frames", 1, FRAMES),
-            kernel("vision", 1576, VISION, ROAD, WIDE, ROAD_T, WIDE_T, DESIRE, FRAMES),
+            kernel(
+                "vision", 1576, VISION, ROAD, WIDE, ROAD_T, WIDE_T, DESIRE, FRAMES, ROAD_G, WIDE_G
+            ),
             kernel("policy", 1000, POLICY, TRAFFIC),
         ],
         "entries": {
-            f"run:{size}": {
+            "run": {
                 "inputs": [*prepare_inputs, TRAFFIC],
                 "outputs": [VISION, POLICY],
                 "launches": [0, 1, 2],
             },
-            f"prepare:{size}": {"inputs": prepare_inputs, "outputs": [], "launches": [0]},
+            "prepare": {"inputs": prepare_inputs, "outputs": [], "launches": [0]},
         },
         "self_test": {},
     }
 
 
 @pytest.fixture
-def artifact(
-    tmp_path: Path,
-    small_format: FrameFormat,
-    small_metadata: dict[str, Any],
-    monkeypatch: pytest.MonkeyPatch,
-) -> Path:
+def artifact(tmp_path: Path, small_format: FrameFormat, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
     path = tmp_path / "copy.pkl"
-    runtime.write_artifact(path, make_manifest(small_metadata, small_format), b"")
+    runtime.write_artifact(path, make_manifest(small_format.size), b"")
     return path
 
 
@@ -172,12 +176,41 @@ def test_steps_on_the_real_runtime(
     program.close()
 
 
+def test_frames_of_different_sizes_in_one_program(
+    artifact: Path, frame_of: Callable[..., Frame]
+) -> None:
+    bare = FrameFormat(40, 16, 40, 640, 960)  # without padding
+    with runtime.load_program(artifact) as program:
+        model = DrivingModel(program)
+        model.warm_up()
+        zeros, pair = np.zeros((3, 3), np.float32), np.zeros((1, 2), np.float32)
+        seen = []
+        for main, extra in ((bare, None), (None, bare)):
+            frames = [
+                frame_of(5) if form is None else Frame(np.full(960, 9, np.uint8), form, 5, 0, 0)
+                for form in (main, extra)
+            ]
+            inputs = ModelInputs(
+                FramePair(frames[0], frames[1]),
+                zeros,
+                zeros,
+                np.zeros(8, np.float32),
+                pair,
+                pair,
+                pair,
+            )
+            outputs = model.run(inputs).outputs
+            seen.append([*outputs.pose[:2], *outputs.wide_from_device_euler[:2]])
+    # Brightness of both; 64x32 padded has its chroma behind 32 rows of 128 bytes.
+    assert seen == [[9, 5, 40, 4096], [5, 9, 64, 640]]
+
+
 RUN = """
 import logging, sys
 from pathlib import Path
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
-from modeld.daemon import run
+from modeld.process import run
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 cameras = DeviceCameras(Camera(64, 32, 91.0), Camera(64, 32, 45.5))
 sys.exit(run(Config(model=Path(sys.argv[1]), bus_address=sys.argv[2], camera_server=sys.argv[3],
@@ -218,7 +251,11 @@ class Process:
 
 
 @pytest.fixture
-def start(artifact: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+def start(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Process]]:
+    # A stack on this machine has a car of its own.
+    monkeypatch.setenv("PARAMS_ROOT", str(tmp_path / "params"))
     processes: list[Process] = []
 
     def begin(*options: str) -> Process:
@@ -309,3 +346,79 @@ def test_process_waits_for_the_car_without_demo(
     finally:
         writer.close()
         transport.close()
+
+
+def test_process_takes_the_car_of_the_parameter_and_publishes(
+    start: Callable[..., Process],
+    publish_until_answered: Callable[[Process], Any],
+    tmp_path: Path,
+) -> None:
+    """As after a restart while driving: the next message would come in up to 50 s."""
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = "FILE CAR"
+    (tmp_path / "params/d").mkdir(parents=True)
+    (tmp_path / "params/d/CarParams").write_bytes(
+        event.carParams.as_reader().as_builder().to_bytes()
+    )
+    process = start()
+    assert publish_until_answered(process).cameraOdometry.frameId >= 0
+    process.wait_for("car: FILE CAR")
+    assert process.stop(signal.SIGTERM)[0] == 0
+
+
+class TwoCameras:
+    """A camera process at 20 Hz whose wide frames have ids 1000 higher, and who listens."""
+
+    def __init__(self, process: Process, form: FrameFormat) -> None:
+        self.process = process
+        self.transport = ZmqTransport(process.bus)
+        self.models = self.transport.subscriber("modelV2")
+        self.rings: dict[str, FrameRingWriter] = {}
+        self.frame_id = 0
+        self.open("wideRoad", form)
+        self.open("road", form)
+
+    def open(self, stream: str, form: FrameFormat) -> None:
+        self.rings[stream] = FrameRingWriter(self.process.server, stream, form)
+
+    def publish_until(self, extra_ahead: int) -> None:
+        """Publish until a message says that the extra frame's id is so far ahead."""
+        for _ in range(1200):
+            self.frame_id += 1
+            stamp_ns = time.monotonic_ns()
+            # The wide frame first: it is there when the road frame wakes the daemon.
+            for stream, ahead in (("wideRoad", 1000), ("road", 0)):
+                if stream in self.rings:
+                    self.rings[stream].next_buffer()[:] = 7
+                    self.rings[stream].publish(self.frame_id + ahead, stamp_ns, stamp_ns)
+            data = self.models.receive(50)
+            if data is not None:
+                model = read_event(data).modelV2
+                if model.frameIdExtra - model.frameId == extra_ahead:
+                    return
+            assert self.process.handle.poll() is None, "the daemon ended"
+        pytest.fail(f"never {extra_ahead} ahead in a minute")
+
+    def close(self) -> None:
+        for ring in self.rings.values():
+            ring.close()
+        self.transport.close()
+
+
+def test_process_outlives_its_wide_camera(
+    start: Callable[..., Process], small_format: FrameFormat
+) -> None:
+    process = start("--demo")
+    cameras = TwoCameras(process, small_format)
+    try:
+        cameras.publish_until(1000)
+        cameras.rings.pop("wideRoad").close()
+        cameras.publish_until(0)
+        # It comes back with unpadded frames: stride and chroma offset are the frame's own.
+        cameras.open("wideRoad", FrameFormat(64, 32, 64, 64 * 32, 64 * 32 * 3 // 2))
+        cameras.publish_until(1000)
+        process.wait_for("extra camera lost")
+        process.wait_for("extra camera is back")
+        assert process.stop(signal.SIGTERM)[0] == 0
+    finally:
+        cameras.close()

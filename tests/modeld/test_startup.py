@@ -16,9 +16,9 @@ from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 from modeld import startup
 from modeld.config import Config
-from modeld.daemon import run
 from modeld.errors import ConfigError, ModelInterfaceError
 from modeld.inputs import CarParameters
+from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
 from tests.runtime import tiny

@@ -233,6 +233,22 @@ WRONG: dict[str, tuple[Change, str]] = {
         ),
         "bytes of device memory",
     ),
+    "partial is a bool": (
+        lambda m: m["buffers"][1].update(partial=1),
+        r"buffers\[1\]\.partial: expected bool, found int",
+    ),
+    "partial output": (
+        lambda m: m["buffers"][3].update(partial=True),
+        r"partial, expected an input of uint8 with one axis, found output of int32\[1\]",
+    ),
+    "partial floats": (
+        lambda m: m["buffers"][0].update(partial=True),
+        r"partial, expected .* found input of float32\[4\]",
+    ),
+    "partial rows": (
+        lambda m: m["buffers"][1].update(shape=[10, 10], partial=True),
+        r"partial, expected .* found input of uint8\[10, 10\]",
+    ),
     "image of a state": (
         lambda m: m["buffers"][5].update(image=[3, 1]),
         "image: expected image or weight of float16 or float32, found state of float32",

@@ -1,7 +1,8 @@
 """Seeded, architecture-faithful ONNX models: no trained driving model can be shipped.
 
 Needs the `compile` extra (onnx). Called by `modeld make-model` and by tests. A further variant is a
-builder function here and a row in BUILDERS.
+builder function here and a row in BUILDERS; a further revision of the driving models needs nothing
+here but the shape of heads that no other one has (`heads.py`).
 """
 
 from collections.abc import Callable
@@ -9,10 +10,13 @@ from dataclasses import dataclass
 
 import onnx
 
+from scheduler.driving.derive import example_parts
+from scheduler.driving.revisions import Revision
 from tools.example_models.efficientnet import build_efficientnet_b2_elu
 from tools.example_models.mobilenet import build_mobilenetv3_large
 from tools.example_models.policy import build_policy
 from tools.example_models.resnet import build_resnet18
+from tools.example_models.small_driving import build_part
 from tools.example_models.unet import build_unet
 from tools.example_models.vision import build_vision, build_vision_large
 
@@ -32,7 +36,7 @@ class ExampleModel:
     """A built model with its size.
 
     Attributes:
-        name: key of BUILDERS; the file is `<name>.onnx`.
+        name: key of BUILDERS, or the role of a revision's model; the file is `<name>.onnx`.
         data: the serialized model; equal for equal seeds.
         parameters: elements of all weights.
         flops: 2 x multiply-adds of convolutions and matrix products per run.
@@ -51,7 +55,23 @@ def build_example(name: str, seed: int = 0) -> ExampleModel:
         name: a key of BUILDERS.
         seed: of all weights.
     """
-    model, multiply_adds = BUILDERS[name](seed)
+    return _example(name, *BUILDERS[name](seed))
+
+
+def build_revision(revision: Revision, seed: int = 0) -> tuple[ExampleModel, ...]:
+    """Build and serialize small models of a revision, in the order in which they run.
+
+    Args:
+        revision: a row of the table of revisions.
+        seed: of all weights.
+    """
+    return tuple(
+        _example(part.role, *build_part(revision.name, part, row.pad, seed))
+        for part, row in zip(example_parts(revision), revision.models, strict=True)
+    )
+
+
+def _example(name: str, model: onnx.ModelProto, multiply_adds: int) -> ExampleModel:
     parameters = sum(_elements(tensor) for tensor in model.graph.initializer)
     return ExampleModel(
         name, model.SerializeToString(deterministic=True), parameters, 2 * multiply_adds

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -253,8 +254,19 @@ class GraphBuilder:
         )
         return self.gemm(x, weight, self.rng("bias").standard_normal(width) * 0.02)
 
-    def finish(self, outputs: Mapping[str, Value], metadata: Mapping[str, str]) -> onnx.ModelProto:
-        """Name the outputs (float32), attach the metadata and return the checked model."""
+    def finish(
+        self,
+        outputs: Mapping[str, Value],
+        metadata: Mapping[str, str],
+        kinds: Mapping[str, int] = MappingProxyType({}),
+    ) -> onnx.ModelProto:
+        """Name the outputs, attach the metadata and return the checked model.
+
+        Args:
+            outputs: name -> value of this graph.
+            metadata: for `metadata_props`.
+            kinds: name -> onnx.TensorProto element type of outputs that are not float32.
+        """
         renamed = {value.name: name for name, value in outputs.items()}
         for node in self._nodes:
             for i, name in enumerate(node.output):
@@ -262,7 +274,9 @@ class GraphBuilder:
             for i, name in enumerate(node.input):
                 node.input[i] = renamed.get(name, name)
         infos = [
-            helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, value.shape)
+            helper.make_tensor_value_info(
+                name, kinds.get(name, onnx.TensorProto.FLOAT), value.shape
+            )
             for name, value in outputs.items()
         ]
         graph = helper.make_graph(self._nodes, self.name, self._inputs, infos, self._initializers)

@@ -53,7 +53,7 @@ def plan() -> Head:
     speed_up[:, 3] = 4.0 * (1.0 - fade)
     speed_up[:, 0] = 4.0 * (t - 4.0 * (1.0 - fade))
     modes = np.stack([CURVATURE_PER_M * curve, ACCELERATION_MPS2 * speed_up])
-    return _mdn(mean, log_std, modes)
+    return mdn(mean, log_std, modes)
 
 
 def lane_lines() -> Head:
@@ -80,31 +80,31 @@ def lead() -> Head:
     distance[:, :, 0] = 4.0
     speed[:, :, 0] = 0.5 * t
     speed[:, :, 2] = 0.5
-    return _mdn(mean, log_std, np.stack([distance, speed]))
+    return mdn(mean, log_std, np.stack([distance, speed]))
 
 
 def pose() -> Head:
     """Return the camera's velocity (m/s) and rotation rate (rad/s), means then log stds: 12."""
     mean = np.array([SPEED_MPS, 0.0, 0.0, 0.0, 0.0, 0.0])
-    return _mdn(mean, np.full(6, -2.0), np.diag([0.3, 0.05, 0.05, 0.003, 0.003, 0.01]))
+    return mdn(mean, np.full(6, -2.0), np.diag([0.3, 0.05, 0.05, 0.003, 0.003, 0.01]))
 
 
 def wide_from_device_euler() -> Head:
     """Return the wide camera's orientation in the device frame (rad), means then log stds: 6."""
-    return _mdn(np.zeros(3), np.full(3, -4.0), 0.005 * np.eye(3))
+    return mdn(np.zeros(3), np.full(3, -4.0), 0.005 * np.eye(3))
 
 
 def road_transform() -> Head:
     """Return the road frame's position (m) and orientation (rad), means then log stds: 12."""
     mean = np.array([0.0, 0.0, CAMERA_HEIGHT_M, 0.0, 0.0, 0.0])
-    return _mdn(mean, np.full(6, -3.0), np.diag([0.02, 0.02, 0.02, 0.003, 0.003, 0.003]))
+    return mdn(mean, np.full(6, -3.0), np.diag([0.02, 0.02, 0.02, 0.003, 0.003, 0.003]))
 
 
-def meta() -> Head:
-    """Return 55 logits: engaged likely, disengagements, pedals and blinkers unlikely."""
-    bias = np.full(55, -4.0)
+def meta(width: int = 55) -> Head:
+    """Return `width` logits: engaged likely, disengagements, pedals and blinkers unlikely."""
+    bias = np.full(width, -4.0)
     bias[0] = 2.0
-    return bias, 0.3 * np.eye(55)
+    return bias, 0.3 * np.eye(width)
 
 
 def lane_lines_prob() -> Head:
@@ -176,10 +176,10 @@ def _lines(y_m: tuple[float, ...]) -> Head:
     offset[:, :, 0] = OFFSET_M
     curve[:, :, 0] = CURVATURE_PER_M * 0.5 * x**2
     height[:, :, 1] = HEIGHT_M
-    return _mdn(mean, log_std, np.stack([offset, curve, height]))
+    return mdn(mean, log_std, np.stack([offset, curve, height]))
 
 
-def _mdn(mean: Array, log_std: Array, modes: Array) -> Head:
+def mdn(mean: Array, log_std: Array, modes: Array) -> Head:
     """Flatten means and log standard deviations into one output; the modes move the means only."""
     flat_modes = modes.reshape(modes.shape[0], -1)
     return (

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from scheduler.emit.schedule import Schedule
 
 Array = NDArray[Any]
-RUN: Final = "run:"
 
 
 def interpret(
-    models: tuple[Path, Path],
+    models: Sequence[Path],
     manifest: Manifest,
     entry: str,
     inputs: Mapping[str, Array],
@@ -34,9 +33,9 @@ def interpret(
     the artifact: where it was compiled so, results are matched launch by launch.
 
     Args:
-        models: vision and policy.
+        models: the ONNX files, in any order.
         manifest: of the artifact that is judged.
-        entry: of it, ``run:...`` or ``prepare:...``.
+        entry: of it, "run" or "prepare".
         inputs: of the frame.
         states: before it.
 
@@ -51,16 +50,17 @@ def interpret(
     from scheduler.ir.ops import Op
     from scheduler.onnx_import import load_model
 
-    vision, policy = (load_model(path) for path in models)
-    known = {model.role: model for model in manifest.models}
-    for role, model in (("vision", vision), ("policy", policy)):
-        if role in known and model.sha256 != known[role].sha256:
+    given_models = {model.sha256: model for model in map(load_model, models)}
+    for known in manifest.models:
+        if known.sha256 not in given_models:
+            found = ", ".join(model.name for model in given_models.values())
             raise ToolError(
-                f"--onnx: expected the {role} model that the artifact was made from "
-                f"({known[role].file}, {known[role].sha256[:12]}), found {model.name} "
-                f"({(model.sha256 or '')[:12]}); give the files that were compiled"
+                f"--onnx: expected the {known.role} model that the artifact was made from "
+                f"({known.file}, {known.sha256[:12]}), found {found}; give the files that were "
+                "compiled"
             )
-    graph = _graph_of(vision, policy, manifest, entry)
+    ordered = [given_models[known.sha256] for known in manifest.models]
+    graph = _graph_of(ordered, manifest, entry)
     plan = _scheduled(graph, manifest)
     given = {
         node.arg: (inputs if node.arg.kind == "input" else states)[node.arg.name]
@@ -90,19 +90,15 @@ def interpret(
     ]
 
 
-def _graph_of(vision: Any, policy: Any, manifest: Manifest, entry: str) -> EntryGraph:
-    from scheduler.driving.program import make_states, prepare_graph, run_graph
-    from scheduler.driving.warp import Camera
+def _graph_of(models: Sequence[Any], manifest: Manifest, entry: str) -> EntryGraph:
+    from runtime.driving_interface import parse_interface
+    from scheduler.driving.program import driving_entries
 
-    size = entry.partition(":")[2]
-    (camera,) = (
-        Camera(*(one[key] for key in ("width", "height", "stride", "uv_offset", "payload_bytes")))
-        for one in manifest.metadata["cameras"]
-        if f"{one['width']}x{one['height']}" == size
-    )
-    if entry.startswith(RUN):
-        return run_graph(vision, policy, camera, make_states())
-    return prepare_graph(camera, make_states())
+    interface = parse_interface(manifest.metadata["interface"])
+    spec = manifest.entries[0]
+    buffers = (manifest.buffers[number] for number in spec.inputs)
+    capacity = next(b.shape[0] for b in buffers if b.name == "road_frame")
+    return driving_entries(interface, models, capacity)[entry]
 
 
 def _scheduled(graph: EntryGraph, manifest: Manifest) -> Schedule:

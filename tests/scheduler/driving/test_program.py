@@ -1,132 +1,209 @@
-"""The compiled driving program against numpy and onnxruntime, bit by bit where it is integer."""
+"""The compiled driving program of each revision against numpy and onnxruntime.
+
+Queues and images are compared bit by bit, output vectors within 1e-4 of the largest value.
+"""
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime import load_program
+from runtime.driving_interface import Interface, parse_interface
 from runtime.executor import Program
 from scheduler.compile import compile_driving
-from scheduler.driving.warp import Camera
-from scheduler.errors import ModelError
-from tests.scheduler.driving.frame_loop import FrameLoop, model_image, warp_plane
-from tools.make_model import write_models
+from scheduler.driving.revisions import load_revisions
+from tests.scheduler.driving.frame_loop import (
+    Array,
+    FrameLoop,
+    model_image,
+    nearest_image,
+    nearest_plane,
+    warp_plane,
+)
+from tools.make_model import write_interface
 
 pytestmark = pytest.mark.opencl
 LAYOUT = nv12_format(320, 200)
-CAMERA = Camera(LAYOUT.width, LAYOUT.height, LAYOUT.stride, LAYOUT.uv_offset, LAYOUT.payload_bytes)
-RUN, PREPARE = "run:320x200", "prepare:320x200"
-HIDDEN = slice(1064, 1576)
+GEOMETRY = np.array([LAYOUT.width, LAYOUT.height, LAYOUT.stride, LAYOUT.uv_offset], np.int32)
+# More than the longest history, of 132 frames; of a period that no step of a history has.
+FRAMES, DISTINCT = 140, 7
+TOLERANCE = 1e-4
+REVISIONS = load_revisions()
+WARPS = {"bilinear": model_image, "nearest": nearest_image}
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    directory = tmp_path_factory.mktemp("models")
-    vision, policy = (path for path, _ in write_models(directory))
-    return vision, policy
-
-
-@pytest.fixture(scope="module")
-def artifact(models: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("artifact") / "driving.pkl"
-    compile_driving(*models, [CAMERA]).write(path)
-    return path
-
-
-@pytest.fixture
-def program(artifact: Path) -> Program:
-    return load_program(artifact)
-
-
-def frame_inputs(rng: np.random.Generator, i: int) -> dict[str, NDArray[np.generic]]:
-    """Random frames under moving, rotated and zooming views that reach over the border."""
-    angle, zoom = 0.01 * i, 0.5 + 0.02 * i
+@cache
+def camera(index: int) -> dict[str, Array]:
+    """Random frames under a moving, rotated and zooming view that reaches over the border."""
+    rng = np.random.default_rng(index)
+    angle, zoom = 0.04 * index, 0.5 + 0.08 * index
     rotation = np.array(
-        [[np.cos(angle), -np.sin(angle), 3.0 * i - 20], [np.sin(angle), np.cos(angle), 5.0]]
+        [[np.cos(angle), -np.sin(angle), 12.0 * index - 20], [np.sin(angle), np.cos(angle), 5.0]]
     )
-    view = np.vstack([rotation * zoom, [1e-4 * i, -2e-4, 1.0]]).astype(np.float32)
-    frames = rng.integers(0, 256, (2, CAMERA.payload_bytes)).astype(np.uint8)
-    desire = np.zeros(8, np.float32)
-    desire[3] = float(i % 7 == 0)
+    view = np.vstack([rotation * zoom, [4e-4 * index, -2e-4, 1.0]]).astype(np.float32)
+    frames = rng.integers(0, 256, (2, LAYOUT.payload_bytes)).astype(np.uint8)
     return {
         "road_frame": frames[0],
         "wide_frame": frames[1],
+        "road_geometry": GEOMETRY,
+        "wide_geometry": GEOMETRY,
         "road_transform": view,
         "wide_transform": np.linalg.inv(view).astype(np.float32),
-        "desire": desire,
-        "traffic_convention": np.array([[1, 0]], np.float32),
     }
 
 
-def test_thirty_frames_agree_with_the_reference_loop(
-    program: Program, models: tuple[Path, Path]
-) -> None:
-    rng = np.random.default_rng(7)
-    loop = FrameLoop(*models, CAMERA)
-    for i in range(30):
-        inputs = frame_inputs(rng, i)
-        got = program.run(inputs, RUN)
-        vision, policy = loop.run(inputs, HIDDEN)
-        for name in ("road", "wide"):
-            queue = program.state(f"{name}_images")
-            assert np.array_equal(queue[4], loop.images[name][-1]), f"frame {i}: {name} image"
-            assert np.array_equal(queue[0], loop.images[name][0]), f"frame {i}: {name} queue"
+@cache
+def images(index: int, mode: str) -> dict[str, Array]:
+    """What the models see of a camera."""
+    seen = camera(index)
+    return {
+        name: WARPS[mode](
+            seen[f"{name}_frame"], seen[f"{name}_transform"], *(int(n) for n in GEOMETRY)
+        )
+        for name in ("road", "wide")
+    }
+
+
+def desire_at(frame: int) -> Array:
+    """A pulse now and then, not always of the same kind."""
+    desire = np.zeros(8, np.float32)
+    desire[frame % 5 + 1] = float(frame % 6 == 0)
+    return desire
+
+
+def host_at(frame: int, interface: Interface) -> dict[str, Array]:
+    """The inputs that the host computes."""
+    side = np.eye(2, dtype=np.float32)[frame % 2][None]
+    times = np.array([[0.2 + 0.001 * frame, 0.3]], np.float32)
+    speed = np.array([[0.1 * frame, 0.25]], np.float32)
+    values = {"traffic_convention": side, "action_t": times, "lateral_control_params": speed}
+    return {name: values[name] for name in interface.host_inputs}
+
+
+def write_small_models(name: str, directory: Path) -> list[Path]:
+    """Write the example of a revision; returns the files in run order."""
+    return [path for path, _ in write_interface(directory, name)]
+
+
+def compiled_program(paths: list[Path], out: Path, precision: str = "fp32") -> Program:
+    """Compile models, given in the other order, for frames of the test's size."""
+    made = compile_driving(paths[::-1], capacity=LAYOUT.payload_bytes, precision=precision)
+    made.write(out)
+    return load_program(out)
+
+
+def interface_of(program: Program) -> Interface:
+    return parse_interface(program.metadata["interface"])
+
+
+def close(found: Array, expected: Array, tolerance: float = TOLERANCE) -> bool:
+    return bool(np.abs(found - expected).max() <= tolerance * np.abs(expected).max())
+
+
+def check_queues(program: Program, loop: FrameLoop, hidden: list[Array]) -> None:
+    """Compare what the device keeps with the lists of the loop, and its own features, exactly."""
+    rules = loop.interface
+    if rules.image.gap:
+        for name, queue in loop.images.items():
+            assert np.array_equal(program.state(f"{name}_images"), np.stack(queue))
+    if loop.desires is not None:
         assert np.array_equal(program.state("desire"), np.stack(loop.desires))
-        assert np.abs(got["vision_outputs"] - vision).max() <= 1e-4 * np.abs(vision).max()
-        assert np.abs(got["policy_outputs"] - policy).max() <= 1e-4 * np.abs(policy).max()
-        features = np.stack(loop.features)
-        assert np.abs(program.state("features") - features).max() <= 1e-4 * np.abs(features).max()
+    if loop.features is not None:
+        kept = program.state("features")
+        newest = hidden[-len(kept) :]
+        rows = kept.reshape(len(kept), -1)
+        assert np.array_equal(rows[len(kept) - len(newest) :], np.array(newest))
+        assert not rows[: len(kept) - len(newest)].any()
+        assert close(kept, np.stack(loop.features))
+    if loop.curvatures is not None:
+        assert np.abs(program.state("curvature") - np.stack(loop.curvatures)).max() <= TOLERANCE
+    for name, value in loop.states.items():
+        state = program.state(name)
+        assert state.dtype == value.dtype
+        assert np.abs(state.astype(np.float32) - value).max() <= TOLERANCE
 
 
-def test_prepare_advances_images_and_desire_but_not_features(program: Program) -> None:
-    rng = np.random.default_rng(8)
-    inputs = frame_inputs(rng, 0)
-    program.run(inputs, RUN)
-    features = program.state("features")
-    given = {k: v for k, v in frame_inputs(rng, 7).items() if k != "traffic_convention"}
-    assert program.run(given, PREPARE) == {}
-    assert np.array_equal(program.state("features"), features)
-    assert program.state("desire")[-2:, 3].tolist() == [1, 1]
-    expected = model_image(
-        given["road_frame"], given["road_transform"], 320, 200, CAMERA.stride, CAMERA.uv_offset
-    )
-    assert np.array_equal(program.state("road_images")[4], expected)
+@pytest.mark.parametrize("name", REVISIONS)
+def test_every_revision_agrees_with_the_reference_loop(name: str, tmp_path: Path) -> None:
+    paths = write_small_models(name, tmp_path)
+    with compiled_program(paths, tmp_path / "driving.pkl") as program:
+        interface = interface_of(program)
+        loop = FrameLoop(interface, paths)
+        assert ("prepare" in program.entries) == (interface.drop_policy == "skip")
+        source = next((p for p in interface.models if "hidden_state" in p.slices), None)
+        hidden: list[Array] = []
+        first: dict[str, Array] = {}
+        for i in range(FRAMES):
+            given = camera(i % DISTINCT) | {"desire": desire_at(i)}
+            seen = images(i % DISTINCT, interface.image.mode)
+            if i % 23 == 11 and "prepare" in program.entries:
+                assert program.run(given, "prepare") == {}
+                loop.push(seen, given["desire"])
+            else:
+                host = host_at(i, interface)
+                got = program.run(given | host, "run")
+                expected = loop.run(seen, given["desire"], host)
+                assert list(got) == [f"{part.role}_outputs" for part in interface.models]
+                for role, vector in expected.items():
+                    assert close(got[f"{role}_outputs"], vector), f"frame {i}: {role}"
+                if source is not None:
+                    vector = got[f"{source.role}_outputs"][0]
+                    hidden.append(vector[slice(*source.slices["hidden_state"])].copy())
+                first = first or {n: a.copy() for n, a in got.items()}
+            if i % 20 == 12 or i == FRAMES - 1:
+                check_queues(program, loop, hidden)
+        program.reset()
+        again = program.run(camera(0) | {"desire": desire_at(0)} | host_at(0, interface), "run")
+        assert all(np.array_equal(first[n], again[n]) for n in first)
 
 
-def test_reset_returns_to_the_first_frame(program: Program) -> None:
-    inputs = frame_inputs(np.random.default_rng(9), 3)
-    first = {k: v.copy() for k, v in program.run(inputs, RUN).items()}
-    program.run(inputs, RUN)
-    program.reset()
-    again = program.run(inputs, RUN)
-    assert all(np.array_equal(first[k], again[k]) for k in first)
+def test_exchanged_transforms_change_the_outputs(tmp_path: Path) -> None:
+    paths = write_small_models("split-2025", tmp_path)
+    with compiled_program(paths, tmp_path / "driving.pkl") as program:
+        inputs = camera(5) | {"desire": desire_at(0)} | host_at(0, interface_of(program))
+        first = program.run(inputs, "run")["vision_outputs"].copy()
+        program.reset()
+        swapped = dict(inputs)
+        swapped["road_transform"] = inputs["wide_transform"]
+        swapped["wide_transform"] = inputs["road_transform"]
+        assert not np.array_equal(first, program.run(swapped, "run")["vision_outputs"])
 
 
-def test_exchanged_transforms_change_the_outputs(program: Program) -> None:
-    inputs = frame_inputs(np.random.default_rng(10), 5)
-    first = {k: v.copy() for k, v in program.run(inputs, RUN).items()}
-    program.reset()
-    swapped = dict(inputs)
-    swapped["road_transform"], swapped["wide_transform"] = (
-        inputs["wide_transform"],
-        inputs["road_transform"],
-    )
-    again = program.run(swapped, RUN)
-    assert not np.array_equal(first["vision_outputs"], again["vision_outputs"])
+def test_zero_transform_repeats_the_first_pixel(tmp_path: Path) -> None:
+    paths = write_small_models("split-2025", tmp_path)
+    with compiled_program(paths, tmp_path / "driving.pkl") as program:
+        inputs = dict(camera(1)) | {"desire": desire_at(0)}
+        inputs["road_transform"] = np.zeros((3, 3), np.float32)
+        program.run(inputs | host_at(0, interface_of(program)), "run")
+        image = program.state("road_images")[4]
+        assert (image[:4] == inputs["road_frame"][0]).all()
+        assert (image[4] == inputs["road_frame"][LAYOUT.uv_offset]).all()
 
 
-def test_zero_transform_repeats_the_first_pixel(program: Program) -> None:
-    inputs = frame_inputs(np.random.default_rng(11), 1)
-    inputs["road_transform"] = np.zeros((3, 3), np.float32)
-    program.run(inputs, RUN)
-    image = program.state("road_images")[4]
-    assert (image[:4] == inputs["road_frame"][0]).all()
-    assert (image[4] == inputs["road_frame"][CAMERA.uv_offset]).all()
+def test_half_storage_stays_near_the_reference_loop(tmp_path: Path) -> None:
+    paths = write_small_models("split-2025", tmp_path)
+    with compiled_program(paths, tmp_path / "driving.pkl", "fp16") as program:
+        loop = FrameLoop(interface_of(program), paths)
+        for i in range(DISTINCT):
+            host = host_at(i, loop.interface)
+            got = program.run(camera(i) | {"desire": desire_at(i)} | host, "run")
+            expected = loop.run(images(i, "bilinear"), desire_at(i), host)
+            for role, vector in expected.items():
+                assert close(got[f"{role}_outputs"], vector, 1e-2)
+            assert np.array_equal(program.state("road_images"), np.stack(loop.images["road"]))
+
+
+def test_compiling_twice_in_any_order_gives_the_same_bytes(tmp_path: Path) -> None:
+    paths = write_small_models("split-2025", tmp_path)
+    files = [tmp_path / "first.pkl", tmp_path / "second.pkl"]
+    for path, models in zip(files, (paths, paths[::-1]), strict=True):
+        compile_driving(models, capacity=LAYOUT.payload_bytes).write(path)
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_reference_warp_by_hand() -> None:
@@ -134,9 +211,6 @@ def test_reference_warp_by_hand() -> None:
     half = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]], np.float32)
     # (0.5, 0.5): the mean of four pixels, 87.5, rounds up; past the border the last pixels repeat.
     assert warp_plane(plane, half, 2, 2).tolist() == [[88, 150], [125, 200]]
-
-
-def test_models_of_another_interface_are_refused(models: tuple[Path, Path]) -> None:
-    vision, policy = models
-    with pytest.raises(ModelError, match="expected the vision model first, found the policy"):
-        compile_driving(policy, vision, [CAMERA])
+    # Halves go to the even pixel: 0.5 to 0, 1.5 to 2, which is past the border.
+    assert nearest_plane(plane, half, 2, 2).tolist() == [[0, 100], [50, 200]]
+    assert nearest_plane(plane, np.zeros((3, 3), np.float32), 1, 1).tolist() == [[0]]

@@ -11,10 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cereal.frames import nv12_format
 from scheduler.context import DEFAULT_CONTEXT
-from scheduler.driving.program import make_states, prepare_graph, run_graph
-from scheduler.driving.warp import Camera
+from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
+from scheduler.driving.recognise import recognise_driving
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.emit.artifact import emit
 from scheduler.emit.schedule import Schedule
@@ -37,9 +36,6 @@ from tests.fuzz.program import Program
 from tests.fuzz.values import array
 from tests.scheduler.support.programs import load
 from tools.make_model import write_models
-
-LAYOUT = nv12_format(1928, 1208)
-CAMERA = Camera(LAYOUT.width, LAYOUT.height, LAYOUT.stride, LAYOUT.uv_offset, LAYOUT.payload_bytes)
 
 
 def plan_of(*outputs: Tensor) -> Schedule:
@@ -259,9 +255,8 @@ def test_example_models_take_no_more_memory_than_is_alive(models: list[Path]) ->
 
 def test_the_driving_program_takes_no_more_memory_than_is_alive(models: list[Path]) -> None:
     """Without reuse 27.4 million bytes; in creation order 7.2 million."""
-    vision, policy = (load_model(path) for path in models)
-    states = make_states()
-    graphs = [run_graph(vision, policy, CAMERA, states), prepare_graph(CAMERA, states)]
+    interface, ordered, _ = recognise_driving([load_model(path) for path in models], None)
+    graphs = driving_entries(interface, ordered, DEFAULT_CAPACITY).values()
     for graph, most in zip(graphs, (5_300_000, 1_180_000), strict=True):
         plan = graph.schedule(DEFAULT_CONTEXT)
         assert overlaps(plan) == []

@@ -7,9 +7,7 @@ from collections.abc import Mapping, Sequence
 import pytest
 from onnx import TensorProto
 
-from cereal.frames import nv12_format
 from scheduler.compile import compile_driving
-from scheduler.driving.warp import Camera
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, from_proto
 from scheduler.onnx_import.interfaces import MEANINGS, check_driving, recognise
@@ -187,7 +185,7 @@ def test_two_wrong_models_are_refused(pair: tuple[OnnxModel, OnnxModel], message
     with pytest.raises(ModelError, match=message):
         check_driving(*pair)
     with pytest.raises(ModelError, match=message):
-        compile_driving(*pair, [])
+        compile_driving(pair)
 
 
 def test_the_right_pair_and_unknown_models_pass() -> None:
@@ -199,15 +197,11 @@ def test_the_right_pair_and_unknown_models_pass() -> None:
 def test_driving_models_may_have_float_images_and_half_inputs(code: int) -> None:
     vision = mixer(EYES, 1576, {"hidden_state": slice(1064, 1576)}, dict.fromkeys(EYES, code))
     policy = mixer(POLICY, 1000, {"plan": slice(0, 990)}, dict.fromkeys(POLICY, code))
-    layout = nv12_format(64, 64)
-    camera = Camera(
-        layout.width, layout.height, layout.stride, layout.uv_offset, layout.payload_bytes
-    )
-    compiled = compile_driving(from_proto(vision), from_proto(policy), [camera])
+    compiled = compile_driving([from_proto(vision), from_proto(policy)])
     name = "float16" if code == TensorProto.FLOAT16 else "float32"
-    models = compiled.manifest["metadata"]["models"]
-    assert models["vision"]["inputs"]["img"]["dtype"] == name
-    assert models["policy"]["inputs"]["features_buffer"] == {"shape": [1, 25, 512], "dtype": name}
+    vision_part, policy_part = compiled.manifest["metadata"]["interface"]["models"]
+    assert vision_part["inputs"]["img"][1] == name
+    assert policy_part["inputs"]["features_buffer"] == [[1, 25, 512], name]
 
 
 def test_symbolic_sizes_of_driving_models_are_those_of_the_program() -> None:
@@ -215,11 +209,7 @@ def test_symbolic_sizes_of_driving_models_are_those_of_the_program() -> None:
     for item in policy.graph.input:
         item.type.tensor_type.shape.dim[0].dim_param = "batch"
         item.type.tensor_type.shape.dim[1].dim_param = f"{item.name}_steps"
-    layout = nv12_format(64, 64)
-    camera = Camera(
-        layout.width, layout.height, layout.stride, layout.uv_offset, layout.payload_bytes
-    )
     vision = mixer(EYES, 1576, {"hidden_state": slice(1064, 1576)})
-    compiled = compile_driving(from_proto(vision), from_proto(policy), [camera])
-    shapes = compiled.manifest["metadata"]["models"]["policy"]["inputs"]
-    assert [shapes[name]["shape"] for name in POLICY] == [list(shape) for shape in POLICY.values()]
+    compiled = compile_driving([from_proto(vision), from_proto(policy)])
+    shapes = compiled.manifest["metadata"]["interface"]["models"][1]["inputs"]
+    assert [shapes[name][0] for name in POLICY] == [list(shape) for shape in POLICY.values()]

@@ -294,7 +294,7 @@ def test_full_disk_leaves_neither_log_nor_table(
 
 
 def test_non_finite_outputs_are_not_valid(tmp_path: Path) -> None:
-    path = write_tiny_driving(tmp_path / "bad.pkl", (SIZE,), bad_frame=4)
+    path = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     with load_model(path) as bad:
         table, _ = play(SyntheticDrive(), bad.program, lambda _: None, PlaybackOptions())
     assert table.valid.tolist() == [i % 4 != 3 for i in range(12)]

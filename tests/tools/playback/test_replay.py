@@ -178,7 +178,7 @@ def test_bad_options_are_refused(
 def test_non_finite_outputs_fail_the_replay(
     tmp_path: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = write_tiny_driving(tmp_path / "bad.pkl", (SIZE,), bad_frame=4)
+    model = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     assert _replay(make_video(), model, tmp_path / "o.rlog") == 1
     assert "expected 9 valid messages" in capsys.readouterr().err
 
@@ -261,7 +261,7 @@ def test_interrupted_replay_leaves_nothing(
 @pytest.mark.footage
 @pytest.mark.skipif(not FOOTAGE.exists(), reason="the shared footage is not checked out")
 def test_footage_gives_221_of_each_message(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "model.pkl", ((960, 540),))
+    model = write_tiny_driving(tmp_path / "model.pkl", (960, 540))
     log = tmp_path / "out.rlog.zst"
     assert _replay(FOOTAGE, model, log) == 0
     drive = summarize(read_log(log))

@@ -18,10 +18,8 @@ import pytest
 
 import tools.regress_drives
 import tools.render.world
-from cereal.frames import nv12_format
 from scheduler.compile import CompiledModel, compile_driving
 from scheduler.device.targets import target_for
-from scheduler.driving.warp import Camera
 from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
 from tools.cli import main
@@ -70,10 +68,8 @@ class Planted:
         vision, policy = (load_model(path) for path in self.onnx)
         if edit is not None:
             edit(vision, policy)
-        layout = nv12_format(*SIZE)
-        camera = Camera(*SIZE, layout.stride, layout.uv_offset, layout.payload_bytes)
         flags = replace(Flags.from_environment(), tuned=False)
-        return compile_driving(vision, policy, [camera], target=target_for("cpu"), flags=flags)
+        return compile_driving([vision, policy], target=target_for("cpu"), flags=flags)
 
     def artifact(self, name: str, edit: Edit | None = None) -> Path:
         """Compile as it is now, faults included, and write it."""

@@ -55,11 +55,11 @@ def regress(
         return bias, mode
 
     monkeypatch.setattr(tiny_driving, "_policy_weights", with_a_bend)
-    bending = write_tiny_driving(tmp_path / "bending.pkl", (SIZE,))
+    bending = write_tiny_driving(tmp_path / "bending.pkl", SIZE)
     read = read_bus_inputs
 
-    def with_lane_change(messages: Any) -> BusInputs:
-        found = read(messages)
+    def with_lane_change(messages: Any, **more: Any) -> BusInputs:
+        found = read(messages, **more)
         at = found.road_frame_id
         vehicle = replace(
             found.vehicle,
@@ -196,7 +196,7 @@ def test_features_that_are_one_frame_late(
         return manifest
 
     monkeypatch.setattr(tiny_driving._Builder, "manifest", late)
-    changes = regress(model=write_tiny_driving(tmp_path / "late.pkl", (SIZE,)))
+    changes = regress(model=write_tiny_driving(tmp_path / "late.pkl", SIZE))
     assert _inputs(changes) == []
     assert any(text.startswith("modelV2.laneLines[].y: value") for _, text in changes)
 
@@ -211,6 +211,6 @@ def test_another_launch(regress: Regress, tmp_path: Path, monkeypatch: pytest.Mo
         return manifest
 
     monkeypatch.setattr(tiny_driving._Builder, "manifest", twice)
-    ((kind, text),) = regress(model=write_tiny_driving(tmp_path / "twice.pkl", (SIZE,)))
+    ((kind, text),) = regress(model=write_tiny_driving(tmp_path / "twice.pkl", SIZE))
     assert kind == "launches"
     assert "3 launches of 3 kernels before, 4 launches of 3 kernels now" in text

@@ -154,7 +154,7 @@ def test_no_lateral_delay(
 ) -> None:
     monkeypatch.setattr(
         "modeld.daemon.read_bus_inputs",
-        lambda messages: replace(read_bus_inputs(messages), lateral_delay_s=0.0),
+        lambda messages, **more: replace(read_bus_inputs(messages, **more), lateral_delay_s=0.0),
     )
     text = said(planted, capsys)
     assert re.search(r"modelV2\.action\.desiredCurvature: value in \d+ frames from 0 on", text)

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from modeld.fill_message import fill_camera_odometry
+from runtime.driving_interface import HistoryRule
 from scheduler.driving import program, warp
+from scheduler.driving.memory import push, rows_seen
 from scheduler.driving.warp import model_image
 from scheduler.onnx_import import OnnxModel
 from scheduler.tensor.tensor import Tensor
@@ -51,19 +53,14 @@ def test_a_weight_changed_by_a_thousandth(
 def test_off_by_one_in_the_feature_queue(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    push = program._push
-
     def one_too_far(queue: Tensor, newest: Tensor) -> Tensor:
-        if queue.shape != (
-            program.HISTORY,
-            program.FEATURE_WIDTH,
-        ):
+        if queue.shape != (100, 512):
             return push(queue, newest)
         row = newest.unsqueeze(0)
         return queue.assign(Tensor.cat([queue[1:-1], row, queue[-1:]], 0))
 
     with monkeypatch.context() as patch:
-        patch.setattr(program, "_push", one_too_far)
+        patch.setattr(program, "push", one_too_far)
         model = planted.artifact("queue.pkl")
     text = explained(planted, capsys, model)
     assert re.search(r"modelV2\.position\.x: value in \d+ frames from \d+ on", text)
@@ -75,19 +72,12 @@ def test_off_by_one_in_the_feature_queue(
 def test_features_one_frame_late(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    make, run_policy = program.make_states, program._run_policy
-    made: list[Any] = []
-
-    def noted() -> Any:
-        made.append(make())
-        return made[-1]
-
-    def late(policy: Any, frame: Any, _features: Tensor, traffic: Tensor) -> Any:
-        return run_policy(policy, frame, made[-1].features, traffic)
+    def late(history: Tensor, rule: HistoryRule) -> Tensor:
+        """As if the models saw the history before this frame was pushed."""
+        return rows_seen(Tensor.of(history.node.src[0]), rule)
 
     with monkeypatch.context() as patch:
-        patch.setattr("scheduler.compile.make_states", noted)
-        patch.setattr(program, "_run_policy", late)
+        patch.setattr(program, "rows_seen", late)
         model = planted.artifact("late.pkl")
     text = explained(planted, capsys, model)
     assert re.search(r"modelV2\.position\.x: value in \d+ frames from \d+ on", text)

@@ -79,7 +79,7 @@ def _model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: float, name: 
 
     with monkeypatch.context() as patch:
         patch.setattr(tiny_driving, "_vision_weights", weights)
-        return write_tiny_driving(tmp_path / name, (SIZE,))
+        return write_tiny_driving(tmp_path / name, SIZE)
 
 
 def test_an_unchanged_program_passes(
@@ -232,7 +232,7 @@ def test_another_model_and_another_drive_are_named(
         return manifest
 
     monkeypatch.setattr(tiny_driving._Builder, "manifest", renamed)
-    model = write_tiny_driving(tmp_path / "other.pkl", (SIZE,))
+    model = write_tiny_driving(tmp_path / "other.pkl", SIZE)
     capsys.readouterr()
     assert regress(model=model) == 4
     assert "found one with another model," in capsys.readouterr().out
@@ -284,7 +284,7 @@ def test_two_runs_do_not_write_the_same_references(
 def test_a_drive_without_a_valid_output_becomes_no_reference(
     regress: Regress, tmp_path: Path, capsys: pytest.CaptureFixture[str], make_video: MakeVideo
 ) -> None:
-    model = write_tiny_driving(tmp_path / "nan.pkl", (SIZE,), bad_frame=1)
+    model = write_tiny_driving(tmp_path / "nan.pkl", SIZE, bad_frame=1)
     before = _files(tmp_path)
     drives = [make_video("one.mkv", frames=1)]
     capsys.readouterr()

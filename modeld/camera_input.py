@@ -1,0 +1,71 @@
+"""A camera's frames as a driving program takes them: bytes, and where the pixels lie in them."""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frames import Frame, FrameFormat
+from modeld.errors import CameraSizeError
+
+# Offsets of pixels are 32-bit integers on the device.
+MAX_SIDE_PX: Final = 16384
+
+
+@dataclass(slots=True)
+class CameraInput:
+    """One of the two frame inputs of a program.
+
+    Attributes:
+        camera: "road" or "wide", for messages.
+        capacity_bytes: what the program has room for.
+        geometry: (4,) int32, width, height, stride and offset of the chroma plane; rewritten when
+            the format changes.
+    """
+
+    camera: str
+    capacity_bytes: int
+    geometry: NDArray[np.int32] = field(default_factory=lambda: np.zeros(4, np.int32))
+    _format: FrameFormat | None = None
+    _payload_bytes: int = 0
+
+    def payload(self, frame: Frame) -> NDArray[np.uint8]:
+        """Return the bytes of a frame that hold pixels, a view, and bring `geometry` up to date.
+
+        Raises:
+            CameraSizeError: the frame cannot be what its format says, or the program has no room.
+        """
+        if frame.format != self._format:
+            self._take_format(frame)
+        if len(frame.data) < self._payload_bytes:
+            raise CameraSizeError(
+                f"{self.camera} camera, frame {frame.frame_id}: expected at least "
+                f"{self._payload_bytes} bytes, chroma offset + stride * height / 2, found "
+                f"{len(frame.data)}; mend the camera process"
+            )
+        return frame.data[: self._payload_bytes]
+
+    def _take_format(self, frame: Frame) -> None:
+        form = frame.format
+        where = f"{self.camera} camera, frame {frame.frame_id}"
+        sides = (form.width, form.height)
+        # The device reads where the geometry points, so it must lie within the bytes.
+        if (
+            not all(0 < side <= MAX_SIDE_PX and side % 2 == 0 for side in sides)
+            or not form.width <= form.stride <= 2 * MAX_SIDE_PX
+            or form.uv_offset < form.stride * form.height
+        ):
+            raise CameraSizeError(
+                f"{where}: expected even sides up to {MAX_SIDE_PX}, stride >= width and chroma "
+                f"after the luma rows, found {form}; mend the camera process"
+            )
+        needed_bytes = form.uv_offset + form.stride * (form.height // 2)
+        if needed_bytes > self.capacity_bytes:
+            raise CameraSizeError(
+                f"{where}: expected at most {self.capacity_bytes} bytes, what the artifact was "
+                f"compiled for, found {form.width}x{form.height} with {needed_bytes}; compile it "
+                f"with --camera {form.width}x{form.height}"
+            )
+        self._format, self._payload_bytes = form, needed_bytes
+        self.geometry[:] = form.width, form.height, form.stride, form.uv_offset

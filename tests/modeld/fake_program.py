@@ -1,0 +1,141 @@
+"""Interfaces of driving models by hand, and a program that answers what it is told."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.driving_interface import ActionRule, HistoryRule, ImageRule, Interface, ModelPart
+from runtime.entry import TensorSpec
+
+VISION_SLICES = {
+    "meta": (0, 55),
+    "desire_pred": (55, 87),
+    "pose": (87, 99),
+    "wide_from_device_euler": (99, 105),
+    "road_transform": (105, 117),
+    "lane_lines": (117, 645),
+    "lane_lines_prob": (645, 653),
+    "road_edges": (653, 917),
+    "lead": (917, 1061),
+    "lead_prob": (1061, 1064),
+    "hidden_state": (1064, 1576),
+    "pad": (0, 1576),
+}
+POLICY_SLICES = {"plan": (0, 990), "desire_state": (990, 998), "pad": (998, 1000)}
+SPLIT_ACTION = ActionRule(
+    lateral="plan",
+    longitudinal="plan",
+    lateral_delay="liveDelay",
+    lateral_delay_extra_s=0.0,
+    frame_delay_s=0.05,
+    lat_smooth_s=0.1,
+    long_smooth_s=0.3,
+    hold_below_mps=0.3,
+    stop="plan",
+    clip_speed=True,
+)
+
+
+def make_interface(**changes: Any) -> Interface:
+    """The split interface of August 2025, or another one."""
+    split = Interface(
+        name="split-2025",
+        reason="written by hand",
+        models=(
+            ModelPart("vision", "vision-test", 1576, VISION_SLICES, {}),
+            ModelPart("policy", "policy-test", 1000, POLICY_SLICES, {}),
+        ),
+        image=ImageRule("bilinear", 4),
+        desire=HistoryRule(25, 4, current=True, newest=True),
+        features=HistoryRule(25, 4, current=True, newest=True),
+        curvature=None,
+        states=(),
+        host_inputs=("traffic_convention",),
+        drop_policy="skip",
+        action=SPLIT_ACTION,
+        meta=55,
+        lane_change="A",
+    )
+    return replace(split, **changes)
+
+
+def with_heads(interface: Interface, **widths: int) -> Interface:
+    """The interface with one more model, "extra", that has heads of these widths."""
+    slices, start = {}, 0
+    for name, width in widths.items():
+        slices[name] = (start, start + width)
+        start += width
+    return replace(interface, models=(*interface.models, ModelPart("extra", "", start, slices, {})))
+
+
+class FakeProgram:
+    """Stands in for a loaded driving artifact: same methods, scripted outputs.
+
+    Attributes:
+        calls: Entry and a copy of the inputs of every run.
+        raw: Next output vector of each role, (1, width) float32.
+        resets: Number of resets so far.
+    """
+
+    def __init__(self, interface: Interface, capacity_bytes: int) -> None:
+        self.metadata: dict[str, Any] = {"interface": interface.plain()}
+        skips = interface.drop_policy == "skip"
+        self.entries: tuple[str, ...] = ("run", "prepare") if skips else ("run",)
+        self.raw = {part.role: np.zeros((1, part.width), np.float32) for part in interface.models}
+        self.calls: list[tuple[str, dict[str, NDArray[Any]]]] = []
+        self.resets = 0
+        self.on_run: Callable[[], None] = lambda: None
+        self._capacity_bytes = capacity_bytes
+        self._host_inputs = interface.host_inputs
+
+    @property
+    def vision(self) -> NDArray[np.float32]:
+        return self.raw["vision"]
+
+    @property
+    def policy(self) -> NDArray[np.float32]:
+        return self.raw["policy"]
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        specs = [
+            TensorSpec(f"{name}_frame", (self._capacity_bytes,), np.dtype(np.uint8))
+            for name in ("road", "wide")
+        ]
+        for name in ("road", "wide"):
+            specs.append(TensorSpec(f"{name}_geometry", (4,), np.dtype(np.int32)))
+            specs.append(TensorSpec(f"{name}_transform", (3, 3), np.dtype(np.float32)))
+        specs.append(TensorSpec("desire", (8,), np.dtype(np.float32)))
+        if entry != "prepare":
+            specs += [TensorSpec(n, (1, 2), np.dtype(np.float32)) for n in self._host_inputs]
+        return tuple(specs)
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> dict[str, NDArray[Any]]:
+        self._check(inputs, entry)
+        assert entry is not None
+        self.calls.append((entry, {name: array.copy() for name, array in inputs.items()}))
+        self.on_run()
+        if entry == "prepare":
+            return {}
+        return {f"{role}_outputs": vector for role, vector in self.raw.items()}
+
+    def reset(self) -> None:
+        self.resets += 1
+
+    def _check(self, inputs: Mapping[str, NDArray[Any]], entry: str | None) -> None:
+        """The real program rejects inputs that are not the declared ones; frames may be shorter."""
+        assert entry in self.entries
+        expected = {spec.name: spec for spec in self.entry_inputs(entry)}
+        assert inputs.keys() == expected.keys()
+        for name, array in inputs.items():
+            assert array.dtype == expected[name].dtype, name
+            assert array.flags.c_contiguous, name
+            if name.endswith("_frame"):
+                assert array.ndim == 1
+                assert array.size <= self._capacity_bytes
+            else:
+                assert array.shape == expected[name].shape, name

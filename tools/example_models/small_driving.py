@@ -1,0 +1,141 @@
+"""Small networks for every revision of the driving models: faithful interfaces, little work.
+
+One convolutional stem over both views, one position-weighted sum over each history, and a linear
+layer for each head, so that every output depends on every row of every input. Where a model keeps
+its histories itself, the queues stand before the same network.
+"""
+
+import math
+import zlib
+from collections.abc import Mapping
+
+import numpy as np
+import onnx
+
+from runtime.driving_interface import ModelPart
+from tools.example_models.graph import ConvSpec, GraphBuilder, Value
+from tools.example_models.heads import head
+from tools.example_models.history import Histories, is_state
+from tools.example_models.interface import model_metadata
+from tools.example_models.road import head_weight
+
+TRUNK = 64
+VIEW_SHAPE = (1, 12, 128, 256)
+STEM = (
+    ConvSpec(8, kernel=5, stride=4),
+    ConvSpec(24, kernel=5, stride=4),
+    ConvSpec(48, kernel=3, stride=2),
+)
+# What brings an input to about one, so that each has its say; histories of features come as they
+# are, speed and delays divided by the usual ones, curvatures by a gentle bend.
+SCALES: Mapping[str, tuple[float, ...]] = {
+    "lateral_control_params": (1 / 15, 1 / 0.3),
+    "action_t": (1 / 0.3, 1 / 0.5),
+    "prev_desired_curv": (1 / 3e-4,),
+}
+# The share of each input in the trunk, of the views' one. What a model says comes back in histories
+# of features and curvatures: shares well below one let differences die out.
+SHARES: Mapping[str, float] = {"features_buffer": 0.3, "prev_desired_curv": 0.2, "desire": 1.5}
+
+
+def build_part(interface: str, part: ModelPart, pad: int, seed: int) -> tuple[onnx.ModelProto, int]:
+    """Return one model of a revision and its multiply-adds per run.
+
+    Args:
+        interface: name of the revision, for the checkpoint.
+        part: inputs, heads and width.
+        pad: values after the last head; -1 where `pad` is the whole output under a second name.
+        seed: of all weights; equal seeds give equal bytes.
+    """
+    # Models of one revision may have inputs and heads of equal names, but never equal weights.
+    g = GraphBuilder(part.role, zlib.crc32(f"{part.role} {seed}".encode()))
+    inputs = {
+        name: g.input(name, shape, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
+        for name, (shape, kind) in part.inputs.items()
+    }
+    kinds = {name: kind for name, (_, kind) in part.inputs.items()}
+    histories = Histories(g, {n: v for n, v in inputs.items() if is_state(n)})
+    seen = histories.views({n: v for n, v in inputs.items() if not is_state(n)})
+    trunk = _trunk(g, {n: _as_float(g, v, kinds.get(n, "float32")) for n, v in seen.items()})
+    outputs = _heads(g, trunk, part, max(pad, 0))
+    following = histories.following(outputs, part.slices)
+    slices = {name: slice(*bounds) for name, bounds in part.slices.items()}
+    if pad:
+        slices["pad"] = slice(0, None) if pad < 0 else slice(-pad, None)
+    model = g.finish(
+        {"outputs": outputs} | following,
+        model_metadata(f"example-{interface}-{part.role}/seed-{seed}", slices),
+        {
+            f"next_{name}": onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kinds[name]))
+            for name in histories.states
+        },
+    )
+    return model, g.multiply_adds
+
+
+def _as_float(g: GraphBuilder, x: Value, kind: str) -> Value:
+    if x.shape[-2:] == VIEW_SHAPE[-2:] or kind != "float32":
+        return g.node("Cast", (x,), x.shape, to=onnx.TensorProto.FLOAT)
+    return x
+
+
+def _trunk(g: GraphBuilder, seen: Mapping[str, Value]) -> Value:
+    """Return the (1, TRUNK) features that all heads see, about unit variance."""
+    views = [v for v in seen.values() if v.shape == VIEW_SHAPE]
+    parts = [_see(g, views)] if views else []
+    for name, value in seen.items():
+        if value.shape != VIEW_SHAPE:
+            with g.scope(name):
+                parts.append(_read(g, name, value))
+    total = parts[0]
+    for part in parts[1:]:
+        total = g.elementwise("Add", total, part)
+    with g.scope("norm"):
+        scale, bias = g.weight("weight", np.ones(TRUNK)), g.weight("bias", np.zeros(TRUNK))
+        return g.node("LayerNormalization", (total, scale, bias), total.shape, axis=-1)
+
+
+def _see(g: GraphBuilder, views: list[Value]) -> Value:
+    """Return (1, TRUNK) of both views, values 0..255."""
+    scaled = []
+    for view in views:
+        x = g.elementwise("Sub", view, g.scalar(127.5))
+        scaled.append(g.elementwise("Div", x, g.scalar(63.75)))
+    x = g.node("Concat", scaled, (1, 24, *VIEW_SHAPE[2:]), axis=1)
+    for index, spec in enumerate(STEM):
+        with g.scope(f"stem.{index}"):
+            x = g.gelu(g.conv(x, spec))
+    with g.scope("stem.fc"):
+        return g.random_gemm(g.flatten(x), TRUNK, gain=1.5)
+
+
+def _read(g: GraphBuilder, name: str, x: Value) -> Value:
+    """Return (1, TRUNK) of a vector (1, N), or of a history (1, rows, ..., N), oldest first."""
+    share = SHARES.get("desire" if name.startswith("desire") else name, 0.5)
+    if name in SCALES:
+        x = g.elementwise("Mul", x, g.constant(np.array(SCALES[name], np.float32)))
+    if len(x.shape) == 2:
+        return g.random_gemm(x, TRUNK, gain=share)
+    rows, width = math.prod(x.shape[1:-1]), x.shape[-1]
+    if len(x.shape) > 3:
+        x = g.node("Reshape", (x, g.ints(1, rows, width)), (1, rows, width))
+    y = g.node("Tanh", (g.linear(x, TRUNK),), (1, rows, TRUNK))
+    # A pulse in one row must be seen, so histories of pulses are not divided by their length.
+    length = 1.0 if name.startswith("desire") else math.sqrt(rows)
+    y = g.elementwise("Mul", y, g.normal("position", (1, rows, TRUNK), 2.0 * share / length))
+    return g.node("ReduceSum", (y, g.ints(1)), (1, TRUNK), keepdims=0)
+
+
+def _heads(g: GraphBuilder, trunk: Value, part: ModelPart, pad: int) -> Value:
+    """Return the output vector: a linear layer for each head, then zeros."""
+    found = []
+    for name, (start, stop) in part.slices.items():
+        with g.scope(f"heads.{name}"):
+            if name == "hidden_state":
+                found.append(g.random_gemm(trunk, stop - start))
+                continue
+            bias, modes = head(name, stop - start)
+            found.append(g.gemm(trunk, head_weight(modes, TRUNK, g.rng("weight")), bias))
+    if pad:
+        found.append(g.constant(np.zeros((1, pad), np.float32)))
+    return g.node("Concat", found, (1, part.width), axis=1)
