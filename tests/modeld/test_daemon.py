@@ -1,6 +1,7 @@
 import logging
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -450,3 +451,26 @@ def test_two_runs_publish_the_same_bytes(small_program: FakeProgram, frame_of: F
 
     small_program.policy[0, :990] = np.random.default_rng(5).normal(size=990)
     assert record() == record()
+
+
+def test_delay_of_sunnypilot_is_read_each_60_frames_and_may_be_the_users(
+    small_format: FrameFormat, frame_of: FrameOf, tmp_path: Path
+) -> None:
+    def delays(stack: str) -> list[float]:
+        interface = make_interface(host_inputs=("traffic_convention", "action_t"))
+        program = FakeProgram(interface, small_format.size)
+        config = Config(cameras=CAMERAS, stack=stack, params_dir=tmp_path)
+        bench = Bench(program, frame_of, config)
+        found = []
+        for frame_id in range(130):
+            if frame_id == 1:
+                bench.send("liveDelay", lateralDelay=0.25)
+            if frame_id == 70:
+                (tmp_path / "LagdValueCache").write_bytes(b"0.5")
+                (tmp_path / "LagdToggle").write_bytes(b"1")
+            bench.step(frame_id)
+            found.append(float(bench.inputs()["action_t"][0, 0]))
+        return [value - found[0] for value in found]
+
+    assert delays("sunnypilot") == pytest.approx([0.0] * 60 + [0.25] * 60 + [0.5] * 10)
+    assert delays("openpilot-2025") == pytest.approx([0.0] + [0.25] * 129)
