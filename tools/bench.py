@@ -7,7 +7,7 @@ Example::
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
     modeld bench driving.pkl --paced --beside busy,one-cpu
-    modeld bench --daemon 300 --model driving.pkl
+    modeld bench --daemon 300 --model driving.pkl --monitoring dmonitoring.pkl
     modeld bench --bus --json
     modeld bench --log rlog.zst
 
@@ -118,6 +118,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
     )
     options.add_argument("--model", type=Path, help="--daemon: driving artifact")
+    options.add_argument(
+        "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"
+    )
     options.add_argument("--camera", metavar="WxH", help="--daemon: frame size (1928x1208)")
 
 

@@ -31,6 +31,8 @@ from scheduler.onnx_import.binding import declared as declared_tensor
 SEE = "see docs/formats/driving-models.md"
 DECLARE = 'declare another with --interface NAME, or interface = "NAME" in a TOML beside a model'
 
+ALONE = "without driving conventions: modeld compile --plain"
+
 
 @dataclass(frozen=True, slots=True)
 class _Candidate:
@@ -70,7 +72,8 @@ def recognise_driving(
     facts = [facts_of(model) for model in models]
     roles = ordered(facts)
     revisions = load_revisions()
-    said = declaration(facts, declared, revisions)
+    # In run order: what is said does not depend on the order of the files.
+    said = declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
     rules = _rules(revision, said)
@@ -84,6 +87,7 @@ def recognise_driving(
         raise ModelError(
             f"{names}: taken for {revision.name} ({choice.reason}): {'; '.join(problems)}; {SEE}"
             + ("" if said.name else f"; {DECLARE}")
+            + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
     reason = f"{choice.reason}; rules of {said.rules_from}" if said.rules_from else choice.reason

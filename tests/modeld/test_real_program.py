@@ -186,18 +186,12 @@ def test_frames_of_different_sizes_in_one_program(
         zeros, pair = np.zeros((3, 3), np.float32), np.zeros((1, 2), np.float32)
         seen = []
         for main, extra in ((bare, None), (None, bare)):
-            frames = [
+            first, second = [
                 frame_of(5) if form is None else Frame(np.full(960, 9, np.uint8), form, 5, 0, 0)
                 for form in (main, extra)
             ]
             inputs = ModelInputs(
-                FramePair(frames[0], frames[1]),
-                zeros,
-                zeros,
-                np.zeros(8, np.float32),
-                pair,
-                pair,
-                pair,
+                FramePair(first, second), zeros, zeros, np.zeros(8, np.float32), pair, pair, pair
             )
             outputs = model.run(inputs).outputs
             seen.append([*outputs.pose[:2], *outputs.wide_from_device_euler[:2]])

@@ -4,7 +4,7 @@ import base64
 import io
 import pickle
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,10 @@ class Car:
     longitudinal_delay: float
     road: Lens
     wide: Lens
+
+    def with_one_camera(self) -> "Car":
+        """Both views come from the road camera, with its lens."""
+        return replace(self, wide=self.road)
 
 
 class _Slices(pickle.Unpickler):

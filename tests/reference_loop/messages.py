@@ -15,7 +15,8 @@ PLAN_BLOCKS = (
     ("orientation", 9),
     ("orientationRate", 12),
 )
-# Layout of `meta` by its width: first column, step and number of entries of each list.
+# Layout of `meta` by its width: first column, step and number of entries of each list. With 48
+# values there is a column of the gas pedal, and none of the brake: neither was published.
 META: dict[int, dict[str, tuple[int, int, int]]] = {
     48: {
         "gasDisengageProbs": (1, 7, 5),
@@ -24,7 +25,6 @@ META: dict[int, dict[str, tuple[int, int, int]]] = {
         "brake3MetersPerSecondSquaredProbs": (4, 7, 5),
         "brake4MetersPerSecondSquaredProbs": (5, 7, 5),
         "brake5MetersPerSecondSquaredProbs": (6, 7, 5),
-        "gasPressProbs": (7, 7, 5),
     },
     53: {
         "gasDisengageProbs": (1, 8, 5),
@@ -48,6 +48,10 @@ META: dict[int, dict[str, tuple[int, int, int]]] = {
     },
 }
 DISENGAGE = tuple(META[53])
+# Enumerants by their ordinals.
+CONFIDENCE = ("red", "yellow", "green")
+STATES = ("off", "preLaneChange", "laneChangeStarting", "laneChangeFinishing")
+DIRECTIONS = ("none", "left", "right")
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +96,7 @@ def model_v2(parsed: dict[str, Any], about: About) -> dict[str, Any]:
         "navEnabled": False,
         "locationMonoTime": 0,
         "big": about.big,
-        "confidence": about.confidence,
+        "confidence": CONFIDENCE[about.confidence],
         "action": _action(about.action),
         "temporalPose": _temporal_pose(parsed),
         "lateralPlannerSolution": {},
@@ -140,8 +144,8 @@ def _meta(parsed: dict[str, Any], about: About) -> dict[str, Any]:
         "desirePrediction": parsed["desire_pred"].reshape(-1).tolist(),
         "disengagePredictions": {"t": [2.0, 4.0, 6.0, 8.0, 10.0], **columns},
         "hardBrakePredicted": about.hard_brake,
-        "laneChangeState": about.lane_change_state,
-        "laneChangeDirection": about.lane_change_direction,
+        "laneChangeState": STATES[about.lane_change_state],
+        "laneChangeDirection": DIRECTIONS[about.lane_change_direction],
         "brakeDisengageProb": 0.0,
         "gasDisengageProb": 0.0,
         "steerOverrideProb": 0.0,
@@ -182,8 +186,8 @@ def driving_model_data(parsed: dict[str, Any], about: About) -> dict[str, Any]:
             "rightProb": float(parsed["lane_lines_prob"][5]),
         },
         "meta": {
-            "laneChangeState": about.lane_change_state,
-            "laneChangeDirection": about.lane_change_direction,
+            "laneChangeState": STATES[about.lane_change_state],
+            "laneChangeDirection": DIRECTIONS[about.lane_change_direction],
         },
         "path": {f"{axis}Coefficients": path[:, i].tolist() for i, axis in enumerate("xyz")},
     }

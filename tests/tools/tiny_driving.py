@@ -101,6 +101,8 @@ class _Builder:
             for part in INTERFACE.models
         ]
         frames = [self._buffer(f"{c}_frame", "input", "uint8", (capacity,)) for c in CAMERAS]
+        for frame in frames:
+            self.buffers[frame]["partial"] = True
         geometries = [self._buffer(f"{c}_geometry", "input", "int32", (4,)) for c in CAMERAS]
         transforms = [self._buffer(f"{c}_transform", "input", "float32", (3, 3)) for c in CAMERAS]
         desire = self._buffer("desire", "input", "float32", (8,))

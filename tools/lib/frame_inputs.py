@@ -51,7 +51,8 @@ def make_frame_inputs(
         if name == geometry or frame is None or len(frame.shape) != 1:
             continue
         layout = fitting_format(frame.shape[0])
-        found[frame.name] = generator.integers(0, 256, layout.payload_bytes, np.uint8)
+        taken = layout.payload_bytes if frame.partial else frame.shape[0]
+        found[frame.name] = generator.integers(0, 256, taken, np.uint8)
         found[geometry] = geometry_of(layout)
         if f"{name}_transform" in known:
             found[f"{name}_transform"] = _transform(name, layout)

@@ -182,13 +182,14 @@ def test_command_writes_one_file_for_each_role(
 
 def test_interfaces_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["make-model", "--list-interfaces", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == {"interfaces": list(REVISIONS)}
+    names = json.loads(capsys.readouterr().out)["interfaces"]
+    assert [name for name in names if name in REVISIONS] == list(REVISIONS)
     assert cli.main(["make-model", "--list-interfaces"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in lines] == list(REVISIONS)
-    for line, revision in zip(lines, REVISIONS.values(), strict=True):
-        assert revision.title in line
-        assert revision.since in line
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines()}
+    assert list(lines) == names
+    for name, revision in REVISIONS.items():
+        assert revision.title in lines[name]
+        assert revision.since in lines[name]
 
 
 @pytest.mark.parametrize(

@@ -270,8 +270,8 @@ def _await_log(directory: Path) -> None:
         time.sleep(0.01)
 
 
-def test_an_artifact_for_other_cameras_is_refused_at_once(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", (320, 240))
+def test_an_artifact_for_smaller_cameras_is_refused_at_once(tmp_path: Path) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (64, 48))
     with pytest.raises(ArtifactMismatchError, match="192x128"):
         replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", PlayOptions()))
 

@@ -125,12 +125,12 @@ def _refused(
     assert sorted(folder.iterdir()) == before
 
 
-def test_size_the_artifact_does_not_have_is_refused(
+def test_size_the_artifact_has_no_room_for_is_refused(
     tmp_path: Path, make_video: MakeVideo, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    video = make_video(size=(128, 96))
+    video = make_video(size=(320, 240))
     log = str(tmp_path / "o.rlog")
-    text = r"expected an entry for frames of 128x96, found 192x128; .*--camera 128x96"
+    text = r"expected frames of at most \d+ bytes, found 320x240 with \d+; .*--camera 320x240"
     _refused(capsys, tmp_path, 4, text, str(video), "--model", str(tiny_model), "-o", log)
 
 

@@ -188,9 +188,9 @@ def test_features_that_are_one_frame_late(
 ) -> None:
     make = tiny_driving._Builder.manifest
 
-    def late(self: Any, sizes: Any) -> Any:
-        manifest = make(self, sizes)
-        run = manifest["entries"][f"run:{SIZE[0]}x{SIZE[1]}"]
+    def late(self: Any) -> Any:
+        manifest = make(self)
+        run = manifest["entries"]["run"]
         advance, *rest = run["launches"]
         run["launches"] = [*rest, advance]
         return manifest
@@ -204,9 +204,9 @@ def test_features_that_are_one_frame_late(
 def test_another_launch(regress: Regress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = tiny_driving._Builder.manifest
 
-    def twice(self: Any, sizes: Any) -> Any:
-        manifest = make(self, sizes)
-        run = manifest["entries"][f"run:{SIZE[0]}x{SIZE[1]}"]
+    def twice(self: Any) -> Any:
+        manifest = make(self)
+        run = manifest["entries"]["run"]
         run["launches"] = [*run["launches"], run["launches"][-1]]
         return manifest
 
