@@ -73,22 +73,18 @@ class Stack:
             return place / f"{self.queue_prefix}{prefix and prefix + '/'}{self.endpoint(name)}"
         return place / prefix / self.endpoint(name)
 
-    def params_dir(self, environment: Mapping[str, str], home: Path) -> Path:
+    def params_dir(self, home: Path, *, root: str = "", prefix: str = "") -> Path:
         """Return the directory in which this stack keeps its parameters, one file for each key.
 
         Args:
-            environment: Variables PARAMS_ROOT (else /data/params where that is, as on the device,
-                else in `home`) and OPENPILOT_PREFIX.
             home: The user's directory.
+            root: Value of PARAMS_ROOT; "" takes /data/params where that is, as on the device, else
+                a place in `home`.
+            prefix: Value of OPENPILOT_PREFIX.
         """
-        prefix = environment.get("OPENPILOT_PREFIX", "")
-        root = environment.get("PARAMS_ROOT", "")
-        if root:
-            place = Path(root)
-        elif _DEVICE_PARAMS.is_dir():
+        place = Path(root) if root else home / f".comma{prefix}" / "params"
+        if not root and _DEVICE_PARAMS.is_dir():
             place = _DEVICE_PARAMS
-        else:
-            place = home / f".comma{prefix}" / "params"
         return place / (prefix or "d")
 
 

@@ -4,6 +4,7 @@ Example::
 
     model = "/usr/share/modeld/driving.pkl"
     bus_address = "ipc:///run/modeld"
+    stack = "openpilot-2026"
 
     [camera.road]        # a camera that the device table does not know
     width = 960
@@ -15,10 +16,12 @@ import math
 import os
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, get_args
 
+from cereal.services import HashName
+from cereal.stacks import DEFAULT_STACK, STACKS, Stack
 from modeld.calibration import Camera, DeviceCameras
 from modeld.errors import ConfigError
 
@@ -39,6 +42,9 @@ class Config:
         demo: Use a built-in car instead of waiting for ``carParams``.
         device: Name of the OpenCL device; None takes the best.
         bus_address: Where sockets bind and connect, ``tcp://HOST`` or ``ipc:///DIR``.
+        stack: The stack on the other end of the bus, one of ``cereal.stacks``: names, ports, paths.
+        port_hash: Hash that gives TCP ports, "fnv1a" or "murmur"; None takes the stack's.
+        params_dir: Directory of the stack's parameters; None takes the stack's.
         camera_server: Name under which the camera daemon publishes its frames.
         frame_timeout_ms: Longest wait for one frame; also how fast a stop is noticed.
         lat_smooth_s: Time constant of the curvature filter; 0 turns it off, None takes the one
@@ -52,6 +58,9 @@ class Config:
     demo: bool = False
     device: str | None = None
     bus_address: str = "tcp://127.0.0.1"
+    stack: str = DEFAULT_STACK.name
+    port_hash: HashName | None = None
+    params_dir: Path | None = None
     camera_server: str = "camerad"
     frame_timeout_ms: int = 100
     lat_smooth_s: float | None = None
@@ -73,10 +82,33 @@ class Config:
             raise ConfigError(
                 f"bus_address: expected tcp://HOST or ipc:///DIRECTORY, got {self.bus_address!r}"
             )
+        if self.stack not in STACKS:
+            raise ConfigError(f"stack: expected one of {', '.join(STACKS)}, got {self.stack!r}")
+        if self.port_hash not in (None, *get_args(HashName)):
+            raise ConfigError(
+                f"port_hash: expected one of {', '.join(get_args(HashName))}, got "
+                f"{self.port_hash!r}"
+            )
         if not self.camera_server or "/" in self.camera_server:
             raise ConfigError(
                 f"camera_server: expected a name without '/', got {self.camera_server!r}"
             )
+
+    @property
+    def bus_stack(self) -> Stack:
+        """The row of the stack, with the hash of ports that is in force."""
+        stack = STACKS[self.stack]
+        return stack if self.port_hash is None else replace(stack, hash_name=self.port_hash)
+
+    def parameters(self) -> Path:
+        """Return the directory of the stack's parameters; without one given, by environment."""
+        if self.params_dir is not None:
+            return self.params_dir
+        return self.bus_stack.params_dir(
+            Path.home(),
+            root=os.environ.get("PARAMS_ROOT", ""),
+            prefix=os.environ.get("OPENPILOT_PREFIX", ""),
+        )
 
 
 # What a file may hold, besides the tables of [camera].
@@ -85,12 +117,16 @@ _FILE_TYPES: Final[Mapping[str, type]] = {
     "demo": bool,
     "device": str,
     "bus_address": str,
+    "stack": str,
+    "port_hash": str,
+    "params_dir": str,
     "camera_server": str,
     "frame_timeout_ms": int,
     "lat_smooth_s": float,
     "long_smooth_s": float,
     "send_raw_predictions": bool,
 }
+_PATHS: Final = frozenset({"model", "params_dir"})
 _CAMERA_TYPES: Final[Mapping[str, type]] = {"width": int, "height": int, "focal_px": float}
 
 
@@ -100,7 +136,8 @@ def load_config(
     """Read the settings.
 
     Args:
-        path: TOML file; None uses the defaults. A relative ``model`` in it is relative to the file.
+        path: TOML file; None uses the defaults. Relative paths in it, ``model`` and ``params_dir``,
+            are relative to the file.
         overrides: Values that win over the file, by ``Config`` field name; None values are
             options that were not given.
 
@@ -114,8 +151,8 @@ def load_config(
             raise ConfigError(f"option {name!r}: expected one of {', '.join(sorted(known))}")
         if value is not None:
             values[name] = value
-    if isinstance(values.get("model"), str):
-        values["model"] = Path(values["model"])
+    for name in _PATHS & set(values):
+        values[name] = Path(values[name])
     return Config(**values)
 
 
@@ -130,8 +167,8 @@ def _read_file(path: Path) -> dict[str, Any]:
     try:
         cameras = _read_cameras(content.pop("camera", None))
         values = _read_table("", content, _FILE_TYPES)
-        if "model" in values:
-            values["model"] = path.parent / values["model"]
+        for name in _PATHS & set(values):
+            values[name] = path.parent / values[name]
         values["cameras"] = cameras
         # Ranges are checked here too, so that the message can name the file.
         Config(**values)

@@ -6,14 +6,11 @@ from outside, so that replay runs the same code; ``run`` opens the real ones.
 
 import logging
 import threading
-import time
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
-import runtime
 from cereal.clock import Clock, MonotonicClock
-from cereal.errors import CerealError
 from cereal.frames import FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport, ZmqTransport
@@ -27,16 +24,11 @@ from modeld.driving_model import (
     DrivingProgram,
     ModelInputs,
     ModelResult,
-    check_interface,
 )
 from modeld.drop_filter import DropFilter
 from modeld.errors import (
     CameraConfigError,
     CameraSizeError,
-    ConfigError,
-    InternalError,
-    ModeldError,
-    ModelInterfaceError,
 )
 from modeld.fill_message import (
     FrameInfo,
@@ -58,9 +50,8 @@ from modeld.inputs import (
 )
 from modeld.loop_log import LoopLog
 from modeld.parse_outputs import DrivingOutputs
-from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
+from modeld.startup import wait_for_cameras, wait_for_car
 from modeld.warm_up import WarmUp
-from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
 
@@ -304,64 +295,21 @@ def _common_format(main: CameraSource, extra: CameraSource | None) -> FrameForma
     return main.format
 
 
-def run(config: Config) -> int:
-    """Run the daemon until SIGTERM or SIGINT.
+def start(
+    config: Config, program: DrivingProgram, stop: threading.Event, resources: ExitStack
+) -> Daemon | None:
+    """Connect to bus, cameras and car, in order of what fails first (see ADR 0026).
 
     Args:
-        config: Settings; ``model`` is required.
+        config: Settings.
+        program: Of a driving artifact; stays the caller's.
+        stop: Ends all waiting.
+        resources: Closes what was opened.
 
     Returns:
-        Exit code: 0 after SIGTERM, 130 after SIGINT.
-
-    Raises:
-        ModeldError: Start-up or the loop failed; likewise ``RuntimeFault`` and ``CerealError``.
-            Each message is one line for the user and each class has an ``exit_code``.
+        None when stopped.
     """
-    if config.model is None:
-        raise ConfigError("model: expected the path of a driving artifact, got none; use --model")
-    with StopSignals() as stop, ExitStack() as resources:
-        try:
-            # Loading and waiting may take long and call into C, so signals interrupt them by an
-            # exception.
-            with stop.interrupting():
-                daemon = _start(config, stop.event, resources)
-            if daemon is not None:
-                logger.info("running")
-                daemon.run_forever(stop.event)
-        except StopRequested:
-            logger.info("stopped while starting")
-        # These carry a message for the user and an exit code of their own.
-        except (ModeldError, RuntimeFault, CerealError):
-            raise
-        except Exception as error:
-            logger.exception("unexpected error")
-            # An exception may have no text, or several lines; the user gets one.
-            reason = (str(error).splitlines() or [""])[0]
-            raise InternalError(
-                f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
-                "report it with the log"
-            ) from error
-        logger.info("stopping")
-    return stop.exit_code
-
-
-def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemon | None:
-    """Open everything in order of what fails first (see ADR 0026); None when stopped."""
-    assert config.model is not None
-    logger.info("loading %s", config.model)
-    start_ns = time.perf_counter_ns()
-    artifact = runtime.read_artifact(config.model)
-    # Before its kernels are built and cameras are waited for, which may never come.
-    try:
-        check_interface(artifact.manifest.metadata)
-    except ModelInterfaceError as error:
-        # The path is told here: the check knows metadata, but no file.
-        raise ModelInterfaceError(f"{config.model}: {error}") from error
-    program = runtime.load_program(artifact, config.device)
-    # Resources are closed in reverse: cameras and bus before the program that uses their frames.
-    resources.callback(program.close)
-    logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
-    transport = ZmqTransport(address=config.bus_address)
+    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
     resources.callback(transport.close)
     cameras = wait_for_cameras(config.camera_server, stop)
     # Waiting ends without cameras only when the daemon was stopped.
@@ -377,7 +325,7 @@ def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Daemo
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(transport, stop)
+        car = wait_for_car(transport, stop, config.parameters())
         if car is None:
             return None
         daemon.car = car

@@ -7,6 +7,7 @@ Tree::
     |- ModelInterfaceError      4  the artifact is not a driving model that this daemon can run
     |  `- CameraSizeError       4  the artifact was not compiled for this camera
     |- CameraConfigError        4  no intrinsics known for this camera
+    |- ParameterError           4  a parameter of the stack cannot be used
     |- FrameTimestampError      4  camera time stamps are not nanoseconds
     `- InternalError            1  a defect of the daemon itself; the log holds the traceback
 """
@@ -34,6 +35,10 @@ class CameraSizeError(ModelInterfaceError):
 
 class CameraConfigError(ModeldError):
     """No camera intrinsics are known for the device and sensor that sent the frames."""
+
+
+class ParameterError(ModeldError):
+    """A parameter of the stack is damaged or cannot be read."""
 
 
 class FrameTimestampError(ModeldError):

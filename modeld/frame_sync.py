@@ -2,7 +2,7 @@
 
 The main camera sets the pace and delivers only its newest frame; the extra camera delivers every
 frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; what is retained between
-calls, and the bound on receiving, is ADR 0020.
+calls, and the bound on receiving, is ADR 0020; what happens without the extra camera ADR 0081.
 """
 
 import logging
@@ -21,6 +21,13 @@ PAIRING_WINDOW_NS: Final = 25_000_000
 SYNC_WARNING_NS: Final = 10_000_000
 # 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
 MAX_RECEIVES: Final = 60
+# One wait for the extra camera, and how long to wait in all: 6 frames at 20 Hz. Then it takes up to
+# 2 frames more until messages go out: others give up when none has come for 0.5 s.
+EXTRA_WAIT_MS: Final = 100
+LOST_AFTER_MS: Final = 300
+# While it is lost, how long to wait for the partner of a frame once it sends again: the main camera
+# must not lose frames by it.
+RETURN_WAIT_MS: Final = 40
 # No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.
 MIN_FRAME_PERIOD_NS: Final = 1_000_000
 
@@ -35,10 +42,17 @@ class CameraSource(FrameSource, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FramePair:
-    """The frames of one moment; the same frame twice with a single camera."""
+    """The frames of one moment; the same frame twice with a single camera.
+
+    Attributes:
+        main: Frame of the camera that sets the pace.
+        extra: Frame of the second view.
+        lacks_extra: The extra camera is lost; ``extra`` is the main frame in its place.
+    """
 
     main: Frame
     extra: Frame
+    lacks_extra: bool = False
 
 
 @dataclass(slots=True)
@@ -58,6 +72,9 @@ class FrameSync:
     _extra_sof_ns: int | None = None
     # After time went back: frames of the extra camera beyond this are of the time before.
     _stale_after_ns: int | None = None
+    # Time spent waiting for the extra camera since the last pair.
+    _waited_ms: int = 0
+    _is_lost: bool = False
     _no_frame: Throttle = field(default_factory=Throttle)
     _unpaired: Throttle = field(default_factory=lambda: Throttle(period=10))
     _out_of_sync: Throttle = field(default_factory=Throttle)
@@ -77,9 +94,13 @@ class FrameSync:
         if self.extra is None:
             self._extra_sof_ns = main.timestamp_sof_ns
             return FramePair(main, main)
-        extra = self._next_extra(self.extra, main)
+        if self._is_lost:
+            extra = self._returned_extra(self.extra, main)
+        else:
+            extra = self._next_extra(self.extra, main)
         if extra is None:
-            return None
+            return self._without_extra(main)
+        self._waited_ms = 0
         # The stamps are starts of frame: both sensors should begin within the warning's limit.
         gap_ns = abs(main.timestamp_sof_ns - extra.timestamp_sof_ns)
         if gap_ns > SYNC_WARNING_NS and self._out_of_sync.hit():
@@ -95,7 +116,9 @@ class FrameSync:
 
     def is_intact(self) -> bool:
         """Tell whether the last pair was not overwritten while it was used."""
-        return self.main.is_intact() and (self.extra is None or self.extra.is_intact())
+        if not self.main.is_intact():
+            return False
+        return self.extra is None or self._is_lost or self.extra.is_intact()
 
     def _next_main(self) -> Frame | None:
         """Receive until the main frame is newer than the previous extra frame."""
@@ -109,7 +132,7 @@ class FrameSync:
                 return self._main_frame
             frame = self.main.receive(self.timeout_ms)
             if frame is None:
-                self._report_no_frame("main")
+                self._report_no_frame("main", self.timeout_ms)
                 return None
             first = first or frame
             self._notice_restart(frame)
@@ -158,10 +181,12 @@ class FrameSync:
         """Receive until the extra frame has caught up with the main frame."""
         first: Frame | None = None
         frame: Frame | None = None
+        wait_ms = min(self.timeout_ms, EXTRA_WAIT_MS)
         for _ in range(MAX_RECEIVES):
-            frame = source.receive(self.timeout_ms)
+            frame = source.receive(wait_ms)
             if frame is None:
-                self._report_no_frame("extra")
+                self._waited_ms += wait_ms
+                self._report_no_frame("extra", wait_ms)
                 return None
             if self._is_stale(frame):
                 continue
@@ -170,15 +195,66 @@ class FrameSync:
             # The extra camera does not conflate, so older frames are read until one has caught up.
             if main.timestamp_sof_ns < frame.timestamp_sof_ns + PAIRING_WINDOW_NS:
                 return frame
+        # Each of these frames was waited for: a camera with a clock of its own is as good as none.
+        self._waited_ms = LOST_AFTER_MS
         self._report_unpaired("extra", first, frame, main.timestamp_sof_ns)
         return None
 
-    def _report_no_frame(self, camera: str) -> None:
+    def _without_extra(self, main: Frame) -> FramePair | None:
+        """Return the main frame alone if the extra camera is lost, else None: it may be late."""
+        if not self._is_lost:
+            if self._waited_ms < LOST_AFTER_MS:
+                return None
+            self._is_lost = True
+            main = self._newest_main(main)
+            logger.error(
+                "extra camera lost: none of its frames belongs to main frame %d within %d ms; "
+                "going on with the main camera alone, messages marked invalid",
+                main.frame_id,
+                self._waited_ms,
+            )
+        # As with a single camera: the next main frame must be a new moment.
+        self._extra_sof_ns = main.timestamp_sof_ns
+        return FramePair(main, main, lacks_extra=True)
+
+    def _newest_main(self, main: Frame) -> Frame:
+        """Return the newest of the frames that came while the extra camera was waited for."""
+        for _ in range(MAX_RECEIVES):
+            newer = self.main.receive(0)
+            if newer is None:
+                break
+            self._notice_restart(newer)
+            self._main_frame = main = newer
+        return main
+
+    def _returned_extra(self, source: CameraSource, main: Frame) -> Frame | None:
+        """Look for the partner of a main frame while the extra camera is lost."""
+        wait_ms = 0
+        for _ in range(MAX_RECEIVES):
+            frame = source.receive(wait_ms)
+            if frame is None:
+                return None
+            if self._is_stale(frame):
+                continue
+            if abs(main.timestamp_sof_ns - frame.timestamp_sof_ns) < PAIRING_WINDOW_NS:
+                self._is_lost = False
+                self._extra_sof_ns = frame.timestamp_sof_ns
+                logger.warning(
+                    "extra camera is back at frame %d, main frame %d",
+                    frame.frame_id,
+                    main.frame_id,
+                )
+                return frame
+            # It sends again: the partner of this moment may be on its way.
+            wait_ms = RETURN_WAIT_MS
+        return None
+
+    def _report_no_frame(self, camera: str, wait_ms: int) -> None:
         if self._no_frame.hit():
             logger.warning(
                 "no frame from the %s camera within %d ms (%d such waits so far)",
                 camera,
-                self.timeout_ms,
+                wait_ms,
                 self._no_frame.total,
             )
 

@@ -8,15 +8,18 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from types import FrameType
 from typing import Final, Self
 
-from cereal.errors import FrameError
+from cereal.errors import FrameError, MessageError
 from cereal.frames import FrameRingReader, available_streams
-from cereal.schema import read_event
-from cereal.transport import Transport
+from cereal.schema import content, member_name, read_event, reading
+from cereal.transport import Subscriber, Transport
+from modeld.errors import ParameterError
 from modeld.inputs import CarParameters, read_car_parameters
+from modeld.params import car_of_params
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +28,7 @@ POLL_S: Final = 0.1
 PATIENCE_POLLS: Final = 10
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
+DRIVER_STREAM: Final = "driver"
 EXIT_SIGINT: Final = 130
 
 
@@ -170,25 +174,107 @@ def _connect(server: str, streams: set[str]) -> CameraStreams:
     return CameraStreams(road, wide)
 
 
-def wait_for_car(transport: Transport, stop: threading.Event) -> CarParameters | None:
-    """Wait until the car has been recognised and ``carParams`` is published.
+def wait_for_driver_camera(server: str, stop: threading.Event) -> FrameRingReader | None:
+    """Wait until a camera daemon offers a driver stream, and connect; it conflates.
 
     Args:
-        transport: The bus.
+        server: Name the camera daemon publishes under.
         stop: Ends the wait.
 
     Returns:
         None when stopped.
     """
-    subscriber = transport.subscriber("carParams", conflate=True)
+    logger.info("waiting for the driver camera of %r", server)
+    patience = _Patience(
+        f"the driver camera of {server!r}; start the camera server, or name another one with "
+        "--camera-server"
+    )
+    while not stop.is_set():
+        if DRIVER_STREAM in available_streams(server):
+            try:
+                return FrameRingReader(server, DRIVER_STREAM, conflate=True)
+            except FrameError as error:
+                logger.info("driver camera of %r not ready: %s", server, error)
+        patience.count()
+        stop.wait(POLL_S)
+    return None
+
+
+def wait_for_car(
+    transport: Transport, stop: threading.Event, params_dir: Path | None = None
+) -> CarParameters | None:
+    """Wait until the car has been recognised: a parameter or a message, whichever comes first.
+
+    The message comes every 50 s, so that a daemon that starts again while driving takes the
+    parameter, which has been there since the car was recognised.
+
+    Args:
+        transport: The bus; ``carParams`` comes on it.
+        stop: Ends the wait.
+        params_dir: Where the parameter CarParams appears; None: the message only.
+
+    Returns:
+        None when stopped.
+    """
     logger.info("waiting for carParams; --demo uses a built-in car instead")
-    patience = _Patience("carParams on the bus; --demo uses a built-in car instead")
+    patience = _Patience(
+        "carParams on the bus"
+        + (f" or in {params_dir}" if params_dir is not None else "")
+        + "; --demo uses a built-in car instead"
+    )
+    look = _CarLook(transport.subscriber("carParams", conflate=True), params_dir)
     try:
         while not stop.is_set():
-            data = subscriber.receive(timeout_ms=int(POLL_S * 1000))
-            if data is not None:
-                return read_car_parameters(read_event(data).carParams)
+            car = look.take()
+            if car is not None:
+                return car
             patience.count()
     finally:
-        subscriber.close()
+        look.subscriber.close()
     return None
+
+
+@dataclass(slots=True)
+class _CarLook:
+    """Looks for a car in both places; says once of each what is wrong with what lies there."""
+
+    subscriber: Subscriber
+    params_dir: Path | None
+    _said: set[str] = field(default_factory=set)
+
+    def take(self) -> CarParameters | None:
+        """Look at the parameter, then wait `POLL_S` for a message."""
+        try:
+            car = None if self.params_dir is None else car_of_params(self.params_dir)
+            if car is not None:
+                return car
+        except ParameterError as error:
+            self._say("parameter", error)
+        data = self.subscriber.receive(timeout_ms=int(POLL_S * 1000))
+        if data is None:
+            return None
+        try:
+            return _car_of_message(data)
+        except MessageError as error:
+            self._say("message", error)
+            return None
+
+    def _say(self, place: str, error: Exception) -> None:
+        if place not in self._said:
+            self._said.add(place)
+            logger.warning("%s not used, still waiting for carParams: %s", place, error)
+
+
+def _car_of_message(data: bytes) -> CarParameters:
+    """Return the car of a carParams Event.
+
+    Raises:
+        MessageError: the Event is damaged, or another one.
+    """
+    event = read_event(data)
+    if member_name(event) != "carParams":
+        raise MessageError(
+            f"event: expected carParams, found {member_name(event)}; stop its sender"
+        )
+    with reading("carParams"):
+        return read_car_parameters(content(event))

@@ -199,7 +199,7 @@ def parse_interface(value: object) -> Interface:
         )
     top = Fields(value, where)
     parts = tuple(
-        _part(item, f"{where}.models[{i}]")
+        parse_part(item, f"{where}.models[{i}]")
         for i, item in enumerate(top.items("models", MAX_MODELS))
     )
     if not parts:
@@ -229,7 +229,12 @@ def parse_interface(value: object) -> Interface:
     )
 
 
-def _part(value: object, where: str) -> ModelPart:
+def parse_part(value: object, where: str) -> ModelPart:
+    """Return the part that `Interface.plain` wrote under `where`, every field checked.
+
+    Raises:
+        ArtifactError: a field is missing, of another type or out of range.
+    """
     fields = Fields(value, where)
     width = fields.number("width", 1, MAX_WIDTH)
     slices: dict[str, tuple[int, int]] = {}

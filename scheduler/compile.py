@@ -13,13 +13,15 @@ from runtime.cache_dir import cache_dir
 from runtime.device import choose_device
 from runtime.driving_interface import Interface
 from runtime.executor import build_binaries
+from runtime.monitoring_interface import ROLE
 from scheduler.cache.schedules import EntryGraph, ScheduleCache
 from scheduler.context import FP32, CompileContext, context_for
 from scheduler.device.spec import DeviceSpec
 from scheduler.device.targets import AUTO, target_for
 from scheduler.device.tuned_table import TunedTable
-from scheduler.driving.match import recognise_driving
+from scheduler.driving.monitoring import MONITORING, monitoring_graph, recognise_monitoring
 from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
+from scheduler.driving.recognise import recognise_driving
 from scheduler.emit.artifact import Emitted
 from scheduler.emit.limit_checks import check_limits
 from scheduler.flags import Flags
@@ -185,6 +187,33 @@ def compile_driving(
     roles = {part.role: model for part, model in zip(found.models, ordered, strict=True)}
     finished = _finish(emitted, roles, {"interface": found.plain()})
     return replace(finished, notes=notes)
+
+
+def compile_monitoring(
+    source: str | Path | OnnxModel,
+    *,
+    interface: str | None = None,
+    capacity: int = DEFAULT_CAPACITY,
+    **options: Unpack[CompileOptions],
+) -> CompiledModel:
+    """Compile a driver monitoring model; entry "run" of a frame of any size.
+
+    Args:
+        source: ONNX file, or one that was read.
+        interface: name of the revision; None to tell it by the outputs.
+        capacity: bytes of the largest camera frame.
+        options: see `CompileOptions`.
+
+    Raises:
+        ModelError: the model is unusable, or does not have the interface.
+    """
+    model = source if isinstance(source, OnnxModel) else load_model(source)
+    found = recognise_monitoring(model, interface)
+    graph = monitoring_graph(found, capacity)
+    tables = options.get("tables")
+    emitted = _emitted({"run": graph}, _context(options), MONITORING, MONITORING, tables)
+    finished = _finish(emitted, {ROLE: model}, {"interface": found.interface.plain()})
+    return replace(finished, notes=found.notes)
 
 
 def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:

@@ -7,14 +7,14 @@ Example::
     modeld bench driving.pkl --roofline
     modeld bench --against onnxruntime,openvino vision.onnx
     modeld bench driving.pkl --paced --beside busy,one-cpu
-    modeld bench --daemon 300 --model driving.pkl
+    modeld bench --daemon 300 --model driving.pkl --monitoring dmonitoring.pkl
     modeld bench --bus --json
     modeld bench --log rlog.zst
 
-Frames are random NV12, warp matrices the identity, other inputs normal noise. ``median_ms`` is
-one whole run as the daemon does it: inputs written, kernels launched, outputs read.
-``load_warm_ms`` and ``load_cold_ms`` are the loading of the artifact in a fresh process, with the
-kernel cache filled and empty, from the file to ready for the first frame.
+Frames are random NV12 of 1928x1208 seen by a level camera, other inputs normal noise.
+``median_ms`` is one whole run as the daemon does it: inputs written, kernels launched, outputs
+read. ``load_warm_ms`` and ``load_cold_ms`` are the loading of the artifact in a fresh process, with
+the kernel cache filled and empty, from the file to ready for the first frame.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ from runtime.trace import MAX_EVENTS
 from tools.errors import ToolError, UsageError
 from tools.lib.bindings import add_bind
 from tools.lib.constants import add_constant
+from tools.lib.frame_inputs import make_frame_inputs
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_size, format_table
@@ -118,8 +119,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     options.add_argument("--model", type=Path, help="--daemon: driving artifact")
     options.add_argument(
-        "--camera", metavar="WxH", help="--daemon, --against: frame size (the artifact's first)"
+        "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"
     )
+    options.add_argument("--camera", metavar="WxH", help="--daemon: frame size (1928x1208)")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -193,17 +195,18 @@ def make_inputs(specs: Sequence[TensorSpec], seed: int) -> dict[str, NDArray[Any
         seed: of the generator; equal seeds give equal inputs.
 
     Returns:
-        uint8: uniform bytes; (3, 3) matrices named `*transform`: identity; other floats: normal
-        noise; other integers and booleans: 0 and 1, which are valid indices nearly everywhere.
+        Frames of cameras: see `make_frame_inputs`; other uint8: uniform bytes; other floats:
+        normal noise; other integers and booleans: 0 and 1, which are valid indices nearly
+        everywhere.
     """
     generator = np.random.default_rng(seed)
-    inputs: dict[str, NDArray[Any]] = {}
+    inputs = make_frame_inputs(specs, generator)
     for spec in specs:
         value: NDArray[Any]
+        if spec.name in inputs:
+            continue
         if spec.dtype == np.uint8:
             value = generator.integers(0, 256, spec.shape)
-        elif spec.name.endswith("transform") and spec.shape == (3, 3):
-            value = np.eye(3)
         elif spec.dtype.kind == "f":
             value = generator.standard_normal(spec.shape)
         else:

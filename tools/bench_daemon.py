@@ -9,6 +9,10 @@ What is measured, for the frames of the given time:
   less ``exec_ms``: waking up, pairing, messages in, filling, sending, and the transport.
 - ``rss_growth_mib``, ``fds_growth``: of the daemon's process, from the first to the last frame.
 
+With ``--monitoring`` a second daemon runs driver monitoring beside it, fed by a driver camera half
+a period later; ``monitoring`` has the same figures of driverStateV2, without ``host_ms``, as that
+message does not say when its frame came.
+
 ``source_late_ms``: how late the camera process published its frames; where that is more than a few
 milliseconds the machine was busy with something else.
 """
@@ -20,25 +24,28 @@ import math
 import os
 import tempfile
 import time
-from dataclasses import dataclass, field
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cereal.schema import content, read_event
+from cereal.frame_format import nv12_format
 from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
+from tools.compile import parse_camera
 from tools.errors import ArtifactMismatchError, ToolError, UsageError
+from tools.lib.frame_inputs import fitting_format
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child, ProcessError
+from tools.lib.watched_daemon import Usage, WatchedDaemon, usage_of
+from tools.playback.model import check_frame, frame_capacity, read_driving_artifact
 
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Mapping, Sequence
-
-    from cereal.transport.base import Subscriber
 
 RATE_HZ = 20.0
 START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
@@ -48,39 +55,28 @@ PARTS = ("p50", "p99", "max")
 FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}  # any plausible camera: 2648 and 567 px of 1928
 
 
-@dataclass(slots=True)
-class Received:
-    """The modelV2 messages that arrived: one value of each per message."""
-
-    frame_ids: list[int] = field(default_factory=list)
-    execution_ms: list[float] = field(default_factory=list)
-    host_ms: list[float] = field(default_factory=list)
-    valid: list[bool] = field(default_factory=list)
-
-    def take(self, data: bytes, received_ns: int) -> None:
-        """Add a message that arrived at `received_ns` of the monotonic clock."""
-        event = read_event(data)
-        message = content(event)
-        execution_ms = 1e3 * message.modelExecutionTime
-        self.frame_ids.append(message.frameId)
-        self.execution_ms.append(execution_ms)
-        self.host_ms.append((received_ns - message.timestampEof) / 1e6 - execution_ms)
-        self.valid.append(event.valid)
-
-
 @dataclass(frozen=True, slots=True)
-class Usage:
-    """What a process holds: resident memory in MiB, open file descriptors."""
+class Bench:
+    """What is run.
 
-    rss_mib: float
-    fds: int
+    Attributes:
+        model: driving artifact.
+        size: (width, height) of the cameras; the artifact takes their frames.
+        seconds: of the part that counts.
+        device: as for ``modeld run``.
+        monitoring: driver monitoring artifact; None for driving alone.
+    """
 
+    model: Path
+    size: tuple[int, int]
+    seconds: float
+    device: str | None = None
+    monitoring: Path | None = None
 
-def usage_of(pid: int) -> Usage:
-    """Return the memory and descriptors of a process (Linux: /proc)."""
-    status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    line = next(line for line in status.splitlines() if line.startswith("VmRSS:"))
-    return Usage(int(line.split()[1]) / 1024, len(list(Path(f"/proc/{pid}/fd").iterdir())))
+    @property
+    def frames(self) -> int:
+        """Frames that count."""
+        return max(1, round(self.seconds * RATE_HZ))
 
 
 def run(args: argparse.Namespace) -> int:
@@ -95,7 +91,9 @@ def run(args: argparse.Namespace) -> int:
     if not (math.isfinite(args.daemon) and args.daemon >= 1):
         raise UsageError(f"--daemon: expected 1 second or more, found {args.daemon:g}")
     size = _camera_size(args.model, args.camera)
-    result = measure(args.model, size, args.daemon, args.device)
+    if args.monitoring is not None:
+        _check_monitoring(args.monitoring)
+    result = measure(Bench(args.model, size, args.daemon, args.device, args.monitoring))
     if args.json:
         print_json(result)
     else:
@@ -104,68 +102,69 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
-    """Return the camera to imitate: the wanted one, else the artifact's first."""
-    cameras = read_artifact(model).manifest.metadata.get("cameras") or ()
-    sizes = {f"{camera['width']}x{camera['height']}": camera for camera in cameras}
-    if not sizes:
+    """Return the camera to imitate: the wanted one, else that of `fitting_format`."""
+    artifact = read_driving_artifact(model)
+    if wanted is None:
+        layout = fitting_format(frame_capacity(artifact))
+        return layout.width, layout.height
+    camera = parse_camera(wanted)
+    check_frame(model, artifact, nv12_format(camera.width, camera.height))
+    return camera.width, camera.height
+
+
+def _check_monitoring(path: Path) -> None:
+    kind = read_artifact(path).manifest.kind
+    if kind != "monitoring":
         raise ArtifactMismatchError(
-            f"{model}: expected a driving artifact, found one without cameras; compile a vision "
-            "and a policy model together"
+            f"{path}: expected a driver monitoring artifact, found one of kind {kind!r}; compile "
+            "dmonitoring.onnx"
         )
-    camera = sizes.get(wanted or next(iter(sizes)))
-    if camera is None:
-        raise ArtifactMismatchError(
-            f"{model}: expected entries for frames of {wanted}, found {', '.join(sizes)}; compile "
-            f"it with --camera {wanted}"
-        )
-    return int(camera["width"]), int(camera["height"])
 
 
-def measure(
-    model: Path, size: tuple[int, int], seconds: float, device: str | None
-) -> dict[str, Any]:
-    """Run camera and daemon for some time; return the object of ``--json``.
-
-    Args:
-        model: driving artifact.
-        size: (width, height) of the cameras; the artifact has entries for it.
-        seconds: of the part that counts.
-        device: as for ``modeld run``.
+def measure(bench: Bench) -> dict[str, Any]:
+    """Run camera and daemons for some time; return the object of ``--json``.
 
     Raises:
         ProcessError: a process ended or did not begin. ToolError: no message arrived.
     """
-    frames = max(1, round(seconds * RATE_HZ))
-    with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory, ExitStack() as stack:
         bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
         config = Path(directory) / "bench.toml"
-        config.write_text(_camera_config(size), encoding="utf-8")
-        serve = ["--server", server, "--bus", bus, "--size", str(size[0]), str(size[1])]
-        serve += ["--frames", str(frames), "--rate-hz", str(RATE_HZ)]
-        work = ["run", "--model", str(model), "--demo", "--config", str(config)]
-        work += ["--bus", bus, "--camera-server", server]
-        work += ["--device", device] if device else []
+        config.write_text(_camera_config(bench.size), encoding="utf-8")
         transport = ZmqTransport(bus)
-        try:
-            with (
-                Child("camera", "tools.lib.bench_camera", serve) as camera,
-                Child("daemon", "tools.cli", work) as daemon,
-            ):
-                subscriber = transport.subscriber("modelV2")
-                _await_valid(transport, subscriber, [camera, daemon])
-                before = usage_of(daemon.pid)
-                camera.write_line("count")
-                received, report = _receive(transport, subscriber, camera, daemon)
-                after = usage_of(daemon.pid)
-                for child in (daemon, camera):
-                    code = child.stop()
-                    if code != 0:
-                        raise ProcessError(
-                            f"{child.name}: expected exit code 0 after SIGTERM, found {code}"
-                        )
-        finally:
-            transport.close()
-    return _result(received, report, before, after)
+        stack.callback(transport.close)
+        serve = ["--server", server, "--bus", bus, "--size", *map(str, bench.size)]
+        serve += ["--frames", str(bench.frames), "--rate-hz", str(RATE_HZ)]
+        serve += [] if bench.monitoring is None else ["--driver"]
+        camera = stack.enter_context(Child("camera", "tools.lib.bench_camera", serve))
+        work = ["--config", str(config), "--bus", bus, "--camera-server", server]
+        work += ["--device", bench.device] if bench.device else []
+
+        def watched(name: str, service: str, *options: str) -> WatchedDaemon:
+            child = Child(name, "tools.cli", ["run", *options, *work])
+            return WatchedDaemon(stack.enter_context(child), service, transport.subscriber(service))
+
+        daemons = [watched("daemon", "modelV2", "--model", str(bench.model), "--demo")]
+        if bench.monitoring is not None:
+            monitoring = str(bench.monitoring)
+            daemons.append(watched("monitoring", "driverStateV2", "--model", monitoring))
+        _await_valid(transport, daemons, camera)
+        before = [usage_of(one.child.pid) for one in daemons]
+        camera.write_line("count")
+        report = _receive(transport, daemons, camera)
+        figures = [_figures(d, report, old) for d, old in zip(daemons, before, strict=True)]
+        for child in (*(one.child for one in daemons), camera):
+            code = child.stop()
+            if code != 0:
+                raise ProcessError(
+                    f"{child.name}: expected exit code 0 after SIGTERM, found {code}"
+                )
+    result = figures[0]
+    result["source_late_ms_p99"] = report["late_ms_p99"]
+    result["source_late_ms_max"] = report["late_ms_max"]
+    if bench.monitoring is not None:
+        result["monitoring"] = figures[1]
+    return result
 
 
 def _camera_config(size: tuple[int, int]) -> str:
@@ -176,93 +175,108 @@ def _camera_config(size: tuple[int, int]) -> str:
     )
 
 
-def _await_valid(
-    transport: ZmqTransport, subscriber: Subscriber, children: Sequence[Child]
-) -> None:
-    """Wait for the daemon's first valid message, and a little longer."""
+def _await_valid(transport: ZmqTransport, daemons: Sequence[WatchedDaemon], camera: Child) -> None:
+    """Wait for the first valid message of each daemon, and a little longer."""
     deadline = time.monotonic() + START_TIMEOUT_S
     settled = math.inf
     while time.monotonic() < min(deadline, settled):
-        for child in children:
+        for child in (camera, *(one.child for one in daemons)):
             child.check_running()
-        transport.wait([subscriber], 100)
-        while (data := subscriber.receive()) is not None:
-            if settled == math.inf and read_event(data).valid:
-                settled = time.monotonic() + SETTLE_S
+        _take_messages(transport, daemons, 100)
+        if settled == math.inf and all(any(one.received.valid) for one in daemons):
+            settled = time.monotonic() + SETTLE_S
     if settled == math.inf:
+        silent = next(one for one in daemons if not any(one.received.valid))
         raise ProcessError(
-            f"daemon: expected a valid modelV2 within {START_TIMEOUT_S:g} s, found none; run it by "
-            "hand with -v: modeld run --model ... --demo -v"
+            f"{silent.child.name}: expected a valid {silent.service} within {START_TIMEOUT_S:g} s, "
+            "found none; run it by hand with -v: modeld run --model ... --demo -v"
         )
 
 
+def _take_messages(
+    transport: ZmqTransport, daemons: Sequence[WatchedDaemon], timeout_ms: int
+) -> bool:
+    """Wait for messages and take all; return whether there were some."""
+    some = bool(transport.wait([one.subscriber for one in daemons], timeout_ms))
+    for one in daemons:
+        one.take_messages()
+    return some
+
+
 def _receive(
-    transport: ZmqTransport, subscriber: Subscriber, camera: Child, daemon: Child
-) -> tuple[Received, Mapping[str, Any]]:
+    transport: ZmqTransport, daemons: Sequence[WatchedDaemon], camera: Child
+) -> Mapping[str, Any]:
     """Take messages until the camera has sent its last frame and the answer had time to come."""
-    received = Received()
     report: Mapping[str, Any] | None = None
     end = math.inf
     while time.monotonic() < end:
-        if not transport.wait([subscriber], 50):
-            daemon.check_running()
-        while (data := subscriber.receive()) is not None:
-            received.take(data, time.monotonic_ns())
+        if not _take_messages(transport, daemons, 50):
+            for one in daemons:
+                one.child.check_running()
         line = camera.read_line(timeout_s=0.0) if report is None else None
         if line is not None:
             report = json.loads(line)
             end = time.monotonic() + LAST_MESSAGE_S
     assert report is not None
-    return received, report
+    return report
 
 
-def _result(
-    received: Received, report: Mapping[str, Any], before: Usage, after: Usage
-) -> dict[str, Any]:
+def _figures(daemon: WatchedDaemon, report: Mapping[str, Any], before: Usage) -> dict[str, Any]:
+    """Return what one daemon did with the frames that count."""
+    received, after = daemon.received, usage_of(daemon.child.pid)
     ids = np.array(received.frame_ids, np.int64)
     counted = (ids >= report["first_frame"]) & (ids <= report["last_frame"])
     frames = report["last_frame"] - report["first_frame"] + 1
     published = int(np.unique(ids[counted]).size)
     if published == 0:
         raise ToolError(
-            f"daemon: expected modelV2 about {frames} frames, found none; is the machine "
-            "overloaded? run it by hand with -v: modeld run --model ... --demo -v"
+            f"{daemon.child.name}: expected {daemon.service} about {frames} frames, found none; is "
+            "the machine overloaded? run it by hand with -v: modeld run --model ... --demo -v"
         )
-    execution_ms = np.array(received.execution_ms)[counted]
-    host_ms = np.array(received.host_ms)[counted]
-    return {
+    times = {"exec_ms": received.execution_ms, "host_ms": received.host_ms}
+    found: dict[str, Any] = {
         "frames": frames,
         "published": published,
         "dropped": frames - published,
         "valid": int(np.array(received.valid)[counted].sum()),
         "rate_hz": RATE_HZ,
-        "exec_ms_p50": float(np.percentile(execution_ms, 50)),
-        "exec_ms_p99": float(np.percentile(execution_ms, 99)),
-        "exec_ms_max": float(execution_ms.max()),
-        "host_ms_p50": float(np.percentile(host_ms, 50)),
-        "host_ms_p99": float(np.percentile(host_ms, 99)),
-        "host_ms_max": float(host_ms.max()),
+    }
+    for name, values_ms in times.items():
+        if not values_ms:
+            continue
+        part_ms = np.array(values_ms)[counted]
+        found |= {
+            f"{name}_p50": float(np.percentile(part_ms, 50)),
+            f"{name}_p99": float(np.percentile(part_ms, 99)),
+            f"{name}_max": float(part_ms.max()),
+        }
+    return found | {
         "rss_growth_mib": after.rss_mib - before.rss_mib,
         "rss_mib": after.rss_mib,
         "fds_growth": after.fds - before.fds,
-        "source_late_ms_p99": report["late_ms_p99"],
-        "source_late_ms_max": report["late_ms_max"],
     }
 
 
 def _print_result(result: Mapping[str, Any]) -> None:
-    print(
-        f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
-        f"{result['published']} modelV2, {result['dropped']} dropped, {result['valid']} valid"
-    )
-    for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
-        values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
-        print(f"  {name} ms  {values}  ({text})")
-    print(
-        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+z.1f}), "
-        f"descriptors {result['fds_growth']:+d}"
-    )
+    _print_daemon(result, "modelV2")
+    if "monitoring" in result:
+        _print_daemon(result["monitoring"], "driverStateV2")
     print(
         f"  source   at most {result['source_late_ms_max']:.1f} ms late, "
         f"{result['source_late_ms_p99']:.1f} p99"
+    )
+
+
+def _print_daemon(result: Mapping[str, Any], service: str) -> None:
+    print(
+        f"{count_text(result['frames'], 'frame')} at {result['rate_hz']:g} Hz: "
+        f"{result['published']} {service}, {result['dropped']} dropped, {result['valid']} valid"
+    )
+    for name, text in (("exec", "model"), ("host", "all the rest, to arrival")):
+        if f"{name}_ms_p50" in result:
+            values = ", ".join(f"{result[f'{name}_ms_{part}']:.2f} {part}" for part in PARTS)
+            print(f"  {name} ms  {values}  ({text})")
+    print(
+        f"  daemon   {result['rss_mib']:.0f} MiB resident ({result['rss_growth_mib']:+z.1f}), "
+        f"descriptors {result['fds_growth']:+d}"
     )

@@ -1,7 +1,8 @@
 """`modeld compile`: ONNX to a pre-scheduled artifact.
 
 Example:
-    modeld compile vision.onnx policy.onnx -o driving.pkl --camera 1928x1208 --camera 1344x760
+    modeld compile vision.onnx policy.onnx -o driving.pkl
+    modeld compile supercombo.onnx -o driving.pkl --interface supercombo-2026
     modeld compile --plain vision.onnx -o vision.pkl --no-binary --viz vision.html
     modeld compile --plain model.onnx -o model.pkl --bind batch=2 --verify
 """
@@ -11,7 +12,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -28,18 +29,20 @@ from scheduler.compile import (
     CompileOptions,
     Tables,
     compile_driving,
+    compile_monitoring,
     compile_plain,
 )
 from scheduler.context import FP32, CompileContext
 from scheduler.device.spec import spec_of
 from scheduler.device.targets import AUTO, TARGETS, target_for
 from scheduler.device.tuned_table import TunedTable, table_for
+from scheduler.driving.facts import MONITORING, SUPERCOMBO, facts_of
+from scheduler.driving.kinds import known_model
 from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.warp import Camera
 from scheduler.errors import SelfCheckError
 from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
-from scheduler.onnx_import.interfaces import recognise
 from scheduler.passes.precision import PRECISIONS
 from scheduler.tuning.tune import Tuned, tune
 from tools.errors import UsageError
@@ -52,8 +55,6 @@ from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.target_report import TargetReport, describe_target, target_report
 
-# The road cameras of comma devices: full resolution, and the binned sensor of 2025.
-DEFAULT_CAMERAS = ("1928x1208", "1344x760")
 # A day: more is a typing error.
 MAX_TUNE_S = 86_400
 
@@ -61,7 +62,10 @@ MAX_TUNE_S = 86_400
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of `modeld compile`."""
     parser.add_argument(
-        "model", nargs="+", metavar="MODEL.onnx", help="vision and policy, or one model"
+        "model",
+        nargs="+",
+        metavar="MODEL.onnx",
+        help="the one to three files of a driving model in any order, or one model",
     )
     parser.add_argument(
         "-o", "--output", required=True, metavar="OUT.pkl", help="artifact to write"
@@ -70,7 +74,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--camera",
         action="append",
         metavar="WxH",
-        help=f"camera size to compile for, repeatable (default: {' '.join(DEFAULT_CAMERAS)})",
+        help="largest camera that frames come from, repeatable; only needed for those larger than "
+        "3840x2160, all smaller ones fit",
+    )
+    parser.add_argument(
+        "--interface",
+        metavar="NAME",
+        help="interface of a driving or driver monitoring model, as `modeld make-model "
+        "--list-interfaces` names it (default: told by the models)",
     )
     parser.add_argument(
         "--plain", action="store_true", help="compile one model without driving conventions"
@@ -171,41 +182,50 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
         "flags": flags,
     }
     bind = parse_bindings(args.bind)
-    if _is_plain(args):
-        if len(args.model) != 1:
-            raise UsageError(f"--plain compiles exactly one model, found {len(args.model)}")
-        if args.camera:
-            raise UsageError(
-                "--camera needs a vision and a policy model; a plain model has no camera"
-            )
-        model = _plain_model(args)
+    models = [load_model(path) for path in args.model]
+    kind = _kind(args, models)
+    if kind == "plain":
+        if len(models) != 1:
+            raise UsageError(f"--plain compiles exactly one model, found {len(models)}")
+        for option, given in (("--camera", args.camera), ("--interface", args.interface)):
+            if given:
+                raise UsageError(f"{option} needs a whole driving or driver monitoring model")
+        model = with_constants(models[0], args.constant)
         compiled = compile_plain(model, bind=bind, **options)
         return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))
     if bind or args.constant:
         raise UsageError(
-            "--bind and --constant need a plain model; a driving program fixes all its inputs"
+            "--bind and --constant need a plain model (--plain); a driving program fixes all its "
+            "inputs"
         )
     cameras = [parse_camera(text).payload_bytes for text in args.camera or ()]
     capacity = max([DEFAULT_CAPACITY, *cameras])
-    return compile_driving(args.model, capacity=capacity, **options)
+    if kind == "monitoring":
+        (model,) = models
+        return compile_monitoring(model, interface=args.interface, capacity=capacity, **options)
+    return compile_driving(models, interface=args.interface, capacity=capacity, **options)
 
 
-def _plain_model(args: argparse.Namespace) -> OnnxModel:
-    return with_constants(load_model(args.model[0]), args.constant)
+def _kind(args: argparse.Namespace, models: Sequence[OnnxModel]) -> str:
+    """Return what the models are compiled as: "plain", "driving" or "monitoring"."""
+    if args.plain:
+        return "plain"
+    if len(models) > 1:
+        return "driving"
+    role = facts_of(models[0]).role
+    if role == MONITORING:
+        return "monitoring"
+    return "driving" if role == SUPERCOMBO or (args.interface and role) else "plain"
 
 
 def _half_of_two(args: argparse.Namespace, model: OnnxModel) -> Iterator[str]:
     """Yield a note where a model that needs a second one was given alone, and not on purpose."""
-    known = recognise(model)
-    if not args.plain and known is not None and known.generation.driving:
+    known = known_model(model)
+    if not args.plain and known is not None and known.is_half:
         yield (
-            f"{model.name} is a {known.title}, compiled by itself (as with --plain); for a driving "
-            "program give VISION.onnx POLICY.onnx"
+            f"{model.name} is the {known.title}, compiled by itself (as with --plain); for a "
+            "driving program give VISION.onnx POLICY.onnx"
         )
-
-
-def _is_plain(args: argparse.Namespace) -> bool:
-    return bool(args.plain or len(args.model) == 1)
 
 
 def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
@@ -214,21 +234,20 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
     Raises:
         SelfCheckError: it differs by too much.
     """
-    if _is_plain(args):
-        reports = [
-            verify(
-                compiled,
-                _plain_model(args) if args.constant else Path(args.model[0]),
-                args.device,
-            )
-        ]
+    kind = compiled.manifest["kind"]
+    models = [load_model(path) for path in args.model]
+    options: CompileOptions = {
+        "precision": args.precision,
+        "target": target_for(args.target, args.device),
+        "tables": _tables(argparse.Namespace(**{**vars(args), "tune": None}), []),
+    }
+    if kind == "driving":
+        reports = verify_driving(compiled, models, options, args.device)
+    elif kind == "monitoring":
+        reports = [verify(compile_plain(models[0], **options), models[0], args.device)]
     else:
-        options: CompileOptions = {
-            "precision": args.precision,
-            "target": target_for(args.target, args.device),
-            "tables": _tables(argparse.Namespace(**{**vars(args), "tune": None}), []),
-        }
-        reports = verify_driving(compiled, args.model, options, args.device)
+        model = with_constants(models[0], args.constant)
+        reports = [verify(compiled, model if args.constant else Path(args.model[0]), args.device)]
     failed = [f"{r.model}: {'; '.join(r.failures)}" for r in reports if r.failures]
     if failed:
         for line in describe_check(reports):
@@ -276,6 +295,7 @@ def run(args: argparse.Namespace) -> int:
     report = {
         "output": str(args.output),
         "sha256": digest,
+        "interface": compiled.manifest["metadata"].get("interface", {}).get("name"),
         **_sizes(compiled),
         "schedule_s": round(scheduled_s, 2),
         "total_s": round(time.perf_counter() - started, 2),
@@ -298,7 +318,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(report)
         return 0
-    _print_sizes(report)
+    _print_sizes(report, compiled.manifest["metadata"].get("interface", {}).get("reason", ""))
     for line in (*describe_precision(precision), *describe_check(checks)):
         print(f"  {line}")
     for text in map(describe_tuning, tuned):
@@ -326,7 +346,7 @@ def _sizes(compiled: CompiledModel) -> dict[str, Any]:
     }
 
 
-def _print_sizes(report: Mapping[str, Any]) -> None:
+def _print_sizes(report: Mapping[str, Any], reason: str) -> None:
     print(f"{report['output']}: {count_text(report['kernels'], 'kernel')}, ", end="")
     print(
         f"{flops_text(report['flops'])}, {size_text(report['weight_bytes'])} of weights, ", end=""
@@ -336,3 +356,5 @@ def _print_sizes(report: Mapping[str, Any]) -> None:
     print(f"({unplanned} without reuse), {report['total_s']} s")
     for name, launches in report["entries"].items():
         print(f"  {name}: {count_text(launches, 'launch')}")
+    if report["interface"]:
+        print(f"  interface: {report['interface']}, {reason}")

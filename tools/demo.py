@@ -34,14 +34,13 @@ from typing import Any
 import numpy as np
 
 import scheduler
-from cereal.frames import nv12_format
 from cereal.log_reader import read_log
 from cereal.transport import ZmqTransport
-from modeld.driving_model import DrivingModel
 from runtime import load_program
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
 from tools import example_models
+from tools.bench import make_inputs, measure
 from tools.errors import ToolError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
 from tools.lib.drive_messages import DRIVE_SERVICES
@@ -157,10 +156,9 @@ def _say(text: str, *, quiet: bool) -> None:
 
 def _make_model(directory: Path, *, quiet: bool) -> Path:
     """Compile the example models with the commands a user would type; reuse an earlier result."""
-    camera = demo_cameras().road
     target = directory / "driving.pkl"
     stamp = directory / "driving.stamp"
-    fingerprint = _fingerprint(camera.width, camera.height)
+    fingerprint = _fingerprint()
     if target.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
         _say(f"model: {target}, compiled earlier", quiet=quiet)
         return target
@@ -168,19 +166,19 @@ def _make_model(directory: Path, *, quiet: bool) -> Path:
     models = directory / "models"
     _modeld("make-model", str(models), quiet=quiet)
     onnx_files = [str(models / "vision.onnx"), str(models / "policy.onnx")]
-    size = f"{camera.width}x{camera.height}"
-    _modeld("compile", *onnx_files, "-o", str(target), "--camera", size, quiet=quiet)
+    _modeld("compile", *onnx_files, "-o", str(target), quiet=quiet)
     stamp.write_text(fingerprint, encoding="utf-8")
     return target
 
 
-def _fingerprint(width: int, height: int) -> str:
+def _fingerprint() -> str:
     """Digest of everything the artifact is made from: compiler and example models, as source."""
-    digest = hashlib.sha256(f"{width}x{height}".encode())
+    digest = hashlib.sha256()
     for package in (scheduler, example_models):
         assert package.__file__ is not None
-        for source in sorted(Path(package.__file__).parent.rglob("*.py")):
-            digest.update(source.read_bytes())
+        for source in sorted(Path(package.__file__).parent.rglob("*")):
+            if source.suffix in (".py", ".toml"):
+                digest.update(source.read_bytes())
     return digest.hexdigest()
 
 
@@ -200,10 +198,10 @@ def _modeld(*arguments: str, quiet: bool) -> None:
 
 def _choose_rate(model: Path, *, quiet: bool) -> float:
     """Time the model as the daemon runs it; return the fastest camera rate it can follow."""
-    camera = demo_cameras().road
     with load_program(model) as program:
-        driving = DrivingModel(program, nv12_format(camera.width, camera.height))
-        median_s = float(np.median([driving.warm_up() for _ in range(TIMING_RUNS)]))
+        entry = program.entries[0]
+        inputs = make_inputs(program.entry_inputs(entry), seed=0)
+        median_s = measure(program, inputs, entry, TIMING_RUNS)["median_ms"] / 1e3
     rate_hz = DRIVE_HZ
     if median_s * HEADROOM > 1.0 / DRIVE_HZ:
         rate_hz = max(1.0, math.floor(1.0 / (median_s * HEADROOM)))

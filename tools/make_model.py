@@ -52,7 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--interface",
         metavar="NAME",
-        help="small models of a revision of the driving models instead, <role>.onnx each",
+        help="small models of a revision instead: <role>.onnx each, or dmonitoring.onnx",
     )
     which.add_argument(
         "--list-interfaces", action="store_true", help="name the revisions and write nothing"
@@ -120,6 +120,8 @@ def write_interface(
 ) -> list[tuple[Path, ExampleModel]]:
     """Write small models of a revision as `<directory>/<role>.onnx`, each whole or not at all.
 
+    That of driver monitoring is `<directory>/dmonitoring.onnx`.
+
     Args:
         directory: made with its parents where missing.
         interface: name of a revision.
@@ -131,17 +133,20 @@ def write_interface(
     Raises:
         UsageError: an unknown interface, or a directory that cannot be made or written to.
     """
-    from scheduler.driving.revisions import load_revisions
+    from scheduler.driving.revisions import load_monitoring, load_revisions
 
-    revisions = load_revisions()
-    if interface not in revisions:
-        near = difflib.get_close_matches(interface, revisions, 1)
+    revisions, monitoring = load_revisions(), load_monitoring()
+    known = [*revisions, *monitoring]
+    if interface not in known:
+        near = difflib.get_close_matches(interface, known, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
         raise UsageError(
-            f"--interface: expected one of {', '.join(revisions)}, found {interface!r}{hint}"
+            f"--interface: expected one of {', '.join(known)}, found {interface!r}{hint}"
         )
-    from tools.example_models import build_revision
+    from tools.example_models import build_driver_monitoring, build_revision
 
+    if interface in monitoring:
+        return [_write(directory, build_driver_monitoring(monitoring[interface], seed))]
     return [_write(directory, model) for model in build_revision(revisions[interface], seed)]
 
 
@@ -159,16 +164,19 @@ def _write(directory: Path, model: ExampleModel) -> tuple[Path, ExampleModel]:
 
 
 def _list_interfaces(as_json: bool) -> int:
-    from scheduler.driving.revisions import load_revisions
+    from scheduler.driving.revisions import load_monitoring, load_revisions
 
-    revisions = load_revisions()
+    rows = [
+        (r.name, r.since, f"{r.title} ({', '.join(model.role for model in r.models)})")
+        for r in load_revisions().values()
+    ]
+    rows += [(r.name, r.since, r.title) for r in load_monitoring().values()]
     if as_json:
-        print_json({"interfaces": list(revisions)})
+        print_json({"interfaces": [name for name, _, _ in rows]})
         return 0
-    width = max(len(name) for name in revisions)
-    for revision in revisions.values():
-        roles = ", ".join(model.role for model in revision.models)
-        print(f"{revision.name:{width}}  {revision.since:10}  {revision.title} ({roles})")
+    width = max(len(name) for name, _, _ in rows)
+    for name, since, title in rows:
+        print(f"{name:{width}}  {since:10}  {title}")
     return 0
 
 

@@ -27,11 +27,11 @@ from dataclasses import replace
 from typing import Final
 
 from cereal.clock import MonotonicClock
-from cereal.transport import ZmqTransport
 from modeld.startup import StopSignals
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.drives.open_drive import open_drive
 from tools.errors import UsageError
+from tools.lib.bus_options import add_bus_arguments, open_bus
 from tools.lib.json_output import print_json
 from tools.playback.player import Played, Player
 from tools.playback.player_keys import Keys
@@ -51,12 +51,7 @@ _NS_PER_S: Final = 1_000_000_000
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("drive", help="segment, route, comma2k19 segment or video file")
-    parser.add_argument(
-        "--bus",
-        default="tcp://127.0.0.1",
-        metavar="ADDRESS",
-        help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)",
-    )
+    add_bus_arguments(parser)
     parser.add_argument(
         "--camera-server", default="camerad", metavar="NAME", help="of the frame rings (camerad)"
     )
@@ -81,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         )
         stack.callback(drive.close)
         options = play_options(args, drive.info, loop=args.loop, now=args.now)
-        transport = ZmqTransport(args.bus)
+        transport = open_bus(args)
         stack.callback(transport.close)
         first = [name for name in OPENED_FIRST if options.services.passes(name)]
         outlet = BusOutlet(transport, args.camera_server, drive.info.formats, first)

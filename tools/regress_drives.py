@@ -94,9 +94,9 @@ def _add_looking(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--onnx",
-        nargs=2,
+        nargs="+",
         type=Path,
-        metavar=("VISION", "POLICY"),
+        metavar="ONNX",
         help="models that the artifact was made from, for the numpy interpreter (with --explain)",
     )
     parser.add_argument(
@@ -163,7 +163,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _explain(args: argparse.Namespace, plan: Plan, verdict: RunVerdict) -> list[Explanation]:
     """Return why the first drives changed."""
-    onnx = None if args.onnx is None else (args.onnx[0], args.onnx[1])
+    onnx = None if args.onnx is None else tuple(args.onnx)
     held = Beliefs(plan.model, plan.device, plan.baseline, onnx)
     changed = [drive for drive in verdict.drives if drive.status == "changed"]
     found = []

@@ -1,10 +1,10 @@
 """Run the daemon: frames and vehicle state in, modelV2, drivingModelData and cameraOdometry out.
 
-It waits for a camera server's shared-memory frames and for carParams on the bus; --demo does
-without carParams. SIGTERM stops it cleanly (exit code 0), SIGINT too (130). Options win over the
-TOML file of --config, which may hold: model demo device bus_address camera_server frame_timeout_ms
-lat_smooth_s long_smooth_s send_raw_predictions, and tables [camera.road] and [camera.wide] with
-width, height and focal_px.
+It waits for a camera server's shared-memory frames and for carParams, on the bus or as a parameter
+of the stack; --demo does without carParams. SIGTERM stops it cleanly (exit code 0), SIGINT too
+(130). Options win over the TOML file of --config, which may hold: model demo device bus_address
+stack port_hash params_dir camera_server frame_timeout_ms lat_smooth_s long_smooth_s
+send_raw_predictions, and tables [camera.road] and [camera.wide] with width, height and focal_px.
 
 Example:
   modeld run --model driving.pkl --demo --bus ipc:///run/modeld
@@ -15,8 +15,9 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from modeld import daemon
+from modeld import process
 from modeld.config import load_config
+from tools.lib.bus_options import add_stack_arguments
 from tools.lib.json_output import print_json
 
 
@@ -29,6 +30,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)"
     )
+    add_stack_arguments(parser)
+    parser.add_argument(
+        "--params",
+        type=Path,
+        metavar="DIRECTORY",
+        help="parameters of the stack, for CarParams (by its rule)",
+    )
     parser.add_argument("--camera-server", metavar="NAME", help="whose frames to take (camerad)")
 
 
@@ -39,9 +47,12 @@ def run(args: argparse.Namespace) -> int:
         "demo": args.demo or None,
         "device": args.device,
         "bus_address": args.bus,
+        "stack": args.stack,
+        "port_hash": args.port_hash,
+        "params_dir": args.params,
         "camera_server": args.camera_server,
     }
-    exit_code = daemon.run(load_config(args.config, overrides))
+    exit_code = process.run(load_config(args.config, overrides))
     if args.json:
         print_json({"exit_code": exit_code})
     return exit_code

@@ -35,6 +35,7 @@ from cereal.transport import ZmqTransport
 from cereal.transport.base import Subscriber
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
+from tools.lib.bus_options import add_bus_arguments, open_bus
 from tools.lib.drive_log import OUTPUT_SERVICES
 from tools.lib.dump_log import json_line, selections
 from tools.lib.json_output import print_json
@@ -54,12 +55,7 @@ class SilenceError(ToolError):
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument("services", nargs="*", metavar="SERVICE", help="services to follow")
-    parser.add_argument(
-        "--bus",
-        default="tcp://127.0.0.1",
-        metavar="ADDRESS",
-        help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)",
-    )
+    add_bus_arguments(parser)
     parser.add_argument(
         "--log-only",
         nargs="+",
@@ -98,7 +94,7 @@ def run(args: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stop = stack.enter_context(StopSignals())
         log = stack.enter_context(LogWriter(args.output)) if args.output else None
-        transport = ZmqTransport(args.bus)
+        transport = open_bus(args)
         stack.callback(transport.close)
         subscribers = {name: transport.subscriber(name) for name in names}
         for name, data in _receive(transport, subscribers, stop, args.timeout):

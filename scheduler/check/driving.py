@@ -24,6 +24,7 @@ from scheduler.onnx_import import OnnxModel, load_model
 FRAMES = 4
 # Width, height, stride and offset of the chroma plane: small enough for a program of any capacity.
 GEOMETRY = (320, 200, 384, 384 * 200)
+PAYLOAD_BYTES = 384 * (200 + 100)
 ONE_OF_SEVERAL = ("desire", "traffic_convention")
 
 
@@ -99,7 +100,8 @@ def _frames(specs: Sequence[TensorSpec]) -> list[dict[str, Array]]:
         frame: dict[str, Array] = {}
         for spec in specs:
             if spec.dtype == np.uint8:
-                frame[spec.name] = rng.integers(0, 256, spec.shape).astype(np.uint8)
+                size = min(spec.shape[0], PAYLOAD_BYTES)
+                frame[spec.name] = rng.integers(0, 256, size).astype(np.uint8)
             elif spec.name.endswith("_geometry"):
                 frame[spec.name] = np.array(GEOMETRY, spec.dtype)
             elif spec.name.endswith("_transform"):

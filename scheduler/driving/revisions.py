@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from runtime.driving_interface import IMAGE_MODES
+from runtime.monitoring_interface import STD_RULES
 from scheduler.driving.declare import (
     Rules,
     Table,
@@ -23,7 +24,7 @@ from scheduler.driving.declare import (
 
 FOLDER: Final = Path(__file__).with_name("interfaces")
 KINDS: Final = ("driving", "monitoring")
-TOP_KEYS: Final = ("title", "since", "kind", "base", "rules", "models")
+TOP_KEYS: Final = ("title", "since", "kind", "preferred", "base", "rules", "models")
 MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states", "slices")
 IMAGE_TYPES: Final = ("uint8", "float32", "float16")
 STATE_TYPES: Final = ("uint8", "float32", "float16")
@@ -76,6 +77,7 @@ class Revision:
         since: day or month of the first model.
         models: in the order in which they run in a frame.
         rules: what is declared.
+        preferred: whether it is taken before newer revisions of the same inputs and heads.
     """
 
     name: str
@@ -83,6 +85,7 @@ class Revision:
     since: str
     models: tuple[RevisionModel, ...]
     rules: Rules
+    preferred: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +98,7 @@ class MonitoringRevision:
         since: day or month of the first model.
         model: its inputs and heads.
         image_mode: of IMAGE_MODES.
+        stds: of STD_RULES, how deviations are written.
     """
 
     name: str
@@ -102,6 +106,7 @@ class MonitoringRevision:
     since: str
     model: RevisionModel
     image_mode: str
+    stds: str
 
 
 def load_revisions(folder: Path = FOLDER) -> dict[str, Revision]:
@@ -126,10 +131,10 @@ def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
         if len(models) != 1:
             raise table.error("models", f"expected one model, found {len(models)}")
         rules = table.table("rules")
-        rules.only(["image_mode"])
-        mode = rules.choice("image_mode", IMAGE_MODES)
+        rules.only(["image_mode", "stds"])
+        mode, stds = rules.choice("image_mode", IMAGE_MODES), rules.choice("stds", STD_RULES)
         title, since = table.get("title", str), table.get("since", str)
-        found.append(MonitoringRevision(name, title, since, models[0], mode))
+        found.append(MonitoringRevision(name, title, since, models[0], mode, stds))
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 
@@ -161,6 +166,7 @@ def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) ->
     for model in table.value.get("models", []):
         models[model["role"]] = _changed(models.get(model["role"], {}), model)
     rules = merged(below.get("rules", {}), table.value.get("rules", {}))
+    below = {key: value for key, value in below.items() if key != "preferred"}
     value = {**below, **table.value, "rules": rules, "models": list(models.values())}
     return Table(value, table.file)
 
@@ -183,6 +189,7 @@ def _revision(table: Table, name: str) -> Revision:
         since=table.get("since", str),
         models=models,
         rules=make_rules(check_rules(rules), rules),
+        preferred=table.get("preferred", bool, False),
     )
 
 

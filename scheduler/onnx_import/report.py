@@ -15,7 +15,6 @@ import onnx
 
 from scheduler.onnx_import.files.graph_checks import all_nodes
 from scheduler.onnx_import.files.load import OnnxModel
-from scheduler.onnx_import.interfaces import Interface, recognise
 from scheduler.onnx_import.probe import Probe, Problem, declared_type, probe
 from scheduler.onnx_import.support import node_label, qualified_op
 from scheduler.onnx_import.work import flops
@@ -79,7 +78,6 @@ class ModelReport:
         problems: why it cannot be compiled; empty if it can, as far as importing tells.
         unchecked: nodes that could not be looked at because of the problems.
         notes: what was changed in reading the file, and assumed about symbolic dimensions.
-        interface: None if it is no known driving model.
         output_slices: name -> (start, stop); {} if there are none or they are unusable.
     """
 
@@ -94,7 +92,6 @@ class ModelReport:
     problems: tuple[Problem, ...]
     unchecked: int
     notes: tuple[str, ...]
-    interface: Interface | None
     output_slices: dict[str, tuple[int, int]]
 
     @property
@@ -146,7 +143,6 @@ def report(model: OnnxModel, bind: Mapping[str, int] | None = None) -> ModelRepo
         problems=tuple(found.problems),
         unchecked=found.unchecked,
         notes=(*model.notes, *found.notes),
-        interface=recognise(model, slices),
         output_slices=slices,
     )
 

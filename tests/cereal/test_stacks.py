@@ -72,24 +72,25 @@ def test_queues_of_a_stack() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "expected"),
+    ("root", "prefix", "expected"),
     [
-        ({}, "/home/me/.comma/params/d"),
-        ({"OPENPILOT_PREFIX": "P"}, "/home/me/.commaP/params/P"),
-        ({"PARAMS_ROOT": "/srv/root"}, "/srv/root/d"),
-        ({"PARAMS_ROOT": "/srv/root", "OPENPILOT_PREFIX": "P"}, "/srv/root/P"),
+        ("", "", "/home/me/.comma/params/d"),
+        ("", "P", "/home/me/.commaP/params/P"),
+        ("/srv/root", "", "/srv/root/d"),
+        ("/srv/root", "P", "/srv/root/P"),
     ],
 )
-def test_directory_of_the_parameters(environment: dict[str, str], expected: str) -> None:
+def test_directory_of_the_parameters(root: str, prefix: str, expected: str) -> None:
     for stack in STACKS.values():
-        assert stack.params_dir(environment, Path("/home/me")) == Path(expected)
+        found = stack.params_dir(Path("/home/me"), root=root, prefix=prefix)
+        assert found == Path(expected)
 
 
 def test_directory_of_the_parameters_on_the_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("cereal.stacks._DEVICE_PARAMS", tmp_path)
-    assert DEFAULT_STACK.params_dir({}, Path("/home/me")) == tmp_path / "d"
+    assert DEFAULT_STACK.params_dir(Path("/home/me")) == tmp_path / "d"
 
 
 @pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)

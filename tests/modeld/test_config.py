@@ -36,6 +36,9 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         demo = true
         device = "pocl"
         bus_address = "ipc:///run/modeld"
+        stack = "openpilot-2026"
+        port_hash = "murmur"
+        params_dir = "params/d"
         camera_server = "cams"
         frame_timeout_ms = 50
         lat_smooth_s = 0
@@ -56,6 +59,9 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         demo=True,
         device="pocl",
         bus_address="ipc:///run/modeld",
+        stack="openpilot-2026",
+        port_hash="murmur",
+        params_dir=tmp_path / "params/d",
         camera_server="cams",
         frame_timeout_ms=50,
         lat_smooth_s=0.0,
@@ -63,6 +69,28 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         send_raw_predictions=True,
         cameras=DeviceCameras(Camera(960, 540, 800.0), Camera(960, 540, 300.5)),
     )
+
+
+def test_stack_and_hash_give_the_ports() -> None:
+    assert Config().bus_stack.port("modelV2") == 58537
+    assert Config(port_hash="murmur").bus_stack.port("modelV2") == 27098
+    assert Config(stack="openpilot-2026").bus_stack.port("liveDelay") == 34210
+    old = Config(stack="openpilot-2026", port_hash="murmur").bus_stack
+    assert old.port("liveDelay") == 51688
+
+
+def test_parameters_lie_where_the_environment_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PARAMS_ROOT", str(tmp_path))
+    monkeypatch.setenv("OPENPILOT_PREFIX", "P")
+    assert Config().parameters() == tmp_path / "P"
+    monkeypatch.delenv("OPENPILOT_PREFIX")
+    assert Config().parameters() == tmp_path / "d"
+    monkeypatch.delenv("PARAMS_ROOT")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert Config().parameters() == tmp_path / ".comma/params/d"
+    assert Config(params_dir=Path("here")).parameters() == Path("here")
 
 
 def test_options_win_over_the_file_unless_not_given(tmp_path: Path) -> None:
@@ -94,6 +122,11 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("long_smooth_s = -0.1", r"long_smooth_s: expected 0\.0\.\.5\.0, got -0\.1"),
         ("lat_smooth_s = '1'", r"lat_smooth_s: expected float, got str '1'"),
         ("bus_address = 'http://x'", r"bus_address: expected tcp://HOST"),
+        (
+            "stack = 'openpilot'",
+            r"stack: expected one of openpilot-2025, openpilot-2026, sunnypilot, got 'openpilot'",
+        ),
+        ("port_hash = 'md5'", r"port_hash: expected one of murmur, fnv1a, got 'md5'"),
         ("camera_server = 'a/b'", r"camera_server: expected a name"),
         ("demo =", r"expected TOML"),
         ("camera = 3", r"\[camera\]: expected tables"),

@@ -217,6 +217,123 @@ def test_stamps_that_go_back_a_little_are_no_restart(
     assert [ids(sync.receive()) for _ in range(3)] == [(1, 1), (3, 2), None]
 
 
+def test_lost_extra_camera_is_gone_on_without_after_three_waits(
+    main: MemoryFrameSource,
+    extra: MemoryFrameSource,
+    frame_of: FrameOf,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sync = FrameSync(main, extra)
+    push(main, [frame_of(0)])
+    push(extra, [frame_of(0)])
+    assert ids(sync.receive()) == (0, 0)
+    pairs = []
+    with caplog.at_level(logging.ERROR):
+        for index in range(1, 10):
+            push(main, [frame_of(index)])
+            pairs.append(sync.receive())
+    # 300 ms, and then the newest main frame.
+    assert [ids(pair) for pair in pairs[:4]] == [None, None, (3, 3), (4, 4)]
+    assert [ids(pair) for pair in pairs[4:]] == [(index, index) for index in range(5, 10)]
+    assert all(pair.lacks_extra and pair.extra is pair.main for pair in pairs if pair is not None)
+    assert len(caplog.messages) == 1
+    assert (
+        "extra camera lost: none of its frames belongs to main frame 3 within 300 ms" in caplog.text
+    )
+
+
+def test_extra_camera_that_comes_back_is_paired_again(
+    main: MemoryFrameSource,
+    extra: MemoryFrameSource,
+    frame_of: FrameOf,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sync = FrameSync(main, extra)
+    found = []
+    with caplog.at_level(logging.WARNING):
+        for index in range(30):
+            push(main, [frame_of(index)])
+            if index < 5 or index > 20:
+                push(extra, [frame_of(index, index * 50 * MS + 2 * MS)])
+            pair = sync.receive()
+            found.append(None if pair is None else pair.lacks_extra)
+    assert found == [False] * 5 + [None] * 2 + [True] * 14 + [False] * 9
+    assert [text.split(" at ")[0] for text in caplog.messages if "extra camera is" in text] == [
+        "extra camera is back"
+    ]
+
+
+def test_extra_camera_that_never_sends_is_lost_too(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    sync = FrameSync(main, extra)
+    push(main, [frame_of(100), frame_of(101)])
+    assert [ids(sync.receive()) for _ in range(4)] == [None, None, (101, 101), None]
+
+
+def test_frames_of_another_moment_do_not_bring_the_extra_camera_back(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    sync = FrameSync(main, extra)
+    lacking = []
+    for index in range(30):
+        push(main, [frame_of(index)])
+        if index >= 10:
+            # A clock of its own: far ahead.
+            push(extra, [frame_of(index, 10**15 + index * 50 * MS)])
+        pair = sync.receive()
+        lacking.append(pair is not None and pair.lacks_extra)
+    assert lacking == [False] * 2 + [True] * 28
+
+
+def test_extra_camera_with_a_clock_of_its_own_is_as_good_as_lost(
+    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+) -> None:
+    """Its frames are always a second behind, which no catching up mends."""
+    sync = FrameSync(main, extra)
+    push(main, [frame_of(100)])
+    push(extra, [frame_of(index, index * 50 * MS) for index in range(20, 20 + MAX_RECEIVES)])
+    assert ids(sync.receive()) == (100, 100)
+
+
+def test_lost_extra_camera_of_a_ring_comes_back_with_a_new_writer(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    def open_ring(stream: str) -> FrameRingWriter:
+        return FrameRingWriter("lost", stream, small_format, directory=tmp_path)
+
+    def write(writer: FrameRingWriter, index: int) -> None:
+        writer.next_buffer()[:] = index % 256
+        writer.publish(index, index * 50 * MS, index * 50 * MS + 10 * MS)
+
+    road, wide = open_ring("road"), open_ring("wideRoad")
+    readers = [
+        FrameRingReader("lost", stream, conflate=stream == "road", directory=tmp_path)
+        for stream in ("road", "wideRoad")
+    ]
+    sync = FrameSync(readers[0], readers[1], timeout_ms=100)
+    found = []
+    for index in range(40):
+        if index == 5:
+            wide.close()
+        if index == 20:
+            wide = open_ring("wideRoad")
+        # A new ring is found in one look and read in the next.
+        if not 5 <= index < 20:
+            write(wide, index)
+        write(road, index)
+        pair = sync.receive()
+        found.append(None if pair is None else pair.lacks_extra)
+        assert pair is None or sync.is_intact()
+    assert found[:5] == [False] * 5
+    assert found[20 - 5 : 20] == [True] * 5
+    assert found[22:] == [False] * 18
+    for reader in readers:
+        reader.close()
+    for writer in (road, wide):
+        writer.close()
+
+
 def test_is_intact_asks_both_cameras(small_format: FrameFormat, main: MemoryFrameSource) -> None:
     class Overwritten(MemoryFrameSource):
         def is_intact(self) -> bool:

@@ -186,12 +186,12 @@ def test_frames_of_different_sizes_in_one_program(
         zeros, pair = np.zeros((3, 3), np.float32), np.zeros((1, 2), np.float32)
         seen = []
         for main, extra in ((bare, None), (None, bare)):
-            frames = [
+            first, second = [
                 frame_of(5) if form is None else Frame(np.full(960, 9, np.uint8), form, 5, 0, 0)
                 for form in (main, extra)
             ]
             inputs = ModelInputs(
-                FramePair(*frames), zeros, zeros, np.zeros(8, np.float32), pair, pair, pair
+                FramePair(first, second), zeros, zeros, np.zeros(8, np.float32), pair, pair, pair
             )
             outputs = model.run(inputs).outputs
             seen.append([*outputs.pose[:2], *outputs.wide_from_device_euler[:2]])
@@ -204,7 +204,7 @@ import logging, sys
 from pathlib import Path
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
-from modeld.daemon import run
+from modeld.process import run
 logging.basicConfig(level=logging.INFO, format="%(message)s")
 cameras = DeviceCameras(Camera(64, 32, 91.0), Camera(64, 32, 45.5))
 sys.exit(run(Config(model=Path(sys.argv[1]), bus_address=sys.argv[2], camera_server=sys.argv[3],

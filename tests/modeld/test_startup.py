@@ -1,9 +1,12 @@
+import logging
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,9 +16,9 @@ from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 from modeld import startup
 from modeld.config import Config
-from modeld.daemon import run
 from modeld.errors import ConfigError, ModelInterfaceError
 from modeld.inputs import CarParameters
+from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
 from tests.runtime import tiny
@@ -122,6 +125,63 @@ def test_waits_for_the_car(stop: threading.Event) -> None:
     event.carParams.carFingerprint = "TEST CAR"
     threading.Timer(0.05, lambda: publisher.send(event.to_bytes())).start()
     assert wait_for_car(transport, stop) == CarParameters(0.25, "TEST CAR")
+
+
+def car_event(name: str) -> Any:
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = name
+    return event
+
+
+def write_param(directory: Path, name: str) -> None:
+    data = car_event(name).carParams.as_reader().as_builder().to_bytes()
+    (directory / ".tmp_value").write_bytes(data)
+    (directory / ".tmp_value").rename(directory / "CarParams")
+
+
+def test_car_of_the_parameter_needs_no_message(stop: threading.Event, tmp_path: Path) -> None:
+    write_param(tmp_path, "FILE CAR")
+    car = wait_for_car(MemoryTransport(), stop, tmp_path)
+    assert car is not None
+    assert car.name == "FILE CAR"
+
+
+def test_car_of_a_parameter_that_comes_while_waiting(stop: threading.Event, tmp_path: Path) -> None:
+    timer = threading.Timer(0.15, write_param, [tmp_path / "params", "FILE CAR"])
+    (tmp_path / "params").mkdir()
+    timer.start()
+    car = wait_for_car(MemoryTransport(), stop, tmp_path / "params")
+    assert car is not None
+    assert car.name == "FILE CAR"
+
+
+def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
+    stop: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    transport = MemoryTransport()
+    publisher = transport.publisher("carParams")
+    (tmp_path / "CarParams").write_bytes(b"garbage!" * 1000)
+
+    def send() -> None:
+        # Each is one look: a conflating subscriber would not see them all at once.
+        for data in (
+            b"garbage!",
+            b"garbage?",
+            new_event("carState", mono_time_ns=1).to_bytes(),
+            car_event("BUS CAR").to_bytes(),
+        ):
+            time.sleep(0.25)
+            publisher.send(data)
+
+    sender = threading.Thread(target=send)
+    with caplog.at_level(logging.WARNING):
+        sender.start()
+        car = wait_for_car(transport, stop, tmp_path)
+        sender.join()
+    assert car is not None
+    assert car.name == "BUS CAR"
+    said = [text for text in caplog.messages if "not used" in text]
+    assert [text.split(" ")[0] for text in said] == ["parameter", "message"]
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])

@@ -124,8 +124,8 @@ class MachineB:
 
     def _starting(self, driver: Driver, probability: float) -> None:
         self.timer += DT
-        # Ten steps of 0.05 are half a second, whatever their sum in binary is.
-        if probability < 0.02 and self.timer >= 0.5 - DT / 2:
+        # The sum of ten steps of 0.05 is a little less than half a second in binary: eleven steps.
+        if probability < 0.02 and self.timer >= 0.5:
             self.timer = 0.0
             if driver.one_blinker():
                 self.state, self.direction = PRE, driver.side()

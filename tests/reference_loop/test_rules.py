@@ -231,10 +231,10 @@ def test_machine_b_by_hand() -> None:
     assert machine.step(PULL_LEFT, 0.9) == NO_DESIRE
     assert machine.step(PULL_LEFT, 0.9) == DESIRE_LEFT
     states = []
-    for _ in range(10):
+    for _ in range(11):
         machine.step(QUIET, 0.0)
         states.append(machine.state)
-    assert states == [STARTING] * 9 + [OFF]
+    assert states == [STARTING] * 10 + [OFF]
     # A blinker that was on before steering was active is an edge when it becomes so.
     machine.step(Driver(20.0, left_blinker=True), 0.0)
     machine.step(Driver(20.0, left_blinker=True, lat_active=True), 0.0)

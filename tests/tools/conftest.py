@@ -23,7 +23,7 @@ MakeVideo = Callable[..., Path]
 @pytest.fixture(scope="session")
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A driving artifact for ``SIZE``."""
-    return write_tiny_driving(tmp_path_factory.mktemp("tiny") / "tiny.pkl", (SIZE,))
+    return write_tiny_driving(tmp_path_factory.mktemp("tiny") / "tiny.pkl", SIZE)
 
 
 @pytest.fixture

@@ -17,7 +17,6 @@ from onnx import TensorProto, helper, numpy_helper
 from runtime import choose_device
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
-from tests.tools.conftest import SIZE
 from tools import bench_against, bench_bus, bench_daemon, bench_log, bench_roofline
 from tools.cli import main
 from tools.lib import ceilings, peers
@@ -297,11 +296,11 @@ def test_daemon_is_measured_as_a_process(
 
 
 @pytest.mark.opencl
-def test_daemon_refuses_artifacts_without_that_camera(
+def test_daemon_refuses_artifacts_that_a_camera_is_too_large_for(
     tiny_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     daemon = ("--daemon", "1", "--model")
-    other = error_of(capsys, 4, *daemon, str(tiny_model), "--camera", "64x48")
-    assert f"expected entries for frames of 64x48, found {SIZE[0]}x{SIZE[1]}" in other
+    other = error_of(capsys, 4, *daemon, str(tiny_model), "--camera", "320x240")
+    assert "found 320x240 with 144384; compile the models again with --camera 320x240" in other
     plain = tiny.write(tmp_path / "plain.pkl")
     assert "expected a driving artifact" in error_of(capsys, 4, *daemon, str(plain))

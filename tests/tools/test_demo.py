@@ -32,7 +32,7 @@ def test_demo_drives_the_daemon_process_over_the_bus(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     road = demo_cameras().road
-    model = write_tiny_driving(tmp_path / "model.pkl", ((road.width, road.height),))
+    model = write_tiny_driving(tmp_path / "model.pkl", (road.width, road.height))
     options = ["--directory", str(tmp_path / "demo"), "--model", str(model)]
     options += ["--frames", str(FRAMES), "--camera-server", "test-demo", "--json"]
     assert main(["demo", *options]) == 0
@@ -55,7 +55,7 @@ def test_demo_can_be_watched_from_outside(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     road = demo_cameras().road
-    model = write_tiny_driving(tmp_path / "model.pkl", ((road.width, road.height),))
+    model = write_tiny_driving(tmp_path / "model.pkl", (road.width, road.height))
     bus = f"ipc://{tmp_path}/my bus"
     options = ["--directory", str(tmp_path / "demo"), "--model", str(model), "--bus", bus]
     options += ["--frames", "10", "--rate-hz", "20", "--camera-server", "test-demo-bus"]
@@ -80,7 +80,7 @@ def test_demo_refuses_an_address_that_is_none(
 def test_demo_fails_when_the_daemon_cannot_start(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    model = write_tiny_driving(tmp_path / "model.pkl", ((320, 240),))
+    model = write_tiny_driving(tmp_path / "model.pkl", (320, 240))
     options = ["--directory", str(tmp_path), "--model", str(model), "--rate-hz", "20"]
     options += ["--frames", "2", "--camera-server", "test-demo-fails"]
     assert main(["demo", *options]) == 1

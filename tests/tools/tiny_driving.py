@@ -6,6 +6,7 @@ bends a little with the frame's brightness and with the number of frames seen si
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,28 +15,27 @@ from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime.artifact import write_artifact
+from runtime.driving_interface import Interface
+from scheduler.driving.derive import derive, example_parts
+from scheduler.driving.revisions import load_revisions
 
-VISION_WIDTH, POLICY_WIDTH = 1576, 1000
-VISION_SLICES = {
-    "meta": [0, 55],
-    "desire_pred": [55, 87],
-    "pose": [87, 99],
-    "wide_from_device_euler": [99, 105],
-    "road_transform": [105, 117],
-    "lane_lines": [117, 645],
-    "lane_lines_prob": [645, 653],
-    "road_edges": [653, 917],
-    "lead": [917, 1061],
-    "lead_prob": [1061, 1064],
-    "hidden_state": [1064, 1576],
-}
-POLICY_SLICES = {"plan": [0, 990], "desire_state": [990, 998], "pad": [998, 1000]}
+
+def _interface() -> Interface:
+    revision = load_revisions()["split-2025"]
+    parts = [replace(p, checkpoint=f"tiny-{p.role}") for p in example_parts(revision)]
+    return derive("split-2025", "made by hand", parts, (), revision.rules)
+
+
+INTERFACE = _interface()
+VISION, POLICY = INTERFACE.models
+VISION_SLICES = VISION.slices
 
 SOURCE = """
 // Brightness of a frame in [0, 1), from every 997th byte: enough to tell frames apart.
-float brightness(const __global uchar* frame, int size) {
+float brightness(const __global uchar* frame, const __global int* geometry) {
     float sum = 0.0f;
     int count = 0;
+    int size = geometry[3] + geometry[2] * geometry[1] / 2;
     for (int i = 0; i < size; i += 997) { sum += frame[i]; count++; }
     return sum / (256.0f * count);
 }
@@ -46,10 +46,11 @@ __kernel void advance(__global float* counter, const __global float* desire) {
 
 __kernel void vision(__global float* out, const __global float* bias, const __global float* mode,
                      const __global uchar* road, const __global uchar* wide,
+                     const __global int* road_geometry, const __global int* wide_geometry,
                      const __global float* road_transform, const __global float* wide_transform,
                      const __global float* counter) {
     int i = get_global_id(0);
-    float light = brightness(road, ROAD_BYTES) + 0.1f * brightness(wide, ROAD_BYTES);
+    float light = brightness(road, road_geometry) + 0.1f * brightness(wide, wide_geometry);
     float seen = road_transform[8] * wide_transform[8];
     out[i] = bias[i] + mode[i] * (light + 0.001f * counter[0]) + 1e-3f * seen;
 }
@@ -63,32 +64,31 @@ __kernel void policy(__global float* out, const __global float* bias, const __gl
 """
 
 Floats = NDArray[np.float32]
+CAMERAS = ("road", "wide")
 
 
 def write_tiny_driving(
-    path: Path, sizes: tuple[tuple[int, int], ...] = ((960, 540),), *, bad_frame: int = -1
+    path: Path, largest: tuple[int, int] = (960, 540), *, bad_frame: int = -1
 ) -> Path:
     """Write the artifact.
 
     Args:
         path: where to.
-        sizes: (width, height) of the cameras it accepts.
+        largest: (width, height) of the largest camera that it has room for.
         bad_frame: 1-based run since the reset whose policy output is NaN; -1 for none.
     """
-    builder = _Builder()
-    for width, height in sizes:
-        builder.add_camera(width, height, bad_frame)
-    write_artifact(path, builder.manifest(sizes), builder.data)
+    builder = _Builder(nv12_format(*largest).payload_bytes, bad_frame)
+    write_artifact(path, builder.manifest(), builder.data)
     return path
 
 
 class _Builder:
-    def __init__(self) -> None:
+    def __init__(self, capacity: int, bad_frame: int) -> None:
         self.buffers: list[dict[str, Any]] = []
-        self.programs: list[dict[str, Any]] = []
         self.kernels: list[dict[str, Any]] = []
-        self.entries: dict[str, Any] = {}
         self.data = b""
+        source = SOURCE.replace("BAD_FRAME", str(bad_frame))
+        self.programs = [{"source": source, "options": "", "binary": b""}]
         weights = {"vision": _vision_weights(), "policy": _policy_weights()}
         self.weights = {
             f"{role}_{part}": self._weight(f"{role}_{part}", array)
@@ -96,61 +96,33 @@ class _Builder:
             for part, array in zip(("bias", "mode"), pair, strict=True)
         }
         self.counter = self._buffer("counter", "state", "float32", (1,))
-        self.vision_out = self._buffer("vision_outputs", "output", "float32", (1, VISION_WIDTH))
-        self.policy_out = self._buffer("policy_outputs", "output", "float32", (1, POLICY_WIDTH))
-
-    def add_camera(self, width: int, height: int, bad_frame: int) -> None:
-        payload = nv12_format(width, height).payload_bytes
-        source = SOURCE.replace("ROAD_BYTES", str(payload)).replace("BAD_FRAME", str(bad_frame))
-        self.programs.append({"source": source, "options": "", "binary": b""})
-        inputs = [
-            self._buffer("road_frame", "input", "uint8", (payload,)),
-            self._buffer("wide_frame", "input", "uint8", (payload,)),
-            self._buffer("road_transform", "input", "float32", (3, 3)),
-            self._buffer("wide_transform", "input", "float32", (3, 3)),
-            self._buffer("desire", "input", "float32", (8,)),
-            self._buffer("traffic_convention", "input", "float32", (1, 2)),
+        outputs = [
+            self._buffer(f"{part.role}_outputs", "output", "float32", (1, part.width))
+            for part in INTERFACE.models
         ]
-        road, wide, road_transform, wide_transform, desire, traffic = inputs
+        frames = [self._buffer(f"{c}_frame", "input", "uint8", (capacity,)) for c in CAMERAS]
+        for frame in frames:
+            self.buffers[frame]["partial"] = True
+        geometries = [self._buffer(f"{c}_geometry", "input", "int32", (4,)) for c in CAMERAS]
+        transforms = [self._buffer(f"{c}_transform", "input", "float32", (3, 3)) for c in CAMERAS]
+        desire = self._buffer("desire", "input", "float32", (8,))
+        traffic = self._buffer("traffic_convention", "input", "float32", (1, 2))
+        seen = [*frames, *geometries, *transforms]
         advance = self._kernel("advance", [self.counter, desire], 1)
-        vision = self._kernel(
-            "vision",
-            [
-                self.vision_out,
-                self.weights["vision_bias"],
-                self.weights["vision_mode"],
-                road,
-                wide,
-                road_transform,
-                wide_transform,
-                self.counter,
-            ],
-            VISION_WIDTH,
-        )
-        policy = self._kernel(
-            "policy",
-            [
-                self.policy_out,
-                self.weights["policy_bias"],
-                self.weights["policy_mode"],
-                traffic,
-                self.counter,
-            ],
-            POLICY_WIDTH,
-        )
-        self.entries[f"run:{width}x{height}"] = {
-            "inputs": inputs,
-            "outputs": [self.vision_out, self.policy_out],
-            "launches": [advance, vision, policy],
-        }
-        self.entries[f"prepare:{width}x{height}"] = {
-            "inputs": inputs[:-1],
-            "outputs": [],
-            "launches": [advance],
+        vision = [outputs[0], self.weights["vision_bias"], self.weights["vision_mode"], *seen]
+        policy = [outputs[1], self.weights["policy_bias"], self.weights["policy_mode"], traffic]
+        launches = [
+            advance,
+            self._kernel("vision", [*vision, self.counter], VISION.width),
+            self._kernel("policy", [*policy, self.counter], POLICY.width),
+        ]
+        inputs = [*seen, desire]
+        self.entries: dict[str, Any] = {
+            "run": {"inputs": [*inputs, traffic], "outputs": outputs, "launches": launches},
+            "prepare": {"inputs": inputs, "outputs": [], "launches": [advance]},
         }
 
-    def manifest(self, sizes: tuple[tuple[int, int], ...]) -> dict[str, Any]:
-        checkpoints = {"vision": "tiny-vision", "policy": "tiny-policy"}
+    def manifest(self) -> dict[str, Any]:
         return {
             "magic": "modeld-artifact",
             "format": 1,
@@ -158,10 +130,15 @@ class _Builder:
             "name": "tiny",
             "kind": "driving",
             "models": [
-                {"role": role, "file": f"{role}.onnx", "sha256": "0" * 64, "checkpoint": name}
-                for role, name in checkpoints.items()
+                {
+                    "role": part.role,
+                    "file": f"{part.role}.onnx",
+                    "sha256": "0" * 64,
+                    "checkpoint": part.checkpoint,
+                }
+                for part in INTERFACE.models
             ],
-            "metadata": _metadata(sizes, checkpoints),
+            "metadata": {"interface": INTERFACE.plain()},
             "target": {"name": "cpu", "device": "none", "driver": "none", "options": ""},
             "buffers": self.buffers,
             "arena_size": 0,
@@ -211,51 +188,9 @@ class _Builder:
         return len(self.kernels) - 1
 
 
-def _metadata(sizes: tuple[tuple[int, int], ...], checkpoints: dict[str, str]) -> dict[str, Any]:
-    cameras = []
-    for width, height in sizes:
-        layout = nv12_format(width, height)
-        cameras.append(
-            {
-                "width": width,
-                "height": height,
-                "stride": layout.stride,
-                "uv_offset": layout.uv_offset,
-                "payload_bytes": layout.payload_bytes,
-            }
-        )
-    image = {"shape": [1, 12, 128, 256], "dtype": "uint8"}
-    return {
-        "interface": "split-2025",
-        "run_hz": 20,
-        "context_hz": 5,
-        "image_mode": "bilinear-fixed",
-        "drop_policy": "skip",
-        "cameras": cameras,
-        "models": {
-            "vision": {
-                "checkpoint": checkpoints["vision"],
-                "inputs": {"img": image, "big_img": image},
-                "output_width": VISION_WIDTH,
-                "output_slices": VISION_SLICES,
-            },
-            "policy": {
-                "checkpoint": checkpoints["policy"],
-                "inputs": {
-                    "desire_pulse": {"shape": [1, 25, 8], "dtype": "float32"},
-                    "traffic_convention": {"shape": [1, 2], "dtype": "float32"},
-                    "features_buffer": {"shape": [1, 25, 512], "dtype": "float32"},
-                },
-                "output_width": POLICY_WIDTH,
-                "output_slices": POLICY_SLICES,
-            },
-        },
-    }
-
-
 def _vision_weights() -> tuple[Floats, Floats]:
     """A straight road, and a mode that shifts the lane lines."""
-    bias, mode = np.zeros(VISION_WIDTH, np.float32), np.zeros(VISION_WIDTH, np.float32)
+    bias, mode = np.zeros(VISION.width, np.float32), np.zeros(VISION.width, np.float32)
     for name, offsets_m in (("lane_lines", (-5.4, -1.8, 1.8, 5.4)), ("road_edges", (-7.0, 7.0))):
         start, stop = VISION_SLICES[name]
         half = (stop - start) // 2
@@ -271,7 +206,7 @@ def _vision_weights() -> tuple[Floats, Floats]:
 
 def _policy_weights() -> tuple[Floats, Floats]:
     """A steady 15 m/s straight on, and a mode that curves the plan."""
-    bias, mode = np.zeros(POLICY_WIDTH, np.float32), np.zeros(POLICY_WIDTH, np.float32)
+    bias, mode = np.zeros(POLICY.width, np.float32), np.zeros(POLICY.width, np.float32)
     time_s = (10.0 * (np.arange(33) / 32) ** 2).astype(np.float32)
     plan = np.zeros((33, 15), np.float32)
     plan[:, 0], plan[:, 3] = 15.0 * time_s, 15.0

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import onnx
 
 from scheduler.driving.derive import example_parts
-from scheduler.driving.revisions import Revision
+from scheduler.driving.revisions import MonitoringRevision, Revision
 from tools.example_models.efficientnet import build_efficientnet_b2_elu
 from tools.example_models.mobilenet import build_mobilenetv3_large
+from tools.example_models.monitoring import build_monitoring
 from tools.example_models.policy import build_policy
 from tools.example_models.resnet import build_resnet18
 from tools.example_models.small_driving import build_part
@@ -69,6 +70,16 @@ def build_revision(revision: Revision, seed: int = 0) -> tuple[ExampleModel, ...
         _example(part.role, *build_part(revision.name, part, row.pad, seed))
         for part, row in zip(example_parts(revision), revision.models, strict=True)
     )
+
+
+def build_driver_monitoring(revision: MonitoringRevision, seed: int = 0) -> ExampleModel:
+    """Build and serialize the driver monitoring model of a revision.
+
+    Args:
+        revision: a row of the table of driver monitoring models.
+        seed: of all weights.
+    """
+    return _example("dmonitoring", *build_monitoring(revision, seed))
 
 
 def _example(name: str, model: onnx.ModelProto, multiply_adds: int) -> ExampleModel:

@@ -6,6 +6,7 @@ its histories itself, the queues stand before the same network.
 """
 
 import math
+import zlib
 from collections.abc import Mapping
 
 import numpy as np
@@ -46,7 +47,8 @@ def build_part(interface: str, part: ModelPart, pad: int, seed: int) -> tuple[on
         pad: values after the last head; -1 where `pad` is the whole output under a second name.
         seed: of all weights; equal seeds give equal bytes.
     """
-    g = GraphBuilder(part.role, seed)
+    # Models of one revision may have inputs and heads of equal names, but never equal weights.
+    g = GraphBuilder(part.role, zlib.crc32(f"{part.role} {seed}".encode()))
     inputs = {
         name: g.input(name, shape, onnx.helper.np_dtype_to_tensor_dtype(np.dtype(kind)))
         for name, (shape, kind) in part.inputs.items()

@@ -18,7 +18,7 @@ import numpy as np
 
 from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
-from cereal.frames import FrameFormat, FrameRingWriter
+from cereal.frames import DEFAULT_SLOTS, FrameFormat, FrameRingWriter
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
 from modeld.startup import StopSignals
@@ -57,12 +57,15 @@ class CarBus:
             self._publisher.send(service, data)
 
 
-def make_rings(server: str, formats: Mapping[str, FrameFormat]) -> dict[str, FrameRingWriter]:
+def make_rings(
+    server: str, formats: Mapping[str, FrameFormat], slots: int = DEFAULT_SLOTS
+) -> dict[str, FrameRingWriter]:
     """Make the frame rings of all streams, or none.
 
     Args:
         server: name of the rings.
         formats: layout of the frames by stream.
+        slots: frames in each.
 
     Raises:
         FrameError: a ring has another writer, or memory is short.
@@ -70,7 +73,7 @@ def make_rings(server: str, formats: Mapping[str, FrameFormat]) -> dict[str, Fra
     with ExitStack() as made:
         rings = {}
         for stream, layout in formats.items():
-            rings[stream] = FrameRingWriter(server, stream, layout)
+            rings[stream] = FrameRingWriter(server, stream, layout, slots)
             made.callback(rings[stream].close)
         made.pop_all()
     return rings
@@ -82,7 +85,8 @@ def run_camera(
     """Run a camera process to its end; what `make` returns publishes the frames.
 
     Arguments of the command line: `server` (name of the frame rings), `bus` (address), `size`
-    (width, height; None if it was not given), `frames` (that count), `rate_hz`.
+    (width, height; None if it was not given), `frames` (that count), `rate_hz`, `driver` (whether
+    the driver camera is wanted, too).
     """
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--server", required=True)
@@ -90,6 +94,7 @@ def run_camera(
     parser.add_argument("--size", type=int, nargs=2)
     parser.add_argument("--frames", type=int, required=True)
     parser.add_argument("--rate-hz", type=float, required=True)
+    parser.add_argument("--driver", action="store_true")
     args = parser.parse_args()
     try:
         with ExitStack() as stack:

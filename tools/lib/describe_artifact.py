@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.artifact import Artifact, read_artifact
 from runtime.quantities import flops_column
+from tools.lib.describe_interface import interface_facts, interface_section, stored_interface
 from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
         "models": manifest.raw["models"],
         "metadata": manifest.metadata,
         "target": manifest.raw["target"],
+        "interface": interface_facts(manifest.kind, manifest.metadata),
         "entries": {entry.name: _entry_facts(manifest, entry) for entry in manifest.entries},
         "state": [_tensor_facts(b) for b in manifest.buffers if b.kind == "state"],
         "arena_bytes": manifest.arena_size,
@@ -88,10 +90,16 @@ def _sections(artifact: Artifact) -> list[Section]:
     ]
     return [
         Section("overview", ("what", "value"), overview),
+        *_interface(manifest),
         Section("entries", ("entry", "launches", unit, "moved"), entries),
         Section("tensors", ("entry", "use", "name", "dtype", "shape"), tensors),
         _kernel_section(manifest),
     ]
+
+
+def _interface(manifest: Manifest) -> list[Section]:
+    found = stored_interface(manifest.kind, manifest.metadata)
+    return [] if found is None else [interface_section(found)]
 
 
 def _tensor_row(entry: str, use: str, buffer: BufferSpec) -> tuple[object, ...]:

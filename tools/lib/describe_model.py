@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Any
 import onnx
 
 from runtime.quantities import count_text, flops_column, flops_text
+from scheduler.driving.facts import MONITORING, SUPERCOMBO
+from scheduler.driving.kinds import KnownModel, known_model
+from scheduler.driving.monitoring import recognise_monitoring
+from scheduler.driving.recognise import recognise_driving
+from scheduler.errors import ModelError
 from scheduler.onnx_import import load_model
 from scheduler.onnx_import.files.load import OnnxModel
 from scheduler.onnx_import.metadata import CHECKPOINT_KEY, SLICES_KEY
 from scheduler.onnx_import.report import Declared, ModelReport, NodeFacts, report
 from scheduler.onnx_import.text import printable
+from tools.lib.describe_interface import Recognised, interface_section, plain_rows
 from tools.lib.table import Section, format_size
 
 if TYPE_CHECKING:
@@ -38,11 +44,16 @@ def describe(
     """
     model = load_model(path)
     found = report(model, bind)
-    facts = _facts(model, found) | {"external": _external(model, path)}
+    known = known_model(model)
+    driving = _recognised(known)
+    facts = _facts(model, found) | {
+        "interface": _interface_facts(known, driving),
+        "external": _external(model, path),
+    }
     sections = [
         Section("overview", ("what", "value"), list(_overview(facts, found))),
         Section("tensors", ("use", "name", "dtype", "shape", "as"), list(_tensors(found))),
-        *_interface(found),
+        *_interface(known, driving),
         *_slices(found),
         _operators(found),
         *_problems(found),
@@ -72,7 +83,6 @@ def _facts(model: OnnxModel, found: ModelReport) -> dict[str, Any]:
             if key not in (CHECKPOINT_KEY, SLICES_KEY)
         },
         "output_slices": {name: list(bounds) for name, bounds in found.output_slices.items()},
-        "interface": _interface_facts(found),
         "parameters": found.parameters,
         "weight_bytes": found.weight_bytes,
         "element_types": found.element_types,
@@ -121,31 +131,51 @@ def _tensors(found: ModelReport) -> Iterator[tuple[object, ...]]:
             yield use, value.name, value.dtype, declared, "" if bound == declared else bound
 
 
-def _interface_facts(found: ModelReport) -> dict[str, Any] | None:
-    known = found.interface
+def _recognised(known: KnownModel | None) -> Recognised | str | None:
+    """Return the interface of a whole driving model, why it has none, None for any other model."""
+    if known is None or known.facts.role not in (SUPERCOMBO, MONITORING):
+        return None
+    try:
+        if known.facts.role == MONITORING:
+            return recognise_monitoring(known.facts.model).interface
+        return recognise_driving([known.facts.model])[0]
+    except ModelError as error:
+        return str(error)
+
+
+def _interface_facts(
+    known: KnownModel | None, driving: Recognised | str | None
+) -> dict[str, Any] | None:
     if known is None:
         return None
     return {
-        "generation": known.generation.title,
-        "role": known.role,
-        "variant": known.variant,
+        "role": known.facts.role,
+        "title": known.title,
+        "revisions": list(known.revisions),
         "inputs": known.inputs,
-        "float16_inputs": list(known.half),
-        "differences": list(known.odd),
+        "float16_inputs": list(known.facts.half),
+        "differences": list(known.differences),
         "advice": known.advice,
+        "problem": driving if isinstance(driving, str) else None,
+        "properties": [] if driving is None or isinstance(driving, str) else plain_rows(driving),
     }
 
 
-def _interface(found: ModelReport) -> Iterator[Section]:
-    known = found.interface
+def _interface(known: KnownModel | None, driving: Recognised | str | None) -> Iterator[Section]:
     if known is None:
         return
     rows: list[tuple[object, ...]] = [(f"input {n}", what) for n, what in known.inputs.items()]
-    rows += [("differs", text) for text in known.odd]
-    if known.half:
-        rows.append(("float16 inputs", ", ".join(known.half)))
+    if known.revisions:
+        rows.append(("fits the interfaces", ", ".join(known.revisions)))
+    rows += [("differs", text) for text in known.differences]
+    if isinstance(driving, str):
+        rows.append(("cannot drive", driving))
+    if known.facts.half:
+        rows.append(("float16 inputs", ", ".join(known.facts.half)))
     rows.append(("advice", known.advice))
     yield Section(f"driving model: {known.title}", ("what", "value"), rows)
+    if driving is not None and not isinstance(driving, str):
+        yield interface_section(driving)
 
 
 def _slices(found: ModelReport) -> Iterator[Section]:

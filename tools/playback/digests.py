@@ -14,6 +14,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modeld.driving_model import DrivingProgram
+from runtime.entry import TensorSpec
 from tools.playback.outcome import INPUT_NAMES
 
 
@@ -40,6 +41,10 @@ class DigestingProgram:
     def metadata(self) -> Mapping[str, Any]:
         """The artifact's metadata."""
         return self._program.metadata
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Inputs of an entry."""
+        return self._program.entry_inputs(entry)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None

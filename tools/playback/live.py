@@ -156,6 +156,8 @@ def _daemon_arguments(
     job: LiveJob, info: DriveInfo, directory: Path, bus: str, server: str
 ) -> list[str]:
     arguments = ["run", "--model", str(job.model), "--bus", bus, "--camera-server", server]
+    # The drive's own car comes on the bus; that of a stack on this machine is another one.
+    arguments += ["--params", str(directory)]
     if info.car_params is None:
         arguments.append("--demo")
     if job.device is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from cereal.frame_format import FrameFormat
 from runtime import load_program
 from runtime.artifact import Artifact, read_artifact
 from runtime.device import choose_device
@@ -12,6 +13,8 @@ from runtime.program import Program
 from tools.drives.drive import DriveInfo
 from tools.errors import ArtifactMismatchError
 from tools.playback.session import DAEMON_STREAMS
+
+FRAME_INPUTS = ("road_frame", "wide_frame")
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +68,24 @@ def read_driving_artifact(path: Path) -> Artifact:
     if artifact.manifest.kind != "driving":
         raise ArtifactMismatchError(
             f"{path}: expected a driving artifact, found a {artifact.manifest.kind} one; compile "
-            "a vision and a policy model without --plain"
+            "driving models without --plain"
         )
     return artifact
 
 
+def frame_capacity(artifact: Artifact) -> int:
+    """Return how many bytes of a frame a driving artifact takes."""
+    buffers = artifact.manifest.buffers
+    return min(
+        buffers[index].shape[0]
+        for entry in artifact.manifest.entries
+        for index in entry.inputs
+        if buffers[index].name in FRAME_INPUTS
+    )
+
+
 def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
-    """Refuse an artifact of another camera size before anything is decoded.
+    """Refuse an artifact that the drive's frames are too large for, before anything is decoded.
 
     Args:
         path: of the artifact, for messages.
@@ -79,7 +93,7 @@ def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
         info: of the drive.
 
     Raises:
-        ArtifactMismatchError: it has no entry for the drive's frames, or the drive has no camera
+        ArtifactMismatchError: the drive's frames are too large for it, or the drive has no camera
             that the daemon watches.
     """
     formats = [info.formats[name] for name in DAEMON_STREAMS if name in info.formats]
@@ -88,13 +102,25 @@ def check_fits(path: Path, artifact: Artifact, info: DriveInfo) -> None:
             f"{info.name}: expected frames of a road or a wide camera, found none; the drive "
             "cannot be replayed"
         )
-    names = [entry.name for entry in artifact.manifest.entries]
     for layout in formats:
+        check_frame(path, artifact, layout)
+
+
+def check_frame(path: Path, artifact: Artifact, layout: FrameFormat) -> None:
+    """Refuse an artifact that frames are too large for.
+
+    Args:
+        path: of the artifact, for messages.
+        artifact: the checked file.
+        layout: of the frames.
+
+    Raises:
+        ArtifactMismatchError: they are.
+    """
+    capacity = frame_capacity(artifact)
+    if layout.payload_bytes > capacity:
         size = f"{layout.width}x{layout.height}"
-        if f"run:{size}" not in names:
-            sizes = sorted(name.partition(":")[2] for name in names if name.startswith("run:"))
-            raise ArtifactMismatchError(
-                f"{path}: expected an entry for frames of {size}, found "
-                f"{', '.join(sizes) or 'none'}; compile it with: modeld compile VISION.onnx "
-                f"POLICY.onnx -o {path.name} --camera {size}"
-            )
+        raise ArtifactMismatchError(
+            f"{path}: expected frames of at most {capacity} bytes, found {size} with "
+            f"{layout.payload_bytes}; compile the models again with --camera {size}"
+        )

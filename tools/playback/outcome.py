@@ -9,16 +9,19 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from runtime.driving_interface import HOST_INPUTS
 from tools.drives.drive import DriveInfo
 
-# Inputs of a driving program whose digests are recorded; names of the artifact's entries.
+# Inputs of a driving program whose digests are recorded, where it has them.
 INPUT_NAMES = (
     "road_frame",
     "wide_frame",
+    "road_geometry",
+    "wide_geometry",
     "road_transform",
     "wide_transform",
     "desire",
-    "traffic_convention",
+    *HOST_INPUTS,
 )
 
 

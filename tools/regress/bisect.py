@@ -23,6 +23,7 @@ from modeld.daemon import StepResult
 from runtime import load_program
 from runtime.artifact import Artifact
 from runtime.device import Device, choose_device
+from runtime.entry import TensorSpec
 from runtime.manifest import BufferSpec, Manifest
 from runtime.quantities import count_text
 from tools.drives.drive import Moment
@@ -157,23 +158,25 @@ def model_facts(a: Manifest, b: Manifest) -> list[Fact]:
             folded = "" if changed or ours else "; the models are the same, so it was folded"
             text = f"nodes that only kernels of {side} name: {shown}{more}{folded}"
             facts.append(Fact("graph", changed or ours, text))
+    one, other = (_computing(side.metadata.get("interface", {})) for side in (a, b))
     if left == right:
         facts.append(Fact("graph", False, f"{count_text(len(left), 'node')}, of the same names"))
     return [
         *facts,
         *(
-            Fact("graph", True, f"metadata: {key} differs")
-            for key in ("interface", "models", "cameras", "drop_policy", "image_mode")
-            if _plain(a.metadata.get(key)) != _plain(b.metadata.get(key))
+            Fact("graph", True, f"interface: {key} differs")
+            for key in sorted({*one, *other})
+            if one.get(key) != other.get(key)
         ),
     ]
 
 
-def _plain(value: Any) -> Any:
-    """Return metadata without the names of checkpoints, which compute nothing."""
+def _computing(value: Any) -> Any:
+    """Return metadata without what computes nothing: names of checkpoints, and reasons."""
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items() if key != "checkpoint"}
-    return value
+        silent = ("checkpoint", "reason")
+        return {key: _computing(item) for key, item in value.items() if key not in silent}
+    return [_computing(item) for item in value] if isinstance(value, list) else value
 
 
 def _nodes(manifest: Manifest) -> frozenset[str]:
@@ -319,6 +322,11 @@ class _Several:
     def metadata(self) -> Mapping[str, Any]:
         """The metadata of the first artifact."""
         found: Mapping[str, Any] = self._first.metadata
+        return found
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Inputs of an entry."""
+        found: tuple[TensorSpec, ...] = self._first.entry_inputs(entry)
         return found
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:

@@ -77,13 +77,13 @@ class Beliefs:
         model: the artifact that is judged.
         device: it runs on.
         baseline: the artifact that made the reference; None: there is none.
-        onnx: vision and policy; None: they are not at hand.
+        onnx: models that the artifact was made from; None: they are not at hand.
     """
 
     model: Path
     device: str | None = None
     baseline: Path | None = None
-    onnx: tuple[Path, Path] | None = None
+    onnx: tuple[Path, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def explain(verdict: DriveVerdict, options: DriveOptions, held: Beliefs) -> Expl
         made = f" (the reference was made by artifact {artifact[:12]})" if artifact else ""
         lines.append(
             f"kernels were not compared: that takes --baseline ARTIFACT{made}, or the models that "
-            "were compiled with --onnx VISION.onnx POLICY.onnx"
+            "were compiled with --onnx VISION.onnx POLICY.onnx ..."
         )
         return Explanation(verdict.name, cause, tuple(lines), first)
     with load_model(held.model, held.device) as ours:
@@ -367,7 +367,7 @@ def _content(model: LoadedModel, spec: BufferSpec) -> bytes:
     return bytes(model.artifact.data[spec.offset : spec.offset + spec.payload_bytes])
 
 
-def _arbiter(onnx: tuple[Path, Path], ours: LoadedModel, case: Case, found: Found) -> str:
+def _arbiter(onnx: tuple[Path, ...], ours: LoadedModel, case: Case, found: Found) -> str:
     """Return which of two results the numpy interpreter agrees with."""
     try:
         expected = interpret(onnx, ours.artifact.manifest, case.entry, case.inputs, case.states)

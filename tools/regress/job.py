@@ -19,6 +19,7 @@ from cereal.schema import member_name, read_event
 from modeld.config import Config
 from modeld.errors import ModeldError
 from runtime.device import choose_device
+from runtime.driving_interface import parse_interface
 from runtime.errors import RuntimeFault
 from runtime.manifest import Manifest
 from tools.drives.drive import DriveInfo
@@ -134,9 +135,9 @@ class JobResult:
         outputs: messages and frame table, see `packing.unpack`; empty with an error.
         digest: sha256 of what is in ``outputs``; equal for equal outputs.
         model: hash of the models, see `model_hash`.
-        interface: of the program.
+        interface: name of the program's revision.
         device_class: see there.
-        launches: entry -> its size; those that the drive uses.
+        launches: entry -> its size.
         program: digests of its kernels and weights.
         measured: differs from run to run.
         error: one line; "" when it ran well.
@@ -245,9 +246,9 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
             outputs=outputs,
             digest=content_digest(outputs),
             model=model_hash(manifest),
-            interface=str(manifest.metadata["interface"]),
+            interface=parse_interface(manifest.metadata["interface"]).name,
             device_class=device_class(info),
-            launches=launches_of(manifest, drive.info),
+            launches=launches_of(manifest),
             program=program_facts(model.artifact),
             measured=Measured(
                 execution_s=tuple(frames.execution_s.tolist()),
@@ -264,15 +265,13 @@ def _name_of(info: DriveInfo) -> DriveName:
     return DriveName(info.name, info.kind, info.identity, info.rate_hz)
 
 
-def launches_of(manifest: Manifest, info: DriveInfo) -> dict[str, Launches]:
-    """Return the sizes of the entries for a drive's frames, by name."""
-    sizes = {f"{layout.width}x{layout.height}" for layout in info.formats.values()}
+def launches_of(manifest: Manifest) -> dict[str, Launches]:
+    """Return the sizes of the entries, by name."""
     found = {}
     for entry in manifest.entries:
-        if entry.name.partition(":")[2] in sizes:
-            kernels = {
-                (manifest.kernels[index].program, manifest.kernels[index].name)
-                for index in entry.launches
-            }
-            found[entry.name] = Launches(len(entry.launches), len(kernels))
+        kernels = {
+            (manifest.kernels[index].program, manifest.kernels[index].name)
+            for index in entry.launches
+        }
+        found[entry.name] = Launches(len(entry.launches), len(kernels))
     return dict(sorted(found.items()))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from modeld.config import Config
 from modeld.daemon import StepResult
+from runtime.entry import TensorSpec
 from runtime.program import Program
 from runtime.stepping import Stepper
 from tools.drives.drive import Moment
@@ -37,7 +38,7 @@ class Case:
 
     Attributes:
         frame_id: of the main camera.
-        entry: that ran, ``run:...`` or ``prepare:...``.
+        entry: that ran, ``run`` or ``prepare``.
         inputs: copies.
         states: of the first program before the frame.
         outputs, states_after: what differs from the second program, in its bits.
@@ -87,6 +88,10 @@ class Beside:
     def metadata(self) -> Mapping[str, Any]:
         """The artifact's metadata."""
         return self._first.metadata
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Inputs of an entry."""
+        return self._first.entry_inputs(entry)
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
         """Run all; return what the first one says."""

@@ -40,6 +40,8 @@ from tools.regress.verdict import Comparing, DriveVerdict, failed, judge
 
 # A program occupies all processors by itself; a second process fills the gaps between its launches.
 PROCESSORS_OF_A_JOB: Final = 4
+# The entry whose time is judged; "prepare" runs on dropped frames only.
+RUN_ENTRY: Final = "run"
 
 # Runs jobs wherever: (jobs, where results are kept, called as they come) -> results in order.
 RunJobs = Callable[[Sequence[Job], WorkDirectory, OnResult], list[JobResult]]
@@ -313,7 +315,7 @@ def _judge_timings(plan: Plan, verdicts: Sequence[DriveVerdict]) -> list[TimingO
         for verdict in verdicts
         if verdict.result
         for name in verdict.result.launches
-        if name.startswith("run:")
+        if name == RUN_ENTRY
     }
     return [_judge_timing(plan, entry) for entry in entries]
 

@@ -9,7 +9,7 @@ import hashlib
 import logging
 import os
 import stat
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ class OnnxModel:
         sha256: hex digest of the file, "" for a model that did not come from one.
         constants: initializers by name, not to be changed; sparse ones are dense.
         notes: what was changed in reading it, one sentence each.
+        path: of the file; None for a model that did not come from one.
     """
 
     proto: onnx.ModelProto
@@ -52,6 +53,7 @@ class OnnxModel:
     sha256: str
     constants: dict[str, NDArray[Any]]
     notes: tuple[str, ...] = ()
+    path: Path | None = None
 
     @property
     def metadata_props(self) -> dict[str, str]:
@@ -89,7 +91,8 @@ def load_model(path: str | Path) -> OnnxModel:
             "is the file complete?"
         ) from error
     external = ExternalData(path.parent, printable(path.name))
-    return _check(model, path.name, external, hashlib.sha256(data).hexdigest())
+    checked = _check(model, path.name, external, hashlib.sha256(data).hexdigest())
+    return replace(checked, path=path)
 
 
 def from_proto(proto: onnx.ModelProto, name: str = "") -> OnnxModel:

@@ -133,6 +133,7 @@ def test_every_revision_agrees_with_the_reference_loop(name: str, tmp_path: Path
     paths = write_small_models(name, tmp_path)
     with compiled_program(paths, tmp_path / "driving.pkl") as program:
         interface = interface_of(program)
+        assert interface.name == name
         loop = FrameLoop(interface, paths)
         assert ("prepare" in program.entries) == (interface.drop_policy == "skip")
         source = next((p for p in interface.models if "hidden_state" in p.slices), None)

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.context import DEFAULT_CONTEXT
-from scheduler.driving.match import recognise_driving
 from scheduler.driving.program import DEFAULT_CAPACITY, driving_entries
+from scheduler.driving.recognise import recognise_driving
 from scheduler.emit.arena import Arena, plan_arena
 from scheduler.emit.artifact import emit
 from scheduler.emit.schedule import Schedule

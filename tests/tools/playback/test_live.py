@@ -131,7 +131,7 @@ def test_log_thread_leaves_nothing_after_an_error(tmp_path: Path) -> None:
 def live_log(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, object]]:
     """A memory drive of 16 frames, played live at half its pace: a busy machine can follow."""
     directory = tmp_path_factory.mktemp("live")
-    model = write_tiny_driving(directory / "tiny.pkl", ((192, 128),))
+    model = write_tiny_driving(directory / "tiny.pkl", (192, 128))
     log = directory / "live.rlog.zst"
     result = replay_live(MemoryDrive(count=FRAMES), LiveJob(model, log, PlayOptions(speed=0.5)))
     assert answer_problems(result) == []
@@ -205,7 +205,7 @@ def test_live_and_deterministic_replay_say_the_same(
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_a_daemon_that_cannot_start_is_an_error_and_no_log(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", ((192, 128),))
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (192, 128))
     job = LiveJob(model, tmp_path / "live.rlog", PlayOptions(), device="no-such-device")
     with pytest.raises(Exception, match="daemon: expected it to run, found it ended"):
         replay_live(MemoryDrive(), job)
@@ -215,7 +215,7 @@ def test_a_daemon_that_cannot_start_is_an_error_and_no_log(tmp_path: Path) -> No
 @pytest.mark.alone
 @pytest.mark.opencl
 def test_a_drive_that_breaks_off_leaves_no_log_and_no_process(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", ((192, 128),))
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (192, 128))
     job = LiveJob(model, tmp_path / "live.rlog", PlayOptions(speed=5.0))
     with pytest.raises(DriveError, match="moment 6"):
         replay_live(MemoryDrive(fails_at=6), job)
@@ -270,14 +270,14 @@ def _await_log(directory: Path) -> None:
         time.sleep(0.01)
 
 
-def test_an_artifact_for_other_cameras_is_refused_at_once(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", ((320, 240),))
+def test_an_artifact_for_smaller_cameras_is_refused_at_once(tmp_path: Path) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (64, 48))
     with pytest.raises(ArtifactMismatchError, match="192x128"):
         replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", PlayOptions()))
 
 
 def test_the_daemons_own_services_cannot_be_played_to_it(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "tiny.pkl", ((192, 128),))
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (192, 128))
     options = PlayOptions(services=ServiceFilter(allow=frozenset({"modelV2", "carState"})))
     with pytest.raises(UsageError, match="no service that the daemon publishes, found modelV2"):
         replay_live(MemoryDrive(), LiveJob(model, tmp_path / "x.rlog", options))

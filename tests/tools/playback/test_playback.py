@@ -267,11 +267,19 @@ def test_callback_sees_each_moment(tmp_path: Path, model: LoadedModel) -> None:
     assert seen == [(index, index != 2) for index in range(12)]
 
 
-def test_artifact_of_another_size_is_refused_before_decoding(
+@pytest.mark.parametrize("size", [(64, 32), (128, 96), (96, 128)])
+def test_frames_of_any_size_that_fits_are_taken(
+    tmp_path: Path, model: LoadedModel, size: tuple[int, int]
+) -> None:
+    outcome = run_drive(SyntheticDrive(size=size), model, tmp_path / "o.rlog")
+    assert outcome.frames.published.all()
+
+
+def test_frames_too_large_for_the_artifact_are_refused_before_decoding(
     tmp_path: Path, model: LoadedModel
 ) -> None:
-    drive = SyntheticDrive(size=(128, 96))
-    with pytest.raises(ArtifactMismatchError, match=r"frames of 128x96.*--camera 128x96"):
+    drive = SyntheticDrive(size=(320, 240))
+    with pytest.raises(ArtifactMismatchError, match=r"found 320x240 with.*--camera 320x240"):
         run_drive(drive, model, tmp_path / "o.rlog")
     assert drive.opened == [0, 0]
     assert list(tmp_path.iterdir()) == []
@@ -294,7 +302,7 @@ def test_full_disk_leaves_neither_log_nor_table(
 
 
 def test_non_finite_outputs_are_not_valid(tmp_path: Path) -> None:
-    path = write_tiny_driving(tmp_path / "bad.pkl", (SIZE,), bad_frame=4)
+    path = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     with load_model(path) as bad:
         table, _ = play(SyntheticDrive(), bad.program, lambda _: None, PlaybackOptions())
     assert table.valid.tolist() == [i % 4 != 3 for i in range(12)]

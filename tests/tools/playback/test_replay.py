@@ -125,12 +125,12 @@ def _refused(
     assert sorted(folder.iterdir()) == before
 
 
-def test_size_the_artifact_does_not_have_is_refused(
+def test_size_the_artifact_has_no_room_for_is_refused(
     tmp_path: Path, make_video: MakeVideo, tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    video = make_video(size=(128, 96))
+    video = make_video(size=(320, 240))
     log = str(tmp_path / "o.rlog")
-    text = r"expected an entry for frames of 128x96, found 192x128; .*--camera 128x96"
+    text = r"expected frames of at most \d+ bytes, found 320x240 with \d+; .*--camera 320x240"
     _refused(capsys, tmp_path, 4, text, str(video), "--model", str(tiny_model), "-o", log)
 
 
@@ -178,7 +178,7 @@ def test_bad_options_are_refused(
 def test_non_finite_outputs_fail_the_replay(
     tmp_path: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    model = write_tiny_driving(tmp_path / "bad.pkl", (SIZE,), bad_frame=4)
+    model = write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=4)
     assert _replay(make_video(), model, tmp_path / "o.rlog") == 1
     assert "expected 9 valid messages" in capsys.readouterr().err
 
@@ -261,7 +261,7 @@ def test_interrupted_replay_leaves_nothing(
 @pytest.mark.footage
 @pytest.mark.skipif(not FOOTAGE.exists(), reason="the shared footage is not checked out")
 def test_footage_gives_221_of_each_message(tmp_path: Path) -> None:
-    model = write_tiny_driving(tmp_path / "model.pkl", ((960, 540),))
+    model = write_tiny_driving(tmp_path / "model.pkl", (960, 540))
     log = tmp_path / "out.rlog.zst"
     assert _replay(FOOTAGE, model, log) == 0
     drive = summarize(read_log(log))

@@ -38,7 +38,7 @@ def drives(make_video: MakeVideo) -> list[str]:
 def models(tmp_path: Path, tiny_model: Path) -> list[str]:
     """Two artifacts; the second one answers with NaN in its eighth run."""
     shutil.copy(tiny_model, tmp_path / "good.pkl")
-    write_tiny_driving(tmp_path / "bad.pkl", (SIZE,), bad_frame=8)
+    write_tiny_driving(tmp_path / "bad.pkl", SIZE, bad_frame=8)
     return [str(tmp_path / "good.pkl"), str(tmp_path / "bad.pkl")]
 
 
@@ -161,7 +161,7 @@ def test_what_was_asked_for_otherwise_is_done_again(
     Path(drives[1]).write_bytes(Path(drives[0]).read_bytes())
     assert kept() == [True, False]
     Path(drives[1]).write_bytes(data)
-    shutil.copy(write_tiny_driving(tmp_path / "x.pkl", (SIZE,), bad_frame=99), models[0])
+    shutil.copy(write_tiny_driving(tmp_path / "x.pkl", SIZE, bad_frame=99), models[0])
     assert kept() == [False, False]
 
 

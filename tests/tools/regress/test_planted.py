@@ -55,7 +55,7 @@ def regress(
         return bias, mode
 
     monkeypatch.setattr(tiny_driving, "_policy_weights", with_a_bend)
-    bending = write_tiny_driving(tmp_path / "bending.pkl", (SIZE,))
+    bending = write_tiny_driving(tmp_path / "bending.pkl", SIZE)
     read = read_bus_inputs
 
     def with_lane_change(messages: Any, **more: Any) -> BusInputs:
@@ -188,15 +188,15 @@ def test_features_that_are_one_frame_late(
 ) -> None:
     make = tiny_driving._Builder.manifest
 
-    def late(self: Any, sizes: Any) -> Any:
-        manifest = make(self, sizes)
-        run = manifest["entries"][f"run:{SIZE[0]}x{SIZE[1]}"]
+    def late(self: Any) -> Any:
+        manifest = make(self)
+        run = manifest["entries"]["run"]
         advance, *rest = run["launches"]
         run["launches"] = [*rest, advance]
         return manifest
 
     monkeypatch.setattr(tiny_driving._Builder, "manifest", late)
-    changes = regress(model=write_tiny_driving(tmp_path / "late.pkl", (SIZE,)))
+    changes = regress(model=write_tiny_driving(tmp_path / "late.pkl", SIZE))
     assert _inputs(changes) == []
     assert any(text.startswith("modelV2.laneLines[].y: value") for _, text in changes)
 
@@ -204,13 +204,13 @@ def test_features_that_are_one_frame_late(
 def test_another_launch(regress: Regress, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     make = tiny_driving._Builder.manifest
 
-    def twice(self: Any, sizes: Any) -> Any:
-        manifest = make(self, sizes)
-        run = manifest["entries"][f"run:{SIZE[0]}x{SIZE[1]}"]
+    def twice(self: Any) -> Any:
+        manifest = make(self)
+        run = manifest["entries"]["run"]
         run["launches"] = [*run["launches"], run["launches"][-1]]
         return manifest
 
     monkeypatch.setattr(tiny_driving._Builder, "manifest", twice)
-    ((kind, text),) = regress(model=write_tiny_driving(tmp_path / "twice.pkl", (SIZE,)))
+    ((kind, text),) = regress(model=write_tiny_driving(tmp_path / "twice.pkl", SIZE))
     assert kind == "launches"
     assert "3 launches of 3 kernels before, 4 launches of 3 kernels now" in text

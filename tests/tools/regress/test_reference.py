@@ -34,7 +34,7 @@ RESULT = JobResult(
     model="a" * 64,
     interface="split-2025",
     device_class="cpu-x86_64",
-    launches={"run:192x128": Launches(3, 3), "prepare:192x128": Launches(1, 1)},
+    launches={"run": Launches(3, 3), "prepare": Launches(1, 1)},
     program=ProgramFacts("f" * 64, {"w0 of /conv": "0123456789abcdef"}),
     measured=Measured(execution_s=(0.0, 0.010, 0.011, 0.030), environment={"device": "some CPU"}),
 )
@@ -160,16 +160,16 @@ def test_the_histogram_has_every_frame_in_which_the_model_ran() -> None:
 def test_timings_of_devices_live_side_by_side(tmp_path: Path) -> None:
     ratio = Interval(7.5, 7.4, 7.6, (7.4, 7.6))
     result = TimingResult("first CPU", "processor", ratio, None, 25.0, 0.001)
-    TimingReferences(tmp_path, "a" * 64, "cpu-x86_64").write("run:1x1", result, {"reason": "new"})
+    TimingReferences(tmp_path, "a" * 64, "cpu-x86_64").write("run", result, {"reason": "new"})
     other = replace(result, device="second CPU", waiting=None)
-    TimingReferences(tmp_path, "a" * 64, "cpu-x86_64").write("run:1x1", other, {})
+    TimingReferences(tmp_path, "a" * 64, "cpu-x86_64").write("run", other, {})
     found = TimingReferences(tmp_path, "a" * 64, "cpu-x86_64")
     assert found.devices() == ["first CPU", "second CPU"]
-    kept = found.find("first CPU", "run:1x1")
+    kept = found.find("first CPU", "run")
     assert kept is not None
     assert (kept.ratio, kept.waiting, kept.provenance) == (ratio, 0.001, {"reason": "new"})
-    assert found.find("first CPU", "run:2x2") is None
-    assert TimingReferences(tmp_path, "b" * 64, "cpu-x86_64").find("first CPU", "run:1x1") is None
+    assert found.find("first CPU", "prepare") is None
+    assert TimingReferences(tmp_path, "b" * 64, "cpu-x86_64").find("first CPU", "run") is None
     found.path.write_text("{")
     with pytest.raises(ReferenceFormatError, match="expected timings of references"):
         TimingReferences(tmp_path, "a" * 64, "cpu-x86_64")

@@ -79,7 +79,7 @@ def _model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: float, name: 
 
     with monkeypatch.context() as patch:
         patch.setattr(tiny_driving, "_vision_weights", weights)
-        return write_tiny_driving(tmp_path / name, (SIZE,))
+        return write_tiny_driving(tmp_path / name, SIZE)
 
 
 def test_an_unchanged_program_passes(
@@ -225,14 +225,14 @@ def test_another_model_and_another_drive_are_named(
 ) -> None:
     make = tiny_driving._Builder.manifest
 
-    def renamed(self: Any, sizes: Any) -> Any:
-        manifest = make(self, sizes)
+    def renamed(self: Any) -> Any:
+        manifest = make(self)
         for source in manifest["models"]:
             source["sha256"] = "1" * 64
         return manifest
 
     monkeypatch.setattr(tiny_driving._Builder, "manifest", renamed)
-    model = write_tiny_driving(tmp_path / "other.pkl", (SIZE,))
+    model = write_tiny_driving(tmp_path / "other.pkl", SIZE)
     capsys.readouterr()
     assert regress(model=model) == 4
     assert "found one with another model," in capsys.readouterr().out
@@ -284,7 +284,7 @@ def test_two_runs_do_not_write_the_same_references(
 def test_a_drive_without_a_valid_output_becomes_no_reference(
     regress: Regress, tmp_path: Path, capsys: pytest.CaptureFixture[str], make_video: MakeVideo
 ) -> None:
-    model = write_tiny_driving(tmp_path / "nan.pkl", (SIZE,), bad_frame=1)
+    model = write_tiny_driving(tmp_path / "nan.pkl", SIZE, bad_frame=1)
     before = _files(tmp_path)
     drives = [make_video("one.mkv", frames=1)]
     capsys.readouterr()
@@ -316,7 +316,7 @@ def _timed(monkeypatch: pytest.MonkeyPatch, ratio: float) -> list[float | None]:
 
     def measure(_artifact: Path, **options: Any) -> TimingResult:
         given.append(options["reference"])
-        assert options["entry"] == f"run:{SIZE[0]}x{SIZE[1]}"
+        assert options["entry"] == "run"
         device = timed_device(choose_device().info)
         spread = Interval(ratio, 0.995 * ratio, 1.005 * ratio, (ratio,) * 4)
         return TimingResult(device, "processor", spread, None, 25.0, 0.0)
@@ -335,7 +335,7 @@ def test_the_timing_gate_fails_for_a_slower_program_and_does_not_creep(
     assert regress("--timing") == 0
     assert "not judged" in capsys.readouterr().out
     assert regress("--timing", "--update", "--reason", "times") == 0
-    assert "timing.json: run:192x128: new" in capsys.readouterr().out
+    assert "timing.json: run: new" in capsys.readouterr().out
     stored = _files(tmp_path)
     _timed(monkeypatch, 7.7)
     assert regress("--timing") == 1
@@ -418,11 +418,10 @@ def test_a_weight_of_the_same_kernels_is_a_change_however_little_it_moves() -> N
 
 
 def test_more_launches_are_a_change() -> None:
-    before = {"run:1x1": Launches(99, 60)}
-    (change,) = launch_changes(before, {"run:1x1": Launches(100, 60)})
+    before = {"run": Launches(99, 60)}
+    (change,) = launch_changes(before, {"run": Launches(100, 60)})
     assert (
-        change.text
-        == "entry run:1x1: 99 launches of 60 kernels before, 100 launches of 60 kernels now"
+        change.text == "entry run: 99 launches of 60 kernels before, 100 launches of 60 kernels now"
     )
     assert launch_changes(before, before) == []
 

@@ -63,7 +63,7 @@ def write_video(path: Path, frames: int) -> Path:
 
 def write_models(directory: Path) -> list[Path]:
     """Write an artifact, and another one whose lane lines are moved."""
-    models = [write_tiny_driving(directory / "before.pkl", (SIZE,))]
+    models = [write_tiny_driving(directory / "before.pkl", SIZE)]
     weights = tiny_driving._vision_weights
 
     def moved() -> Any:
@@ -73,7 +73,7 @@ def write_models(directory: Path) -> list[Path]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tiny_driving, "_vision_weights", moved)
-        models.append(write_tiny_driving(directory / "after.pkl", (SIZE,)))
+        models.append(write_tiny_driving(directory / "after.pkl", SIZE))
     return models
 
 

@@ -1,0 +1,311 @@
+"""The loop of driver monitoring: take a frame, run the model, publish what it says of the driver.
+
+Paced by the driver camera alone; nothing waits for calibration, and nothing is kept from frame to
+frame but the last calibration (ADR 0083). ``Monitoring`` takes its clock, bus, program and camera
+from outside; ``start`` opens the real ones.
+"""
+
+import logging
+import threading
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+import runtime
+from cereal.clock import Clock, MonotonicClock
+from cereal.frames import Frame, FrameFormat
+from cereal.pubsub import PubMaster, SubMaster
+from cereal.transport import Transport, ZmqTransport
+from modeld.config import Config
+from modeld.driver_camera import driver_transform, find_driver_camera
+from modeld.errors import ModelInterfaceError
+from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
+from modeld.frame_sync import CameraSource
+from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
+from modeld.startup import wait_for_driver_camera
+from modeld.throttle import Throttle
+from runtime.errors import ArtifactError
+from runtime.monitoring_interface import MonitoringInterface, parse_monitoring_interface
+
+logger = logging.getLogger(__name__)
+
+PUBLICATION: Final = "driverStateV2"
+SUBSCRIPTIONS: Final = ("liveCalibration",)
+ENTRY: Final = "run"
+_ANGLES: Final = 3
+
+
+class MonitoringProgram(Protocol):
+    """The part of ``runtime.Program`` that the loop uses."""
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The artifact's metadata."""
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[runtime.TensorSpec, ...]:
+        """Return the inputs of an entry."""
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> Mapping[str, NDArray[Any]]:
+        """Replay an entry; the outputs are reused by the next run."""
+
+
+@dataclass(frozen=True, slots=True)
+class MonitoringStep:
+    """What one iteration did.
+
+    Attributes:
+        frame_id: Of the driver camera.
+        published: A message was sent; False where the artifact has no room for the frame.
+        valid: It was marked valid.
+    """
+
+    frame_id: int
+    published: bool
+    valid: bool
+
+
+class Monitoring:
+    """The state of driver monitoring and one iteration of its loop.
+
+    Attributes:
+        calibration: (1, 3) float32, rad: ``rpyCalib`` of the last calibration, zeros before.
+        transform: (3, 3) float32, view pixels to camera pixels of the camera seen last.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        program: MonitoringProgram,
+        transport: Transport,
+        clock: Clock,
+        camera: CameraSource,
+    ) -> None:
+        """Bind a program to a camera and a bus.
+
+        Args:
+            config: Settings.
+            program: Of a driver monitoring artifact.
+            transport: The bus.
+            clock: Stamps messages and times the run; one that stands still gives equal bytes.
+            camera: The driver camera; should conflate.
+
+        Raises:
+            ModelInterfaceError: The program is not of a driver monitoring model.
+        """
+        interface = check_monitoring(program.metadata)
+        self.calibration = np.zeros((1, _ANGLES), np.float32)
+        self.transform = np.zeros((3, 3), np.float32)
+        self._geometry = np.zeros(4, np.int32)
+        self._format: FrameFormat | None = None
+        self._output = f"{interface.model.role}_outputs"
+        self._width = interface.model.width
+        self._parser = MonitoringParser(interface)
+        self._capacity = _frame_capacity(program)
+        self._program = program
+        self._config = config
+        self._clock = clock
+        self._camera = camera
+        self._publications = PubMaster((PUBLICATION,), transport, clock)
+        self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
+        self._no_frame, self._too_large = Throttle(), Throttle()
+        self._not_finite, self._overwritten = Throttle(), Throttle()
+
+    def close(self) -> None:
+        """Give up the places on the bus; program, camera and transport stay the caller's."""
+        self._publications.close()
+        self._messages.close()
+
+    def run_forever(self, stop: threading.Event) -> None:
+        """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
+        while not stop.is_set():
+            self.step()
+
+    def step(self) -> MonitoringStep | None:
+        """Do one iteration: wait for a frame, run, publish.
+
+        Returns:
+            None when no frame arrived in time.
+        """
+        frame = self._camera.receive(self._config.frame_timeout_ms)
+        if frame is None:
+            if self._no_frame.hit():
+                logger.warning(
+                    "no frame from the driver camera within %d ms (%d such waits so far)",
+                    self._config.frame_timeout_ms,
+                    self._no_frame.total,
+                )
+            return None
+        # A timeout of 0 takes what has arrived: the camera alone paces the loop.
+        self._messages.update(0)
+        self._take_calibration()
+        if not self._take_format(frame.format):
+            return MonitoringStep(frame.frame_id, published=False, valid=False)
+        valid = self._run(frame)
+        return MonitoringStep(frame.frame_id, published=True, valid=valid)
+
+    def warm_up(self) -> float:
+        """Run once on a grey frame, as the first run of a program is slow.
+
+        Returns:
+            Duration of that run in seconds.
+
+        Raises:
+            ModelInterfaceError: The program's output does not have the promised width.
+        """
+        start_ns = self._clock.now_ns()
+        vector = self._program.run(
+            {
+                "driver_frame": np.full(self._capacity, 128, np.uint8),
+                "driver_geometry": np.array([2, 2, 2, 4], np.int32),
+                "driver_transform": np.zeros((3, 3), np.float32),
+                "calib": np.zeros((1, _ANGLES), np.float32),
+            },
+            entry=ENTRY,
+        ).get(self._output)
+        elapsed_s = (self._clock.now_ns() - start_ns) * 1e-9
+        if vector is None or vector.size != self._width or vector.dtype != np.float32:
+            found = "nothing" if vector is None else f"{vector.dtype} {vector.shape}"
+            raise ModelInterfaceError(
+                f"artifact entry {ENTRY!r}: output {self._output}: expected float32 "
+                f"(1, {self._width}), got {found}; recompile the artifact"
+            )
+        return elapsed_s
+
+    def _take_calibration(self) -> None:
+        if not self._messages.updated["liveCalibration"]:
+            return
+        angles = np.asarray(list(self._messages["liveCalibration"].rpyCalib), np.float32)
+        # The last usable one is kept: a model that is given NaN says nothing for that frame.
+        if angles.shape == (_ANGLES,) and np.isfinite(angles).all():
+            self.calibration[0] = angles
+
+    def _take_format(self, form: FrameFormat) -> bool:
+        """Set matrix and geometry for frames of this format; False where they do not fit."""
+        if form.payload_bytes > self._capacity:
+            if self._too_large.hit():
+                logger.error(
+                    "driver camera %dx%d: a frame takes %d bytes, the artifact was compiled for at "
+                    "most %d; recompile it with --camera %dx%d (%d frames so far)",
+                    form.width,
+                    form.height,
+                    form.payload_bytes,
+                    self._capacity,
+                    form.width,
+                    form.height,
+                    self._too_large.total,
+                )
+            return False
+        if form != self._format:
+            camera = find_driver_camera(form.width, form.height)
+            self.transform[...] = driver_transform(camera)
+            self._geometry[...] = (form.width, form.height, form.stride, form.uv_offset)
+            self._format = form
+            logger.info("driver camera: %dx%d", form.width, form.height)
+        return True
+
+    def _run(self, frame: Frame) -> bool:
+        """Run the model on a frame and publish; return whether the message is valid."""
+        start_ns = self._clock.now_ns()
+        results = self._program.run(
+            {
+                "driver_frame": frame.data[: frame.format.payload_bytes],
+                "driver_geometry": self._geometry,
+                "driver_transform": self.transform,
+                "calib": self.calibration,
+            },
+            entry=ENTRY,
+        )
+        ran_ns = self._clock.now_ns()
+        vector = results[self._output]
+        finite = bool(np.isfinite(vector).all())
+        outputs = self._parser.parse(vector) if finite else self._report_not_finite(frame)
+        end_ns = self._clock.now_ns()
+        # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
+        intact = self._camera.is_intact()
+        if not intact and self._overwritten.hit():
+            logger.error(
+                "driver frame %d was overwritten while it was used: message marked invalid "
+                "(%d times so far)",
+                frame.frame_id,
+                self._overwritten.total,
+            )
+        facts = MonitoringFrame(
+            frame_id=frame.frame_id,
+            execution_time_s=(end_ns - start_ns) * 1e-9,
+            program_time_s=(ran_ns - start_ns) * 1e-9,
+            valid=finite and intact,
+        )
+        event = self._publications.new(PUBLICATION)
+        raw = vector.tobytes() if self._config.send_raw_predictions else None
+        fill_driver_state(event, outputs, facts, raw)
+        self._publications.send(PUBLICATION, event)
+        return facts.valid
+
+    def _report_not_finite(self, frame: Frame) -> MonitoringOutputs:
+        if self._not_finite.hit():
+            logger.error(
+                "model outputs of driver frame %d are not finite: nobody is reported, message "
+                "marked invalid (%d times so far)",
+                frame.frame_id,
+                self._not_finite.total,
+            )
+        return nobody()
+
+
+def check_monitoring(metadata: Mapping[str, Any]) -> MonitoringInterface:
+    """Return the interface of a driver monitoring artifact.
+
+    Args:
+        metadata: Of the artifact.
+
+    Raises:
+        ModelInterfaceError: It is not one of a driver monitoring model.
+    """
+    try:
+        return parse_monitoring_interface(metadata.get("interface"))
+    except ArtifactError as error:
+        raise ModelInterfaceError(str(error)) from error
+
+
+def _frame_capacity(program: MonitoringProgram) -> int:
+    for spec in program.entry_inputs(ENTRY):
+        if spec.name == "driver_frame" and len(spec.shape) == 1:
+            return spec.shape[0]
+    raise ModelInterfaceError(
+        f"artifact entry {ENTRY!r}: expected an input driver_frame (capacity,), found none; "
+        "recompile the artifact"
+    )
+
+
+def start(
+    config: Config, program: runtime.Program, stop: threading.Event, resources: ExitStack
+) -> Monitoring | None:
+    """Connect to bus and camera; None when stopped.
+
+    Args:
+        config: Settings.
+        program: Of a driver monitoring artifact; stays the caller's.
+        stop: Ends the wait.
+        resources: Closes what was opened.
+    """
+    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
+    resources.callback(transport.close)
+    camera = wait_for_driver_camera(config.camera_server, stop)
+    if camera is None:
+        return None
+    resources.callback(camera.close)
+    monitoring = Monitoring(config, program, transport, MonotonicClock(), camera)
+    form = camera.format
+    logger.info(
+        "driver camera: %dx%d; warm-up run took %.1f ms",
+        form.width,
+        form.height,
+        monitoring.warm_up() * 1e3,
+    )
+    return monitoring

@@ -1,0 +1,131 @@
+"""What is declared of models: by an option, a TOML beside one, or its checkpoint.
+
+`vision.toml` beside `vision.onnx`:
+
+    interface = "split-2025-07-02"
+    [rules.action]
+    lat_smooth_s = 0.2
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Final
+
+from scheduler.driving.declare import check_rules, merged, read_table
+from scheduler.driving.facts import ModelFacts
+from scheduler.driving.revisions import Revision
+from scheduler.errors import ModelError
+
+CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """What is declared.
+
+    Attributes:
+        name: of the revision; None where nothing names one.
+        reason: who names it, for people; "" for nobody.
+        rules: values that replace those of the revision, as a table `[rules]`.
+        rules_from: file that says so; "" for none.
+    """
+
+    name: str | None = None
+    reason: str = ""
+    rules: Mapping[str, Any] | None = None
+    rules_from: str = ""
+
+
+def declaration(
+    models: Sequence[ModelFacts], option: str | None, revisions: Mapping[str, Revision]
+) -> Declaration:
+    """Return what is declared of models: by the option, else beside them, else by checkpoint.
+
+    Args:
+        models: in any order.
+        option: name of a revision; None where the user named none.
+        revisions: that there are.
+
+    Raises:
+        ModelError: a name is none of a revision, a file is unreadable, has an unknown key, or two
+            of them contradict each other.
+    """
+    files = list(_files(models))
+    rules, rules_from = _rules(files)
+    names = {name: f"declared by {file}" for file, name, _ in files if name is not None}
+    if len(names) > 1:
+        said = "; ".join(f"{name} {how}" for name, how in names.items())
+        raise ModelError(f"{_names(models)}: interfaces contradict each other: {said}")
+    if option is not None:
+        names = {option: "declared by --interface"}
+    if not names:
+        names = _known(models, revisions)
+        if len(names) > 1:
+            said = "; ".join(f"{name} {how}" for name, how in names.items())
+            raise ModelError(
+                f"{_names(models)}: the checkpoints are of different interfaces: {said}; declare "
+                "one with --interface"
+            )
+    for name, how in names.items():
+        if name not in revisions:
+            near = get_close_matches(name, revisions, n=1)
+            advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
+            raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
+        return Declaration(name, how, rules, rules_from)
+    return Declaration(None, "", rules, rules_from)
+
+
+def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> str | None:
+    """Return the revision of a known checkpoint; None for an unknown one."""
+    table = {_plain(key): name for key, name in read_table(CHECKPOINTS).value.items()}
+    for name, revision in revisions.items():
+        table |= {_plain(f"example-{name}-{model.role}"): name for model in revision.models}
+    said = f"{_plain(checkpoint)} "
+    found = [key for key in table if said.startswith(f"{key} ")]
+    return table[max(found, key=len)] if found else None
+
+
+def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> dict[str, str]:
+    found = {}
+    for model in models:
+        name = checkpoint_revision(model.checkpoint, revisions)
+        if name is not None:
+            found[name] = f"known by the checkpoint {model.checkpoint[:60]!r} of {model.name}"
+    return found
+
+
+def _files(models: Sequence[ModelFacts]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+    """Yield (file name, interface, rules) of each TOML beside a model."""
+    for model in models:
+        path = model.model.path and model.model.path.with_suffix(".toml")
+        if path is None or not path.is_file():
+            continue
+        table = read_table(path)
+        table.only(("interface", "rules"))
+        name = table.get("interface", str) if "interface" in table.value else None
+        yield path.name, name, check_rules(table.table("rules"))
+
+
+def _rules(
+    files: Sequence[tuple[str, str | None, Mapping[str, Any]]],
+) -> tuple[dict[str, Any], str]:
+    rules: dict[str, Any] = {}
+    for file, _, said in files:
+        both = merged(rules, said)
+        if merged(said, rules) != both:
+            raise ModelError(f"{file}: rules: contradict those of the file beside the other model")
+        rules = both
+    return rules, ", ".join(file for file, _, said in files if said)
+
+
+def _names(models: Sequence[ModelFacts]) -> str:
+    return ", ".join(model.name for model in models)
+
+
+def _plain(text: str) -> str:
+    return " ".join(re.split(r"[-_/ ]+", text.lower()))

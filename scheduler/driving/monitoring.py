@@ -1,0 +1,206 @@
+"""The driver monitoring program: the luma warp and the model as one graph, and whose model it is.
+
+    frame, geometry, transform -> warp -> input_img -+
+                                            calib ---+-> model -> monitoring_outputs
+
+Nothing is kept between frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+from runtime.driving_interface import ModelPart
+from runtime.monitoring_interface import (
+    HEADS,
+    ROLE,
+    VIEW_HEIGHT,
+    VIEW_WIDTH,
+    MonitoringInterface,
+    head_problems,
+)
+from scheduler.cache.schedules import EntryGraph
+from scheduler.driving.revisions import MonitoringRevision, load_monitoring
+from scheduler.driving.warp import luma_image
+from scheduler.errors import ModelError
+from scheduler.ir import dtype as dt
+from scheduler.ir.origin import Origins
+from scheduler.onnx_import import ImportedModel, OnnxModel, import_model
+from scheduler.onnx_import.binding import declared
+from scheduler.onnx_import.metadata import SLICED_OUTPUT
+from scheduler.tensor.tensor import Tensor
+
+MONITORING: Final = "monitoring"  # kind and name of artifacts
+IMAGE, CALIBRATION = "input_img", "calib"
+# Elements of each input; exporters have used several shapes.
+SIZES: Final[Mapping[str, int]] = {IMAGE: VIEW_WIDTH * VIEW_HEIGHT, CALIBRATION: 3}
+
+
+@dataclass(frozen=True, slots=True)
+class RecognisedMonitoring:
+    """A driver monitoring model, its interface, and what was assumed, a sentence each."""
+
+    model: OnnxModel
+    interface: MonitoringInterface
+    notes: tuple[str, ...]
+
+
+def is_monitoring(model: OnnxModel) -> bool:
+    """Whether a model has the inputs of a driver monitoring model."""
+    return {value.name for value in model.inputs} == set(SIZES)
+
+
+def recognise_monitoring(model: OnnxModel, name: str | None = None) -> RecognisedMonitoring:
+    """Return the interface of a driver monitoring model.
+
+    Args:
+        model: as it was read.
+        name: of the revision, if it was declared.
+
+    Raises:
+        ModelError: it is no driver monitoring model, of no known revision, contradicts what was
+            declared, or lacks heads; those are named all at once.
+    """
+    revisions = load_monitoring()
+    imported = import_model(model, _inputs_as_declared(model))
+    slices, width = imported.metadata.output_slices, _output(imported).shape[1]
+    # Some exporters name the padding, or the whole vector, too.
+    named = {head: bounds for head, bounds in slices.items() if head != "pad"}
+    if name is None:
+        revision, why = _by_outputs(model, revisions, named, width)
+    elif name in revisions:
+        revision, why = revisions[name], "it was declared"
+    else:
+        raise ModelError(
+            f"{model.name}: unknown interface {name!r} for driver monitoring; expected one of "
+            f"{', '.join(revisions)}"
+        )
+    row = revision.model
+    if row.sliced == named.keys().isdisjoint(HEADS) or (not row.sliced and width != row.width):
+        expected = "output_slices" if row.sliced else f"{row.width} values without slices"
+        raise ModelError(
+            f"{model.name}: {revision.name} ({why}) has {expected}, found an output of "
+            f"{width} values {_slices_text(named)}; declare another interface with --interface"
+        )
+    part = ModelPart(
+        role=ROLE,
+        checkpoint=imported.metadata.checkpoint,
+        width=width,
+        slices=named if row.sliced else row.slices,
+        inputs={n: (t.shape, t.dtype.name) for n, t in imported.inputs.items()},
+    )
+    problems = head_problems(part)
+    if problems:
+        raise ModelError(
+            f"{model.name}: outputs do not fit {revision.name} ({why}): {'; '.join(problems)}; see "
+            "docs/formats/monitoring-models.md"
+        )
+    found = MonitoringInterface(revision.name, why, part, revision.image_mode, revision.stds)
+    assumed = (
+        f"{model.name}: {revision.name} ({why}): images {revision.image_mode}, deviations "
+        f"{revision.stds}"
+    )
+    return RecognisedMonitoring(model, found, (*imported.notes, assumed))
+
+
+def monitoring_graph(found: RecognisedMonitoring, capacity: int) -> EntryGraph:
+    """Return what a frame computes: the entry "run".
+
+    Inputs: `driver_frame` (capacity,) uint8, NV12, of which a run may give less; `driver_geometry`
+    (4,) int32; `driver_transform` (3, 3) float32; `calib` (1, 3) float32, rad. Output:
+    `monitoring_outputs` (1, width) float32.
+
+    Args:
+        found: the model.
+        capacity: bytes of the largest frame.
+    """
+    frame = Tensor.input("driver_frame", (capacity,), dt.uint8, partial=True)
+    geometry = Tensor.input("driver_geometry", (4,), dt.int32)
+    transform = Tensor.input("driver_transform", (3, 3))
+    calibration = Tensor.input("calib", (1, 3))
+    inputs = (frame, geometry, transform, calibration)
+    origins = Origins()
+    origins.name((t.node for t in inputs), ())
+    view = luma_image(frame, transform, geometry, found.interface.image_mode)
+    origins.name([view.node], ("warp/driver",))
+    given = {IMAGE: view, CALIBRATION: calibration}
+    fitted = {}
+    for name, (shape, kind) in found.interface.model.inputs.items():
+        fitted[name] = given[name].reshape(shape).cast(dt.as_dtype(kind))
+    imported = import_model(found.model, fitted, origins=origins)
+    outputs = {f"{ROLE}_outputs": _output(imported).node}
+    return EntryGraph(outputs, (), [t.node for t in inputs], origins=origins)
+
+
+def _by_outputs(
+    model: OnnxModel,
+    revisions: Mapping[str, MonitoringRevision],
+    slices: Mapping[str, tuple[int, int]],
+    width: int,
+) -> tuple[MonitoringRevision, str]:
+    """Return the revision that the outputs of a model tell, and what told it."""
+    has_heads = not slices.keys().isdisjoint(HEADS)
+    for revision in revisions.values():
+        row = revision.model
+        if row.sliced and has_heads:
+            return revision, "the slices of its heads"
+        if not row.sliced and not has_heads and width == row.width:
+            return revision, f"{width} values without slices"
+    rows = "; ".join(
+        f"{r.name} has {'named slices' if r.model.sliced else f'{r.model.width} values'}"
+        for r in revisions.values()
+    )
+    raise ModelError(
+        f"{model.name}: a driver monitoring model of no known interface: found an output of "
+        f"{width} values {_slices_text(slices)}; {rows}"
+    )
+
+
+def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:
+    names = sorted(slices)
+    shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return f"with the slices {shown}" if names else "without slices"
+
+
+def _inputs_as_declared(model: OnnxModel) -> dict[str, Tensor]:
+    """Return inputs of the model's own shapes and types; symbolic sizes are 1, or what is left.
+
+    Raises:
+        ModelError: it has other inputs, or of other sizes.
+    """
+    names = [value.name for value in model.inputs]
+    if not is_monitoring(model):
+        raise ModelError(
+            f"{model.name}: expected the inputs {' and '.join(SIZES)} of a driver monitoring "
+            f"model, found {names}"
+        )
+    found = {}
+    for value in model.inputs:
+        sizes, kind = declared(value, f'{model.name}: input "{value.name}"')
+        known = prod(size or 1 for _, size in sizes)
+        shape = [size or 1 for _, size in sizes]
+        free = [axis for axis, (_, size) in enumerate(sizes) if size is None]
+        if free and known and SIZES[value.name] % known == 0:
+            shape[free[-1]] = SIZES[value.name] // known
+        if prod(shape) != SIZES[value.name]:
+            raise ModelError(
+                f'{model.name}: input "{value.name}": expected {SIZES[value.name]} elements, as '
+                f"(1, {SIZES[value.name]}), found {tuple(size for _, size in sizes)}"
+            )
+        found[value.name] = Tensor.input(value.name, tuple(shape), kind)
+    return found
+
+
+def _output(model: ImportedModel) -> Tensor:
+    """Return the vector that the slices cut, (1, width) float32."""
+    outputs = model.outputs
+    output = outputs.get(SLICED_OUTPUT)
+    if output is None and len(outputs) == 1:
+        output = next(iter(outputs.values()))
+    if output is None or output.ndim != 2 or output.shape[0] != 1:
+        found = {name: tensor.shape for name, tensor in outputs.items()}
+        raise ModelError(f"{model.source.name}: expected one output (1, width), found {found}")
+    return output.float()

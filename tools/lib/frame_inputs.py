@@ -1,0 +1,88 @@
+"""Camera frames as inputs of a program, for timing: random pixels seen through a level camera."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.frame_format import FrameFormat, nv12_format
+from modeld.calibration import (
+    MED_MODEL_INTRINSICS,
+    SBIG_MODEL_INTRINSICS,
+    find_cameras,
+    pinhole_matrix,
+    warp_matrix,
+)
+
+if TYPE_CHECKING:
+    from runtime import TensorSpec
+
+# Of the cameras that most devices have: 1928x1208.
+CAMERAS: Final = find_cameras("mici", "ox03c10")
+# The view of the driver monitoring model, 1440x960 pixels, and the camera it comes from.
+DRIVER_VIEW: Final = pinhole_matrix(567.0, 720.0, 356.0)
+LEVEL: Final = (0.0, 0.0, 0.0)
+
+
+def make_frame_inputs(
+    specs: Sequence[TensorSpec], generator: np.random.Generator
+) -> dict[str, NDArray[Any]]:
+    """Return the inputs of an entry that are frames of cameras and what belongs to them.
+
+    A camera is an input ``NAME_frame`` (uint8, capacity in bytes) with a ``NAME_geometry`` (int32:
+    width, height, stride, offset of the chroma plane); its ``NAME_transform`` is that of a camera
+    without rotation.
+
+    Args:
+        specs: what the entry takes.
+        generator: of the pixels.
+
+    Returns:
+        Arrays by name; frames as long as the padded 1928x1208 ones, or the largest that fit.
+    """
+    known = {spec.name: spec for spec in specs}
+    found: dict[str, NDArray[Any]] = {}
+    for geometry in known:
+        name = geometry.removesuffix("_geometry")
+        frame = known.get(f"{name}_frame")
+        if name == geometry or frame is None or len(frame.shape) != 1:
+            continue
+        layout = fitting_format(frame.shape[0])
+        taken = layout.payload_bytes if frame.partial else frame.shape[0]
+        found[frame.name] = generator.integers(0, 256, taken, np.uint8)
+        found[geometry] = geometry_of(layout)
+        if f"{name}_transform" in known:
+            found[f"{name}_transform"] = _transform(name, layout)
+    return found
+
+
+def geometry_of(layout: FrameFormat) -> NDArray[np.int32]:
+    """Return what a program is told of a frame: (4,) int32."""
+    return np.array([layout.width, layout.height, layout.stride, layout.uv_offset], np.int32)
+
+
+def fitting_format(capacity: int) -> FrameFormat:
+    """Return the layout of frames of 1928x1208, or of half as many rows until they fit.
+
+    Args:
+        capacity: bytes of the largest frame.
+    """
+    width, height = CAMERAS.road.width, CAMERAS.road.height
+    while nv12_format(width, height).payload_bytes > capacity and height > 2:
+        width, height = max(width // 4 * 2, 2), max(height // 4 * 2, 2)
+    return nv12_format(width, height)
+
+
+def _transform(name: str, layout: FrameFormat) -> NDArray[np.float32]:
+    assert CAMERAS.wide is not None
+    camera = CAMERAS.road if name == "road" else CAMERAS.wide
+    views: Mapping[str, NDArray[np.float64]] = {
+        "wide": SBIG_MODEL_INTRINSICS,
+        "driver": DRIVER_VIEW,
+    }
+    focal_px = camera.focal_px * layout.width / camera.width
+    seen = pinhole_matrix(focal_px, layout.width / 2, layout.height / 2)
+    return warp_matrix(LEVEL, seen, views.get(name, MED_MODEL_INTRINSICS))
