@@ -5,7 +5,7 @@ Tree::
     ModeldError                 4  base
     |- ConfigError              2  bad configuration file or option
     |- ModelInterfaceError      4  the artifact is not a driving model that this daemon can run
-    |  `- CameraSizeError       4  the artifact was not compiled for this camera
+    |  `- CameraSizeError       4  a frame is not what it says, or the artifact has no room for it
     |- CameraConfigError        4  no intrinsics known for this camera
     |- ParameterError           4  a parameter of the stack cannot be used
     |- FrameTimestampError      4  camera time stamps are not nanoseconds
@@ -30,7 +30,10 @@ class ModelInterfaceError(ModeldError):
 
 
 class CameraSizeError(ModelInterfaceError):
-    """The artifact has no entry point for the size and layout of the connected camera."""
+    """A frame does not hold what its format says, or is larger than the artifact has room for.
+
+    The loop logs it and waits for frames that it can use.
+    """
 
 
 class CameraConfigError(ModeldError):
