@@ -51,7 +51,8 @@ def check_states(made: Example, loop: Loop) -> None:
     if facts.desire is not None:
         kept = made.program.state("desire")
         assert np.array_equal(kept, loop.desires.at(range(1 - len(kept), 1)))
-        assert kept.any()
+        # The last desire of machine A is older than the history when the clip ends.
+        assert kept.any() or facts.machine == "A"
     for model in loop.models:
         for name, state in model.states.items():
             if state.dtype == np.uint8 or "desire" in name:
