@@ -78,7 +78,7 @@ test-conditions: $(STAMP)
 regress-program: $(STAMP)
 	$(BIN)/modeld make-model $(BUILD)/regress/models
 	TUNED=0 $(BIN)/modeld compile $(BUILD)/regress/models/vision.onnx $(BUILD)/regress/models/policy.onnx \
-		-o $(BUILD)/regress/driving.pkl --camera 1344x760 --camera 960x540 --target cpu
+		-o $(BUILD)/regress/driving.pkl --target cpu
 
 # A rendered drive with a lane change and a lost frame, and recorded footage where it lies beside the
 # checkout.

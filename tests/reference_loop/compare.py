@@ -31,9 +31,8 @@ def differences(expected: Sequence[Message | None], found: Sequence[Message | No
 
 
 def _compare(field: str, expected: dict[int, Any], found: dict[int, Any]) -> str | None:
-    scale = max(
-        (abs(v) for values in expected.values() for v in values if type(v) is float), default=0.0
-    )
+    numbers = [v for values in expected.values() for v in values if type(v) is float]
+    scale = float(np.abs(numbers).max()) if numbers else 0.0
     limit = 0.0 if field.endswith(EXACT) else TOLERANCE * scale
     worst, where = 0.0, None
     for index in sorted(expected.keys() | found.keys()):
@@ -42,14 +41,16 @@ def _compare(field: str, expected: dict[int, Any], found: dict[int, Any]) -> str
             # What is absent on one side may be there with nothing in it on the other.
             if any([*a, *b]):
                 return f"{field}: frame {index}: expected {a[:5]}, found {b[:5]}"
-            continue
-        for x, y in zip(a, b, strict=True):
-            if type(x) is float and type(y) is float:
-                error = abs(float(np.float32(x)) - y)
-                if not error <= limit and (where is None or error > worst):
-                    worst, where = error, where or f"frame {index}: expected {x}, found {y}"
-            elif x != y:
-                return f"{field}: frame {index}: expected {x!r}, found {y!r}"
+        elif not numbers:
+            if a != b:
+                return f"{field}: frame {index}: expected {a[:5]}, found {b[:5]}"
+        else:
+            errors = np.abs(np.asarray(a, np.float32).astype(np.float64) - np.asarray(b))
+            # Also where one of them is not a number.
+            if not errors.max(initial=0.0) <= limit:
+                at = int(np.argmax(errors))
+                where = where or f"frame {index}: expected {a[at]}, found {b[at]}"
+                worst = max(worst, float(errors[at]))
     return None if where is None else f"{field}: {where}; worst {worst:.3g} of at most {limit:.3g}"
 
 
@@ -57,17 +58,19 @@ def _series(messages: Sequence[Message | None]) -> dict[str, dict[int, list[Any]
     """Field -> index of the frame -> its values; items of lists lie one after the other."""
     found: dict[str, dict[int, list[Any]]] = defaultdict(dict)
     for index, message in enumerate(messages):
-        for field, value in _fields("", message or {}):
-            found[field].setdefault(index, []).append(value)
+        for field, values in _fields("", message or {}):
+            found[field].setdefault(index, []).extend(values)
     return found
 
 
-def _fields(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+def _fields(path: str, value: Any) -> Iterator[tuple[str, list[Any]]]:
     if isinstance(value, dict):
         for name, item in value.items():
             yield from _fields(f"{path}.{name}" if path else name, item)
-    elif isinstance(value, list | tuple):
+    elif not isinstance(value, list | tuple):
+        yield path, [value]
+    elif value and isinstance(value[0], dict):
         for item in value:
             yield from _fields(path, item)
     else:
-        yield path, value
+        yield path, list(value)

@@ -3,6 +3,7 @@
 import ast
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from tests.reference_loop.actions import (
     curvature_from_plan,
     smoothed,
 )
+from tests.reference_loop.compare import differences
 from tests.reference_loop.confidence import GREEN, RED, Confidence, HardBrake, slices_of
 from tests.reference_loop.histories import Images, Past
 from tests.reference_loop.lane_change import (
@@ -247,3 +249,24 @@ def test_both_machines_give_up_after_ten_seconds() -> None:
             frames += 1
         assert 199 <= frames <= 201
         assert machine.state == OFF
+
+
+def test_comparison_by_hand() -> None:
+    def message(**fields: object) -> dict[str, dict[str, object]]:
+        return {"m": {"id": 3, "list": [0.0, 1000.0], "lines": [{"t": [0.5]}], **fields}}
+
+    same: list[Any] = [message(), None, message()]
+    assert differences(same, same) == []
+    assert differences(same, [message(list=[0.09, 999.91]), None, message(extra=[], none=0)]) == []
+    for other, field in (
+        (message(list=[0.11, 1000.0]), "m.list"),
+        (message(list=[0.0, math.nan]), "m.list"),
+        (message(list=[0.0]), "m.list"),
+        (message(id=4), "m.id"),
+        (message(lines=[{"t": [0.50001]}]), "m.lines.t"),
+        (message(extra=[1.0]), "m.extra"),
+    ):
+        (line,) = differences(same, [other, None, message()])
+        assert line.startswith(field)
+    (line,) = differences(same, [message(), message(), None])
+    assert "[1, 2]" in line
