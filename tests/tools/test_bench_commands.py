@@ -15,9 +15,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from runtime import choose_device
-from scheduler.compile import compile_monitoring
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.tools.small_monitoring import write_small_monitoring
 from tools import bench_against, bench_bus, bench_daemon, bench_log, bench_roofline
 from tools.cli import main
 from tools.lib import ceilings, peers
@@ -294,37 +294,6 @@ def test_daemon_is_measured_as_a_process(
     assert 0 < found["exec_ms_p50"] <= found["exec_ms_p99"]
     assert 0 < found["host_ms_p50"] <= found["host_ms_p99"]
     assert found["fds_growth"] == 0
-
-
-def write_small_monitoring(path: Path) -> Path:
-    """A driver monitoring artifact that reads a strip of the view only."""
-    f, make = TensorProto.FLOAT, onnx.helper.make_node
-    strip = np.array([0], np.int64), np.array([64], np.int64), np.array([1], np.int64)
-    weights = np.random.default_rng(0).normal(0, 1e-3, (64, 596)).astype(np.float32)
-    nodes = [
-        make("Slice", ["input_img", "start", "stop", "axis"], ["part"]),
-        make("Cast", ["part"], ["x"], to=f),
-        make("MatMul", ["x", "weights"], ["y"]),
-        make("ReduceSum", ["calib"], ["angles"], keepdims=1),
-        make("Add", ["y", "angles"], ["outputs"]),
-    ]
-    value = onnx.helper.make_tensor_value_info
-    graph = onnx.helper.make_graph(
-        nodes,
-        "monitoring",
-        [value("input_img", TensorProto.UINT8, (1, 1382400)), value("calib", f, (1, 3))],
-        [value("outputs", f, (1, 596))],
-        [
-            onnx.numpy_helper.from_array(array, name)
-            for name, array in zip(
-                ("start", "stop", "axis", "weights"), (*strip, weights), strict=True
-            )
-        ],
-    )
-    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    onnx.save(model, path.with_suffix(".onnx"))
-    compile_monitoring(path.with_suffix(".onnx")).build().write(path)
-    return path
 
 
 @pytest.mark.opencl
