@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 from onnx import TensorProto
+from scheduler.onnx_import.interfaces import MEANINGS, check_driving, recognise
 
 from scheduler.compile import compile_driving
 from scheduler.errors import ModelError
 from scheduler.onnx_import import OnnxModel, from_proto
-from scheduler.onnx_import.interfaces import MEANINGS, check_driving, recognise
 from tests.scheduler.onnx_import.tiny_models import mixer, model_of, value
 
 IMAGES = (1, 12, 128, 256)
