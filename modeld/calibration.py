@@ -15,6 +15,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.frames import FrameFormat
 from modeld.errors import CameraConfigError
 from modeld.throttle import Throttle
 
@@ -65,6 +66,10 @@ class DeviceCameras:
 
 _AR_OX: Final = DeviceCameras(Camera(1928, 1208, 2648.0), Camera(1928, 1208, 567.0))
 _OS: Final = DeviceCameras(Camera(1344, 760, 1522.0 * 3 / 4), Camera(1344, 760, 567.0 * 3 / 4))
+# The same sensor unbinned, as in 2024.
+_OS_FULL: Final = DeviceCameras(
+    Camera(2688, 1520, 2648.0 * 2 / 3), Camera(2688, 1520, 567.0 * 3 / 2)
+)
 _NEO: Final = DeviceCameras(Camera(1164, 874, 910.0), None)
 
 
@@ -89,9 +94,14 @@ def _camera_table() -> Mapping[tuple[str, str], DeviceCameras]:
 
 DEVICE_CAMERAS: Final = _camera_table()
 
+# Sensor -> its other readouts; frames tell by their size which one it is.
+_OTHER_READOUTS: Final[Mapping[str, tuple[DeviceCameras, ...]]] = MappingProxyType(
+    {"os04c10": (_OS_FULL,)}
+)
+
 
 def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
-    """Look up the cameras of a device.
+    """Look up the cameras of a device, with the readout that its sensor has today.
 
     Args:
         device_type: ``deviceState.deviceType`` as text.
@@ -108,6 +118,15 @@ def find_cameras(device_type: str, sensor: str) -> DeviceCameras:
             f"known are {known}; set [camera.road] in the configuration"
         )
     return cameras
+
+
+def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
+    """Look up the cameras of a device with each readout that its sensor has had, newest first.
+
+    Raises:
+        CameraConfigError: The pair is not in the table.
+    """
+    return (find_cameras(device_type, sensor), *_OTHER_READOUTS.get(sensor, ()))
 
 
 def rot_from_euler(euler_rad: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
@@ -148,58 +167,103 @@ def warp_matrix(
 
 
 @dataclass(frozen=True, slots=True)
+class FrameSizes:
+    """(width, height) in pixels of the frames that arrive, and whether the extra ones do.
+
+    Attributes:
+        main: Of the main frames.
+        extra: Of the extra frames; the main frames' if there are none.
+        lacks_extra: The extra camera is lost, the main frame stands in its place.
+    """
+
+    main: tuple[int, int]
+    extra: tuple[int, int]
+    lacks_extra: bool = False
+
+
+def sizes_of(main: FrameFormat, extra: FrameFormat, *, lacks_extra: bool = False) -> FrameSizes:
+    """Return the sizes of frames of two formats."""
+    return FrameSizes((main.width, main.height), (extra.width, extra.height), lacks_extra)
+
+
+@dataclass(frozen=True, slots=True)
 class CameraPlan:
     """Which cameras feed the two model views.
 
     Attributes:
         main_is_wide: The only camera is the wide one.
         single: Main and extra frame come from one camera.
-        frame_size: (width, height) of the frames that arrive.
         override: Cameras from the configuration, used instead of the device table.
     """
 
     main_is_wide: bool
     single: bool
-    frame_size: tuple[int, int]
     override: DeviceCameras | None = None
 
-    def views(self, device: DeviceCameras) -> tuple[Camera, Camera]:
+    def views(self, readouts: Sequence[DeviceCameras], sizes: FrameSizes) -> tuple[Camera, Camera]:
         """Return the cameras behind the main and the extra frame (see ADR 0021).
+
+        Args:
+            readouts: What the device's cameras may be; road and wide camera are chosen by the
+                size of their frames, each by itself.
+            sizes: Of the frames.
 
         Raises:
             CameraConfigError: A wide frame arrives but the device has no wide camera, or frames
-                have another size than the camera.
+                have a size that the camera does not have.
         """
-        wide = device.wide
-        if wide is None and not (self.single and not self.main_is_wide):
-            raise CameraConfigError(
-                "cameras: a wide stream is connected but the device is known to have only a road "
-                "camera; set [camera.wide] in the configuration"
-            )
-        main = wide if self.main_is_wide and wide is not None else device.road
-        extra = main if self.single or wide is None else wide
-        for name, camera in (("main", main), ("extra", extra)):
-            if (camera.width, camera.height) != self.frame_size:
-                raise CameraConfigError(
-                    f"{name} camera: expected frames of {camera.width}x{camera.height} for this "
-                    f"device and sensor, got {self.frame_size[0]}x{self.frame_size[1]}; set "
-                    "[camera.road] in the configuration"
-                )
-        return main, extra
+        main = _camera_of_size(
+            "main", [one.wide if self.main_is_wide else one.road for one in readouts], sizes.main
+        )
+        if self.single:
+            return main, main
+        # Also while its frames are missing: a device without one has nothing to come back.
+        wide = [one.wide for one in readouts]
+        if sizes.lacks_extra and any(wide):
+            return main, main
+        return main, _camera_of_size("extra", wide, sizes.extra)
+
+
+def _camera_of_size(name: str, cameras: Sequence[Camera | None], size: tuple[int, int]) -> Camera:
+    known = [camera for camera in cameras if camera is not None]
+    if not known:
+        raise CameraConfigError(
+            "cameras: a wide stream is connected but the device is known to have only a road "
+            "camera; set [camera.wide] in the configuration"
+        )
+    for camera in known:
+        if (camera.width, camera.height) == size:
+            return camera
+    expected = " or ".join(f"{camera.width}x{camera.height}" for camera in known)
+    raise CameraConfigError(
+        f"{name} camera: expected frames of {expected} for this device and sensor, got "
+        f"{size[0]}x{size[1]}; set [camera.road] in the configuration"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Accepted:
+    """A calibration that could be used: angles in rad, and of which device."""
+
+    euler_rad: NDArray[np.float32]
+    device_type: str
+    sensor: str
 
 
 @dataclass(slots=True)
 class Calibration:
-    """The two warp matrices, kept up to date from calibration messages.
+    """The two warp matrices, kept up to date from calibration messages and sizes of frames.
 
     Attributes:
         plan: Which cameras feed the views.
-        seen: A usable calibration has arrived; never becomes False again.
+        sizes: Of the frames that the matrices are for.
+        seen: A usable calibration has arrived, and the matrices fit the frames.
         main_transform: (3, 3) float32, medmodel pixels to main camera pixels; zeros until seen.
         extra_transform: (3, 3) float32, sbigmodel pixels to extra camera pixels; zeros until seen.
     """
 
     plan: CameraPlan
+    sizes: FrameSizes
     seen: bool = False
     main_transform: NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((3, 3), np.float32)
@@ -207,6 +271,7 @@ class Calibration:
     extra_transform: NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
+    _accepted: _Accepted | None = None
     _rejected: Throttle = field(default_factory=lambda: Throttle(period=40))
 
     @property
@@ -227,18 +292,53 @@ class Calibration:
         """
         euler = np.asarray(rpy_rad, dtype=np.float32)
         if euler.shape != (3,) or not np.isfinite(euler).all():
-            self._reject(f"liveCalibration.rpyCalib: expected 3 finite angles, got {euler}")
+            self.reject(f"liveCalibration.rpyCalib: expected 3 finite angles, got {euler}")
+            return
+        accepted = _Accepted(euler, device_type, sensor)
+        try:
+            self._compute(accepted)
+        except CameraConfigError as error:
+            self.reject(str(error))
+            return
+        self._accepted = accepted
+
+    def fit(self, sizes: FrameSizes) -> None:
+        """Follow frames of another size, or an extra camera that is lost or back.
+
+        The last angles hold for the new frames where the device has such a camera. Else the
+        matrices are zeros, and nothing is seen, until a calibration comes that fits.
+        """
+        if sizes == self.sizes:
+            return
+        self.sizes = sizes
+        if self._accepted is None:
             return
         try:
-            device = self.plan.override or find_cameras(device_type, sensor)
-            main, extra = self.plan.views(device)
+            self._compute(self._accepted)
         except CameraConfigError as error:
-            self._reject(str(error))
-            return
+            self.seen = False
+            self.main_transform.fill(0.0)
+            self.extra_transform.fill(0.0)
+            self.reject(str(error))
+
+    def reject(self, reason: str) -> None:
+        """Log, now and then, why a calibration is not used."""
+        if self._rejected.hit():
+            logger.error("calibration not used (%d so far): %s", self._rejected.total, reason)
+
+    def _compute(self, calibration: _Accepted) -> None:
+        """Write both matrices.
+
+        Raises:
+            CameraConfigError: The frames are not of this device's cameras; nothing is changed.
+        """
+        override = self.plan.override
+        if override is not None:
+            readouts: tuple[DeviceCameras, ...] = (override,)
+        else:
+            readouts = find_readouts(calibration.device_type, calibration.sensor)
+        main, extra = self.plan.views(readouts, self.sizes)
+        euler = calibration.euler_rad
         self.main_transform[...] = warp_matrix(euler, main.intrinsics, MED_MODEL_INTRINSICS)
         self.extra_transform[...] = warp_matrix(euler, extra.intrinsics, SBIG_MODEL_INTRINSICS)
         self.seen = True
-
-    def _reject(self, reason: str) -> None:
-        if self._rejected.hit():
-            logger.error("calibration not used (%d so far): %s", self._rejected.total, reason)

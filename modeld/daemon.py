@@ -7,15 +7,16 @@ from outside, so that replay runs the same code; ``run`` opens the real ones.
 import logging
 import threading
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from cereal.clock import Clock, MonotonicClock
-from cereal.frames import FrameFormat
+from cereal.errors import MessageError
 from cereal.pubsub import PubMaster, SubMaster
+from cereal.schema import reading
 from cereal.transport import Transport, ZmqTransport
 from modeld.actions import ActionFilter, rule_in_force
-from modeld.calibration import Calibration, CameraPlan
+from modeld.calibration import Calibration, CameraPlan, sizes_of
 from modeld.confidence import ConfidenceFilter, HardBrakeFilter
 from modeld.config import Config
 from modeld.desire import Desire, lane_change_machine
@@ -49,6 +50,7 @@ from modeld.inputs import (
     read_bus_inputs,
 )
 from modeld.loop_log import LoopLog
+from modeld.params import UserDelay
 from modeld.parse_outputs import DrivingOutputs
 from modeld.startup import wait_for_cameras, wait_for_car
 from modeld.warm_up import WarmUp
@@ -117,19 +119,14 @@ class Daemon:
         if main is None:
             raise CameraConfigError("cameras: expected a road or a wide camera, got none")
         extra = wide if road is not None else None
-        frame_format = _common_format(main, extra)
-        plan = CameraPlan(
-            main_is_wide=road is None,
-            single=extra is None,
-            frame_size=(frame_format.width, frame_format.height),
-            override=config.cameras,
-        )
+        plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
+        sizes = sizes_of(main.format, (extra or main).format)
         # A wrong camera in the settings is refused here, not at the first calibration.
         if config.cameras is not None:
-            plan.views(config.cameras)
+            plan.views((config.cameras,), sizes)
         self.car = DEMO_CAR
         self.model = DrivingModel(program)
-        self.calibration = Calibration(plan)
+        self.calibration = Calibration(plan, sizes)
         # Filters and machines keep state from frame to frame, so there is one of each for the
         # daemon's life.
         self.lane_change = lane_change_machine(self.model.interface.lane_change)
@@ -137,6 +134,9 @@ class Daemon:
         self._clock = clock
         self._publications = PubMaster(PUBLICATIONS, transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
+        self._user_delay = (
+            UserDelay(config.parameters()) if config.bus_stack.has_delay_params else None
+        )
         self._sync = FrameSync(main, extra, timeout_ms=config.frame_timeout_ms)
         self._drops = DropFilter()
         self._pulse = DesirePulse()
@@ -177,8 +177,8 @@ class Daemon:
             return None
         # A timeout of 0 takes what has arrived: the frames have paced the loop already.
         self._messages.update(0)
-        bus = read_bus_inputs(self._messages, clip_speed=self._action_rule.clip_speed)
-        self._update_calibration()
+        bus = self._read_bus()
+        self._update_calibration(frames)
         # Drops are counted by frame ids, so each main frame goes in exactly once, also if it is
         # skipped.
         drop = self._drops.update(frames.main.frame_id)
@@ -202,7 +202,7 @@ class Daemon:
             self._log.overwritten(frames)
         # Messages go out in any case, as others wait for them; `valid` tells whether to act on
         # them.
-        valid = self.calibration.seen and result.finite and intact
+        valid = self.calibration.seen and result.finite and intact and not frames.lacks_extra
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -220,7 +220,16 @@ class Daemon:
         self._publish(result, frame, verdict)
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
-    def _update_calibration(self) -> None:
+    def _read_bus(self) -> BusInputs:
+        bus = read_bus_inputs(self._messages, clip_speed=self._action_rule.clip_speed)
+        if self._user_delay is None:
+            return bus
+        delay_s = self._user_delay.update(bus.lateral_delay_s, self._messages.frame)
+        return replace(bus, lateral_delay_s=delay_s)
+
+    def _update_calibration(self, frames: FramePair) -> None:
+        main, extra = frames.main.format, frames.extra.format
+        self.calibration.fit(sizes_of(main, extra, lacks_extra=frames.lacks_extra))
         messages = self._messages
         # Calibration changes slowly, so warps are computed only when there is a new one.
         if not messages.updated["liveCalibration"]:
@@ -231,11 +240,16 @@ class Daemon:
             messages.seen["roadCameraState"] and messages.seen["deviceState"]
         ):
             return
-        self.calibration.update(
-            list(messages["liveCalibration"].rpyCalib),
-            str(messages["deviceState"].deviceType),
-            str(messages["roadCameraState"].sensor),
-        )
+        # A damaged list, or a device or sensor newer than our schema, must not end the loop.
+        try:
+            with reading("liveCalibration, deviceState or roadCameraState"):
+                rpy_rad = list(messages["liveCalibration"].rpyCalib)
+                device_type = str(messages["deviceState"].deviceType)
+                sensor = str(messages["roadCameraState"].sensor)
+        except MessageError as error:
+            self.calibration.reject(str(error))
+            return
+        self.calibration.update(rpy_rad, device_type, sensor)
 
     def _model_inputs(self, frames: FramePair, bus: BusInputs, times: ActionTimes) -> ModelInputs:
         host = self._host_inputs
@@ -285,14 +299,6 @@ class Daemon:
             self._warm_up.restart()
         elif self._warm_up.ran():
             logger.info("histories full after %d runs", self._warm_up.needed)
-
-
-def _common_format(main: CameraSource, extra: CameraSource | None) -> FrameFormat:
-    if extra is not None and extra.format != main.format:
-        raise CameraConfigError(
-            f"cameras: expected one frame format, got road {main.format} and wide {extra.format}"
-        )
-    return main.format
 
 
 def start(

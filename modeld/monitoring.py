@@ -17,8 +17,10 @@ from numpy.typing import NDArray
 
 import runtime
 from cereal.clock import Clock, MonotonicClock
+from cereal.errors import MessageError
 from cereal.frames import Frame, FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
+from cereal.schema import reading
 from cereal.transport import Transport, ZmqTransport
 from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
@@ -180,7 +182,12 @@ class Monitoring:
     def _take_calibration(self) -> None:
         if not self._messages.updated["liveCalibration"]:
             return
-        angles = np.asarray(list(self._messages["liveCalibration"].rpyCalib), np.float32)
+        # A damaged list must not end the loop.
+        try:
+            with reading("liveCalibration"):
+                angles = np.asarray(list(self._messages["liveCalibration"].rpyCalib), np.float32)
+        except MessageError:
+            return
         # The last usable one is kept: a model that is given NaN says nothing for that frame.
         if angles.shape == (_ANGLES,) and np.isfinite(angles).all():
             self.calibration[0] = angles

@@ -100,7 +100,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     modes.add_argument(
         "--against",
         metavar="PEER[,PEER]",
-        help="MODEL.onnx in onnxruntime, openvino, tinygrad; two files: the driving program",
+        help="MODEL.onnx in onnxruntime, openvino, tinygrad; more files: the driving program",
     )
     modes.add_argument("--bus", action="store_true", help="latency and rate of the bus")
     modes.add_argument(
@@ -121,7 +121,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"
     )
-    options.add_argument("--camera", metavar="WxH", help="--daemon: frame size (1928x1208)")
+    options.add_argument(
+        "--camera", metavar="WxH", help="--daemon: frame size (1928x1208, or what fits)"
+    )
 
 
 def run(args: argparse.Namespace) -> int:

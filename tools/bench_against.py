@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from tools.lib.peers import Variant
 
 OURS = "ours"
-DEFAULT_CAMERA = "1928x1208"
 # protobuf writes 2 GiB at most; weights of larger models go into a file beside it.
 MAX_INLINE_BYTES = 2**31 - 2**20
 
@@ -93,9 +92,9 @@ def run(args: argparse.Namespace) -> int:
     names = list(dict.fromkeys(filter(None, args.against.split(","))))
     if not names:
         raise UsageError("--against: expected names of peers such as onnxruntime, found none")
-    if not 1 <= len(args.path) <= 2:
+    if not 1 <= len(args.path) <= 3:
         raise UsageError(
-            f"--against: expected MODEL.onnx, or VISION.onnx POLICY.onnx for the whole driving "
+            f"--against: expected MODEL.onnx, or the two or three models of a whole driving "
             f"program, found {count_text(len(args.path), 'file')}"
         )
     if len(args.path) > 1 and (args.bind or args.constant):
@@ -139,7 +138,7 @@ def measure(args: argparse.Namespace, names: Sequence[str]) -> Result:
     """Compile the model, open it in every peer, and run all of them in alternating blocks.
 
     Args:
-        args: of the command: path, bind, constant, threads, blocks, seed, device, camera.
+        args: of the command: path, bind, constant, threads, blocks, seed, device.
         names: of peers, installed.
     """
     from runtime import load_program
@@ -268,7 +267,7 @@ def model_inputs(path: Path, seed: int) -> dict[str, NDArray[Any]]:
 def _open_all(
     name: str, paths: Sequence[Path], inputs: Sequence[dict[str, NDArray[Any]]], threads: int
 ) -> list[Variant]:
-    """Open each model in a peer; two models run one after the other, with equal settings."""
+    """Open each model in a peer; several run one after the other, with equal settings."""
     from tools.lib.peers import Variant
 
     opened = [
@@ -277,14 +276,14 @@ def _open_all(
     if len(opened) == 1:
         return list(opened[0])
 
-    def both(vision: Variant, policy: Variant) -> Variant:
+    def together(models: tuple[Variant, ...]) -> Variant:
         def frame() -> None:
-            vision.run()
-            policy.run()
+            for model in models:
+                model.run()
 
-        return Variant(vision.options, frame, policy.outputs)
+        return Variant(models[0].options, frame, models[-1].outputs)
 
-    return [both(*pair) for pair in zip(*opened, strict=True)]
+    return [together(models) for models in zip(*opened, strict=True)]
 
 
 def as_json(result: Result) -> dict[str, Any]:

@@ -34,6 +34,7 @@ from typing import Any
 import numpy as np
 
 import scheduler
+from cereal.frame_format import nv12_format
 from cereal.log_reader import read_log
 from cereal.transport import ZmqTransport
 from runtime import load_program
@@ -48,6 +49,7 @@ from tools.lib.json_output import print_json
 from tools.lib.picture import encode_jpeg
 from tools.lib.processes import Child, ProcessError
 from tools.lib.report import MAX_PICTURES, Picture, Report, describe_models, write_report
+from tools.playback.model import check_frame, read_driving_artifact
 from tools.render.demo_camera import (
     DRIVE_HZ,
     MOUNTING,
@@ -122,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
             f"--directory {args.directory}: cannot be made ({error.strerror}); name another one"
         ) from error
     model = args.model or _make_model(args.directory, quiet=quiet)
+    camera = demo_cameras().road
+    check_frame(model, read_driving_artifact(model), nv12_format(camera.width, camera.height))
     rate_hz = args.rate_hz or _choose_rate(model, quiet=quiet)
     plan = Plan(
         model=model,

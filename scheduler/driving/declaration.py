@@ -47,7 +47,7 @@ def declaration(
     """Return what is declared of models: by the option, else beside them, else by checkpoint.
 
     Args:
-        models: in any order.
+        models: in the order in which they run.
         option: name of a revision; None where the user named none.
         revisions: that there are.
 
@@ -91,11 +91,12 @@ def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> s
 
 
 def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> dict[str, str]:
-    found = {}
+    found: dict[str, str] = {}
     for model in models:
         name = checkpoint_revision(model.checkpoint, revisions)
         if name is not None:
-            found[name] = f"known by the checkpoint {model.checkpoint[:60]!r} of {model.name}"
+            how = f"known by the checkpoint {model.checkpoint[:60]!r} of {model.name}"
+            found.setdefault(name, how)
     return found
 
 

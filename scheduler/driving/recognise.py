@@ -69,8 +69,7 @@ def recognise_driving(
         ModelError: they are no complete driving model, contradict what is declared, or lack what
             the daemon needs; all that is wrong is said at once.
     """
-    facts = [facts_of(model) for model in models]
-    roles = ordered(facts)
+    roles = ordered([facts_of(model) for model in models])
     revisions = load_revisions()
     # In run order: what is said does not depend on the order of the files.
     said = declaration([found for _, found in roles], declared, revisions)

@@ -25,6 +25,7 @@ from scheduler.driving.declare import (
 FOLDER: Final = Path(__file__).with_name("interfaces")
 KINDS: Final = ("driving", "monitoring")
 TOP_KEYS: Final = ("title", "since", "kind", "preferred", "base", "rules", "models")
+OWN_KEYS: Final = ("title", "since", "preferred")  # those that no base gives
 MODEL_KEYS: Final = ("role", "images", "inputs", "heads", "widths", "pad", "states", "slices")
 IMAGE_TYPES: Final = ("uint8", "float32", "float16")
 STATE_TYPES: Final = ("uint8", "float32", "float16")
@@ -166,7 +167,7 @@ def _completed(name: str, files: Mapping[str, Table], users: tuple[str, ...]) ->
     for model in table.value.get("models", []):
         models[model["role"]] = _changed(models.get(model["role"], {}), model)
     rules = merged(below.get("rules", {}), table.value.get("rules", {}))
-    below = {key: value for key, value in below.items() if key != "preferred"}
+    below = {key: value for key, value in below.items() if key not in OWN_KEYS}
     value = {**below, **table.value, "rules": rules, "models": list(models.values())}
     return Table(value, table.file)
 

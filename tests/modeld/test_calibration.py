@@ -1,9 +1,13 @@
+import itertools
 import logging
 import math
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
+from modeld import calibration as calibration_module
 from modeld.calibration import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
@@ -11,7 +15,9 @@ from modeld.calibration import (
     Camera,
     CameraPlan,
     DeviceCameras,
+    FrameSizes,
     find_cameras,
+    find_readouts,
     rot_from_euler,
     warp_matrix,
 )
@@ -105,31 +111,146 @@ def test_find_cameras_unknown_names_the_pair_and_the_way_out() -> None:
         find_cameras("pc", "os04c10")
 
 
+TICI = FrameSizes((1928, 1208), (1928, 1208))
+OS_BINNED = ((1344, 760), 1141.5, 425.25)
+OS_FULL = ((2688, 1520), 2648 * 2 / 3, 850.5)
+
+
 def plan(*, single: bool = False, main_is_wide: bool = False) -> CameraPlan:
-    return CameraPlan(main_is_wide, single, frame_size=(1928, 1208))
+    return CameraPlan(main_is_wide, single)
 
 
 def test_views_use_the_camera_that_took_the_picture() -> None:
-    device = DeviceCameras(TICI_ROAD, TICI_WIDE)
-    assert plan().views(device) == (TICI_ROAD, TICI_WIDE)
-    assert plan(single=True).views(device) == (TICI_ROAD, TICI_ROAD)
-    assert plan(single=True, main_is_wide=True).views(device) == (TICI_WIDE, TICI_WIDE)
+    device = [DeviceCameras(TICI_ROAD, TICI_WIDE)]
+    assert plan().views(device, TICI) == (TICI_ROAD, TICI_WIDE)
+    assert plan(single=True).views(device, TICI) == (TICI_ROAD, TICI_ROAD)
+    assert plan(single=True, main_is_wide=True).views(device, TICI) == (TICI_WIDE, TICI_WIDE)
+
+
+def test_view_of_a_lost_wide_camera_is_that_of_a_single_one() -> None:
+    device = [DeviceCameras(TICI_ROAD, TICI_WIDE)]
+    lost = replace(TICI, lacks_extra=True)
+    assert plan().views(device, lost) == (TICI_ROAD, TICI_ROAD)
 
 
 def test_views_reject_a_wide_stream_without_a_wide_camera() -> None:
-    device = DeviceCameras(TICI_ROAD, None)
-    assert plan(single=True).views(device) == (TICI_ROAD, TICI_ROAD)
-    for bad in (plan(), plan(single=True, main_is_wide=True)):
+    device = [DeviceCameras(TICI_ROAD, None)]
+    assert plan(single=True).views(device, TICI) == (TICI_ROAD, TICI_ROAD)
+    lost = replace(TICI, lacks_extra=True)
+    for bad, sizes in (
+        (plan(), TICI),
+        (plan(), lost),
+        (plan(single=True, main_is_wide=True), TICI),
+    ):
         with pytest.raises(CameraConfigError, match=r"only a road camera"):
-            bad.views(device)
+            bad.views(device, sizes)
+
+
+def test_road_and_wide_camera_are_chosen_by_the_size_of_their_own_frames() -> None:
+    readouts = find_readouts("mici", "os04c10")
+    for main, extra in itertools.product((OS_BINNED, OS_FULL), repeat=2):
+        road, wide = plan().views(readouts, FrameSizes(main[0], extra[0]))
+        assert (road.width, road.height) == main[0]
+        assert road.focal_px == pytest.approx(main[1])
+        assert (wide.width, wide.height) == extra[0]
+        assert wide.focal_px == pytest.approx(extra[2])
+    with pytest.raises(
+        CameraConfigError, match=r"frames of 1344x760 or 2688x1520 .* got 1928x1208"
+    ):
+        plan().views(readouts, TICI)
+
+
+@pytest.mark.parametrize("device", ["tici", "tizi", "mici"])
+@pytest.mark.parametrize(
+    ("sensor", "size", "road_px", "wide_px"),
+    [
+        ("ar0231", (1928, 1208), 2648.0, 567.0),
+        ("ox03c10", (1928, 1208), 2648.0, 567.0),
+        ("os04c10", *OS_BINNED),
+        ("os04c10", *OS_FULL),
+    ],
+)
+def test_every_camera_of_the_table_has_its_own_matrices(
+    device: str, sensor: str, size: tuple[int, int], road_px: float, wide_px: float
+) -> None:
+    calibration = Calibration(plan(), FrameSizes(size, size))
+    calibration.update([0.0, 0.0, 0.0], device, sensor)
+    assert calibration.seen
+    for matrix, focal_px, model_px, model_center in (
+        (calibration.main_transform, road_px, 910, (256, 47.6)),
+        (calibration.extra_transform, wide_px, 455, (256, 151.8)),
+    ):
+        assert matrix[0, 0] == pytest.approx(focal_px / model_px)
+        center = (size[0] / 2, size[1] / 2)
+        assert project(matrix, *model_center) == pytest.approx(center, abs=1e-2)
+
+
+def test_matrices_follow_frames_of_another_size() -> None:
+    calibration = Calibration(plan(), FrameSizes(OS_BINNED[0], OS_BINNED[0]))
+    calibration.update([0.0, 0.0, 0.0], "tizi", "os04c10")
+    before = calibration.main_transform.copy()
+    calibration.fit(FrameSizes(OS_FULL[0], OS_FULL[0]))
+    assert calibration.seen
+    assert calibration.main_transform[0, 0] == pytest.approx(2648 * 2 / 3 / 910)
+    assert calibration.extra_transform[0, 0] == pytest.approx(850.5 / 455)
+    calibration.fit(FrameSizes(OS_BINNED[0], OS_BINNED[0]))
+    np.testing.assert_array_equal(calibration.main_transform, before)
+
+
+def is_seen(calibration: Calibration) -> bool:
+    return calibration.seen
+
+
+def test_frames_of_no_camera_of_the_device_are_invalid_until_a_calibration_fits() -> None:
+    calibration = Calibration(plan(), TICI)
+    calibration.update([0.0, 0.0, 0.0], "tizi", "ox03c10")
+    binned = FrameSizes(OS_BINNED[0], OS_BINNED[0])
+    calibration.fit(binned)
+    assert not is_seen(calibration)
+    assert not calibration.main_transform.any()
+    assert not calibration.extra_transform.any()
+    # The camera has told its sensor meanwhile.
+    calibration.update([0.0, 0.0, 0.0], "tizi", "os04c10")
+    assert is_seen(calibration)
+    assert calibration.main_transform[0, 0] == pytest.approx(1141.5 / 910)
+    # Back again: the last angles are of another sensor.
+    calibration.fit(TICI)
+    assert not is_seen(calibration)
+
+
+def test_sizes_before_any_calibration_are_only_remembered() -> None:
+    calibration = Calibration(plan(), TICI)
+    calibration.fit(FrameSizes(OS_BINNED[0], OS_BINNED[0]))
+    assert not calibration.seen
+    calibration.update([0.0, 0.0, 0.0], "tizi", "os04c10")
+    assert calibration.seen
+
+
+def test_matrices_are_computed_only_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    computed = []
+    compute = calibration_module.warp_matrix
+
+    def count(*arguments: Any) -> Any:
+        computed.append(arguments)
+        return compute(*arguments)
+
+    monkeypatch.setattr(calibration_module, "warp_matrix", count)
+    calibration = Calibration(plan(), TICI)
+    calibration.update([0.0, 0.0, 0.0], "tizi", "ox03c10")
+    for _ in range(100):
+        calibration.fit(TICI)
+    assert len(computed) == 2
+    calibration.fit(replace(TICI, lacks_extra=True))
+    assert len(computed) == 4
+    assert calibration.extra_transform[0, 0] == pytest.approx(2648 / 455)
 
 
 def test_calibration_is_zero_until_seen_then_written_in_place() -> None:
-    calibration = Calibration(plan())
+    calibration = Calibration(plan(), TICI)
     main, extra = calibration.main_transform, calibration.extra_transform
     assert np.array_equal(main, np.zeros((3, 3)))
     assert np.array_equal(extra, np.zeros((3, 3)))
-    assert Calibration(plan()).seen is False
+    assert Calibration(plan(), TICI).seen is False
     calibration.update([0.0, 0.0, 0.0], "tici", "ox03c10")
     assert calibration.seen
     assert main[0, 0] == pytest.approx(2648 / 910)
@@ -142,13 +263,13 @@ def test_calibration_is_zero_until_seen_then_written_in_place() -> None:
         ([], "tici", "ox03c10", "expected 3 finite angles"),
         ([0.0, math.nan, 0.0], "tici", "ox03c10", "expected 3 finite angles"),
         ([0.0, 0.0, 0.0], "tici", "imx123", "no cameras for device"),
-        ([0.0, 0.0, 0.0], "tici", "os04c10", "expected frames of 1344x760"),
+        ([0.0, 0.0, 0.0], "tici", "os04c10", "expected frames of 1344x760 or 2688x1520"),
     ],
 )
 def test_calibration_ignores_a_message_it_cannot_use(
     rpy: list[float], device: str, sensor: str, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    calibration = Calibration(plan())
+    calibration = Calibration(plan(), TICI)
     with caplog.at_level(logging.ERROR):
         calibration.update(rpy, device, sensor)
         calibration.update(rpy, device, sensor)
@@ -159,7 +280,7 @@ def test_calibration_ignores_a_message_it_cannot_use(
 
 
 def test_calibration_stays_seen_after_a_bad_message() -> None:
-    calibration = Calibration(plan())
+    calibration = Calibration(plan(), TICI)
     calibration.update([0.0, 0.0, 0.0], "tici", "ox03c10")
     before = calibration.main_transform.copy()
     calibration.update([], "tici", "ox03c10")
@@ -169,8 +290,8 @@ def test_calibration_stays_seen_after_a_bad_message() -> None:
 
 def test_calibration_with_configured_cameras_needs_no_device() -> None:
     override = DeviceCameras(Camera(960, 540, 800.0), None)
-    video = CameraPlan(False, True, (960, 540), override)
-    calibration = Calibration(video)
+    video = CameraPlan(False, True, override)
+    calibration = Calibration(video, FrameSizes((960, 540), (960, 540)))
     assert not calibration.needs_device
     calibration.update([0.0, 0.0, 0.0], "unknown", "unknown")
     # One camera feeds both views: 800/910 and 800/455.

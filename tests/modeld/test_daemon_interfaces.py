@@ -1,6 +1,7 @@
 """The loop obeys the interface of its model, whatever the generation."""
 
 import logging
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -168,3 +169,31 @@ def test_a_model_of_2024_leaves_acceleration_empty(
     assert (model.action.desiredAcceleration, model.action.shouldStop) == (0.0, False)
     assert (list(model.temporalPose.trans), list(model.temporalPose.rot)) == ([1, 2, 3], [4, 5, 6])
     assert not model.big
+
+
+def test_the_frame_path_keeps_no_memory_and_logs_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.calibrate()
+
+    def frames(first: int, last: int) -> None:
+        for frame_id in range(first, last):
+            bench.step(frame_id)
+            bench.messages()
+            bench.program.calls.clear()
+
+    frames(0, 200)
+    in_modeld = [tracemalloc.Filter(inclusive=True, filename_pattern="*/modeld/*")]
+    tracemalloc.start()
+    try:
+        frames(200, 220)  # what is kept from frame to frame is now known to the tracer
+        before = tracemalloc.take_snapshot().filter_traces(in_modeld)
+        with caplog.at_level(logging.DEBUG):
+            frames(220, 320)
+        after = tracemalloc.take_snapshot().filter_traces(in_modeld)
+    finally:
+        tracemalloc.stop()
+    grown = sum(found.size_diff for found in after.compare_to(before, "filename"))
+    # One object more in each of the 100 frames would be 4 KB or more.
+    assert grown < 2000
+    assert caplog.records == []

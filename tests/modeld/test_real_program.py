@@ -245,7 +245,11 @@ class Process:
 
 
 @pytest.fixture
-def start(artifact: Path, tmp_path: Path) -> Iterator[Callable[..., Process]]:
+def start(
+    artifact: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Process]]:
+    # A stack on this machine has a car of its own.
+    monkeypatch.setenv("PARAMS_ROOT", str(tmp_path / "params"))
     processes: list[Process] = []
 
     def begin(*options: str) -> Process:
@@ -336,3 +340,79 @@ def test_process_waits_for_the_car_without_demo(
     finally:
         writer.close()
         transport.close()
+
+
+def test_process_takes_the_car_of_the_parameter_and_publishes(
+    start: Callable[..., Process],
+    publish_until_answered: Callable[[Process], Any],
+    tmp_path: Path,
+) -> None:
+    """As after a restart while driving: the next message would come in up to 50 s."""
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = "FILE CAR"
+    (tmp_path / "params/d").mkdir(parents=True)
+    (tmp_path / "params/d/CarParams").write_bytes(
+        event.carParams.as_reader().as_builder().to_bytes()
+    )
+    process = start()
+    assert publish_until_answered(process).cameraOdometry.frameId >= 0
+    process.wait_for("car: FILE CAR")
+    assert process.stop(signal.SIGTERM)[0] == 0
+
+
+class TwoCameras:
+    """A camera process at 20 Hz whose wide frames have ids 1000 higher, and who listens."""
+
+    def __init__(self, process: Process, form: FrameFormat) -> None:
+        self.process = process
+        self.transport = ZmqTransport(process.bus)
+        self.models = self.transport.subscriber("modelV2")
+        self.rings: dict[str, FrameRingWriter] = {}
+        self.frame_id = 0
+        self.open("wideRoad", form)
+        self.open("road", form)
+
+    def open(self, stream: str, form: FrameFormat) -> None:
+        self.rings[stream] = FrameRingWriter(self.process.server, stream, form)
+
+    def publish_until(self, extra_ahead: int) -> None:
+        """Publish until a message says that the extra frame's id is so far ahead."""
+        for _ in range(1200):
+            self.frame_id += 1
+            stamp_ns = time.monotonic_ns()
+            # The wide frame first: it is there when the road frame wakes the daemon.
+            for stream, ahead in (("wideRoad", 1000), ("road", 0)):
+                if stream in self.rings:
+                    self.rings[stream].next_buffer()[:] = 7
+                    self.rings[stream].publish(self.frame_id + ahead, stamp_ns, stamp_ns)
+            data = self.models.receive(50)
+            if data is not None:
+                model = read_event(data).modelV2
+                if model.frameIdExtra - model.frameId == extra_ahead:
+                    return
+            assert self.process.handle.poll() is None, "the daemon ended"
+        pytest.fail(f"never {extra_ahead} ahead in a minute")
+
+    def close(self) -> None:
+        for ring in self.rings.values():
+            ring.close()
+        self.transport.close()
+
+
+def test_process_outlives_its_wide_camera(
+    start: Callable[..., Process], small_format: FrameFormat
+) -> None:
+    process = start("--demo")
+    cameras = TwoCameras(process, small_format)
+    try:
+        cameras.publish_until(1000)
+        cameras.rings.pop("wideRoad").close()
+        cameras.publish_until(0)
+        # It comes back with unpadded frames: stride and chroma offset are the frame's own.
+        cameras.open("wideRoad", FrameFormat(64, 32, 64, 64 * 32, 64 * 32 * 3 // 2))
+        cameras.publish_until(1000)
+        process.wait_for("extra camera lost")
+        process.wait_for("extra camera is back")
+        assert process.stop(signal.SIGTERM)[0] == 0
+    finally:
+        cameras.close()

@@ -10,10 +10,11 @@ import numpy as np
 import onnx
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper
+from onnx import helper
 
 from runtime import load_program
-from tests.scheduler.onnx_import.tiny_models import mixer, model_of, value
+from tests.scheduler.driving.edited_models import parts_of, proto_of
+from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tools import cli
 
 FLOAT = np.float32
@@ -144,25 +145,14 @@ def test_a_failed_check_writes_nothing_and_says_what_is_wrong(
     assert out.exists()
 
 
-DRIVING: dict[str, tuple[dict[str, tuple[int, ...]], int, dict[str, slice]]] = {
-    "vision": ({"img": IMAGES, "big_img": IMAGES}, 1576, {"hidden_state": slice(1064, 1576)}),
-    "policy": (
-        {"desire_pulse": (1, 25, 8), "traffic_convention": (1, 2), "features_buffer": (1, 25, 512)},
-        1000,
-        {"plan": slice(0, 990)},
-    ),
-}
-
-
 @pytest.mark.opencl
 def test_driving_models_are_verified_one_by_one_and_together(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     paths = []
-    for name, (inputs, width, slices) in DRIVING.items():
-        paths.append(tmp_path / f"{name}.onnx")
-        images = {key: TensorProto.UINT8 for key in inputs if "img" in key}
-        onnx.save(mixer(inputs, width, slices, images), paths[-1])
+    for role, part in parts_of("split-2025").items():
+        paths.append(tmp_path / f"{role}.onnx")
+        onnx.save(proto_of(part), paths[-1])
     out = tmp_path / "driving.pkl"
     options = ["--camera", "64x64", "--verify", "--json", "--no-binary"]
     code, text, _ = run(capsys, "compile", *paths, "-o", out, *options)
@@ -171,6 +161,9 @@ def test_driving_models_are_verified_one_by_one_and_together(
     assert [r["model"] for r in reports] == ["vision.onnx", "policy.onnx", "driving"]
     assert [len(r["outputs"]) for r in reports] == [1, 1, 0]
     assert all(r["failures"] == [] for r in reports)
-    code, _, errors = run(capsys, "compile", *reversed(paths), "-o", out, *options)
-    assert code == 4
-    assert "give them in the other order" in errors
+    first = out.read_bytes()
+    code, text, errors = run(capsys, "compile", *reversed(paths), "-o", out, *options)
+    assert code == 0
+    assert out.read_bytes() == first
+    assert {r["model"] for r in json.loads(text)["verify"]} == {r["model"] for r in reports}
+    assert "note: interface: assumed split-2025" in errors

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +19,7 @@ from cereal.frames import DIRECTORY, FrameRingWriter, nv12_format
 from cereal.log_reader import read_log
 from cereal.pubsub import PubMaster
 from cereal.transport import ZmqTransport
+from tests.tools import tiny_driving
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.lib.drive_log import OUTPUT_SERVICES
@@ -77,10 +79,30 @@ def test_demo_refuses_an_address_that_is_none(
 
 
 @pytest.mark.opencl
-def test_demo_fails_when_the_daemon_cannot_start(
+def test_demo_refuses_an_artifact_without_room_for_its_cameras(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     model = write_tiny_driving(tmp_path / "model.pkl", (320, 240))
+    assert main(["demo", "--directory", str(tmp_path), "--model", str(model)]) == 4
+    error = capfd.readouterr().err
+    assert "model.pkl: expected frames of at most 144384 bytes" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.opencl
+def test_demo_fails_when_the_daemon_cannot_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    make = tiny_driving._Builder.manifest
+
+    def without_prepare(self: Any) -> Any:
+        manifest = make(self)
+        del manifest["entries"]["prepare"]
+        return manifest
+
+    monkeypatch.setattr(tiny_driving._Builder, "manifest", without_prepare)
+    road = demo_cameras().road
+    model = write_tiny_driving(tmp_path / "model.pkl", (road.width, road.height))
     options = ["--directory", str(tmp_path), "--model", str(model), "--rate-hz", "20"]
     options += ["--frames", "2", "--camera-server", "test-demo-fails"]
     assert main(["demo", *options]) == 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,11 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from runtime.driving_interface import ActionRule
+from scheduler.driving.revisions import load_revisions
 from tests.scheduler.onnx_import.tiny_models import mixer, model_of, slices_text, value
 from tools import cli
+from tools.example_models import build_revision
 
 FLOAT = np.float32
 
@@ -111,19 +115,69 @@ def test_nodes_with_shapes_and_work(broken: Path, capsys: pytest.CaptureFixture[
     assert ["/gemm", "Gemm", "1x20", "float32", "0.012"] in rows
 
 
-def test_a_driving_model_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_half_of_a_driving_model_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    inputs = {
+        "desire_pulse": (1, 25, 8),
+        "features_buffer": (1, 25, 512),
+        "traffic_convention": (1, 2),
+    }
+    slices = {"plan": slice(0, 990), "desire_state": slice(990, 998)}
+    path = tmp_path / "policy.onnx"
+    halves = dict.fromkeys(inputs, TensorProto.FLOAT16)
+    onnx.save(mixer(inputs, 1000, slices, halves), path)
+    known = inspect(capsys, path)["interface"]
+    assert known["role"] == "policy"
+    assert known["title"] == "policy half of a driving model"
+    assert known["revisions"] == ["split-2025", "split-2025-11"]
+    assert known["inputs"]["features_buffer"] == "features of past frames"
+    assert known["float16_inputs"] == list(inputs)
+    assert "VISION.onnx POLICY.onnx" in known["advice"]
+    assert (known["differences"], known["properties"], known["problem"]) == ([], [], None)
+    assert "driving model: policy half" in table(capsys, path)
+
+
+def test_a_driving_model_that_cannot_drive_is_told_all_that_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     images = {"input_imgs": (1, 12, 128, 256), "big_input_imgs": (1, 12, 128, 256)}
     memory = {"desire": (1, 100, 8), "features_buffer": (1, 99, 512), "traffic_convention": (1, 2)}
+    memory |= {"lateral_control_params": (1, 2)}
     path = tmp_path / "supercombo.onnx"
-    halves = dict.fromkeys((*images, *memory), TensorProto.FLOAT16)
-    onnx.save(mixer({**images, **memory}, 8, codes=halves), path)
+    onnx.save(mixer({**images, **memory}, 8), path)
     known = inspect(capsys, path)["interface"]
-    assert known["generation"] == "monolithic supercombo (2023 to 2024)"
-    assert known["role"] == "monolithic"
-    assert known["inputs"]["features_buffer"] == "features of past frames"
-    assert known["float16_inputs"] == [*images, *memory]
-    assert "--plain" in known["advice"]
-    assert "driving model: monolithic supercombo" in table(capsys, path)
+    assert (known["role"], known["revisions"]) == ("supercombo", [])
+    assert 'input "prev_desired_curv" (1, 100, 1): is missing' in known["differences"]
+    for text in ("prev_desired_curv", "head plan: expected 990 or 4955 values, is missing"):
+        assert text in known["problem"]
+    assert "cannot drive" in table(capsys, path)
+
+
+def test_model_and_artifact_name_every_property_with_its_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (model,) = build_revision(load_revisions()["supercombo-2026"])
+    path, out = tmp_path / "supercombo.onnx", tmp_path / "driving.pkl"
+    path.write_bytes(model.data)
+    (tmp_path / "supercombo.toml").write_text("[rules.action]\nlat_smooth_s = 0.25")
+    assert cli.main(["compile", str(path), "-o", str(out), "--no-binary", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["interface"] == "supercombo-2026"
+    of_model = inspect(capsys, path)["interface"]
+    of_artifact = inspect(capsys, out)["interface"]
+    assert of_artifact["name"] == "supercombo-2026"
+    assert of_artifact["reason"].endswith("; rules of supercombo.toml")
+    assert of_model["properties"] == of_artifact["properties"]
+    rows = {row["property"]: (row["value"], row["source"]) for row in of_model["properties"]}
+    declared = "declared for supercombo-2026 and by supercombo.toml"
+    assert rows["action.lat_smooth_s"] == ("0.25", declared)
+    assert rows["image_mode"] == ("nearest", declared)
+    derived = "names, shapes and slices of the model"
+    assert rows["features"][1] == derived
+    assert rows["supercombo: head plan"] == ("990 from 1576", derived)
+    named = {f"action.{field.name}" for field in fields(ActionRule)}
+    assert named <= set(rows)
+    assert "interface: supercombo-2026" in table(capsys, out)
 
 
 def test_names_from_the_model_cannot_reach_the_terminal_raw(

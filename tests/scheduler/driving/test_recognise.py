@@ -1,0 +1,258 @@
+"""Which interface models have: declared, known or fitting; and what is said of other models."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from itertools import permutations
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import TensorProto
+
+from runtime.driving_interface import Interface
+from scheduler.compile import compile_driving
+from scheduler.driving.heads import HEADS, REQUIRED
+from scheduler.driving.recognise import recognise_driving
+from scheduler.errors import ModelError
+from scheduler.onnx_import import OnnxModel, from_proto, load_model
+from tests.scheduler.driving.edited_models import edited, parts_of, proto_of, revisions
+from tests.scheduler.onnx_import.tiny_models import mixer
+from tools.example_models import build_example, build_revision
+
+# Told by inputs and heads alone, where it is another one.
+TAKEN = {
+    "supercombo-0.9.7": "supercombo-2025-01",
+    "supercombo-2024-09": "supercombo-2024-10",
+    "mlsim-2024-10": "mlsim-2024-12-13",
+    "split-2025-03": "split-0.9.9",
+    "split-2025-04-17": "split-2025-07-02",
+    "split-2025-04-23": "split-2025-07-02",
+    "split-2025-05-24": "split-2025-07-02",
+    "split-2025-11": "split-2025",
+}
+
+
+def examples(name: str) -> list[OnnxModel]:
+    built = build_revision(revisions()[name])
+    return [from_proto(onnx.load_from_string(m.data), f"{m.name}.onnx") for m in built]
+
+
+def without_checkpoint(model: OnnxModel) -> OnnxModel:
+    proto = onnx.ModelProto()
+    proto.CopyFrom(model.proto)
+    for prop in proto.metadata_props:
+        if prop.key == "model_checkpoint":
+            prop.value = "unknown"
+    return replace(model, proto=proto)
+
+
+@pytest.mark.parametrize("name", revisions())
+def test_every_example_is_recognised_in_any_order(name: str) -> None:
+    models = examples(name)
+    for order in permutations(models):
+        interface, ordered, notes = recognise_driving(order)
+        assert (interface.name, list(ordered), notes) == (name, models, ())
+        assert "known by the checkpoint 'example-" in interface.reason
+    others = [without_checkpoint(model) for model in models]
+    interface, _, notes = recognise_driving(others)
+    assert interface.name == TAKEN.get(name, name)
+    fit = [n for n in revisions() if TAKEN.get(n, n) == interface.name]
+    assert len(notes) == (len(fit) > 1)
+    for other in set(fit) - {interface.name}:
+        assert other in notes[0]
+        assert "--interface" in notes[0]
+    declared, _, notes = recognise_driving(others, name)
+    assert (declared.name, declared.reason, notes) == (name, "declared by --interface", ())
+
+
+def test_the_default_examples_need_no_option() -> None:
+    models = [
+        from_proto(onnx.load_from_string(build_example(n).data), n) for n in ("policy", "vision")
+    ]
+    interface, ordered, notes = recognise_driving(models)
+    assert (interface.name, notes) == ("split-2025", ())
+    assert [m.name for m in ordered] == ["vision", "policy"]
+
+
+@pytest.mark.parametrize(
+    ("checkpoint", "name"),
+    [
+        ("TR14/seed", "split-2025-07-02"),
+        ("tr3_final", "split-2025-04-23"),
+        ("tr2", "split-2025-04-17"),
+        ("tr22", None),
+        ("b9c1f0d2-44a1/700", None),
+    ],
+)
+def test_known_checkpoints_name_their_revision(checkpoint: str, name: str | None) -> None:
+    parts = parts_of("split-2025-07-02")
+    models = [edited(part, checkpoint=checkpoint) for part in parts.values()]
+    interface, _, notes = recognise_driving(models)
+    assert interface.name == (name or "split-2025-07-02")
+    assert bool(notes) is (name is None)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for role, part in parts_of("split-2025").items():
+        onnx.save(proto_of(part), tmp_path / f"{role}.onnx")
+    return tmp_path
+
+
+def recognised(folder: Path, declared: str | None = None) -> Interface:
+    models = [load_model(folder / f"{role}.onnx") for role in ("policy", "vision")]
+    return recognise_driving(models, declared)[0]
+
+
+def test_a_file_beside_a_model_declares_interface_and_rules(folder: Path) -> None:
+    assert recognised(folder).name == "split-2025"
+    (folder / "vision.toml").write_text('interface = "split-2025-11"')
+    found = recognised(folder)
+    assert (found.name, found.reason) == ("split-2025-11", "declared by vision.toml")
+    assert found.image.mode == "nearest"
+    (folder / "policy.toml").write_text("[rules.action]\nlat_smooth_s = 0.25")
+    found = recognised(folder)
+    assert found.reason == "declared by vision.toml; rules of policy.toml"
+    assert (found.image.mode, found.action.lat_smooth_s) == ("nearest", 0.25)
+    assert found.action.long_smooth_s == 0.3
+    found = recognised(folder, "split-2025")
+    assert found.reason == "declared by --interface; rules of policy.toml"
+    assert (found.image.mode, found.action.lat_smooth_s) == ("bilinear", 0.25)
+
+
+@pytest.mark.parametrize(
+    ("vision", "policy", "message"),
+    [
+        ('interfaec = "x"', "", "vision.toml: interfaec: unknown key, did you mean interface?"),
+        (
+            "",
+            "[rules]\ndrop_polcy = 1",
+            "policy.toml: rules.drop_polcy: unknown key, did you mean drop_policy?",
+        ),
+        ("[rules.action]\nstop = 3", "", "vision.toml: rules.action.stop: expected str, found int"),
+        (
+            'interface = "split-2052"',
+            "",
+            "'split-2052' declared by vision.toml, did you mean split-",
+        ),
+        (
+            'interface = "split-2025"',
+            'interface = "split-2025-11"',
+            "split-2025 declared by vision.toml; split-2025-11 declared by policy.toml",
+        ),
+        (
+            '[rules]\nlane_change = "A"',
+            '[rules]\nlane_change = "B"',
+            "rules: contradict those of the file beside the other model",
+        ),
+        ("interface = ", "", "vision.toml: cannot be read as TOML"),
+        (
+            '[rules.action]\nlateral = "action"',
+            "",
+            "head action: expected 4 values, is missing",
+        ),
+    ],
+    ids=lambda x: x[:30],
+)
+def test_a_wrong_file_beside_a_model_is_named(
+    folder: Path, vision: str, policy: str, message: str
+) -> None:
+    (folder / "vision.toml").write_text(vision)
+    (folder / "policy.toml").write_text(policy)
+    with pytest.raises(ModelError) as caught:
+        recognised(folder)
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+VISION, POLICY = parts_of("split-2025").values()
+
+
+def test_pad_may_be_a_second_name() -> None:
+    models = [edited(VISION, slices={"pad": (0, None)}), edited(POLICY, slices={"pad": (-2, None)})]
+    interface, _, _ = recognise_driving(models)
+    assert "pad" not in interface.heads
+
+
+def test_other_heads_with_the_inputs_of_a_revision_are_noted() -> None:
+    """A plan of five hypotheses under the inputs of August 2025: no revision, but well defined."""
+    policy = edited(POLICY, slices={"plan": (8, 4963), "desire_state": (0, 8)}, width=4964)
+    interface, _, (note,) = recognise_driving([edited(VISION), policy])
+    assert interface.heads["plan"] == ("policy", 8, 4963)
+    assert interface.name == "split-2025"
+    assert "where it differs: policy.onnx: head plan: expected 990 values, found 4955" in note
+
+
+def test_one_file_given_twice_is_the_same(folder: Path) -> None:
+    with pytest.raises(ModelError, match="the same vision model was given twice"):
+        recognise_driving([load_model(folder / "vision.onnx")] * 2)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_driving_models_may_have_float_images_and_half_inputs(dtype: str) -> None:
+    code = {"float16": TensorProto.FLOAT16, "float32": TensorProto.FLOAT}[dtype]
+    models = []
+    for part in (VISION, POLICY):
+        shapes = {name: shape for name, (shape, _) in part.inputs.items()}
+        slices = {name: slice(*bounds) for name, bounds in part.slices.items()}
+        models.append(from_proto(mixer(shapes, part.width, slices, dict.fromkeys(shapes, code))))
+    interface, _, _ = recognise_driving(models)
+    kinds = {kind for part in interface.models for _, kind in part.inputs.values()}
+    assert kinds == {dtype}
+
+
+def test_symbolic_sizes_are_those_of_the_interface() -> None:
+    proto = proto_of(POLICY)
+    for item in proto.graph.input:
+        item.type.tensor_type.shape.dim[0].dim_param = "batch"
+        item.type.tensor_type.shape.dim[1].dim_param = f"{item.name}_steps"
+    interface, _, _ = recognise_driving([edited(VISION), from_proto(proto)])
+    assert interface.models[1].inputs == POLICY.inputs
+    assert interface.features is not None
+    assert interface.features.length == 25
+
+
+def table(text: str, title: str) -> list[list[str]]:
+    """Return the cells of the rows of the first table after a heading."""
+    lines = text.split(f"{title}\n", 1)[1].splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith("|"))
+    rows = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        rows.append([cell.strip() for cell in line.strip("|").split("|")])
+    return rows
+
+
+def test_a_pair_built_from_the_document_alone_is_valid() -> None:
+    root = Path(__file__).parents[3]
+    text = (root / "docs/formats/driving-models.md").read_text(encoding="utf-8")
+    inputs: dict[str, dict[str, tuple[int, ...]]] = {"vision": {}, "policy": {}}
+    for file, name, shape, _ in table(text, "### A valid pair"):
+        inputs[file][name.strip("`")] = tuple(int(n) for n in re.findall(r"\d+", shape))
+    models = []
+    for file, shapes in inputs.items():
+        slices, start = {}, 0
+        for name, widths, _, owner, *_ in table(text, "## Outputs"):
+            if owner != file:
+                continue
+            options = [int(n) for n in re.findall(r"\d+", widths)]
+            width = options[-1] if name == "`meta`" else options[0]
+            slices[name.strip("`")] = slice(start, start + width)
+            start += width
+        models.append(from_proto(mixer(shapes, start, slices), f"{file}.onnx"))
+    compiled = compile_driving(models)
+    interface = compiled.manifest["metadata"]["interface"]
+    assert interface["name"] == "split-2025"
+    assert "inputs and heads fit" in interface["reason"]
+
+
+def test_the_document_has_each_head_with_its_widths() -> None:
+    root = Path(__file__).parents[3]
+    text = (root / "docs/formats/driving-models.md").read_text(encoding="utf-8")
+    rows = {row[0].strip("`"): row for row in table(text, "## Outputs")}
+    widths = {name: tuple(int(n) for n in re.findall(r"\d+", row[1])) for name, row in rows.items()}
+    assert widths == {**HEADS, "hidden_state": (512,)}
+    assert [name for name, row in rows.items() if row[2] == "yes"] == list(REQUIRED)
