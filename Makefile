@@ -8,6 +8,7 @@
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
 #   make test-logs  10 000 damaged logs, and 50 writers that are killed
 #   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
+#   make test-interfaces  each revision of the driving models against a second, independent loop
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
@@ -42,7 +43,7 @@ REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format map site bench clean
-.PHONY: regress-program
+.PHONY: regress-program test-interfaces
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -103,6 +104,10 @@ test-logs: $(STAMP)
 
 test-pages: $(STAMP)
 	$(BIN)/python -m pytest tests/tools/views/test_pages_in_a_browser.py tests/tools/views/test_rerun_file.py
+
+# Part of `make test` too: 221 frames of an example of each revision, and planted faults.
+test-interfaces: $(STAMP)
+	$(BIN)/python -m pytest tests/reference_loop -n $(TEST_WORKERS)
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)
