@@ -134,7 +134,7 @@ def test_all_entries_in_the_data_one_in_the_table(
     tiny_model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     names = list(inspect_json(capsys, str(tiny_model))["entries"])
-    assert names == ["run:192x128", "prepare:192x128"]
+    assert names == ["run", "prepare"]
     assert main(["inspect", "--schedule", str(tiny_model), "--entry", names[1]]) == 0
     assert f"kernels of {names[1]}" in capsys.readouterr().out
     assert list(inspect_json(capsys, str(tiny_model), "--entry", names[1])["entries"]) == [names[1]]
