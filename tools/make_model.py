@@ -49,12 +49,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help=f"also the {len(BENCHMARKS)} networks of the benchmarks",
     )
-    which.add_argument(
+    # Not of the group, whose usage would be one line that is too long.
+    parser.add_argument(
         "--interface",
         metavar="NAME",
         help="small models of a revision instead: <role>.onnx each, or dmonitoring.onnx",
     )
-    which.add_argument(
+    parser.add_argument(
         "--list-interfaces", action="store_true", help="name the revisions and write nothing"
     )
     parser.add_argument(
@@ -72,6 +73,8 @@ def run(args: argparse.Namespace) -> int:
         return _list_interfaces(args.json)
     if args.directory is None:
         raise UsageError("DIR: missing; name the directory that the files go to")
+    if args.interface is not None and (args.benchmarks or args.model != "all"):
+        raise UsageError("--interface: expected neither --model nor --benchmarks beside it")
     if args.seed < 0:
         raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
     if args.interface is not None:

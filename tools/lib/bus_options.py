@@ -16,7 +16,8 @@ def add_stack_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--stack",
         choices=STACKS,
-        help=f"whose names and ports the bus has ({DEFAULT_STACK.name})",
+        metavar="NAME",
+        help=f"whose names and ports the bus has: {', '.join(STACKS)} ({DEFAULT_STACK.name})",
     )
     parser.add_argument(
         "--port-hash",

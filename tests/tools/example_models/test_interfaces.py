@@ -197,6 +197,10 @@ def test_interfaces_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["--interface", "split-2024"], "found 'split-2024'; did you mean 'split-2025'?"),
         (["--interface", "split-2025", "--seed", "-1"], "--seed: expected 0 or more, found -1"),
+        (
+            ["--interface", "split-2025", "--benchmarks"],
+            "expected neither --model nor --benchmarks",
+        ),
     ],
 )
 def test_bad_arguments_are_one_line(
