@@ -15,7 +15,9 @@ from cereal.frames import nv12_format
 from runtime import load_program
 from runtime.driving_interface import Interface, parse_interface
 from runtime.executor import Program
+from scheduler.check.driving import verify_driving
 from scheduler.compile import compile_driving
+from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.revisions import load_revisions
 from tests.scheduler.driving.frame_loop import (
     Array,
@@ -221,3 +223,14 @@ def test_reference_warp_by_hand() -> None:
     # Halves go to the even pixel: 0.5 to 0, 1.5 to 2, which is past the border.
     assert nearest_plane(plane, half, 2, 2).tolist() == [[0, 100], [50, 200]]
     assert nearest_plane(plane, np.zeros((3, 3), np.float32), 1, 1).tolist() == [[0]]
+
+
+def test_the_default_capacity_is_a_padded_frame_of_3840_x_2160() -> None:
+    assert nv12_format(3840, 2160).payload_bytes == DEFAULT_CAPACITY
+
+
+@pytest.mark.parametrize("name", ["history-2026", "supercombo-0.9.7"])
+def test_a_program_passes_its_self_check(name: str, tmp_path: Path) -> None:
+    paths = write_small_models(name, tmp_path)
+    reports = verify_driving(compile_driving(paths).build(), paths[::-1], {})
+    assert [report.failures for report in reports] == [()] * (len(paths) + 1)
