@@ -38,7 +38,8 @@ class Config:
     """Settings; every instance has been range-checked.
 
     Attributes:
-        model: The driving artifact; only a daemon that is given its program does without.
+        model: The driving or driver monitoring artifact; only a daemon that is given its program
+            does without.
         demo: Use a built-in car instead of waiting for ``carParams``.
         device: Name of the OpenCL device; None takes the best.
         bus_address: Where sockets bind and connect, ``tcp://HOST`` or ``ipc:///DIR``.
@@ -51,7 +52,7 @@ class Config:
             that belongs to the model.
         long_smooth_s: Likewise of the acceleration filter.
         cameras: Cameras to use instead of looking up the device; None looks up.
-        send_raw_predictions: Put the raw output vectors into ``modelV2``.
+        send_raw_predictions: Put the raw output vectors into ``modelV2`` or ``driverStateV2``.
     """
 
     model: Path | None = None

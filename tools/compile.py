@@ -189,7 +189,10 @@ def _compile(args: argparse.Namespace, flags: Flags, found: list[Tuned]) -> Comp
             raise UsageError(f"--plain compiles exactly one model, found {len(models)}")
         for option, given in (("--camera", args.camera), ("--interface", args.interface)):
             if given:
-                raise UsageError(f"{option} needs a whole driving or driver monitoring model")
+                raise UsageError(
+                    f"{option} needs a whole driving or driver monitoring model; a plain model has "
+                    f"no {option.removeprefix('--')}"
+                )
         model = with_constants(models[0], args.constant)
         compiled = compile_plain(model, bind=bind, **options)
         return replace(compiled, notes=(*compiled.notes, *_half_of_two(args, model)))

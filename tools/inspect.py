@@ -6,7 +6,7 @@ Example::
     modeld inspect vision.onnx --json
     modeld inspect vision.onnx --nodes --bind batch=2
     modeld inspect --schedule vision.onnx
-    modeld inspect --schedule driving.pkl --entry run:1928x1208 --viz out.html
+    modeld inspect --schedule driving.pkl --entry run --viz out.html
     modeld inspect out.rlog.zst --dump --service modelV2 --field position.x --field action
     modeld inspect out.rlog.zst --dump --service carState --from 10 --to 20 --output car.csv
 

@@ -6,7 +6,7 @@ Example::
     modeld make-model models --benchmarks
     modeld make-model --list-interfaces
     modeld make-model models/old --interface split-2025
-    modeld compile models/vision.onnx models/policy.onnx -o driving.pkl --camera 1928x1208
+    modeld compile models/vision.onnx models/policy.onnx -o driving.pkl
 """
 
 from __future__ import annotations

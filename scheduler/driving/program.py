@@ -173,7 +173,9 @@ def _frame(interface: Interface, capacity: int, memory: Memory) -> _Frame:
             inputs = [i for i, view in IMAGE_INPUTS.items() if view == name]
             frame.give(inputs, images_seen(queue), f"images/{name}")
     if not memory.images:
-        frame.give(NEWEST_INPUTS, Tensor.stack([newest[name] for name in VIEWS]), "images")
+        # Stored once: a queue inside the model would sample the camera again for each of its rows.
+        pair = Tensor.stack([newest[name].contiguous() for name in VIEWS])
+        frame.give(NEWEST_INPUTS, pair, "images")
     if interface.desire is None or memory.desire is None:
         frame.give(DESIRE_NAMES, desire)
     else:

@@ -7,8 +7,9 @@ The result says what was assumed. What does not fit is one error with all its re
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from runtime.driving_interface import Interface, ModelPart
 from scheduler.driving.declaration import Declaration, declaration
@@ -89,7 +90,9 @@ def recognise_driving(
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
-    reason = f"{choice.reason}; rules of {said.rules_from}" if said.rules_from else choice.reason
+    reason = choice.reason
+    if said.rules:
+        reason += f"; rules of {said.rules_from}: {', '.join(_keys(said.rules))}"
     interface = derive(revision.name, reason, parts, states, rules)
     notes = [note for _, found in roles for note in found.model.notes]
     if choice.note:
@@ -174,6 +177,15 @@ def _rules(revision: Revision, said: Declaration) -> Rules:
         return revision.rules
     rules = merged(asdict(revision.rules), said.rules)
     return make_rules(rules, Table(rules, said.rules_from, "rules"))
+
+
+def _keys(rules: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """Yield the names of rules, such as action.stop."""
+    for key, value in rules.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}"
 
 
 def _part(role: str, found: ModelFacts, wanted: RevisionModel) -> ModelPart:

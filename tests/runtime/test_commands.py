@@ -155,7 +155,8 @@ def test_bench_inputs_are_seeded_and_fit_their_use() -> None:
     from runtime import TensorSpec
 
     specs = [
-        TensorSpec("road_frame", (64,), np.dtype(np.uint8)),
+        TensorSpec("road_frame", (8192,), np.dtype(np.uint8)),
+        TensorSpec("road_geometry", (4,), np.dtype(np.int32)),
         TensorSpec("road_transform", (3, 3), np.dtype(np.float32)),
         TensorSpec("desire", (8,), np.dtype(np.float32)),
         TensorSpec("tokens", (5,), np.dtype(np.int64)),
@@ -164,7 +165,11 @@ def test_bench_inputs_are_seeded_and_fit_their_use() -> None:
     inputs = make_inputs(specs, seed=1)
     assert all(inputs[s.name].dtype == s.dtype and inputs[s.name].shape == s.shape for s in specs)
     assert np.unique(inputs["road_frame"]).size > 30
-    np.testing.assert_array_equal(inputs["road_transform"], np.eye(3))
+    width, height, stride, uv_offset = inputs["road_geometry"].tolist()
+    assert uv_offset + stride * height // 2 <= 8192
+    assert 0 < width <= stride
+    # A level camera: no rotation, so lines stay lines of the picture.
+    assert inputs["road_transform"][2].tolist() == [0, 0, 1]
     assert set(inputs["tokens"].tolist()) <= {0, 1}
     again, other = make_inputs(specs, seed=1), make_inputs(specs, seed=2)
     np.testing.assert_array_equal(inputs["desire"], again["desire"])

@@ -87,7 +87,7 @@ def test_without_binaries_a_driving_program_has_its_entries(
     cameras = ["--camera", "320x200", "--camera", "640X480"]
     assert cli.main(["compile", *pair, "-o", str(out), *cameras, "--no-binary", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    entries = ["run:320x200", "run:640x480", "prepare:320x200", "prepare:640x480"]
+    entries = ["run", "prepare"]
     assert list(report["entries"]) == entries
     artifact = read_artifact(out)
     assert [entry.name for entry in artifact.manifest.entries] == entries
@@ -161,7 +161,8 @@ def test_other_misuse_is_a_usage_error(
     out = tmp_path / "out.pkl"
     assert "no camera" in refuse([policy, "--camera", "320x200"], out, capsys, 2)
     assert "exactly one" in refuse([vision, policy, "--plain"], out, capsys, 2)
-    assert "found 3" in refuse([vision, policy, policy], out, capsys, 2)
+    assert "given twice" in refuse([vision, policy, policy], out, capsys, 4)
+    assert "found 4" in refuse([vision, policy, policy, vision], out, capsys, 4)
     nowhere = tmp_path / "none" / "out.pkl"
     assert "its directory to exist" in refuse([policy], nowhere, capsys, 2)
 

@@ -17,6 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from runtime import choose_device
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
+from tests.tools.small_monitoring import write_small_monitoring
 from tools import bench_against, bench_bus, bench_daemon, bench_log, bench_roofline
 from tools.cli import main
 from tools.lib import ceilings, peers
@@ -293,6 +294,31 @@ def test_daemon_is_measured_as_a_process(
     assert 0 < found["exec_ms_p50"] <= found["exec_ms_p99"]
     assert 0 < found["host_ms_p50"] <= found["host_ms_p99"]
     assert found["fds_growth"] == 0
+
+
+@pytest.mark.opencl
+def test_both_daemons_are_measured_side_by_side(
+    tiny_model: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(bench_daemon, "SETTLE_S", 0.2)
+    monkeypatch.setattr(bench_daemon, "LAST_MESSAGE_S", 0.3)
+    monitoring = write_small_monitoring(tmp_path / "dmonitoring.pkl")
+    both = ("--daemon", "1", "--model", str(tiny_model), "--monitoring")
+    found = run_json(capsys, *both, str(monitoring))
+    assert found["published"] == found["valid"] > 0
+    beside = found["monitoring"]
+    assert beside["frames"] == found["frames"] == 20
+    assert beside["published"] + beside["dropped"] == 20
+    assert beside["published"] == beside["valid"] > 0
+    assert 0 < beside["exec_ms_p50"] <= beside["exec_ms_p99"]
+    assert "host_ms_p50" not in beside
+    assert main(["bench", *both, str(monitoring)]) == 0
+    assert "driverStateV2" in capsys.readouterr().out
+    wrong = error_of(capsys, 4, *both, str(tiny_model))
+    assert "expected a driver monitoring artifact, found one of kind 'driving'" in wrong
 
 
 @pytest.mark.opencl

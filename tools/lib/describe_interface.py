@@ -55,30 +55,40 @@ def interface_section(interface: Recognised) -> Section:
 
 def _rows(interface: Recognised) -> Iterator[Row]:
     declared = f"declared for {interface.name}"
-    yield "name", interface.name, interface.reason
     if isinstance(interface, MonitoringInterface):
         yield from _part(interface.model)
         yield "image_mode", interface.image_mode, declared
         yield "stds", interface.stds, declared
         return
-    if "; rules of " in interface.reason:  # a file beside the model replaces some of them
-        declared += f" and by {interface.reason.split('; rules of ')[1]}"
+    # What a file beside the model replaces stands behind the reason: "; rules of FILE: a, b".
+    file, _, replaced = interface.reason.partition("; rules of ")[2].partition(": ")
     for part in interface.models:
         yield from _part(part)
-    yield "image.gap", _gap(interface), DERIVED
+    for name, value in _derived(interface):
+        yield name, value, DERIVED
+    for name, value in _declared(interface):
+        yield name, value, f"declared by {file}" if name in replaced.split(", ") else declared
+
+
+def _derived(interface: Interface) -> Iterator[tuple[str, str]]:
+    yield "image.gap", _gap(interface)
     for name in ("desire", "features", "curvature"):
-        yield name, _history(getattr(interface, name)), DERIVED
-    yield "states", ", ".join(interface.states) or "none", DERIVED
-    yield "host_inputs", ", ".join(interface.host_inputs) or "none", DERIVED
-    yield "meta", f"{interface.meta} values", DERIVED
-    yield "image_mode", interface.image.mode, declared
-    yield "drop_policy", interface.drop_policy, declared
-    yield "lane_change", interface.lane_change, declared
-    yield "big", _text(interface.big), declared
+        yield name, _history(getattr(interface, name))
+    yield "states", ", ".join(interface.states) or "none"
+    yield "host_inputs", ", ".join(interface.host_inputs) or "none"
+    yield "meta", f"{interface.meta} values"
+
+
+def _declared(interface: Interface) -> Iterator[tuple[str, str]]:
+    """Yield the rules, by the names that TOML files have for them."""
+    yield "image_mode", interface.image.mode
+    yield "drop_policy", interface.drop_policy
+    yield "lane_change", interface.lane_change
+    yield "big", _text(interface.big)
     if interface.curvature is not None:
-        yield "curvature_scale", _text(interface.curvature.scale), declared
+        yield "curvature_scale", _text(interface.curvature.scale)
     for field in fields(interface.action):
-        yield f"action.{field.name}", _text(getattr(interface.action, field.name)), declared
+        yield f"action.{field.name}", _text(getattr(interface.action, field.name))
 
 
 def _part(part: ModelPart) -> Iterator[Row]:

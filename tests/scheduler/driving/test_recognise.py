@@ -114,11 +114,11 @@ def test_a_file_beside_a_model_declares_interface_and_rules(folder: Path) -> Non
     assert found.image.mode == "nearest"
     (folder / "policy.toml").write_text("[rules.action]\nlat_smooth_s = 0.25")
     found = recognised(folder)
-    assert found.reason == "declared by vision.toml; rules of policy.toml"
+    assert found.reason == "declared by vision.toml; rules of policy.toml: action.lat_smooth_s"
     assert (found.image.mode, found.action.lat_smooth_s) == ("nearest", 0.25)
     assert found.action.long_smooth_s == 0.3
     found = recognised(folder, "split-2025")
-    assert found.reason == "declared by --interface; rules of policy.toml"
+    assert found.reason == "declared by --interface; rules of policy.toml: action.lat_smooth_s"
     assert (found.image.mode, found.action.lat_smooth_s) == ("bilinear", 0.25)
 
 

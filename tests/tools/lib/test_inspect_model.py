@@ -166,12 +166,11 @@ def test_model_and_artifact_name_every_property_with_its_source(
     of_model = inspect(capsys, path)["interface"]
     of_artifact = inspect(capsys, out)["interface"]
     assert of_artifact["name"] == "supercombo-2026"
-    assert of_artifact["reason"].endswith("; rules of supercombo.toml")
+    assert of_artifact["reason"].endswith("; rules of supercombo.toml: action.lat_smooth_s")
     assert of_model["properties"] == of_artifact["properties"]
     rows = {row["property"]: (row["value"], row["source"]) for row in of_model["properties"]}
-    declared = "declared for supercombo-2026 and by supercombo.toml"
-    assert rows["action.lat_smooth_s"] == ("0.25", declared)
-    assert rows["image_mode"] == ("nearest", declared)
+    assert rows["action.lat_smooth_s"] == ("0.25", "declared by supercombo.toml")
+    assert rows["image_mode"] == ("nearest", "declared for supercombo-2026")
     derived = "names, shapes and slices of the model"
     assert rows["features"][1] == derived
     assert rows["supercombo: head plan"] == ("990 from 1576", derived)

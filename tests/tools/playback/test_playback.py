@@ -202,25 +202,45 @@ def test_missing_wide_frame_pairs_as_live(tmp_path: Path, model: LoadedModel) ->
         assert outcome.frames.input_crc[name][4] == crc
 
 
-def test_frame_that_waits_for_long_is_not_overwritten(tmp_path: Path, model: LoadedModel) -> None:
-    away = [(index, "wideRoad") for index in range(3, 3 + KEPT_MOMENTS + 4)]
-    drive = SyntheticDrive(count=20, streams=("road", "wideRoad"), missing=frozenset(away))
+def test_frame_that_waits_is_not_overwritten(tmp_path: Path, model: LoadedModel) -> None:
+    drive = _missing((3, "wideRoad"), (4, "wideRoad"))
     outcome, _ = _run(tmp_path, model, drive, digest_inputs=True)
     row = outcome.frames.frame_id.tolist().index(3)
-    assert outcome.frames.moment[row] == 15
+    assert outcome.frames.moment[row] == 5
     crc = zlib.crc32(bytes([brightness(3, "road")]) * nv12_format(*SIZE).payload_bytes)
     assert outcome.frames.input_crc["road_frame"][row] == crc
 
 
-def test_camera_that_never_comes_gives_nothing_and_keeps_little(
+def test_wide_camera_that_is_lost_for_a_while(tmp_path: Path, model: LoadedModel) -> None:
+    """Three moments are waited for, then the road camera goes on alone, invalid (ADR 0081)."""
+    away = [(index, "wideRoad") for index in range(3, 3 + KEPT_MOMENTS + 4)]
+    back = 3 + KEPT_MOMENTS + 4
+    drive = SyntheticDrive(count=20, streams=("road", "wideRoad"), missing=frozenset(away))
+    outcome, events = _run(tmp_path, model, drive)
+    assert outcome.frames.moment.tolist() == [0, 1, 2, *range(5, 20)]
+    models = _models(events)
+    assert [event.modelV2.frameId for event in models] == [0, 1, 2, *range(6, 20)]
+    assert all(event.modelV2.frameIdExtra == event.modelV2.frameId for event in models)
+    invalid = [event.modelV2.frameId for event in models if not event.valid]
+    assert [index for index in invalid if index > 2] == list(range(6, back))
+
+
+def test_road_camera_that_never_comes_gives_nothing_and_keeps_little(
     tmp_path: Path, model: LoadedModel
 ) -> None:
-    for stream in ("road", "wideRoad"):
-        drive = _missing(*((index, stream) for index in range(12)))
-        outcome, events = _run(tmp_path, model, drive)
-        assert outcome.frames.moment.size == 0
-        assert _models(events) == []
-        assert len(events) > 12
+    outcome, events = _run(tmp_path, model, _missing(*((index, "road") for index in range(12))))
+    assert outcome.frames.moment.size == 0
+    assert _models(events) == []
+    assert len(events) > 12
+
+
+def test_wide_camera_that_never_comes_leaves_the_road_camera(
+    tmp_path: Path, model: LoadedModel
+) -> None:
+    drive = _missing(*((index, "wideRoad") for index in range(12)))
+    outcome, events = _run(tmp_path, model, drive)
+    assert outcome.frames.moment.tolist() == list(range(2, 12))
+    assert not any(event.valid for event in _models(events))
 
 
 def test_source_delivers_as_a_ring_does() -> None:
