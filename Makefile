@@ -42,8 +42,8 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers fuzz check format map site bench clean
-.PHONY: regress-program test-interfaces
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces fuzz check format map site bench clean
+.PHONY: regress-program
 
 help:
 	@sed -n 's/^#   //p' Makefile

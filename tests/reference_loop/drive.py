@@ -108,16 +108,19 @@ def _ids() -> Iterator[int]:
 def _driver(index: int) -> Driver:
     """A change to the left at 20, one to the right at 64 past somebody in the way, hazards.
 
-    At 116 a blinker is on while the software does not steer, and still is when it does.
+    At 116 a blinker is on while the software does not steer, and still is when it does: only
+    machine B takes that for an edge. The change at 160 is for both.
     """
-    left, right = 20 <= index < 34 or 116 <= index < 150, 64 <= index < 100
-    hazards = 104 <= index < 110
+    left = any(start <= index < stop for start, stop in ((20, 34), (116, 150), (160, 190)))
+    right, hazards = 64 <= index < 100, 104 <= index < 110
     return Driver(
         v_ego=next(v for start, v in reversed(SPEEDS) if index >= start),
         left_blinker=left or hazards,
         right_blinker=right or hazards,
-        steering_pressed=index in (26, 66, 70, 123, 125),
-        steering_torque={26: 1.5, 66: -2.0, 70: -2.0, 123: -1.0, 125: 1.0}.get(index, 0.0),
+        steering_pressed=index in (26, 66, 70, 123, 125, 164),
+        steering_torque={26: 1.5, 66: -2.0, 70: -2.0, 123: -1.0, 125: 1.0, 164: 2.0}.get(
+            index, 0.0
+        ),
         right_blindspot=64 <= index < 68,
         lat_active=index >= 10 and not 114 <= index < 118,
     )
