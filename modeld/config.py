@@ -107,7 +107,7 @@ class Config:
             return self.params_dir
         # A user of a container may have no home; then only another directory can be meant.
         return self.bus_stack.params_dir(
-            Path(os.environ.get("HOME") or "/"),
+            Path(os.path.expanduser("~")),  # noqa: PTH111 -- Path.home() raises where there is none
             root=os.environ.get("PARAMS_ROOT", ""),
             prefix=os.environ.get("OPENPILOT_PREFIX", ""),
         )
