@@ -267,9 +267,10 @@ def _camera_of_size(name: str, cameras: Sequence[Camera | None], size: tuple[int
         if (camera.width, camera.height) == size:
             return camera
     expected = " or ".join(f"{camera.width}x{camera.height}" for camera in known)
+    table = "camera.road" if name == "main" else "camera.wide"
     raise CameraConfigError(
         f"{name} camera: expected frames of {expected} for this device and sensor, got "
-        f"{size[0]}x{size[1]}; set [camera.road] in the configuration"
+        f"{size[0]}x{size[1]}; set [{table}] in the configuration"
     )
 
 

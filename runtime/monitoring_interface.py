@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from runtime.driving_interface import IMAGE_MODES, ModelPart, parse_part
+from runtime.driving_interface import IMAGE_MODES, ModelPart, parse_part, plain_value
 from runtime.errors import ArtifactError
 from runtime.fields import Fields
 
@@ -78,12 +78,7 @@ class MonitoringInterface:
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
-        found = asdict(self)
-        model = found["model"]
-        model["slices"] = {name: list(bounds) for name, bounds in model["slices"].items()}
-        model["inputs"] = {
-            name: [list(shape), kind] for name, (shape, kind) in model["inputs"].items()
-        }
+        found: dict[str, Any] = plain_value(asdict(self))
         return found
 
 
