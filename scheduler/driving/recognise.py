@@ -142,9 +142,9 @@ def _best(candidates: Sequence[_Candidate], *, heads_differ: bool = False) -> _C
         return _Choice(chosen, reason)
     if heads_differ:
         reason = reason.replace("inputs and heads fit", "inputs fit")
-    note = f"interface: assumed {name}, {reason}"
     if others:
-        note += f"; {', '.join(others)} would fit, too"
+        reason += f"; {', '.join(others)} would fit, too"
+    note = f"interface: assumed {name}, {reason}"
     if heads_differ:
         note += f"; where it differs: {'; '.join(chosen.heads.values())}"
     return _Choice(chosen, reason, f"{note}; {DECLARE}")

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 from runtime.driving_interface import ActionRule
 from scheduler.driving.revisions import load_revisions
+from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import mixer, model_of, slices_text, value
 from tools import cli
 from tools.example_models import build_revision
@@ -176,7 +177,22 @@ def test_model_and_artifact_name_every_property_with_its_source(
     assert rows["supercombo: head plan"] == ("990 from 1576", derived)
     named = {f"action.{field.name}" for field in fields(ActionRule)}
     assert named <= set(rows)
-    assert "interface: supercombo-2026" in table(capsys, out)
+    said = f"interface: supercombo-2026, {of_artifact['reason']}"
+    assert said in table(capsys, path).splitlines()
+    assert said in table(capsys, out).splitlines()
+
+
+def test_an_artifact_says_what_else_its_assumed_interface_could_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / f"{role}.onnx" for role in ("vision", "policy")]
+    for path, part in zip(paths, parts_of("split-2025").values(), strict=True):
+        onnx.save(proto_of(part), path)
+    out = tmp_path / "driving.pkl"
+    assert cli.main(["compile", *map(str, paths), "-o", str(out), "--no-binary"]) == 0
+    said = "the preferred one whose inputs and heads fit; split-2025-11 would fit, too"
+    assert inspect(capsys, out)["interface"]["reason"] == said
+    assert f"interface: split-2025, {said}" in table(capsys, out).splitlines()
 
 
 def test_names_from_the_model_cannot_reach_the_terminal_raw(
