@@ -21,6 +21,7 @@ from scheduler.driving.facts import ModelFacts
 from scheduler.driving.revisions import Revision
 from scheduler.errors import ModelError
 
+OPTION: Final = "declared by --interface"
 CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
 
@@ -57,12 +58,15 @@ def declaration(
     """
     files = list(_files(models))
     rules, rules_from = _rules(files)
-    names = {name: f"declared by {file}" for file, name, _ in files if name is not None}
+    names = {} if option is None else {option: OPTION}
+    for file, name, _ in files:
+        if name is not None:
+            names.setdefault(name, f"declared by {file}")
     if len(names) > 1:
         said = "; ".join(f"{name} {how}" for name, how in names.items())
-        raise ModelError(f"{_names(models)}: interfaces contradict each other: {said}")
-    if option is not None:
-        names = {option: "declared by --interface"}
+        raise ModelError(
+            f"{_names(models)}: interfaces contradict each other: {said}; declare one only"
+        )
     if not names:
         names = _known(models, revisions)
         if len(names) > 1:
