@@ -34,12 +34,14 @@ class Declaration:
         reason: who names it, for people; "" for nobody.
         rules: values that replace those of the revision, as a table `[rules]`.
         rules_from: file that says so; "" for none.
+        by_user: whether a person names it, not a known checkpoint.
     """
 
     name: str | None = None
     reason: str = ""
     rules: Mapping[str, Any] | None = None
     rules_from: str = ""
+    by_user: bool = False
 
 
 def declaration(
@@ -67,7 +69,8 @@ def declaration(
         raise ModelError(
             f"{_names(models)}: interfaces contradict each other: {said}; declare one only"
         )
-    if not names:
+    by_user = bool(names)
+    if not by_user:
         names = _known(models, revisions)
         if len(names) > 1:
             said = "; ".join(f"{name} {how}" for name, how in names.items())
@@ -80,7 +83,7 @@ def declaration(
             near = get_close_matches(name, revisions, n=1)
             advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
             raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
-        return Declaration(name, how, rules, rules_from)
+        return Declaration(name, how, rules, rules_from, by_user)
     return Declaration(None, "", rules, rules_from)
 
 

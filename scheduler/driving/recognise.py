@@ -86,7 +86,7 @@ def recognise_driving(
         names = ", ".join(found.name for _, found in roles)
         raise ModelError(
             f"{names}: taken for {revision.name} ({choice.reason}): {'; '.join(problems)}; {SEE}"
-            + ("" if said.name else f"; {DECLARE}")
+            + ("" if said.by_user else f"; {DECLARE}")
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
@@ -106,9 +106,11 @@ def _choose(
     names = [role for role, _ in roles]
     if said.name is not None and not same_roles(revisions[said.name], names):
         expected = [model.role for model in revisions[said.name].models]
+        others = [name for name, revision in revisions.items() if same_roles(revision, names)]
         raise ModelError(
             f"{', '.join(found.name for _, found in roles)}: interface {said.name} ({said.reason}) "
-            f"has the models {', '.join(expected)}; found {', '.join(names)}"
+            f"has the models {', '.join(expected)}; found {', '.join(names)}; declare one that has "
+            f"these: {', '.join(others)}"
         )
     all_candidates = [
         _candidate(revision, roles)

@@ -111,6 +111,24 @@ def test_checkpoints_of_two_interfaces_must_be_declared() -> None:
     assert recognise_driving(models, "split-2025")[0].name == "split-2025"
 
 
+def test_what_to_declare_is_said_unless_a_person_declared() -> None:
+    advice = "declare another with --interface NAME"
+    models = [edited(VISION, checkpoint="TR14/seed"), edited(POLICY)]
+    text = refused(*models)
+    assert "taken for split-2025-07-02 (known by the checkpoint 'TR14/seed'" in text
+    assert advice in text
+    assert advice not in refused(*models, declared="split-2025-07-02")
+
+
+def test_the_revisions_that_have_the_roles_of_the_models_are_named() -> None:
+    (names,) = re.findall(
+        "found vision, policy; declare one that has these: (.*)",
+        refused(*pair(), declared="supercombo-2026"),
+    )
+    assert names.split(", ")[-2:] == ["split-2025", "split-2025-11"]
+    assert all(name.startswith("split-") for name in names.split(", "))
+
+
 def named(name: str, inputs: dict[str, tuple[int, ...]]) -> OnnxModel:
     return from_proto(mixer(inputs, 8), name)
 
