@@ -79,12 +79,30 @@ def declaration(
                 "one with --interface"
             )
     for name, how in names.items():
-        if name not in revisions:
-            near = get_close_matches(name, revisions, n=1)
-            advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
-            raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
+        known_revision(models, name, how, revisions)
         return Declaration(name, how, rules, rules_from, by_user)
     return Declaration(None, "", rules, rules_from)
+
+
+def known_revision(
+    models: Sequence[ModelFacts], name: str, how: str, revisions: Mapping[str, Revision]
+) -> Revision:
+    """Return the revision of a name.
+
+    Args:
+        models: what it was declared for, for the error.
+        name: declared.
+        how: it was declared, for the error.
+        revisions: that there are.
+
+    Raises:
+        ModelError: none has the name.
+    """
+    if name not in revisions:
+        near = get_close_matches(name, revisions, n=1)
+        advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
+        raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
+    return revisions[name]
 
 
 def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> str | None:

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from runtime.driving_interface import Interface, ModelPart
-from scheduler.driving.declaration import Declaration, declaration
+from scheduler.driving.declaration import OPTION, Declaration, declaration, known_revision
 from scheduler.driving.declare import Rules, Table, make_rules, merged
 from scheduler.driving.derive import derive
 from scheduler.driving.facts import ModelFacts, facts_of
@@ -70,8 +70,10 @@ def recognise_driving(
         ModelError: they are no complete driving model, contradict what is declared, or lack what
             the daemon needs; all that is wrong is said at once.
     """
-    roles = ordered([facts_of(model) for model in models])
+    facts = [facts_of(model) for model in models]
     revisions = load_revisions()
+    wanted = declared if declared is None else known_revision(facts, declared, OPTION, revisions)
+    roles = ordered(facts, wanted)
     # In run order: what is said does not depend on the order of the files.
     said = declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)

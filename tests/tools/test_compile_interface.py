@@ -125,7 +125,7 @@ def test_driver_monitoring_is_told_by_its_inputs(tmp_path: Path, capsys: Capture
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["split-2025/vision", "--interface", "split-2025"], "expected also a policy with the in"),
+        (["split-2025/vision", "--interface", "split-2025"], "expected also the policy model wit"),
         (
             ["split-2025/vision", "--plain", "--interface", "split-2025"],
             "--interface needs a whole",
