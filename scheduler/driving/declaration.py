@@ -129,8 +129,14 @@ def _files(models: Sequence[ModelFacts]) -> Iterator[tuple[str, str | None, dict
     """Yield (file name, interface, rules) of each TOML beside a model."""
     for model in models:
         path = model.model.path and model.model.path.with_suffix(".toml")
-        if path is None or not path.is_file():
+        if path is None or not (path.exists() or path.is_symlink()):
             continue
+        if not path.is_file():
+            kind = "a directory" if path.is_dir() else "a link to nothing or no regular file"
+            raise ModelError(
+                f"{path.name}: expected a TOML file that declares {model.name}, found {kind}; "
+                "remove or rename it"
+            )
         table = read_table(path)
         table.only(("interface", "rules"))
         name = table.get("interface", str) if "interface" in table.value else None

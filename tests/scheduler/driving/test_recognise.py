@@ -180,6 +180,18 @@ def test_a_wrong_file_beside_a_model_is_named(
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("kind", ["a directory", "a link to nothing"])
+def test_what_is_no_file_beside_a_model_is_named(folder: Path, kind: str) -> None:
+    path = folder / "vision.toml"
+    if kind == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to(folder / "none.toml")
+    said = f"vision.toml: expected a TOML file that declares vision.onnx, found {kind}"
+    with pytest.raises(ModelError, match=said):
+        recognised(folder)
+
+
 VISION, POLICY = parts_of("split-2025").values()
 
 
