@@ -76,10 +76,11 @@ def ordered(
         return [(VISION, visions[0]), (POLICY, policies[0])]
     off = [model for model in policies if any(head in model.slices for head in SEES)]
     if len(off) != 1:
-        which = "both" if off else "neither"
+        found = _found(policies)
+        if found.startswith("found"):
+            found += f", {'both' if off else 'neither'} with heads such as {SEES[0]}"
         raise ModelError(
-            f"{both}: {_found(policies)}, {which} with heads such as {SEES[0]}; expected an "
-            f"off-policy, with the heads {', '.join(SEES)}, and an on-policy without them"
+            f"{both}: {found}; expected an off-policy, with the heads {', '.join(SEES)}, and an on-policy without them"
         )
     on = next(model for model in policies if model is not off[0])
     return [(VISION, visions[0]), (OFF_POLICY, off[0]), (ON_POLICY, on)]

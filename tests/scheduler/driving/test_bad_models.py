@@ -136,9 +136,9 @@ def test_the_revisions_that_have_the_roles_of_the_models_are_named() -> None:
         ("split-2052", "unknown interface 'split-2052' declared by --interface, did you mean spl"),
         (
             "split-2025-07-16",
-            "also the policy model with the inputs desire, traffic_convention, "
-            + "lateral_control_params, prev_desired_curv, features_buffer for split-2025-07-16",
+            "found a vision model; expected also the policy model with the inputs desire, traffic_",
         ),
+        ("split-2025-07-16", "prev_desired_curv, features_buffer for split-2025-07-16"),
         ("on-off-2026", "expected also the off_policy model with the inputs "),
         ("supercombo-2026", "found a vision model; expected the supercombo of supercombo-2026"),
     ],
