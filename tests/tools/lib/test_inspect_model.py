@@ -136,7 +136,32 @@ def test_half_of_a_driving_model_is_named(
     assert known["float16_inputs"] == list(inputs)
     assert "VISION.onnx POLICY.onnx" in known["advice"]
     assert (known["differences"], known["properties"], known["problem"]) == ([], [], None)
-    assert "driving model: policy half" in table(capsys, path)
+    text = table(capsys, path)
+    assert "driving model: policy half" in text
+    assert "fits the interfaces" in text
+
+
+def test_half_of_a_driving_model_that_differs_fits_no_interface(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vision, policy = (tmp_path / f"{role}.onnx" for role in ("vision", "policy"))
+    parts = parts_of("split-2025")
+    onnx.save(proto_of(parts["vision"], slices={"hidden_state": (1064, 1320)}), vision)
+    onnx.save(
+        proto_of(parts["policy"], slices={"plan": (0, 100), "desire_state": (90, 98)}), policy
+    )
+    found = {
+        vision: ["head hidden_state: expected 512 values, found 256"],
+        policy: [
+            "heads plan [0, 100) and desire_state [90, 98) overlap",
+            "head plan: expected 990 or 4955 values, found 100",
+        ],
+    }
+    for path, differences in found.items():
+        assert inspect(capsys, path)["interface"]["differences"] == differences
+        text = table(capsys, path)
+        assert "nearest interfaces" in text
+        assert "fits the interfaces" not in text
 
 
 def test_a_driving_model_that_cannot_drive_is_told_all_that_is_wrong(
