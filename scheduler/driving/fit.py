@@ -80,7 +80,8 @@ def ordered(
         if found.startswith("found"):
             found += f", {'both' if off else 'neither'} with heads such as {SEES[0]}"
         raise ModelError(
-            f"{both}: {found}; expected an off-policy, with the heads {', '.join(SEES)}, and an on-policy without them"
+            f"{both}: {found}; expected an off-policy, with the heads {', '.join(SEES)}, and an "
+            "on-policy without them"
         )
     on = next(model for model in policies if model is not off[0])
     return [(VISION, visions[0]), (OFF_POLICY, off[0]), (ON_POLICY, on)]
