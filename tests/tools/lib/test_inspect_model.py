@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from runtime.artifact import read_artifact, write_artifact
 from runtime.driving_interface import ActionRule
 from scheduler.driving.revisions import load_revisions
 from tests.scheduler.driving.edited_models import parts_of, proto_of
@@ -218,6 +220,15 @@ def test_an_artifact_says_what_else_its_assumed_interface_could_be(
     said = "the preferred one whose inputs and heads fit; split-2025-11 would fit, too"
     assert inspect(capsys, out)["interface"]["reason"] == said
     assert f"interface: split-2025, {said}" in table(capsys, out).splitlines()
+    assert inspect(capsys, out)["problem"] is None
+    assert "cannot drive" not in table(capsys, out)
+    artifact = read_artifact(out)
+    raw = deepcopy(artifact.manifest.raw)
+    del raw["metadata"]["interface"]["models"][0]["slices"]["pose"]
+    bad = tmp_path / "bad.pkl"
+    write_artifact(bad, raw, bytes(artifact.data))
+    assert inspect(capsys, bad)["problem"] == "head pose: expected 12 values, is missing"
+    assert "cannot drive  head pose: expected 12 values" in table(capsys, bad)
 
 
 def test_names_from_the_model_cannot_reach_the_terminal_raw(
