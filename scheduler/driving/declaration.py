@@ -21,6 +21,7 @@ from scheduler.driving.facts import ModelFacts
 from scheduler.driving.revisions import Revision, load_monitoring, load_revisions
 from scheduler.errors import ModelError
 
+OPTION: Final = "declared by --interface"
 CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
 
 
@@ -33,12 +34,14 @@ class Declaration:
         reason: who names it, for people; "" for nobody.
         rules: values that replace those of the revision, as a table `[rules]`.
         rules_from: file that says so; "" for none.
+        by_user: whether a person names it, not a known checkpoint.
     """
 
     name: str | None = None
     reason: str = ""
     rules: Mapping[str, Any] | None = None
     rules_from: str = ""
+    by_user: bool = False
 
     @property
     def rules_text(self) -> str:
@@ -72,7 +75,7 @@ def driving_declaration(
             "one with --interface"
         )
     for name, how in names.items():
-        _check_name(models, name, how, revisions)
+        check_name(models, name, how, revisions)
         return replace(said, name=name, reason=how)
     return said
 
@@ -97,32 +100,35 @@ def declaration(
     """
     files = list(_files(models, known_rules))
     rules, rules_from = _rules(files)
-    names = {name: f"declared by {file}" for file, name, _ in files if name is not None}
+    names = {} if option is None else {option: OPTION}
+    for file, name, _ in files:
+        if name is not None:
+            names.setdefault(name, f"declared by {file}")
     if len(names) > 1:
         said = "; ".join(f"{name} {how}" for name, how in names.items())
-        raise ModelError(f"{_names(models)}: interfaces contradict each other: {said}")
-    if option is not None:
-        names = {option: "declared by --interface"}
+        raise ModelError(
+            f"{_names(models)}: interfaces contradict each other: {said}; declare one only"
+        )
     for name, how in names.items():
-        _check_name(models, name, how, revisions)
-        return Declaration(name, how, rules, rules_from)
+        check_name(models, name, how, revisions)
+        return Declaration(name, how, rules, rules_from, by_user=True)
     return Declaration(None, "", rules, rules_from)
 
 
-def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> str | None:
-    """Return the revision of a known checkpoint; None for an unknown one."""
-    table = {_plain(key): name for key, name in read_table(CHECKPOINTS).value.items()}
-    for name, revision in revisions.items():
-        table |= {_plain(f"example-{name}-{model.role}"): name for model in revision.models}
-    said = f"{_plain(checkpoint)} "
-    found = [key for key in table if said.startswith(f"{key} ")]
-    return table[max(found, key=len)] if found else None
-
-
-def _check_name(
+def check_name(
     models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
 ) -> None:
-    """Raise ModelError for a name that is none of `revisions`."""
+    """Raise ModelError for a name that is none of `revisions`.
+
+    Args:
+        models: what it was declared for, for the error.
+        name: declared.
+        how: it was declared, for the error.
+        revisions: names that there are.
+
+    Raises:
+        ModelError: says what the name is of, what comes near, or what there is.
+    """
     if name in revisions:
         return
     for kind, others in (
@@ -137,6 +143,16 @@ def _check_name(
     near = get_close_matches(name, revisions, n=1)
     advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
     raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
+
+
+def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> str | None:
+    """Return the revision of a known checkpoint; None for an unknown one."""
+    table = {_plain(key): name for key, name in read_table(CHECKPOINTS).value.items()}
+    for name, revision in revisions.items():
+        table |= {_plain(f"example-{name}-{model.role}"): name for model in revision.models}
+    said = f"{_plain(checkpoint)} "
+    found = [key for key in table if said.startswith(f"{key} ")]
+    return table[max(found, key=len)] if found else None
 
 
 def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> dict[str, str]:
@@ -155,8 +171,14 @@ def _files(
     """Yield (file name, interface, rules) of each TOML beside a model."""
     for model in models:
         path = model.model.path and model.model.path.with_suffix(".toml")
-        if path is None or not path.is_file():
+        if path is None or not (path.exists() or path.is_symlink()):
             continue
+        if not path.is_file():
+            kind = "a directory" if path.is_dir() else "a link to nothing or no regular file"
+            raise ModelError(
+                f"{path.name}: expected a TOML file that declares {model.name}, found {kind}; "
+                "remove or rename it"
+            )
         table = read_table(path)
         table.only(("interface", "rules"))
         name = table.get("interface", str) if "interface" in table.value else None

@@ -34,10 +34,17 @@ TITLES = {
 PLAIN = "compile it with: modeld compile --plain"
 NEEDS_POLICY = "a policy with the inputs desire_pulse, traffic_convention, features_buffer"
 NEEDS_VISION = "a vision model with two image inputs"
+COUNTS = {2: "two", 3: "three"}
 
 
-def ordered(models: Sequence[ModelFacts]) -> list[tuple[str, ModelFacts]]:
+def ordered(
+    models: Sequence[ModelFacts], declared: Revision | None = None
+) -> list[tuple[str, ModelFacts]]:
     """Return roles and models in the order in which they run in a frame.
+
+    Args:
+        models: in any order.
+        declared: what the option names; says which models are missing.
 
     Raises:
         ModelError: they are no complete driving model; says what each is and what is missing.
@@ -59,20 +66,22 @@ def ordered(models: Sequence[ModelFacts]) -> list[tuple[str, ModelFacts]]:
             )
         return [(SUPERCOMBO, models[0])]
     visions, policies = by_role[VISION], by_role[POLICY]
-    again = _given_twice(visions) or ("" if len(policies) < 2 else _given_twice(policies))
-    if len(visions) > 1 or not policies:
-        twice = f"{again} vision model was given twice; " if again else "found a vision model; "
-        raise ModelError(f"{both}: {twice}expected also {NEEDS_POLICY}")
+    if len(visions) > 1 and policies:
+        raise ModelError(f"{both}: {_found(visions)}; expected one")
+    if not policies:
+        raise ModelError(f"{both}: {_found(visions)}; {_missing(VISION, declared)}")
     if not visions:
-        twice = f"{again} policy model was given twice; " if again else "found a policy; "
-        raise ModelError(f"{both}: {twice}expected also {NEEDS_VISION}")
+        raise ModelError(f"{both}: {_found(policies)}; {_missing(POLICY, declared)}")
     if len(policies) == 1:
         return [(VISION, visions[0]), (POLICY, policies[0])]
     off = [model for model in policies if any(head in model.slices for head in SEES)]
     if len(off) != 1:
+        found = _found(policies)
+        if found.startswith("found"):
+            found += f", {'both' if off else 'neither'} with heads such as {SEES[0]}"
         raise ModelError(
-            f"{both}: {again or 'a'} policy model was given twice; expected an off-policy, with "
-            f"the heads {', '.join(SEES)}, and an on-policy without them"
+            f"{both}: {found}; expected an off-policy, with the heads {', '.join(SEES)}, and an "
+            "on-policy without them"
         )
     on = next(model for model in policies if model is not off[0])
     return [(VISION, visions[0]), (OFF_POLICY, off[0]), (ON_POLICY, on)]
@@ -148,9 +157,29 @@ def _check_kinds(models: Sequence[ModelFacts]) -> None:
             )
 
 
-def _given_twice(models: Sequence[ModelFacts]) -> str:
-    """Return "the same" or "a" where there are several models; "" for fewer."""
-    if len(models) < 2:
-        return ""
+def _found(models: Sequence[ModelFacts]) -> str:
+    """Return what was found, for models of one role."""
+    title = TITLES[models[0].role]
+    if len(models) == 1:
+        return f"found {title}"
+    noun = title.removeprefix("a ")
     digests = {model.model.sha256 for model in models}
-    return "the same" if len(digests) == 1 and digests != {""} else "a"
+    if len(digests) == 1 and digests != {""}:
+        return f"the same {noun} was given {'twice' if len(models) == 2 else 'three times'}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"found {COUNTS[len(models)]} {plural}"
+
+
+def _missing(role: str, declared: Revision | None) -> str:
+    """Return which models are expected beside one of the role VISION or POLICY."""
+    if declared is None:
+        return f"expected also {NEEDS_POLICY if role == VISION else NEEDS_VISION}"
+    if declared.models[0].role == SUPERCOMBO:
+        return f"expected the supercombo of {declared.name}"
+    others = [m for m in declared.models if (m.role == VISION) != (role == VISION)]
+    return "expected also " + " and ".join(_expected(m) for m in others) + f" for {declared.name}"
+
+
+def _expected(wanted: RevisionModel) -> str:
+    names = [key.split("|")[0] for key in wanted.inputs if not key.endswith("?")]
+    return f"the {wanted.role} model with the inputs {', '.join(names)}"

@@ -61,12 +61,15 @@ def head_problems(models: Sequence[ModelPart], action: ActionRule) -> dict[str, 
     problems = {}
     for name, allowed in expected.items():
         why = " (a row of features_buffer)" if name == HIDDEN_STATE else ""
-        wanted = f"head {name}: expected {' or '.join(map(str, allowed))} values{why}"
-        if name not in widths:
-            problems[name] = f"{wanted}, is missing"
-        elif widths[name] not in allowed:
-            problems[name] = f"{wanted}, found {widths[name]}"
+        if widths.get(name) not in allowed:
+            problems[name] = width_text(name, allowed, widths.get(name), why)
     return problems
+
+
+def width_text(name: str, allowed: Sequence[int], found: int | None, why: str = "") -> str:
+    """Return what is wrong with the width of a head; None for one that is missing."""
+    wanted = f"head {name}: expected {' or '.join(map(str, allowed))} values{why}"
+    return f"{wanted}, is missing" if found is None else f"{wanted}, found {found}"
 
 
 def overlaps(slices: Mapping[str, tuple[int, int]]) -> list[str]:

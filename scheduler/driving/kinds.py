@@ -5,7 +5,7 @@ Half of a driving model has no interface of its own; it is told which revisions 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,7 +22,8 @@ from scheduler.driving.facts import (
     facts_of,
 )
 from scheduler.driving.fit import head_differences, input_problems
-from scheduler.driving.revisions import load_monitoring, load_revisions
+from scheduler.driving.heads import HEADS, width_text
+from scheduler.driving.revisions import RevisionModel, load_monitoring, load_revisions
 from scheduler.onnx_import import OnnxModel
 
 # What an input is for, by name. Names have one meaning in all revisions.
@@ -116,7 +117,7 @@ def _nearest(facts: ModelFacts) -> tuple[tuple[str, ...], tuple[str, ...]]:
             continue
         inputs = input_problems(model, facts)
         named = model.sliced or bool(facts.slices)
-        heads = [text for _, text in head_differences(model, facts)] if named else []
+        heads = list(_head_texts(model, facts)) if named else []
         ranked.append(((len(inputs), len(heads)), name, (*inputs, *heads)))
     if not ranked:
         return (), ()
@@ -124,3 +125,15 @@ def _nearest(facts: ModelFacts) -> tuple[tuple[str, ...], tuple[str, ...]]:
     nearest = [(name, texts) for rank, name, texts in ranked if rank == least]
     fitting = least[0] == 0
     return tuple(dict.fromkeys(name for name, _ in nearest)) if fitting else (), nearest[-1][1]
+
+
+def _head_texts(wanted: RevisionModel, facts: ModelFacts) -> Iterator[str]:
+    """Yield how heads differ; of a width that no revision has, all that it may be."""
+    named = {name for name, _ in wanted.heads}
+    for head, text in head_differences(wanted, facts):
+        start, stop = facts.slices.get(head, (0, 0))
+        allowed = HEADS.get(head, ()) if head in named else ()
+        if allowed and stop - start not in allowed:
+            yield width_text(head, allowed, stop - start if head in facts.slices else None)
+        else:
+            yield text

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from runtime.driving_interface import Interface, ModelPart
-from scheduler.driving.declaration import Declaration, driving_declaration
+from scheduler.driving.declaration import OPTION, Declaration, check_name, driving_declaration
 from scheduler.driving.declare import Rules, Table, make_rules, merged
 from scheduler.driving.derive import derive
 from scheduler.driving.facts import ModelFacts, facts_of
@@ -69,8 +69,11 @@ def recognise_driving(
         ModelError: they are no complete driving model, contradict what is declared, or lack what
             the daemon needs; all that is wrong is said at once.
     """
-    roles = ordered([facts_of(model) for model in models])
+    facts = [facts_of(model) for model in models]
     revisions = load_revisions()
+    if declared is not None:
+        check_name(facts, declared, OPTION, revisions)
+    roles = ordered(facts, None if declared is None else revisions[declared])
     # In run order: what is said does not depend on the order of the files.
     said = driving_declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
@@ -85,7 +88,7 @@ def recognise_driving(
         names = ", ".join(found.name for _, found in roles)
         raise ModelError(
             f"{names}: taken for {revision.name} ({choice.reason}): {'; '.join(problems)}; {SEE}"
-            + ("" if said.name else f"; {DECLARE}")
+            + ("" if said.by_user else f"; {DECLARE}")
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
@@ -102,9 +105,11 @@ def _choose(
     names = [role for role, _ in roles]
     if said.name is not None and not same_roles(revisions[said.name], names):
         expected = [model.role for model in revisions[said.name].models]
+        others = [name for name, revision in revisions.items() if same_roles(revision, names)]
         raise ModelError(
             f"{', '.join(found.name for _, found in roles)}: interface {said.name} ({said.reason}) "
-            f"has the models {', '.join(expected)}; found {', '.join(names)}"
+            f"has the models {', '.join(expected)}; found {', '.join(names)}; declare one that has "
+            f"these: {', '.join(others)}"
         )
     all_candidates = [
         _candidate(revision, roles)
@@ -138,9 +143,9 @@ def _best(candidates: Sequence[_Candidate], *, heads_differ: bool = False) -> _C
         return _Choice(chosen, reason)
     if heads_differ:
         reason = reason.replace("inputs and heads fit", "inputs fit")
-    note = f"interface: assumed {name}, {reason}"
     if others:
-        note += f"; {', '.join(others)} would fit, too"
+        reason += f"; {', '.join(others)} would fit, too"
+    note = f"interface: assumed {name}, {reason}"
     if heads_differ:
         note += f"; where it differs: {'; '.join(chosen.heads.values())}"
     return _Choice(chosen, reason, f"{note}; {DECLARE}")

@@ -119,13 +119,13 @@ def test_driver_monitoring_is_told_by_its_inputs(tmp_path: Path, capsys: Capture
     assert read_artifact(tmp_path / "out.pkl").manifest.kind == "monitoring"
     (tmp_path / "out.pkl").unlink()
     line = refused(capsys, tmp_path, path, "--interface", "split-2025")
-    assert "unknown interface 'split-2025' for driver monitoring" in line
+    assert "interface split-2025 declared by --interface is of driving models" in line
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["split-2025/vision", "--interface", "split-2025"], "expected also a policy with the in"),
+        (["split-2025/vision", "--interface", "split-2025"], "expected also the policy model wit"),
         (
             ["split-2025/vision", "--plain", "--interface", "split-2025"],
             "--interface needs a whole",

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from runtime.artifact import Artifact, read_artifact
+from runtime.driving_interface import Interface
 from runtime.quantities import flops_column
 from tools.lib.describe_interface import interface_facts, interface_section, stored_interface
 from tools.lib.table import Section, format_size
@@ -34,6 +35,7 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
         "metadata": manifest.metadata,
         "target": manifest.raw["target"],
         "interface": interface_facts(manifest.kind, manifest.metadata),
+        "problem": _problem(manifest),
         "entries": {entry.name: _entry_facts(manifest, entry) for entry in manifest.entries},
         "state": [_tensor_facts(b) for b in manifest.buffers if b.kind == "state"],
         "arena_bytes": manifest.arena_size,
@@ -77,6 +79,9 @@ def _sections(artifact: Artifact) -> list[Section]:
         (model.role, f"{model.file}, checkpoint {model.checkpoint or 'unknown'}")
         for model in manifest.models
     ]
+    problem = _problem(manifest)
+    if problem:
+        overview.append(("cannot drive", problem))
     tensors: list[tuple[object, ...]] = []
     for entry in manifest.entries:
         for use, indices in (("input", entry.inputs), ("output", entry.outputs)):
@@ -100,6 +105,16 @@ def _sections(artifact: Artifact) -> list[Section]:
 def _interface(manifest: Manifest) -> list[Section]:
     found = stored_interface(manifest.kind, manifest.metadata)
     return [] if found is None else [interface_section(found)]
+
+
+def _problem(manifest: Manifest) -> str | None:
+    """Return why the daemon would refuse the heads of a driving model; None if it would not."""
+    found = stored_interface(manifest.kind, manifest.metadata)
+    if not isinstance(found, Interface):
+        return None
+    from scheduler.driving.heads import head_problems  # half a second that few artifacts need
+
+    return "; ".join(head_problems(found.models, found.action).values()) or None
 
 
 def _tensor_row(entry: str, use: str, buffer: BufferSpec) -> tuple[object, ...]:

@@ -48,9 +48,10 @@ def plain_rows(interface: Recognised) -> list[dict[str, str]]:
 
 
 def interface_section(interface: Recognised) -> Section:
-    """Return the properties as a table."""
+    """Return the properties as a table; its title says why this interface was taken."""
     rows: list[tuple[object, ...]] = list(_rows(interface))
-    return Section(f"interface: {interface.name}", ("property", "value", "source"), rows)
+    title = f"interface: {interface.name}, {interface.reason}"
+    return Section(title, ("property", "value", "source"), rows)
 
 
 def _rows(interface: Recognised) -> Iterator[Row]:

@@ -166,7 +166,8 @@ def _interface(known: KnownModel | None, driving: Recognised | str | None) -> It
         return
     rows: list[tuple[object, ...]] = [(f"input {n}", what) for n, what in known.inputs.items()]
     if known.revisions:
-        rows.append(("fits the interfaces", ", ".join(known.revisions)))
+        what = "nearest interfaces" if known.differences else "fits the interfaces"
+        rows.append((what, ", ".join(known.revisions)))
     rows += [("differs", text) for text in known.differences]
     if isinstance(driving, str):
         rows.append(("cannot drive", driving))

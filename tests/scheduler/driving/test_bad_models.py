@@ -30,6 +30,7 @@ def refused(*models: OnnxModel, declared: str | None = None) -> str:
 
 SPLIT = parts_of("split-2025")
 VISION, POLICY = SPLIT["vision"], SPLIT["policy"]
+ON_POLICY = parts_of("on-off-2026")["on_policy"]
 SUPER = parts_of("supercombo-2026")["supercombo"]
 
 
@@ -111,6 +112,41 @@ def test_checkpoints_of_two_interfaces_must_be_declared() -> None:
     assert recognise_driving(models, "split-2025")[0].name == "split-2025"
 
 
+def test_what_to_declare_is_said_unless_a_person_declared() -> None:
+    advice = "declare another with --interface NAME"
+    models = [edited(VISION, checkpoint="TR14/seed"), edited(POLICY)]
+    text = refused(*models)
+    assert "taken for split-2025-07-02 (known by the checkpoint 'TR14/seed'" in text
+    assert advice in text
+    assert advice not in refused(*models, declared="split-2025-07-02")
+
+
+def test_the_revisions_that_have_the_roles_of_the_models_are_named() -> None:
+    (names,) = re.findall(
+        "found vision, policy; declare one that has these: (.*)",
+        refused(*pair(), declared="supercombo-2026"),
+    )
+    assert names.split(", ")[-2:] == ["split-2025", "split-2025-11"]
+    assert all(name.startswith("split-") for name in names.split(", "))
+
+
+@pytest.mark.parametrize(
+    ("declared", "message"),
+    [
+        ("split-2052", "unknown interface 'split-2052' declared by --interface, did you mean spl"),
+        (
+            "split-2025-07-16",
+            "found a vision model; expected also the policy model with the inputs desire, traffic_",
+        ),
+        ("split-2025-07-16", "prev_desired_curv, features_buffer for split-2025-07-16"),
+        ("on-off-2026", "expected also the off_policy model with the inputs "),
+        ("supercombo-2026", "found a vision model; expected the supercombo of supercombo-2026"),
+    ],
+)
+def test_half_of_a_declared_interface_is_told_what_that_needs(declared: str, message: str) -> None:
+    assert message in refused(edited(VISION), declared=declared)
+
+
 def named(name: str, inputs: dict[str, tuple[int, ...]]) -> OnnxModel:
     return from_proto(mixer(inputs, 8), name)
 
@@ -137,12 +173,16 @@ NAVIGATION = named(
         (lambda: [edited(VISION)], "found a vision model; expected also a policy with the inputs"),
         (
             lambda: [edited(POLICY)] * 2,
-            "a policy model was given twice; expected also a vision model",
+            "found two policies; expected also a vision model",
         ),
-        (lambda: [edited(VISION)] * 2, "a vision model was given twice; expected also a policy"),
+        (lambda: [edited(VISION)] * 2, "found two vision models; expected also a policy"),
         (
-            lambda: [edited(VISION), edited(POLICY), edited(POLICY)],
-            "a policy model was given twice; expected an off-policy, with the heads lane_lines",
+            lambda: [edited(VISION), edited(POLICY), edited(VISION)],
+            "found two vision models; expected one",
+        ),
+        (
+            lambda: [edited(VISION), edited(POLICY), edited(ON_POLICY)],
+            "found two policies, neither with heads such as lane_lines; expected an off-policy, ",
         ),
         (
             lambda: [edited(SUPER), edited(POLICY)],

@@ -117,9 +117,22 @@ def test_a_file_beside_a_model_declares_interface_and_rules(folder: Path) -> Non
     assert found.reason == "declared by vision.toml; rules of policy.toml: action.lat_smooth_s"
     assert (found.image.mode, found.action.lat_smooth_s) == ("nearest", 0.25)
     assert found.action.long_smooth_s == 0.3
+    (folder / "vision.toml").unlink()
     found = recognised(folder, "split-2025")
     assert found.reason == "declared by --interface; rules of policy.toml: action.lat_smooth_s"
     assert (found.image.mode, found.action.lat_smooth_s) == ("bilinear", 0.25)
+
+
+def test_the_option_may_not_contradict_a_file_beside_a_model(folder: Path) -> None:
+    (folder / "vision.toml").write_text('interface = "split-2025-11"')
+    with pytest.raises(ModelError) as caught:
+        recognised(folder, "split-2025")
+    assert str(caught.value) == (
+        "vision.onnx, policy.onnx: interfaces contradict each other: split-2025 declared by "
+        "--interface; split-2025-11 declared by vision.toml; declare one only"
+    )
+    found = recognised(folder, "split-2025-11")
+    assert (found.name, found.reason) == ("split-2025-11", "declared by --interface")
 
 
 @pytest.mark.parametrize(
@@ -165,6 +178,18 @@ def test_a_wrong_file_beside_a_model_is_named(
         recognised(folder)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["a directory", "a link to nothing"])
+def test_what_is_no_file_beside_a_model_is_named(folder: Path, kind: str) -> None:
+    path = folder / "vision.toml"
+    if kind == "a directory":
+        path.mkdir()
+    else:
+        path.symlink_to(folder / "none.toml")
+    said = f"vision.toml: expected a TOML file that declares vision.onnx, found {kind}"
+    with pytest.raises(ModelError, match=said):
+        recognised(folder)
 
 
 def test_an_interface_of_driver_monitoring_is_no_driving_one(folder: Path) -> None:

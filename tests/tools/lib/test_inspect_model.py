@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from copy import deepcopy
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from runtime.artifact import read_artifact, write_artifact
 from runtime.driving_interface import ActionRule
 from scheduler.driving.revisions import load_revisions
+from tests.scheduler.driving.edited_models import parts_of, proto_of
 from tests.scheduler.onnx_import.tiny_models import mixer, model_of, slices_text, value
 from tools import cli
 from tools.example_models import build_revision
@@ -135,7 +138,32 @@ def test_half_of_a_driving_model_is_named(
     assert known["float16_inputs"] == list(inputs)
     assert "VISION.onnx POLICY.onnx" in known["advice"]
     assert (known["differences"], known["properties"], known["problem"]) == ([], [], None)
-    assert "driving model: policy half" in table(capsys, path)
+    text = table(capsys, path)
+    assert "driving model: policy half" in text
+    assert "fits the interfaces" in text
+
+
+def test_half_of_a_driving_model_that_differs_fits_no_interface(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vision, policy = (tmp_path / f"{role}.onnx" for role in ("vision", "policy"))
+    parts = parts_of("split-2025")
+    onnx.save(proto_of(parts["vision"], slices={"hidden_state": (1064, 1320)}), vision)
+    onnx.save(
+        proto_of(parts["policy"], slices={"plan": (0, 100), "desire_state": (90, 98)}), policy
+    )
+    found = {
+        vision: ["head hidden_state: expected 512 values, found 256"],
+        policy: [
+            "heads plan [0, 100) and desire_state [90, 98) overlap",
+            "head plan: expected 990 or 4955 values, found 100",
+        ],
+    }
+    for path, differences in found.items():
+        assert inspect(capsys, path)["interface"]["differences"] == differences
+        text = table(capsys, path)
+        assert "nearest interfaces" in text
+        assert "fits the interfaces" not in text
 
 
 def test_a_driving_model_that_cannot_drive_is_told_all_that_is_wrong(
@@ -176,7 +204,31 @@ def test_model_and_artifact_name_every_property_with_its_source(
     assert rows["supercombo: head plan"] == ("990 from 1576", derived)
     named = {f"action.{field.name}" for field in fields(ActionRule)}
     assert named <= set(rows)
-    assert "interface: supercombo-2026" in table(capsys, out)
+    said = f"interface: supercombo-2026, {of_artifact['reason']}"
+    assert said in table(capsys, path).splitlines()
+    assert said in table(capsys, out).splitlines()
+
+
+def test_an_artifact_says_what_else_its_assumed_interface_could_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [tmp_path / f"{role}.onnx" for role in ("vision", "policy")]
+    for path, part in zip(paths, parts_of("split-2025").values(), strict=True):
+        onnx.save(proto_of(part), path)
+    out = tmp_path / "driving.pkl"
+    assert cli.main(["compile", *map(str, paths), "-o", str(out), "--no-binary"]) == 0
+    said = "the preferred one whose inputs and heads fit; split-2025-11 would fit, too"
+    assert inspect(capsys, out)["interface"]["reason"] == said
+    assert f"interface: split-2025, {said}" in table(capsys, out).splitlines()
+    assert inspect(capsys, out)["problem"] is None
+    assert "cannot drive" not in table(capsys, out)
+    artifact = read_artifact(out)
+    raw = deepcopy(artifact.manifest.raw)
+    del raw["metadata"]["interface"]["models"][0]["slices"]["pose"]
+    bad = tmp_path / "bad.pkl"
+    write_artifact(bad, raw, bytes(artifact.data))
+    assert inspect(capsys, bad)["problem"] == "head pose: expected 12 values, is missing"
+    assert "cannot drive  head pose: expected 12 values" in table(capsys, bad)
 
 
 def test_names_from_the_model_cannot_reach_the_terminal_raw(
