@@ -8,6 +8,7 @@ import pytest
 
 from cereal.log_reader import read_log
 from tests.tools.conftest import MakeVideo
+from tests.tools.small_monitoring import write_small_monitoring
 from tools.cli import main
 
 FRAMES = 6
@@ -32,3 +33,16 @@ def test_a_model_of_each_kind_replays_videos_of_two_sizes(
             near = [line.y[0] for line in message.laneLines]
             assert near == pytest.approx([-5.4, -1.8, 1.8, 5.4], abs=0.8)
             assert message.position.x[-1] == pytest.approx(150.0, abs=40.0)
+
+
+@pytest.mark.opencl
+def test_driver_monitoring_is_not_replayed(
+    tmp_path: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_small_monitoring(tmp_path / "dmonitoring.pkl")
+    video, log = make_video("a.mkv"), tmp_path / "out.rlog"
+    assert main(["replay", str(video), "--model", str(model), "-o", str(log)]) == 4
+    assert capsys.readouterr().err == (
+        f"modeld: error: {model}: expected a driving artifact, found a monitoring one; driver "
+        f"monitoring is not replayed, run it with: modeld run --model {model}\n"
+    )
