@@ -10,10 +10,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
@@ -23,7 +25,7 @@ from cereal.frames import FrameFormat, FrameRingWriter, nv12_format
 from cereal.pubsub import PubMaster
 from cereal.schema import SCHEMA_PATH
 from cereal.transport import ZmqTransport
-from tests.reference_loop.warps import bilinear
+from tests.reference_loop.warps import bilinear, nearest
 
 pytestmark = pytest.mark.opencl
 ROOT = Path(__file__).resolve().parent.parent
@@ -35,6 +37,8 @@ MATRICES = {
     1928: [[1.0, 0.0, 244.0], [0.0, 1.0, 248.0], [0.0, 0.0, 1.0]],
     1344: [[0.75, 0.0, 132.0], [0.0, 0.75, 113.0], [0.0, 0.0, 1.0]],
 }
+# Logarithms of deviations on both sides of 11, where 2026 clips them.
+LARGE = {6: 12.5, 7: 9.0, 9: 12.5, 10: 9.0}
 
 # pyzmq, pycapnp and the schema file; nothing of ours, started with -I from another directory.
 FOREIGN = """
@@ -63,12 +67,79 @@ def cli(*arguments: str, cwd: Path) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """A revision by hand: how it sees, and where its vector has what.
+
+    Attributes:
+        warp: of luma.
+        clip: of logarithms of deviations.
+        seat: values of a seat; the right one follows the left one.
+        lists: field of a seat -> places of logits.
+        single: field of a seat -> place of a logit.
+        general: field of the message -> place of a logit.
+        empty: fields of a seat that this revision does not fill -> 0, or None for no list.
+    """
+
+    warp: Callable[..., NDArray[np.uint8]]
+    clip: float
+    seat: int
+    lists: dict[str, range]
+    single: dict[str, int]
+    general: dict[str, int]
+    empty: dict[str, Any]
+
+
+LAYOUTS = {
+    "dmonitoring-2025": Layout(
+        bilinear,
+        np.inf,
+        41,
+        {"readyProb": range(35, 39), "notReadyProb": range(39, 41)},
+        {
+            "faceProb": 12, "leftEyeProb": 21, "rightEyeProb": 30, "leftBlinkProb": 31,
+            "rightBlinkProb": 32, "sunglassesProb": 33, "occludedProb": 34,
+        },
+        {"poorVisionProb": 82, "wheelOnRightProb": 83},
+        {"phoneProb": 0.0, "sleepProb": 0.0},
+    ),
+    "dmonitoring-2026": Layout(
+        nearest,
+        11.0,
+        20,
+        {},
+        {
+            "faceProb": 12, "leftEyeProb": 13, "rightEyeProb": 14, "leftBlinkProb": 15,
+            "rightBlinkProb": 16, "sunglassesProb": 17, "phoneProb": 18, "sleepProb": 19,
+        },
+        {"wheelOnRightProb": 40},
+        {"occludedProb": 0.0, "readyProb": None, "notReadyProb": None},
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module", params=LAYOUTS)
+def models(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, Layout]:
+    name: str = request.param
     directory = tmp_path_factory.mktemp("monitoring-process")
-    cli("make-model", ".", "--interface", "dmonitoring-2025", cwd=directory)
+    cli("make-model", ".", "--interface", name, cwd=directory)
+    enlarge_deviations(directory / "dmonitoring.onnx", LAYOUTS[name].seat)
     cli("compile", "dmonitoring.onnx", "-o", "dmonitoring.pkl", cwd=directory)
-    return directory
+    return directory, LAYOUTS[name]
+
+
+def enlarge_deviations(path: Path, seat: int) -> None:
+    """Set LARGE in the bias of both seats, so that a clip can be told."""
+    model = onnx.load(path)
+    last = next(n for n in model.graph.node if model.graph.output[0].name in n.output)
+    bias = next(i for i in model.graph.initializer if i.name == last.input[2])
+    values = onnx.numpy_helper.to_array(bias).copy()
+    for place, value in LARGE.items():
+        values[[place, seat + place]] = value
+    bias.CopyFrom(onnx.numpy_helper.from_array(values, bias.name))
+    onnx.save(model, path)
 
 
 def picture(form: FrameFormat, number: int) -> NDArray[np.uint8]:
@@ -115,7 +186,8 @@ class Car:
 class Expected:
     """What each picture gives, by numpy and onnxruntime."""
 
-    def __init__(self, model: Path) -> None:
+    def __init__(self, model: Path, layout: Layout) -> None:
+        self.warp = layout.warp
         self.session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
 
     def vector(
@@ -123,35 +195,32 @@ class Expected:
     ) -> NDArray[np.float64]:
         luma = picture(form, number)[: form.stride * form.height]
         luma = luma.reshape(form.height, form.stride)[:, : form.width]
-        view = bilinear(luma, np.array(MATRICES[form.width], np.float32), (960, 1440))
+        view = self.warp(luma, np.array(MATRICES[form.width], np.float32), (960, 1440))
         inputs = {"input_img": view.reshape(1, -1), "calib": np.array([angles], np.float32)}
         (found,) = self.session.run(None, inputs)
         return np.asarray(found[0], np.float64)
 
 
-def check_seat(data: dict[str, Any], raw: NDArray[np.float64]) -> None:
-    """Compare the fields of a seat with its 41 values of the vector."""
+def prob(logit: float) -> float:
+    return float(1 / (1 + np.exp(-logit)))
 
-    def prob(at: int) -> float:
-        return float(1 / (1 + np.exp(-raw[at])))
 
-    lists: dict[str, Any] = {
-        "faceOrientation": raw[0:3],
-        "faceOrientationStd": np.exp(raw[6:9]),
-        "facePosition": raw[3:5],
-        "facePositionStd": np.exp(raw[9:11]),
-        "readyProb": [prob(i) for i in range(35, 39)],
-        "notReadyProb": [prob(i) for i in range(39, 41)],
-    }
-    single = {
-        "faceProb": 12, "leftEyeProb": 21, "rightEyeProb": 30, "leftBlinkProb": 31,
-        "rightBlinkProb": 32, "sunglassesProb": 33, "occludedProb": 34,
-    }  # fmt: skip
-    for name, values in lists.items():
+def check_seat(data: dict[str, Any], raw: NDArray[np.float64], layout: Layout) -> None:
+    """Compare the fields of a seat with its values of the vector."""
+    faces = {"faceOrientation": raw[0:3], "facePosition": raw[3:5]}
+    for name, values in faces.items():
         assert data[name] == pytest.approx(list(values), abs=1e-4), name
-    for name, at in single.items():
-        assert data[name] == pytest.approx(prob(at), abs=1e-4), name
-    assert (data["phoneProb"], data["sleepProb"]) == (0.0, 0.0)
+    assert raw[6] > 11 > raw[7]
+    deviations = {"faceOrientationStd": raw[6:9], "facePositionStd": raw[9:11]}
+    for name, values in deviations.items():
+        clipped = list(np.exp(np.minimum(values, layout.clip)))
+        assert data[name] == pytest.approx(clipped, rel=1e-3), name
+    for name, places in layout.lists.items():
+        assert data[name] == pytest.approx([prob(raw[i]) for i in places], abs=1e-4), name
+    for name, at in layout.single.items():
+        assert data[name] == pytest.approx(prob(raw[at]), abs=1e-4), name
+    for name, value in layout.empty.items():
+        assert data.get(name) == value, name
 
 
 @pytest.fixture
@@ -171,19 +240,20 @@ def children() -> Iterator[Callable[..., subprocess.Popen[str]]]:
 
 
 def test_messages_are_those_of_numpy_and_onnxruntime(
-    models: Path, tmp_path: Path, children: Callable[..., subprocess.Popen[str]]
+    models: tuple[Path, Layout], tmp_path: Path, children: Callable[..., subprocess.Popen[str]]
 ) -> None:
+    directory, layout = models
     bus, server = f"ipc://{tmp_path}", f"test-dm-{os.getpid()}"
     log = (tmp_path / "log").open("w", encoding="utf-8")
     daemon = children(
-        "-m", "tools.cli", "run", "--model", str(models / "dmonitoring.pkl"), "--bus", bus,
+        "-m", "tools.cli", "run", "--model", str(directory / "dmonitoring.pkl"), "--bus", bus,
         "--camera-server", server, stderr=log,
     )  # fmt: skip
     foreign = children("-I", "-c", FOREIGN, str(SCHEMA_PATH), bus, stdout=subprocess.PIPE)
     watchdog = threading.Timer(120.0, foreign.kill)
     watchdog.start()
     assert foreign.stdout is not None
-    expected = Expected(models / "dmonitoring.onnx")
+    expected = Expected(directory / "dmonitoring.onnx", layout)
     # Nothing has calibrated the first camera; the second one comes back smaller and unpadded.
     stages = ((nv12_format(1928, 1208), (0.0, 0.0, 0.0)), (UNPADDED, ANGLES))
     try:
@@ -197,10 +267,7 @@ def test_messages_are_those_of_numpy_and_onnxruntime(
                     assert row["valid"]
                     vector = vectors[row["frameId"] % PICTURES]
                     # Frames of the camera before may still come, and those before calibration.
-                    if (
-                        abs(row["leftDriverData"]["faceProb"] - 1 / (1 + np.exp(-vector[12])))
-                        < 1e-4
-                    ):
+                    if abs(row["leftDriverData"]["faceProb"] - prob(vector[12])) < 1e-4:
                         seen[row["frameId"]] = row
                     if len(seen) >= 8:
                         break
@@ -209,10 +276,10 @@ def test_messages_are_those_of_numpy_and_onnxruntime(
             assert len(seen) >= 8, (tmp_path / "log").read_text(encoding="utf-8")
             for frame_id, row in seen.items():
                 vector = vectors[frame_id % PICTURES]
-                check_seat(row["leftDriverData"], vector[:41])
-                check_seat(row["rightDriverData"], vector[41:82])
-                for name, at in (("poorVisionProb", 82), ("wheelOnRightProb", 83)):
-                    assert row[name] == pytest.approx(1 / (1 + np.exp(-vector[at])), abs=1e-4)
+                check_seat(row["leftDriverData"], vector[: layout.seat], layout)
+                check_seat(row["rightDriverData"], vector[layout.seat :], layout)
+                for name, at in layout.general.items():
+                    assert row[name] == pytest.approx(prob(vector[at]), abs=1e-4), name
                 assert 0 < row["gpuExecutionTime"] <= row["modelExecutionTime"] < 10
                 assert row["rawPredictions"] == 0
             assert daemon.poll() is None, "the daemon ended"

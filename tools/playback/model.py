@@ -65,10 +65,15 @@ def read_driving_artifact(path: Path) -> Artifact:
         ArtifactError: it is missing or damaged.
     """
     artifact = read_artifact(path)
-    if artifact.manifest.kind != "driving":
+    kind = artifact.manifest.kind
+    if kind != "driving":
+        advice = (
+            f"driver monitoring is not replayed, run it with: modeld run --model {path}"
+            if kind == "monitoring"
+            else "compile driving models without --plain"
+        )
         raise ArtifactMismatchError(
-            f"{path}: expected a driving artifact, found a {artifact.manifest.kind} one; compile "
-            "driving models without --plain"
+            f"{path}: expected a driving artifact, found a {kind} one; {advice}"
         )
     return artifact
 

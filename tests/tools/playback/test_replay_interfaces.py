@@ -9,6 +9,7 @@ import pytest
 
 from cereal.log_reader import read_log
 from tests.tools.conftest import MakeVideo
+from tests.tools.small_monitoring import write_small_monitoring
 from tools.cli import main
 
 pytestmark = pytest.mark.opencl
@@ -67,3 +68,15 @@ def test_a_model_of_each_kind_replays_the_dashcam_clip(artifact: Path, tmp_path:
     for event in (event for event in events if event.which() == "modelV2"):
         assert np.isfinite(list(event.modelV2.position.x)).all()
         assert np.isfinite([list(line.y) for line in event.modelV2.laneLines]).all()
+
+
+def test_driver_monitoring_is_not_replayed(
+    tmp_path: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = write_small_monitoring(tmp_path / "dmonitoring.pkl")
+    video, log = make_video("a.mkv"), tmp_path / "out.rlog"
+    assert main(["replay", str(video), "--model", str(model), "-o", str(log)]) == 4
+    assert capsys.readouterr().err == (
+        f"modeld: error: {model}: expected a driving artifact, found a monitoring one; driver "
+        f"monitoring is not replayed, run it with: modeld run --model {model}\n"
+    )
