@@ -105,8 +105,8 @@ class FrameSync:
     # pair of two moments, for the main camera to pass it.
     _missed_ns: int = 0
     _is_lost: bool = False
-    # While it is lost: the stamp of its last frame, the time between its last two, the main
-    # frames in a row with a partner, and how many of these it takes.
+    # While it is lost: stamp of its last frame, time between its last two, main frames in a row
+    # with a partner, and how many of these it takes.
     _seen_sof_ns: int | None = None
     _seen_period_ns: int | None = None
     _returned: int = 0
@@ -180,13 +180,11 @@ class FrameSync:
                 return None
             # Only one wait in a call, so that a stop is noticed between two.
             wait_ms = 0
-            before = self._main_frame
+            before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
             self._notice_restart(frame)
             self._main_frame = frame
             if self._good_pairs == 0 and not self._is_lost:
-                self._missed_ns += _elapsed_ns(
-                    before.timestamp_sof_ns if before else None, frame.timestamp_sof_ns
-                )
+                self._missed_ns += _elapsed_ns(before_ns, frame.timestamp_sof_ns)
                 if self._missed_ns >= LOST_AFTER_MS * NS_PER_MS:
                     break
             # The first frame of the run is kept, as its stamps show whether they are nanoseconds
@@ -253,6 +251,8 @@ class FrameSync:
                 # It lay there already: to catch up takes no time.
                 before_ns = frame.timestamp_sof_ns
             if self._is_stale(frame):
+                # Stamps of another time do not say how long it was waited for.
+                self._missed_ns += wait_ms * NS_PER_MS if waited else 0
                 continue
             self._extra_sof_ns = frame.timestamp_sof_ns
             # The extra camera does not conflate, so older frames are read until one has caught up.
@@ -274,16 +274,14 @@ class FrameSync:
             main = self._newest_main(main)
             logger.error(
                 "extra camera lost: none of its frames belongs to main frame %d within %d ms "
-                "(starts of frame %d and %s ns); if it still sends, check its rate and that both "
-                "cameras use one clock; going on with the main camera alone, messages marked "
-                "invalid",
+                "(starts of frame %d and %s ns); going on with the main camera alone, messages "
+                "marked invalid; if it sends, check its rate and that both cameras use one clock",
                 main.frame_id,
                 self._missed_ns // NS_PER_MS,
                 main.timestamp_sof_ns,
                 self._extra_sof_ns,
             )
-            # One that fell silent is back with its first pair; one that sent in vain must show
-            # more.
+            # After silence the first pair ends it; a camera that sent in vain must show more.
             was_silent = self._good_pairs >= RETURN_PAIRS and self._extra_run.count == 0
             self._pairs_needed = 1 if was_silent else RETURN_PAIRS
             self._is_lost, self._good_pairs, self._missed_ns = True, 0, 0
@@ -304,12 +302,7 @@ class FrameSync:
         return main
 
     def _returned_extra(self, source: CameraSource, main: Frame) -> Frame | None:
-        """Look for the partner of a main frame while the extra camera is lost.
-
-        Returns:
-            None also when there is one, until so many main frames in a row had one that the camera
-            is back.
-        """
+        """Return the partner of a main frame once the lost extra camera counts as back."""
         frame = self._partner(source, main)
         self._returned = 0 if frame is None else self._returned + 1
         if frame is None or self._returned < self._pairs_needed:
@@ -331,8 +324,8 @@ class FrameSync:
                     return None
                 waited = True
                 frame = source.receive(RETURN_WAIT_MS)
-                if frame is None:
-                    return None
+            if frame is None:
+                return None
             if self._is_stale(frame):
                 continue
             sof_ns, seen_ns = frame.timestamp_sof_ns, self._seen_sof_ns

@@ -183,6 +183,17 @@ def test_an_extra_camera_that_pauses_comes_back(main: TimedCamera, phase_ms: int
     assert found.drops(after=101) == 0
 
 
+def test_a_main_camera_whose_time_goes_back_alone_is_gone_on_with(main: TimedCamera) -> None:
+    """The extra camera keeps to the time before, so all of its frames look left over."""
+    sync = FrameSync(main, TimedCamera(main.clock, main.format), timeout_ms=TIMEOUT_MS)
+    assert all(sync.receive() is not None for _ in range(20))
+    main.offset_ms = -10_000
+    begin_ns = main.clock.now_ns()
+    while (pair := sync.receive()) is None:
+        assert main.clock.now_ns() < begin_ns + 2 * LOST_AFTER_MS * MS
+    assert pair.lacks_extra
+
+
 def test_late_frames_of_the_extra_camera_are_waited_for(main: TimedCamera) -> None:
     """They come 120 ms after they were taken: three waits, and each pair is of one moment."""
     extra = TimedCamera(main.clock, main.format, phase_ms=120, offset_ms=-120)
