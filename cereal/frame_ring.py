@@ -29,6 +29,8 @@ VERSION: Final = 1
 MAX_SLOTS: Final = 256
 MAX_SIDE: Final = 1 << 14
 PAGE: Final = 4096
+# Messages have 32 bits for a frame's id.
+MAX_FRAME_ID: Final = (1 << 32) - 1
 
 # Word indices of the header; head and closed have cache lines of their own.
 _MAGIC, _VERSION, _COUNT, _WIDTH, _HEIGHT, _STRIDE, _UV_OFFSET, _SIZE = range(8)
@@ -146,7 +148,10 @@ class Mapping:
         wake(self._head_address)
 
     def read(self, number: int) -> Record | None:
-        """Return what is known of frame `number`; None if its slot was taken for a newer one."""
+        """Return what is known of frame `number`.
+
+        None if its slot was taken for a newer one, or if its id is none that a message can carry.
+        """
         start = self._record(number)
         if int(self.words[start + _SEQUENCE]) != 2 * number:
             return None
@@ -157,6 +162,8 @@ class Mapping:
             int(self.words[start + _SOF]),
             int(self.words[start + _EOF]),
         )
+        if record.frame_id > MAX_FRAME_ID:
+            return None
         return record if self.is_whole(number) else None
 
     def is_whole(self, number: int) -> bool:

@@ -123,18 +123,23 @@ class FrameRingWriter:
         """Hand the buffer of the last `next_buffer` to the readers.
 
         Args:
-            frame_id: Counter of the camera.
+            frame_id: Counter of the camera, 32 bits without sign as in messages.
             timestamp_sof_ns: Start of the exposure, ns of the monotonic clock.
             timestamp_eof_ns: End of the exposure, ns of the monotonic clock.
 
         Raises:
-            FrameError: no buffer was asked for since the last frame.
+            FrameError: no buffer was asked for since the last frame, or the id is out of range.
         """
         mapping = self._opened()
         if not self._is_filling:
             raise FrameError(
                 f"{self._path}: expected next_buffer before publish of frame {frame_id}, got two "
                 "publishes in a row; fill a buffer for each frame"
+            )
+        if not 0 <= frame_id <= frame_ring.MAX_FRAME_ID:
+            raise FrameError(
+                f"{self._path}: expected a frame id of 0 to {frame_ring.MAX_FRAME_ID}, got "
+                f"{frame_id}; correct the camera's counter"
             )
         self._is_filling = False
         mapping.finish(
@@ -187,7 +192,7 @@ class FrameRingReader:
         self._held = (self._mapping, 0)
         self._is_open = True
         self.lapped = 0
-        """Frames so far that were overwritten before they could be received."""
+        """Frames so far that were overwritten before they were received, or had no usable id."""
 
     @property
     def format(self) -> FrameFormat:

@@ -15,11 +15,17 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.errors import MessageError
 from cereal.frames import FrameFormat
+from cereal.schema import reading
 from modeld.errors import CameraConfigError
 from modeld.throttle import Throttle
 
 logger = logging.getLogger(__name__)
+
+ANGLE_COUNT: Final = 3
+# Calibrations come four times a second: one record every 10 s.
+CALIBRATION_LOG_PERIOD: Final = 40
 
 VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.array(
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
@@ -142,6 +148,32 @@ def rot_from_euler(euler_rad: Sequence[float] | NDArray[np.floating]) -> NDArray
     )
 
 
+def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
+    """Return ``liveCalibration.rpyCalib``, (3,) float32, roll, pitch, yaw in rad.
+
+    Args:
+        rpy_rad: The list as the message has it; one of a wrong length is not read, as a damaged
+            message may claim millions.
+
+    Raises:
+        MessageError: It is not three finite angles.
+    """
+    length = len(rpy_rad)
+    if length != ANGLE_COUNT:
+        raise MessageError(
+            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {length} values; "
+            "mend the calibration process"
+        )
+    with reading("liveCalibration.rpyCalib"):
+        angles = np.asarray(list(rpy_rad), np.float32)
+    if not np.isfinite(angles).all():
+        raise MessageError(
+            f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; mend "
+            "the calibration process"
+        )
+    return angles
+
+
 def warp_matrix(
     device_from_calib_euler_rad: Sequence[float] | NDArray[np.floating],
     camera_intrinsics: NDArray[np.float64],
@@ -235,9 +267,10 @@ def _camera_of_size(name: str, cameras: Sequence[Camera | None], size: tuple[int
         if (camera.width, camera.height) == size:
             return camera
     expected = " or ".join(f"{camera.width}x{camera.height}" for camera in known)
+    table = "camera.road" if name == "main" else "camera.wide"
     raise CameraConfigError(
         f"{name} camera: expected frames of {expected} for this device and sensor, got "
-        f"{size[0]}x{size[1]}; set [camera.road] in the configuration"
+        f"{size[0]}x{size[1]}; set [{table}] in the configuration"
     )
 
 
@@ -272,7 +305,7 @@ class Calibration:
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
     _accepted: _Accepted | None = None
-    _rejected: Throttle = field(default_factory=lambda: Throttle(period=40))
+    _rejected: Throttle = field(default_factory=lambda: Throttle(CALIBRATION_LOG_PERIOD))
 
     @property
     def needs_device(self) -> bool:
@@ -290,14 +323,10 @@ class Calibration:
             device_type: ``deviceState.deviceType`` as text; unused with configured cameras.
             sensor: ``roadCameraState.sensor`` as text; unused with configured cameras.
         """
-        euler = np.asarray(rpy_rad, dtype=np.float32)
-        if euler.shape != (3,) or not np.isfinite(euler).all():
-            self.reject(f"liveCalibration.rpyCalib: expected 3 finite angles, got {euler}")
-            return
-        accepted = _Accepted(euler, device_type, sensor)
         try:
+            accepted = _Accepted(read_angles(rpy_rad), device_type, sensor)
             self._compute(accepted)
-        except CameraConfigError as error:
+        except (MessageError, CameraConfigError) as error:
             self.reject(str(error))
             return
         self._accepted = accepted

@@ -15,10 +15,10 @@ MAX_SIDE_PX: Final = 16384
 
 @dataclass(slots=True)
 class CameraInput:
-    """One of the two frame inputs of a program.
+    """A frame input of a program.
 
     Attributes:
-        camera: "road" or "wide", for messages.
+        camera: "road", "wide" or "driver", for messages.
         capacity_bytes: what the program has room for.
         geometry: (4,) int32, width, height, stride and offset of the chroma plane; rewritten when
             the format changes.

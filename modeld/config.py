@@ -105,8 +105,9 @@ class Config:
         """Return the directory of the stack's parameters; without one given, by environment."""
         if self.params_dir is not None:
             return self.params_dir
+        # A user of a container may have no home; then only another directory can be meant.
         return self.bus_stack.params_dir(
-            Path.home(),
+            Path(os.path.expanduser("~")),  # noqa: PTH111 -- Path.home() raises where there is none
             root=os.environ.get("PARAMS_ROOT", ""),
             prefix=os.environ.get("OPENPILOT_PREFIX", ""),
         )

@@ -57,6 +57,8 @@ from modeld.warm_up import WarmUp
 
 logger = logging.getLogger(__name__)
 
+# Of models that keep their images themselves, not known: as of those with the longest gap known.
+_GAP_INSIDE_MODEL: Final = 4
 # In the order in which they are sent.
 PUBLICATIONS: Final = ("modelV2", "drivingModelData", "cameraOdometry")
 
@@ -146,6 +148,7 @@ class Daemon:
         )
         self._actions = ActionFilter(self._action_rule)
         self._warm_up = WarmUp(self.model.history_runs)
+        self._torn_runs = 0
         self._confidence = ConfidenceFilter()
         self._hard_brake = HardBrakeFilter()
         self._log = LoopLog()
@@ -188,11 +191,14 @@ class Daemon:
         drop = self._drops.update(frames.main.frame_id)
         times = action_times(bus.lateral_delay_s, self.car, self._action_rule)
         inputs = self._model_inputs(frames, bus, times)
-        if drop.dropped > 0 and self.model.skip_on_drop:
-            self._log.dropped(drop, frames)
+        skipped = drop.dropped > 0 and self.model.skip_on_drop
+        if drop.dropped > 0:
+            self._log.dropped(drop, frames, skipped=skipped)
+        if skipped:
             # The frame still goes into the model's history, so that the next run sees consecutive
             # images.
             self.model.prepare(inputs)
+            self._images_whole(frames)
             return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)
         # This clock stamps messages and may stand still in a replay; `result` has the time that was
         # measured.
@@ -200,14 +206,11 @@ class Daemon:
         result = self.model.run(inputs)
         elapsed_ns = self._clock.now_ns() - start_ns
         self._count_run(result, frames)
-        # The rings are shared memory: a slow run may be overtaken by the camera's next frames.
-        intact = self._sync.is_intact()
-        if not intact:
-            self._log.overwritten(frames)
+        whole = self._images_whole(frames)
         # Messages go out in any case, as others wait for them; `valid` tells whether to act on
         # them.
         one_moment = not (frames.lacks_extra or frames.apart)
-        valid = self.calibration.seen and result.finite and intact and one_moment
+        valid = self.calibration.seen and result.finite and whole and one_moment
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -248,7 +251,7 @@ class Daemon:
         # A damaged list, or a device or sensor newer than our schema, must not end the loop.
         try:
             with reading("liveCalibration, deviceState or roadCameraState"):
-                rpy_rad = list(messages["liveCalibration"].rpyCalib)
+                rpy_rad = messages["liveCalibration"].rpyCalib
                 device_type = str(messages["deviceState"].deviceType)
                 sensor = str(messages["roadCameraState"].sensor)
         except MessageError as error:
@@ -298,10 +301,26 @@ class Daemon:
         for service, event in zip(PUBLICATIONS, events, strict=True):
             self._publications.send(service, event)
 
+    def _images_whole(self, frames: FramePair) -> bool:
+        """Tell whether the images of the model are of whole frames; once after each run.
+
+        The rings are shared memory: a slow run may be overtaken by the camera's next frames. An
+        image made of a torn pair stays in the queue, and is seen again `gap` runs later.
+        """
+        if self._sync.is_intact():
+            whole = self._torn_runs == 0
+            self._torn_runs = max(0, self._torn_runs - 1)
+            return whole
+        self._log.overwritten(frames)
+        self._torn_runs = self.model.interface.image.gap or _GAP_INSIDE_MODEL
+        return False
+
     def _count_run(self, result: ModelResult, frames: FramePair) -> None:
         if not result.finite:
             self._log.not_finite(frames)
             self._warm_up.restart()
+            # The desire's history went with the reset, so a desire that lasts is sent again.
+            self._pulse.reset()
         elif self._warm_up.ran():
             logger.info("histories full after %d runs", self._warm_up.needed)
 

@@ -204,9 +204,11 @@ class FadingLaneChange:
     def _update_finishing(self, vehicle: VehicleState) -> None:
         self.lane_line_weight = min(self.lane_line_weight + FADE_IN_PER_FRAME, 1.0)
         if self.lane_line_weight > FADED_IN:
-            self.direction = LaneChangeDirection.NONE
-            again = vehicle.one_blinker
-            self.state = LaneChangeState.PRE if again else LaneChangeState.OFF
+            if vehicle.one_blinker:
+                self.state = LaneChangeState.PRE
+                self.direction = vehicle.blinker_direction
+            else:
+                self._switch_off()
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from cereal.frames import Frame, nv12_format
 from modeld.camera_input import CameraInput
 from modeld.errors import ModelInterfaceError
 from modeld.frame_sync import FramePair
-from modeld.parse_outputs import DrivingOutputs, OutputParser, check_heads
+from modeld.parse_outputs import DrivingOutputs, OutputParser, check_heads, check_vector
 from runtime.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
 from runtime.errors import ArtifactError
 
@@ -192,13 +192,7 @@ class DrivingModel:
         results = self._program.run(named, entry=RUN)
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         for role, width in self._widths.items():
-            vector = results.get(f"{role}_outputs")
-            if vector is None or vector.size != width or vector.dtype != np.float32:
-                found = "nothing" if vector is None else f"{vector.dtype} {vector.shape}"
-                raise ModelInterfaceError(
-                    f"artifact entry {RUN!r}: output {role}_outputs: expected float32 "
-                    f"(1, {width}), got {found}; recompile the artifact"
-                )
+            check_vector(results, f"{role}_outputs", width, RUN)
         self._program.reset()
         return elapsed_s
 

@@ -85,7 +85,8 @@ class FrameInfo:
         dropped: Frames dropped just before this one.
         timestamp_eof_ns: End of the main frame's exposure and readout.
         execution_time_s: Of the model, from inputs ready to outputs parsed.
-        valid: The outputs rest on a calibration and are finite.
+        valid: The outputs are finite, and rest on a calibration, on frames of all cameras that
+            there were at the start, and on images none of which was overwritten.
         big: The model is the large one of its generation.
     """
 

@@ -64,6 +64,10 @@ class DesirePulse:
         self._previous[...] = self._level
         return self.pulse
 
+    def reset(self) -> None:
+        """Forget the level, so that a desire that lasts rises again with the next update."""
+        self._previous.fill(0.0)
+
 
 def _pair() -> NDArray[np.float32]:
     return np.zeros((1, 2), np.float32)

@@ -31,13 +31,14 @@ class LoopLog:
                 self._refused.total,
             )
 
-    def dropped(self, drop: DropStatus, frames: FramePair) -> None:
-        """Log missing frames before a pair with which the model is not run."""
+    def dropped(self, drop: DropStatus, frames: FramePair, *, skipped: bool) -> None:
+        """Log missing frames before a pair, and whether the model is not run with it."""
         if self._dropped.hit():
             logger.error(
-                "frames dropped: %d, before frame %d; model not run (%d times so far)",
+                "frames dropped: %d, before frame %d%s (%d times so far)",
                 drop.dropped,
                 frames.main.frame_id,
+                "; model not run" if skipped else "",
                 self._dropped.total,
             )
 
@@ -56,7 +57,7 @@ class LoopLog:
         if self._overwritten.hit():
             logger.error(
                 "frame %d or %d was overwritten while it was used: messages marked invalid "
-                "(%d times so far)",
+                "while the model sees it (%d times so far)",
                 frames.main.frame_id,
                 frames.extra.frame_id,
                 self._overwritten.total,

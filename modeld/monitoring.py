@@ -22,12 +22,15 @@ from cereal.frames import Frame, FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.schema import reading
 from cereal.transport import Transport, ZmqTransport
+from modeld.calibration import ANGLE_COUNT, CALIBRATION_LOG_PERIOD, read_angles
+from modeld.camera_input import CameraInput
 from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
-from modeld.errors import ModelInterfaceError
+from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
 from modeld.frame_sync import CameraSource
 from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
+from modeld.parse_outputs import check_vector
 from modeld.startup import wait_for_driver_camera
 from modeld.throttle import Throttle
 from runtime.errors import ArtifactError
@@ -38,7 +41,6 @@ logger = logging.getLogger(__name__)
 PUBLICATION: Final = "driverStateV2"
 SUBSCRIPTIONS: Final = ("liveCalibration",)
 ENTRY: Final = "run"
-_ANGLES: Final = 3
 
 
 class MonitoringProgram(Protocol):
@@ -63,7 +65,7 @@ class MonitoringStep:
 
     Attributes:
         frame_id: Of the driver camera.
-        published: A message was sent; False where the artifact has no room for the frame.
+        published: A message was sent; False where the program cannot take the frame.
         valid: It was marked valid.
     """
 
@@ -101,22 +103,22 @@ class Monitoring:
             ModelInterfaceError: The program is not of a driver monitoring model.
         """
         interface = check_monitoring(program.metadata)
-        self.calibration = np.zeros((1, _ANGLES), np.float32)
+        self.calibration = np.zeros((1, ANGLE_COUNT), np.float32)
         self.transform = np.zeros((3, 3), np.float32)
-        self._geometry = np.zeros(4, np.int32)
+        self._input = CameraInput("driver", _frame_capacity(program))
         self._format: FrameFormat | None = None
         self._output = f"{interface.model.role}_outputs"
         self._width = interface.model.width
         self._parser = MonitoringParser(interface)
-        self._capacity = _frame_capacity(program)
         self._program = program
         self._config = config
         self._clock = clock
         self._camera = camera
         self._publications = PubMaster((PUBLICATION,), transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
-        self._no_frame, self._too_large = Throttle(), Throttle()
+        self._no_frame, self._refused = Throttle(), Throttle()
         self._not_finite, self._overwritten = Throttle(), Throttle()
+        self._rejected = Throttle(CALIBRATION_LOG_PERIOD)
 
     def close(self) -> None:
         """Give up the places on the bus; program, camera and transport stay the caller's."""
@@ -146,9 +148,14 @@ class Monitoring:
         # A timeout of 0 takes what has arrived: the camera alone paces the loop.
         self._messages.update(0)
         self._take_calibration()
-        if not self._take_format(frame.format):
+        # A camera may come back as another one; what cannot be used is as if it had not come.
+        try:
+            payload = self._input.payload(frame)
+        except CameraSizeError as error:
+            self._report_refused(error)
             return MonitoringStep(frame.frame_id, published=False, valid=False)
-        valid = self._run(frame)
+        self._take_format(frame.format)
+        valid = self._run(frame, payload)
         return MonitoringStep(frame.frame_id, published=True, valid=valid)
 
     def warm_up(self) -> float:
@@ -161,68 +168,44 @@ class Monitoring:
             ModelInterfaceError: The program's output does not have the promised width.
         """
         start_ns = self._clock.now_ns()
-        vector = self._program.run(
+        results = self._program.run(
             {
-                "driver_frame": np.full(self._capacity, 128, np.uint8),
+                "driver_frame": np.full(self._input.capacity_bytes, 128, np.uint8),
                 "driver_geometry": np.array([2, 2, 2, 4], np.int32),
                 "driver_transform": np.zeros((3, 3), np.float32),
-                "calib": np.zeros((1, _ANGLES), np.float32),
+                "calib": np.zeros((1, ANGLE_COUNT), np.float32),
             },
             entry=ENTRY,
-        ).get(self._output)
+        )
         elapsed_s = (self._clock.now_ns() - start_ns) * 1e-9
-        if vector is None or vector.size != self._width or vector.dtype != np.float32:
-            found = "nothing" if vector is None else f"{vector.dtype} {vector.shape}"
-            raise ModelInterfaceError(
-                f"artifact entry {ENTRY!r}: output {self._output}: expected float32 "
-                f"(1, {self._width}), got {found}; recompile the artifact"
-            )
+        check_vector(results, self._output, self._width, ENTRY)
         return elapsed_s
 
     def _take_calibration(self) -> None:
         if not self._messages.updated["liveCalibration"]:
             return
-        # A damaged list must not end the loop.
+        # A damaged list must not end the loop. The last usable one is kept: a model that is given
+        # NaN says nothing for that frame.
         try:
             with reading("liveCalibration"):
-                angles = np.asarray(list(self._messages["liveCalibration"].rpyCalib), np.float32)
-        except MessageError:
-            return
-        # The last usable one is kept: a model that is given NaN says nothing for that frame.
-        if angles.shape == (_ANGLES,) and np.isfinite(angles).all():
-            self.calibration[0] = angles
+                self.calibration[0] = read_angles(self._messages["liveCalibration"].rpyCalib)
+        except MessageError as error:
+            self._report_rejected(error)
 
-    def _take_format(self, form: FrameFormat) -> bool:
-        """Set matrix and geometry for frames of this format; False where they do not fit."""
-        if form.payload_bytes > self._capacity:
-            if self._too_large.hit():
-                logger.error(
-                    "driver camera %dx%d: a frame takes %d bytes, the artifact was compiled for at "
-                    "most %d; recompile it with --camera %dx%d (%d frames so far)",
-                    form.width,
-                    form.height,
-                    form.payload_bytes,
-                    self._capacity,
-                    form.width,
-                    form.height,
-                    self._too_large.total,
-                )
-            return False
+    def _take_format(self, form: FrameFormat) -> None:
+        """Bring the matrix up to date for frames of this format."""
         if form != self._format:
-            camera = find_driver_camera(form.width, form.height)
-            self.transform[...] = driver_transform(camera)
-            self._geometry[...] = (form.width, form.height, form.stride, form.uv_offset)
+            self.transform[...] = driver_transform(find_driver_camera(form.width, form.height))
             self._format = form
             logger.info("driver camera: %dx%d", form.width, form.height)
-        return True
 
-    def _run(self, frame: Frame) -> bool:
+    def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> bool:
         """Run the model on a frame and publish; return whether the message is valid."""
         start_ns = self._clock.now_ns()
         results = self._program.run(
             {
-                "driver_frame": frame.data[: frame.format.payload_bytes],
-                "driver_geometry": self._geometry,
+                "driver_frame": payload,
+                "driver_geometry": self._input.geometry,
                 "driver_transform": self.transform,
                 "calib": self.calibration,
             },
@@ -253,6 +236,18 @@ class Monitoring:
         fill_driver_state(event, outputs, facts, raw)
         self._publications.send(PUBLICATION, event)
         return facts.valid
+
+    def _report_refused(self, error: CameraSizeError) -> None:
+        if self._refused.hit():
+            logger.error(
+                "driver frame not used, waiting for others: %s (%d times so far)",
+                error,
+                self._refused.total,
+            )
+
+    def _report_rejected(self, error: MessageError) -> None:
+        if self._rejected.hit():
+            logger.error("calibration not used (%d so far): %s", self._rejected.total, error)
 
     def _report_not_finite(self, frame: Frame) -> MonitoringOutputs:
         if self._not_finite.hit():

@@ -43,6 +43,10 @@ def read_param(directory: Path, key: str) -> bytes | None:
     try:
         is_file = stat.S_ISREG(os.fstat(descriptor).st_mode)
         data = os.read(descriptor, LIMIT_BYTES + 1) if is_file else b""
+    except OSError as error:
+        raise ParameterError(
+            f"{path}: expected a parameter, found {error.strerror}; check the file's disk"
+        ) from error
     finally:
         os.close(descriptor)
     if not is_file:

@@ -156,6 +156,21 @@ class DrivingOutputs:
     mixtures: Mapping[str, Array] = field(default_factory=lambda: MappingProxyType({}))
 
 
+def check_vector(results: RawVectors, name: str, width: int, entry: str) -> None:
+    """Check that a run returned an output as the artifact's interface promises it.
+
+    Raises:
+        ModelInterfaceError: It is not there, or not float32 (1, width).
+    """
+    vector = results.get(name)
+    if vector is None or vector.size != width or vector.dtype != np.float32:
+        found = "nothing" if vector is None else f"{vector.dtype} {vector.shape}"
+        raise ModelInterfaceError(
+            f"artifact entry {entry!r}: output {name}: expected float32 (1, {width}), got {found}; "
+            "recompile the artifact"
+        )
+
+
 def safe_exp(values: Array, out: Array) -> None:
     """Write ``exp(min(values, 11))`` into ``out``; ``values`` stays as it is."""
     np.minimum(values, MAX_EXPONENT, out=out)

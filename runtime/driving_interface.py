@@ -166,7 +166,7 @@ class Interface:
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
-        found: dict[str, Any] = _listed(asdict(self))
+        found: dict[str, Any] = plain_value(asdict(self))
         return found
 
     @property
@@ -179,10 +179,11 @@ class Interface:
         }
 
 
-def _listed(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """Return a value with lists for tuples and dicts for mappings, as manifests have them."""
     if isinstance(value, Mapping):
-        return {key: _listed(item) for key, item in value.items()}
-    return [_listed(item) for item in value] if isinstance(value, tuple | list) else value
+        return {key: plain_value(item) for key, item in value.items()}
+    return [plain_value(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def parse_interface(value: object) -> Interface:

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from runtime.driving_interface import IMAGE_MODES, ModelPart, parse_part
+from runtime.driving_interface import IMAGE_MODES, ModelPart, parse_part, plain_value
 from runtime.errors import ArtifactError
 from runtime.fields import Fields
 
@@ -78,28 +78,27 @@ class MonitoringInterface:
 
     def plain(self) -> dict[str, Any]:
         """Return the form for manifest and JSON: dicts, lists, text and numbers."""
-        found = asdict(self)
-        model = found["model"]
-        model["slices"] = {name: list(bounds) for name, bounds in model["slices"].items()}
-        model["inputs"] = {
-            name: [list(shape), kind] for name, (shape, kind) in model["inputs"].items()
-        }
+        found: dict[str, Any] = plain_value(asdict(self))
         return found
 
 
-def head_problems(model: ModelPart) -> list[str]:
+def head_problems(slices: Mapping[str, tuple[int, int]]) -> list[str]:
     """Return what is wrong with the heads of a model, one phrase each; [] for nothing.
 
     Heads that no message has a field for may be there.
+
+    Args:
+        slices: head -> (start, stop).
     """
     problems = []
     for name, width in {**HEADS, **OPTIONAL_HEADS}.items():
-        bounds = model.slices.get(name)
+        bounds = slices.get(name)
+        wanted = f"{name}: expected {width} value{'' if width == 1 else 's'}"
         if bounds is None:
             if name in HEADS:
-                problems.append(f"{name}: missing, {width} wide")
+                problems.append(f"{wanted}, is missing")
         elif bounds[1] - bounds[0] != width:
-            problems.append(f"{name}: expected {width} wide, found {bounds[1] - bounds[0]}")
+            problems.append(f"{wanted}, found {bounds[1] - bounds[0]}")
     return problems
 
 
@@ -113,7 +112,7 @@ def parse_monitoring_interface(value: object) -> MonitoringInterface:
     where = "metadata.interface"
     top = Fields(value, where)
     model = parse_part(top.get("model", dict), f"{where}.model")
-    problems = head_problems(model)
+    problems = head_problems(model.slices)
     if problems:
         raise ArtifactError(f"{where}.model.slices: {'; '.join(problems)}; compile the model again")
     return MonitoringInterface(

@@ -172,7 +172,7 @@ def compile_driving(
 
     Args:
         models: one to three ONNX files, in any order.
-        interface: name of a revision, or file that declares one; None to tell it by the models.
+        interface: name of a revision; None to tell it by the models.
         capacity: bytes of the largest camera frame that a run takes.
         options: see `CompileOptions`.
 

@@ -10,15 +10,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
-from scheduler.driving.declare import check_rules, merged, read_table
+from scheduler.driving.declare import RULES, RuleTable, check_rules, merged, read_table
 from scheduler.driving.facts import ModelFacts
-from scheduler.driving.revisions import Revision
+from scheduler.driving.revisions import Revision, load_monitoring, load_revisions
 from scheduler.errors import ModelError
 
 CHECKPOINTS: Final = Path(__file__).with_name("checkpoints.toml")
@@ -40,11 +40,18 @@ class Declaration:
     rules: Mapping[str, Any] | None = None
     rules_from: str = ""
 
+    @property
+    def rules_text(self) -> str:
+        """What the rules add to a reason: their file and their names; "" for none."""
+        if not self.rules:
+            return ""
+        return f"; rules of {self.rules_from}: {', '.join(_keys(self.rules))}"
 
-def declaration(
+
+def driving_declaration(
     models: Sequence[ModelFacts], option: str | None, revisions: Mapping[str, Revision]
 ) -> Declaration:
-    """Return what is declared of models: by the option, else beside them, else by checkpoint.
+    """Return what is declared of driving models: see `declaration`, else by checkpoint.
 
     Args:
         models: in the order in which they run.
@@ -52,10 +59,43 @@ def declaration(
         revisions: that there are.
 
     Raises:
+        ModelError: as `declaration`, or the checkpoints are of different interfaces.
+    """
+    said = declaration(models, option, revisions)
+    if said.name is not None:
+        return said
+    names = _known(models, revisions)
+    if len(names) > 1:
+        text = "; ".join(f"{name} {how}" for name, how in names.items())
+        raise ModelError(
+            f"{_names(models)}: the checkpoints are of different interfaces: {text}; declare "
+            "one with --interface"
+        )
+    for name, how in names.items():
+        _check_name(models, name, how, revisions)
+        return replace(said, name=name, reason=how)
+    return said
+
+
+def declaration(
+    models: Sequence[ModelFacts],
+    option: str | None,
+    revisions: Collection[str],
+    known_rules: RuleTable = RULES,
+) -> Declaration:
+    """Return what is declared of models: by the option, else beside them.
+
+    Args:
+        models: in the order in which they run.
+        option: name of a revision; None where the user named none.
+        revisions: names of those that models of this kind may have.
+        known_rules: rules that a file beside them may replace.
+
+    Raises:
         ModelError: a name is none of a revision, a file is unreadable, has an unknown key, or two
             of them contradict each other.
     """
-    files = list(_files(models))
+    files = list(_files(models, known_rules))
     rules, rules_from = _rules(files)
     names = {name: f"declared by {file}" for file, name, _ in files if name is not None}
     if len(names) > 1:
@@ -63,19 +103,8 @@ def declaration(
         raise ModelError(f"{_names(models)}: interfaces contradict each other: {said}")
     if option is not None:
         names = {option: "declared by --interface"}
-    if not names:
-        names = _known(models, revisions)
-        if len(names) > 1:
-            said = "; ".join(f"{name} {how}" for name, how in names.items())
-            raise ModelError(
-                f"{_names(models)}: the checkpoints are of different interfaces: {said}; declare "
-                "one with --interface"
-            )
     for name, how in names.items():
-        if name not in revisions:
-            near = get_close_matches(name, revisions, n=1)
-            advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
-            raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
+        _check_name(models, name, how, revisions)
         return Declaration(name, how, rules, rules_from)
     return Declaration(None, "", rules, rules_from)
 
@@ -90,6 +119,26 @@ def checkpoint_revision(checkpoint: str, revisions: Mapping[str, Revision]) -> s
     return table[max(found, key=len)] if found else None
 
 
+def _check_name(
+    models: Sequence[ModelFacts], name: str, how: str, revisions: Collection[str]
+) -> None:
+    """Raise ModelError for a name that is none of `revisions`."""
+    if name in revisions:
+        return
+    for kind, others in (
+        ("driver monitoring", load_monitoring()),
+        ("driving models", load_revisions()),
+    ):
+        if name in others:
+            raise ModelError(
+                f"{_names(models)}: interface {name} {how} is of {kind}; expected one of "
+                f"{', '.join(revisions)}"
+            )
+    near = get_close_matches(name, revisions, n=1)
+    advice = f", did you mean {near[0]}?" if near else f"; known: {', '.join(revisions)}"
+    raise ModelError(f"{_names(models)}: unknown interface {name!r} {how}{advice}")
+
+
 def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> dict[str, str]:
     found: dict[str, str] = {}
     for model in models:
@@ -100,7 +149,9 @@ def _known(models: Sequence[ModelFacts], revisions: Mapping[str, Revision]) -> d
     return found
 
 
-def _files(models: Sequence[ModelFacts]) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
+def _files(
+    models: Sequence[ModelFacts], known_rules: RuleTable
+) -> Iterator[tuple[str, str | None, dict[str, Any]]]:
     """Yield (file name, interface, rules) of each TOML beside a model."""
     for model in models:
         path = model.model.path and model.model.path.with_suffix(".toml")
@@ -109,7 +160,7 @@ def _files(models: Sequence[ModelFacts]) -> Iterator[tuple[str, str | None, dict
         table = read_table(path)
         table.only(("interface", "rules"))
         name = table.get("interface", str) if "interface" in table.value else None
-        yield path.name, name, check_rules(table.table("rules"))
+        yield path.name, name, check_rules(table.table("rules"), known_rules)
 
 
 def _rules(
@@ -122,6 +173,15 @@ def _rules(
             raise ModelError(f"{file}: rules: contradict those of the file beside the other model")
         rules = both
     return rules, ", ".join(file for file, _, said in files if said)
+
+
+def _keys(rules: Mapping[str, Any], at: str = "") -> Iterator[str]:
+    """Yield the names of rules, such as action.stop."""
+    for key, value in rules.items():
+        if isinstance(value, Mapping):
+            yield from _keys(value, f"{at}{key}.")
+        else:
+            yield f"{at}{key}"
 
 
 def _names(models: Sequence[ModelFacts]) -> str:

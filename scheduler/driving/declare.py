@@ -24,10 +24,12 @@ from runtime.driving_interface import (
     STOP_RULES,
     ActionRule,
 )
+from runtime.monitoring_interface import STD_RULES
 from scheduler.errors import ModelError
 
 # Key -> the words it may have, or its type; a float in 0..10 may also be written as an int.
-ACTION_RULES: Final[Mapping[str, tuple[str, ...] | type]] = {
+RuleTable = Mapping[str, tuple[str, ...] | type]
+ACTION_RULES: Final[RuleTable] = {
     "lateral": LATERAL_RULES,
     "longitudinal": LONGITUDINAL_RULES,
     "lateral_delay": LATERAL_DELAYS,
@@ -39,13 +41,17 @@ ACTION_RULES: Final[Mapping[str, tuple[str, ...] | type]] = {
     "stop": STOP_RULES,
     "clip_speed": bool,
 }
-RULES: Final[Mapping[str, tuple[str, ...] | type]] = {
+RULES: Final[RuleTable] = {
     "image_mode": IMAGE_MODES,
     "drop_policy": DROP_POLICIES,
     "lane_change": LANE_CHANGE_MACHINES,
     "curvature_scale": float,
     "big": bool,
     "action": dict,
+}
+MONITORING_RULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "image_mode": IMAGE_MODES,
+    "stds": STD_RULES,
 }
 OPTIONAL_RULES: Final[Mapping[str, Any]] = {"curvature_scale": 1.0, "big": False}
 LARGEST = 10.0  # seconds, m/s
@@ -145,13 +151,17 @@ def read_table(path: Path) -> Table:
         raise ModelError(f"{path.name}: cannot be read as TOML: {reason}") from None
 
 
-def check_rules(table: Table) -> dict[str, Any]:
+def check_rules(table: Table, known: RuleTable = RULES) -> dict[str, Any]:
     """Return what a table `[rules]` says, a part of all rules; `action` is a dict again.
+
+    Args:
+        table: to check.
+        known: the rules that there are, RULES or MONITORING_RULES.
 
     Raises:
         ModelError: an unknown key, a wrong type or a word that is none of those known.
     """
-    said = _checked(table, RULES)
+    said = _checked(table, known)
     if "action" in table.value:
         said["action"] = _checked(table.table("action"), ACTION_RULES)
     return said
@@ -184,7 +194,7 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _checked(table: Table, known: Mapping[str, tuple[str, ...] | type]) -> dict[str, Any]:
+def _checked(table: Table, known: RuleTable) -> dict[str, Any]:
     table.only(list(known))
     found: dict[str, Any] = {}
     for key, kind in known.items():

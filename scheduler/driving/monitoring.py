@@ -8,7 +8,7 @@ Nothing is kept between frames.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -23,6 +23,10 @@ from runtime.monitoring_interface import (
     head_problems,
 )
 from scheduler.cache.schedules import EntryGraph
+from scheduler.driving.declaration import declaration
+from scheduler.driving.declare import MONITORING_RULES
+from scheduler.driving.facts import facts_of
+from scheduler.driving.heads import PAD, overlaps
 from scheduler.driving.revisions import MonitoringRevision, load_monitoring
 from scheduler.driving.warp import luma_image
 from scheduler.errors import ModelError
@@ -34,6 +38,10 @@ from scheduler.onnx_import.metadata import SLICED_OUTPUT
 from scheduler.tensor.tensor import Tensor
 
 MONITORING: Final = "monitoring"  # kind and name of artifacts
+SEE: Final = "see docs/formats/monitoring-models.md"
+DECLARE: Final = (
+    'declare another with --interface NAME, or interface = "NAME" in a TOML beside the model'
+)
 IMAGE, CALIBRATION = "input_img", "calib"
 # Elements of each input; exporters have used several shapes.
 SIZES: Final[Mapping[str, int]] = {IMAGE: VIEW_WIDTH * VIEW_HEIGHT, CALIBRATION: 3}
@@ -56,52 +64,52 @@ def is_monitoring(model: OnnxModel) -> bool:
 def recognise_monitoring(model: OnnxModel, name: str | None = None) -> RecognisedMonitoring:
     """Return the interface of a driver monitoring model.
 
+    The revision is the declared one, else that of a TOML beside the model, else the one that the
+    outputs tell.
+
     Args:
         model: as it was read.
         name: of the revision, if it was declared.
 
     Raises:
-        ModelError: it is no driver monitoring model, of no known revision, contradicts what was
-            declared, or lacks heads; those are named all at once.
+        ModelError: it is no driver monitoring model, of no known revision, or contradicts what is
+            declared, or its slices are wrong or lack heads; all that is wrong is said at once.
     """
+    inputs = _inputs_as_declared(model)
     revisions = load_monitoring()
-    imported = import_model(model, _inputs_as_declared(model))
-    slices, width = imported.metadata.output_slices, _output(imported).shape[1]
+    facts = facts_of(model)
+    said = declaration([facts], name, revisions, MONITORING_RULES)
+    imported = None
+    width, slices, problems = facts.width, facts.slices, [*facts.problems]
+    # Wrong slices are not imported, unless only the import tells the width that they are cut from.
+    if width is None or not problems:
+        imported = import_model(model, inputs)
+        width, slices = _output(imported).shape[1], imported.metadata.output_slices
+        problems = overlaps(slices)
     # Some exporters name the padding, or the whole vector, too.
-    named = {head: bounds for head, bounds in slices.items() if head != "pad"}
-    if name is None:
-        revision, why = _by_outputs(model, revisions, named, width)
-    elif name in revisions:
-        revision, why = revisions[name], "it was declared"
+    named = {head: bounds for head, bounds in slices.items() if head != PAD}
+    if said.name is None:
+        revision, why = _by_outputs(model, revisions, named, width, problems)
     else:
+        revision, why = revisions[said.name], said.reason
+    problems += _differences(revision, named, width)
+    if problems or imported is None:
         raise ModelError(
-            f"{model.name}: unknown interface {name!r} for driver monitoring; expected one of "
-            f"{', '.join(revisions)}"
-        )
-    row = revision.model
-    if row.sliced == named.keys().isdisjoint(HEADS) or (not row.sliced and width != row.width):
-        expected = "output_slices" if row.sliced else f"{row.width} values without slices"
-        raise ModelError(
-            f"{model.name}: {revision.name} ({why}) has {expected}, found an output of "
-            f"{width} values {_slices_text(named)}; declare another interface with --interface"
+            f"{model.name}: taken for {revision.name} ({why}): {'; '.join(problems)}; {SEE}"
+            + ("" if said.name else f"; {DECLARE}")
         )
     part = ModelPart(
         role=ROLE,
         checkpoint=imported.metadata.checkpoint,
         width=width,
-        slices=named if row.sliced else row.slices,
+        slices=named if revision.model.sliced else revision.model.slices,
         inputs={n: (t.shape, t.dtype.name) for n, t in imported.inputs.items()},
     )
-    problems = head_problems(part)
-    if problems:
-        raise ModelError(
-            f"{model.name}: outputs do not fit {revision.name} ({why}): {'; '.join(problems)}; see "
-            "docs/formats/monitoring-models.md"
-        )
-    found = MonitoringInterface(revision.name, why, part, revision.image_mode, revision.stds)
+    rules = {"image_mode": revision.image_mode, "stds": revision.stds, **(said.rules or {})}
+    found = MonitoringInterface(revision.name, why + said.rules_text, part, **rules)
     assumed = (
-        f"{model.name}: {revision.name} ({why}): images {revision.image_mode}, deviations "
-        f"{revision.stds}"
+        f"{model.name}: {found.name} ({found.reason}): images {found.image_mode}, deviations "
+        f"{found.stds}"
     )
     return RecognisedMonitoring(model, found, (*imported.notes, assumed))
 
@@ -140,6 +148,7 @@ def _by_outputs(
     revisions: Mapping[str, MonitoringRevision],
     slices: Mapping[str, tuple[int, int]],
     width: int,
+    problems: Sequence[str],
 ) -> tuple[MonitoringRevision, str]:
     """Return the revision that the outputs of a model tell, and what told it."""
     has_heads = not slices.keys().isdisjoint(HEADS)
@@ -155,8 +164,19 @@ def _by_outputs(
     )
     raise ModelError(
         f"{model.name}: a driver monitoring model of no known interface: found an output of "
-        f"{width} values {_slices_text(slices)}; {rows}"
+        f"{'; '.join([f'{width} values {_slices_text(slices)}', *problems])}; {rows}"
     )
+
+
+def _differences(
+    revision: MonitoringRevision, slices: Mapping[str, tuple[int, int]], width: int
+) -> list[str]:
+    """Return how outputs differ from those of a revision, a phrase each; [] for not at all."""
+    row = revision.model
+    if row.sliced == slices.keys().isdisjoint(HEADS) or (not row.sliced and width != row.width):
+        expected = "output_slices" if row.sliced else f"{row.width} values without slices"
+        return [f"expected {expected}, found an output of {width} values {_slices_text(slices)}"]
+    return head_problems(slices if row.sliced else row.slices)
 
 
 def _slices_text(slices: Mapping[str, tuple[int, int]]) -> str:

@@ -7,12 +7,11 @@ The result says what was assumed. What does not fit is one error with all its re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
 
 from runtime.driving_interface import Interface, ModelPart
-from scheduler.driving.declaration import Declaration, declaration
+from scheduler.driving.declaration import Declaration, driving_declaration
 from scheduler.driving.declare import Rules, Table, make_rules, merged
 from scheduler.driving.derive import derive
 from scheduler.driving.facts import ModelFacts, facts_of
@@ -73,7 +72,7 @@ def recognise_driving(
     roles = ordered([facts_of(model) for model in models])
     revisions = load_revisions()
     # In run order: what is said does not depend on the order of the files.
-    said = declaration([found for _, found in roles], declared, revisions)
+    said = driving_declaration([found for _, found in roles], declared, revisions)
     choice = _choose(roles, said, revisions)
     revision = choice.candidate.revision
     rules = _rules(revision, said)
@@ -90,10 +89,7 @@ def recognise_driving(
             + (f"; {ALONE}" if len(roles) == 1 else "")
         )
     states = [name for _, found in roles for name in found.states]
-    reason = choice.reason
-    if said.rules:
-        reason += f"; rules of {said.rules_from}: {', '.join(_keys(said.rules))}"
-    interface = derive(revision.name, reason, parts, states, rules)
+    interface = derive(revision.name, choice.reason + said.rules_text, parts, states, rules)
     notes = [note for _, found in roles for note in found.model.notes]
     if choice.note:
         notes.append(choice.note)
@@ -177,15 +173,6 @@ def _rules(revision: Revision, said: Declaration) -> Rules:
         return revision.rules
     rules = merged(asdict(revision.rules), said.rules)
     return make_rules(rules, Table(rules, said.rules_from, "rules"))
-
-
-def _keys(rules: Mapping[str, Any], at: str = "") -> Iterator[str]:
-    """Yield the names of rules, such as action.stop."""
-    for key, value in rules.items():
-        if isinstance(value, Mapping):
-            yield from _keys(value, f"{at}{key}.")
-        else:
-            yield f"{at}{key}"
 
 
 def _part(role: str, found: ModelFacts, wanted: RevisionModel) -> ModelPart:

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from runtime.driving_interface import IMAGE_MODES
-from runtime.monitoring_interface import STD_RULES
 from scheduler.driving.declare import (
+    MONITORING_RULES,
     Rules,
     Table,
     check_rules,
@@ -132,10 +131,10 @@ def load_monitoring(folder: Path = FOLDER) -> dict[str, MonitoringRevision]:
         if len(models) != 1:
             raise table.error("models", f"expected one model, found {len(models)}")
         rules = table.table("rules")
-        rules.only(["image_mode", "stds"])
-        mode, stds = rules.choice("image_mode", IMAGE_MODES), rules.choice("stds", STD_RULES)
+        rules.only(list(MONITORING_RULES))
+        said = {key: rules.choice(key, words) for key, words in MONITORING_RULES.items()}
         title, since = table.get("title", str), table.get("since", str)
-        found.append(MonitoringRevision(name, title, since, models[0], mode, stds))
+        found.append(MonitoringRevision(name, title, since, models[0], **said))
     return {r.name: r for r in sorted(found, key=lambda r: (r.since, r.name))}
 
 

@@ -183,6 +183,45 @@ def test_frame_that_is_being_overwritten_is_not_intact(tmp_path: Path) -> None:
     assert not reader.is_intact()
 
 
+@pytest.mark.parametrize("conflate", [False, True])
+@pytest.mark.parametrize("garbage", [1 << 32, (1 << 64) - 1])
+def test_a_frame_id_that_no_message_can_carry_counts_as_lapped(
+    tmp_path: Path, garbage: int, conflate: bool
+) -> None:
+    writer = FrameRingWriter("cam", "road", SMALL, 4, directory=tmp_path)
+    reader = FrameRingReader("cam", "road", conflate=conflate, directory=tmp_path)
+    publish(writer, 1)
+    assert ids(reader) == [1]
+    # A foreign writer's garbage: word 1 of the record of frame 2, which lies in slot 1.
+    publish(writer, 2)
+    words = np.memmap(tmp_path / "frames_cam_road", "<u8", "r+")
+    words[24 + 8 + 1] = garbage
+    assert reader.receive(0) is None
+    assert reader.lapped == 1
+    writer.next_buffer()[:] = 3
+    writer.publish((1 << 32) - 1, 1, 2)
+    frame = reader.receive(0)
+    assert frame is not None
+    assert frame.frame_id == (1 << 32) - 1
+    reader.close()
+    writer.close()
+
+
+@pytest.mark.parametrize("frame_id", [-1, 1 << 32, 1 << 64])
+def test_a_writer_refuses_a_frame_id_of_more_than_32_bits(tmp_path: Path, frame_id: int) -> None:
+    writer = FrameRingWriter("cam", "road", SMALL, 4, directory=tmp_path)
+    reader = FrameRingReader("cam", "road", conflate=False, directory=tmp_path)
+    writer.next_buffer()[:] = 7
+    with pytest.raises(FrameError, match="expected a frame id of 0 to 4294967295, got"):
+        writer.publish(frame_id, 1, 2)
+    assert reader.receive(0) is None
+    # The buffer is still the writer's, to be published as it should be.
+    writer.publish(7, 1, 2)
+    assert ids(reader) == [7]
+    reader.close()
+    writer.close()
+
+
 def test_half_written_frame_is_not_received(tmp_path: Path) -> None:
     writer = FrameRingWriter("cam", "road", SMALL, 2, directory=tmp_path)
     reader = FrameRingReader("cam", "road", conflate=False, directory=tmp_path)

@@ -1,12 +1,14 @@
 import itertools
 import logging
 import math
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from cereal.errors import MessageError
 from modeld import calibration as calibration_module
 from modeld.calibration import (
     MED_MODEL_INTRINSICS,
@@ -18,6 +20,7 @@ from modeld.calibration import (
     FrameSizes,
     find_cameras,
     find_readouts,
+    read_angles,
     rot_from_euler,
     warp_matrix,
 )
@@ -277,6 +280,24 @@ def test_calibration_ignores_a_message_it_cannot_use(
     assert not calibration.main_transform.any()
     assert len(caplog.records) == 1
     assert message in caplog.text
+
+
+def test_a_list_of_a_wrong_length_is_refused_without_reading_it() -> None:
+    class Claims(list[float]):
+        """Says that it is long, as a damaged message may."""
+
+        def __len__(self) -> int:
+            return 1 << 29
+
+        def __iter__(self) -> Iterator[float]:
+            raise AssertionError("was read")
+
+    with pytest.raises(MessageError, match="expected 3 finite angles, got 536870912 values"):
+        read_angles(Claims())
+    # And with the loop's own way in: nothing is raised.
+    calibration = Calibration(plan(), TICI)
+    calibration.update(Claims(), "tici", "ox03c10")
+    assert not calibration.seen
 
 
 def test_calibration_stays_seen_after_a_bad_message() -> None:

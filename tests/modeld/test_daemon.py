@@ -213,7 +213,7 @@ def test_dropped_frame_prepares_and_publishes_nothing(
         result = bench.step(2)
     assert result == StepResult(2, 1, False, False, 0.0)
     assert bench.messages() is None
-    assert "frames dropped: 1, before frame 2" in caplog.text
+    assert "frames dropped: 1, before frame 2; model not run (1 times" in caplog.text
     after = bench.step(3)
     assert after is not None
     assert after.published
@@ -225,7 +225,7 @@ def test_dropped_frame_prepares_and_publishes_nothing(
 
 
 def test_dropped_frame_is_run_where_the_model_says_so(
-    small_format: FrameFormat, frame_of: FrameOf
+    small_format: FrameFormat, frame_of: FrameOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     program = FakeProgram(make_interface(drop_policy="run"), small_format.size)
     bench = Bench(program, frame_of, Config(cameras=CAMERAS))
@@ -237,6 +237,7 @@ def test_dropped_frame_is_run_where_the_model_says_so(
     assert messages is not None
     assert messages["modelV2"].valid
     assert not messages["cameraOdometry"].valid
+    assert "frames dropped: 1, before frame 2 (1 times so far)" in caplog.text
 
 
 def test_drop_percentage_is_published(bench: Bench) -> None:
@@ -356,6 +357,21 @@ def test_non_finite_outputs_are_published_as_invalid_and_finite(
     result = bench.step(2)
     assert result is not None
     assert result.valid
+
+
+def test_a_desire_that_lasts_is_sent_again_after_a_reset(bench: Bench) -> None:
+    bench.program.policy[0, 990 + 3] = 10.0
+    bench.send("carControl", latActive=True)
+    desires = []
+    for frame_id in range(6):
+        driver = {"vEgo": 20.0, "steeringPressed": True, "steeringTorque": 1.0}
+        bench.send("carState", leftBlinker=frame_id >= 1, **driver)
+        bench.program.vision[0, 0] = np.nan if frame_id == 3 else 0.0
+        bench.step(frame_id)
+        desires.append(np.flatnonzero(bench.inputs()["desire"]).tolist())
+    # The pulse of frame 3 is wiped by the reset that its own outputs cause.
+    assert desires == [[], [], [], [3], [3], []]
+    assert bench.program.resets == 1
 
 
 def test_frame_overwritten_during_the_run_is_invalid(

@@ -11,6 +11,7 @@ from cereal.frames import Frame, FrameFormat
 from modeld.config import Config
 from modeld.desire import TimedLaneChange
 from modeld.inputs import CarParameters
+from runtime.driving_interface import ImageRule
 from tests.modeld.fake_program import SPLIT_ACTION, FakeProgram, make_interface, with_heads
 from tests.modeld.test_daemon import CAMERAS, Bench, FrameOf
 
@@ -65,6 +66,71 @@ def test_a_desire_that_rises_on_a_dropped_frame_is_not_lost(bench: Bench) -> Non
     assert (entry, np.flatnonzero(inputs["desire"]).tolist()) == ("prepare", [3])
     bench.step(5)
     assert not bench.inputs()["desire"].any()
+
+
+@pytest.mark.parametrize(("gap", "seen"), [(1, 1), (4, 4), (0, 4)])
+def test_a_torn_frame_is_invalid_as_long_as_its_image_is_seen(
+    small_format: FrameFormat,
+    frame_of: FrameOf,
+    monkeypatch: pytest.MonkeyPatch,
+    gap: int,
+    seen: int,
+) -> None:
+    program = FakeProgram(make_interface(image=ImageRule("nearest", gap)), small_format.size)
+    bench = Bench(program, frame_of, Config(cameras=CAMERAS))
+    bench.calibrate()
+    valid = []
+    for frame_id in range(20):
+        # Torn at 3 and, before its image has left the queue, at 4; and once more.
+        torn = frame_id in (3, 4, 12)
+        monkeypatch.setattr(bench.road, "is_intact", lambda torn=torn: not torn)
+        result = bench.step(frame_id)
+        assert result is not None
+        messages = bench.messages()
+        assert messages is not None
+        assert {event.valid for event in messages.values()} == {result.valid}
+        valid.append(result.valid)
+    expected = [True] * 20
+    expected[3 : 4 + seen + 1] = [False] * (seen + 2)
+    expected[12 : 12 + seen + 1] = [False] * (seen + 1)
+    assert valid == expected
+
+
+def test_a_torn_frame_after_a_drop_is_invalid_in_the_runs_that_see_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.calibrate()
+    bench.step(0)
+    monkeypatch.setattr(bench.road, "is_intact", lambda: False)
+    torn = bench.step(2)
+    assert torn is not None
+    assert not torn.published
+    assert bench.program.calls[-1][0] == "prepare"
+    assert "frame 2 or 2 was overwritten" in caplog.text
+    monkeypatch.undo()
+    # The small program's images are 4 frames apart; a frame that is only queued moves them too.
+    results = [bench.step(frame_id) for frame_id in (3, 4, 6, 7, 8)]
+    valid = [result is not None and result.valid for result in results]
+    assert valid == [False, False, False, False, True]
+    assert [entry for entry, _ in bench.program.calls[2:]] == [
+        "run",
+        "run",
+        "prepare",
+        "run",
+        "run",
+    ]
+
+
+@pytest.mark.parametrize("length", [0, 2, 4, 100_000])
+def test_a_calibration_of_another_length_is_refused_by_it(
+    bench: Bench, caplog: pytest.LogCaptureFixture, length: int
+) -> None:
+    bench.send("liveCalibration", rpyCalib=[0.25] * length)
+    result = bench.step(0)
+    assert result is not None
+    assert not result.valid
+    (text,) = [text for text in caplog.messages if "calibration not used" in text]
+    assert f"expected 3 finite angles, got {length} values" in text
 
 
 @pytest.mark.parametrize("reset", [False, True])

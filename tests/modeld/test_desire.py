@@ -117,14 +117,23 @@ def finishing() -> FadingLaneChange:
     return machine
 
 
-@pytest.mark.parametrize(("vehicle", "end"), [(CRUISE, OFF), (LEFT, PRE)])
-def test_finishing_takes_twenty_frames(vehicle: VehicleState, end: LaneChangeState) -> None:
+@pytest.mark.parametrize(
+    ("vehicle", "end", "direction"),
+    [
+        (CRUISE, OFF, LaneChangeDirection.NONE),
+        (LEFT, PRE, LaneChangeDirection.LEFT),
+        (RIGHT, PRE, LaneChangeDirection.RIGHT),
+    ],
+)
+def test_finishing_takes_twenty_frames(
+    vehicle: VehicleState, end: LaneChangeState, direction: LaneChangeDirection
+) -> None:
     machine = finishing()
     for _ in range(19):
         machine.update(vehicle, 0.0)
         assert machine.state is FINISHING
     machine.update(vehicle, 0.0)
-    assert (machine.state, machine.direction) == (end, LaneChangeDirection.NONE)
+    assert (machine.state, machine.direction) == (end, direction)
     assert machine.desire is Desire.NONE
     assert machine.timer_s == 0.0
 
@@ -184,6 +193,21 @@ def test_trace_of_a_left_change_by_machine_a() -> None:
         *[START_LEFT] * 13,
         *[finish] * 20,
         OFF_FRAME,
+    ]
+
+
+def test_trace_of_two_changes_in_a_row_by_machine_a() -> None:
+    # The blinker changes side while the lines fade in: the next change is armed to that side at
+    # once, and nudged in the frame after. No frame of PRE is without a direction.
+    frames = [(LEFT, 0.0), (NUDGE_LEFT, 0.0)] + [(LEFT, 0.0)] * 10 + [(RIGHT, 0.0)] * 20
+    frames += [(NUDGE_RIGHT, 0.0)]
+    finish = (FINISHING, TO_LEFT, Desire.LANE_CHANGE_LEFT)
+    assert trace("A", *frames) == [
+        PRE_LEFT,
+        *[START_LEFT] * 10,
+        *[finish] * 20,
+        (PRE, TO_RIGHT, Desire.NONE),
+        (STARTING, TO_RIGHT, Desire.LANE_CHANGE_RIGHT),
     ]
 
 

@@ -1,4 +1,6 @@
+import math
 import threading
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -183,9 +185,50 @@ def test_a_camera_that_is_too_large_is_named_and_waited_out(
     bench = Bench(capacity=BINNED.payload_bytes)
     assert bench.step(0) == MonitoringStep(0, published=False, valid=False)
     assert bench.event() is None
-    assert "recompile it with --camera 1928x1208" in caplog.text
+    assert "compile it with --camera 1928x1208" in caplog.text
     bench.step(1, BINNED)
     assert bench.event().driverStateV2.frameId == 1
+
+
+@pytest.mark.parametrize(
+    ("form", "cut", "said"),
+    [
+        (TICI, 1, "driver camera, frame 0: expected at least 3727360 bytes"),
+        (replace(BINNED, width=1343), 0, "expected even sides"),
+        (replace(BINNED, uv_offset=1408 * 759), 0, "chroma after the luma rows"),
+    ],
+)
+def test_a_frame_that_cannot_be_what_it_says_is_not_given_to_the_device(
+    form: FrameFormat, cut: int, said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    data = np.zeros(form.payload_bytes - cut, np.uint8)
+    bench.camera.next = Frame(data, form, 0, 0, 0)
+    assert bench.monitoring.step() == MonitoringStep(0, published=False, valid=False)
+    assert bench.program.calls == []
+    assert said in caplog.text
+    bench.step(1)
+    assert bench.event().valid
+
+
+@pytest.mark.parametrize(
+    ("angles", "said"),
+    [([0.5] * 5000, "got 5000 values"), ([0.0, math.nan, 0.0], "nan"), ([], "got 0 values")],
+)
+def test_why_a_calibration_is_not_used_is_logged_now_and_then(
+    angles: list[float], said: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench()
+    for frame_id in range(40):
+        bench.calibrate(*angles)
+        bench.step(frame_id)
+    (text,) = [text for text in caplog.messages if "calibration not used" in text]
+    assert "liveCalibration.rpyCalib: expected 3 finite angles" in text
+    assert said in text
+    assert len(text) < 300
+    bench.calibrate(*angles)
+    bench.step(40)
+    assert "calibration not used (41 so far)" in caplog.text
 
 
 def test_warm_up_checks_the_output() -> None:

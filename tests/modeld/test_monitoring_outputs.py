@@ -147,9 +147,9 @@ def test_nobody_has_no_face() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"wheel_on_right": None}, "wheel_on_right: missing, 1 wide"),
-        ({"face_descs_rhd": [0, 6]}, "face_descs_rhd: expected 12 wide, found 6"),
-        ({"sleep_prob_lhd": [3, 5]}, "sleep_prob_lhd: expected 1 wide, found 2"),
+        ({"wheel_on_right": None}, "wheel_on_right: expected 1 value, is missing"),
+        ({"face_descs_rhd": [0, 6]}, "face_descs_rhd: expected 12 values, found 6"),
+        ({"sleep_prob_lhd": [3, 5]}, "sleep_prob_lhd: expected 1 value, found 2"),
         ({"face_prob_lhd": [40, 99]}, "expected \\[start, stop\\] within 0..41"),
     ],
 )

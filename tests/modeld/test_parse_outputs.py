@@ -65,6 +65,20 @@ def test_gaussian_has_means_then_log_deviations() -> None:
     np.testing.assert_allclose(outputs.pose_stds, [2, 2, 2, 2, 2, 59874.14], rtol=1e-5)
 
 
+@pytest.mark.parametrize("interface", ["supercombo-0.9.7", "split-2025", "supercombo-2026"])
+def test_deviations_are_clipped_for_models_of_every_year(interface: str) -> None:
+    # Upstream's parser of 2025 has a plain exp: 100 overflows float32, which ends at e^88.7.
+    # Ours says e^11 = 59874.14, for mixtures as well.
+    layout = replace(make_layout(plan=4955), name=interface)
+    rows = np.zeros((5, 991), np.float32)
+    rows[:, 495:990] = 100.0
+    pose = f32(*[0.0] * 6, 10.9, 11.0, 11.1, 88.0, 89.0, np.inf)
+    outputs = OutputParser(layout).parse({"model": raw_for(layout, pose=pose, plan=rows.ravel())})
+    # e^10.9 = 54176.36.
+    np.testing.assert_allclose(outputs.pose_stds, [54176.36, *[59874.14] * 5], rtol=1e-5)
+    np.testing.assert_allclose(outputs.plan_stds, np.full((33, 15), 59874.14), rtol=1e-5)
+
+
 def test_gaussian_shapes_are_row_major() -> None:
     layout = make_layout()
     means = np.arange(4 * 33 * 2, dtype=np.float32)

@@ -70,8 +70,9 @@ class MachineA:
         else:
             self.lines = min(self.lines + DT, 1.0)
             if self.lines > 0.99:
-                self.direction = NOWHERE
-                self.state = PRE if driver.one_blinker() else OFF
+                again = driver.one_blinker()
+                self.state = PRE if again else OFF
+                self.direction = driver.side() if again else NOWHERE
         self.timer = 0.0 if self.state in (OFF, PRE) else self.timer + DT
         self.blinker_before = driver.one_blinker()
         if self.state in (STARTING, FINISHING):

@@ -85,6 +85,7 @@ class Model:
             for name, (shape, kind) in self.inputs.items()
             if f"next_{name}" in {o.name for o in self.session.get_outputs()}
         }
+        self.vector = np.zeros(0, np.float32)
 
     def run(self, given: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
         """Heads of a run; states go from run to run."""
@@ -97,8 +98,9 @@ class Model:
         found = dict(zip(names, self.session.run(None, feed | self.states), strict=True))
         self.states = {name: found[f"next_{name}"] for name in self.states}
         vector = next(v for n, v in found.items() if not n.startswith("next_"))
-        vector = vector.reshape(-1).astype(np.float32)
-        return {name: vector[where] for name, where in self.slices.items() if name != "pad"}
+        # A copy, as the device returned it.
+        self.vector = vector.reshape(-1).astype(np.float32)
+        return {name: self.vector[where] for name, where in self.slices.items() if name != "pad"}
 
 
 def _dtype(onnx_type: str) -> Any:
@@ -111,13 +113,20 @@ class Loop:
     """The reference of one drive.
 
     `models`: role -> ONNX file. `views`: warped pictures of earlier loops, shared between them.
+    `raw`: whether the messages carry the models' vectors.
     """
 
     def __init__(
-        self, facts: Facts, models: Mapping[str, Path], car: Car, views: dict[Any, Array]
+        self,
+        facts: Facts,
+        models: Mapping[str, Path],
+        car: Car,
+        views: dict[Any, Array],
+        *,
+        raw: bool = False,
     ) -> None:
         assert set(models) == set(facts.order), (sorted(models), facts.order)
-        self.facts, self.car, self.views = facts, car, views
+        self.facts, self.car, self.views, self.raw = facts, car, views, raw
         self.models = [Model(models[role]) for role in facts.order]
         self.images = {"road": Images(), "wide": Images()}
         self.desires = Past((8,))
@@ -172,6 +181,7 @@ class Loop:
             ),
             lane_change_state=self.machine.state,
             lane_change_direction=self.machine.direction,
+            raw=[v for model in self.models for v in model.vector.tolist()] if self.raw else [],
         )
         return messages(parsed, about)
 

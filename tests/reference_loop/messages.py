@@ -56,7 +56,7 @@ DIRECTIONS = ("none", "left", "right")
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """What is said of a frame beside the model's outputs."""
+    """What is said of a frame beside its heads; `raw`: all vectors in run order, or none."""
 
     frame_id: int
     frame_id_extra: int
@@ -71,6 +71,7 @@ class About:
     hard_brake: bool
     lane_change_state: int
     lane_change_direction: int
+    raw: list[float]
 
 
 def meta_column(parsed: dict[str, Any], name: str) -> list[float]:
@@ -91,7 +92,7 @@ def model_v2(parsed: dict[str, Any], about: About) -> dict[str, Any]:
         "timestampEof": about.eof_ns,
         "modelExecutionTime": 0.0,
         "gpuExecutionTime": 0.0,
-        "rawPredictions": b"",
+        "rawPredictions": about.raw,
         "leads": [],
         "navEnabled": False,
         "locationMonoTime": 0,

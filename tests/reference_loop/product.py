@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import numpy as np
+
 from cereal.clock import ManualClock
 from cereal.frames import Frame, FrameFormat, MemoryFrameSource
 from cereal.pubsub import PubMaster
@@ -21,7 +23,9 @@ from tests.reference_loop.warps import Picture
 class Product:
     """A daemon, the cameras' ends, and the rest of the car on the same bus."""
 
-    def __init__(self, program: Program, car: Car, first: Moment, *, single: bool = False) -> None:
+    def __init__(
+        self, program: Program, car: Car, first: Moment, *, single: bool = False, raw: bool = False
+    ) -> None:
         self.clock, transport = ManualClock(), MemoryTransport()
         self.outputs = [transport.subscriber(name) for name in PUBLICATIONS]
         self.bus = PubMaster(SUBSCRIPTIONS, transport, self.clock)
@@ -29,9 +33,8 @@ class Product:
         self.wide = None if single else MemoryFrameSource(layout(first.wide))
         cameras = DeviceCameras(_camera(car.road), None if single else _camera(car.wide))
         self.program = program
-        self.daemon = Daemon(
-            Config(cameras=cameras), program, transport, self.clock, self.road, self.wide
-        )
+        config = Config(cameras=cameras, send_raw_predictions=raw)
+        self.daemon = Daemon(config, program, transport, self.clock, self.road, self.wide)
         params = new_event("carParams", mono_time_ns=0)
         params.carParams.steerActuatorDelay = car.steer_delay
         params.carParams.longitudinalActuatorDelay = car.longitudinal_delay
@@ -56,6 +59,8 @@ class Product:
             event = read_event(content)
             body = getattr(event, name)
             found[name] = {"@valid": event.valid, **body.to_dict(verbose=True)}
+        raw = found["modelV2"]["rawPredictions"]
+        found["modelV2"]["rawPredictions"] = np.frombuffer(raw, np.float32).tolist()
         return found
 
     def close(self) -> None:
@@ -100,10 +105,12 @@ def _camera(lens: Lens) -> Camera:
     return Camera(lens.width, lens.height, lens.focal)
 
 
-def play(program: Program, car: Car, drive: Drive, *, single: bool = False) -> list[Any]:
+def play(
+    program: Program, car: Car, drive: Drive, *, single: bool = False, raw: bool = False
+) -> list[Any]:
     """Messages of every moment of a drive, from a reset."""
     program.reset()
-    product = Product(program, car, drive.moments[0], single=single)
+    product = Product(program, car, drive.moments[0], single=single, raw=raw)
     try:
         return [
             product.step(now, stamps)

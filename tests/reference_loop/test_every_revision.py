@@ -20,6 +20,8 @@ from tests.reference_loop.warps import Picture
 
 pytestmark = pytest.mark.opencl
 Make = Callable[[str], Example]
+# With rawPredictions as well: one, two and three vectors a frame.
+RAW = ("supercombo-2026", "split-2025", "on-off-2026")
 
 
 def test_the_reference_knows_every_revision() -> None:
@@ -33,9 +35,11 @@ def test_messages_of_the_clip_equal_the_reference(
     name: str, example: Make, drive: Drive, views: dict[Any, Any]
 ) -> None:
     made = example(name)
-    loop = Loop(TABLE[name], made.models, CAR, views)
+    raw = name in RAW
+    loop = Loop(TABLE[name], made.models, CAR, views, raw=raw)
     expected = [loop.step(now) for now in drive.moments]
-    found = play(made.program, CAR, drive)
+    found = play(made.program, CAR, drive, raw=raw)
+    assert all(bool(m["modelV2"]["rawPredictions"]) == raw for m in found if m)
     assert sum(message is not None for message in found) >= len(drive.moments) - 4
     assert differences(expected, found) == []
     check_states(made, loop)

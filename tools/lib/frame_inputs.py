@@ -16,14 +16,13 @@ from modeld.calibration import (
     pinhole_matrix,
     warp_matrix,
 )
+from modeld.driver_camera import VIEW_INTRINSICS
 
 if TYPE_CHECKING:
     from runtime import TensorSpec
 
 # Of the cameras that most devices have: 1928x1208.
 CAMERAS: Final = find_cameras("mici", "ox03c10")
-# The view of the driver monitoring model, 1440x960 pixels, and the camera it comes from.
-DRIVER_VIEW: Final = pinhole_matrix(567.0, 720.0, 356.0)
 LEVEL: Final = (0.0, 0.0, 0.0)
 
 
@@ -81,7 +80,7 @@ def _transform(name: str, layout: FrameFormat) -> NDArray[np.float32]:
     camera = CAMERAS.road if name == "road" else CAMERAS.wide
     views: Mapping[str, NDArray[np.float64]] = {
         "wide": SBIG_MODEL_INTRINSICS,
-        "driver": DRIVER_VIEW,
+        "driver": VIEW_INTRINSICS,
     }
     focal_px = camera.focal_px * layout.width / camera.width
     seen = pinhole_matrix(focal_px, layout.width / 2, layout.height / 2)

@@ -22,6 +22,7 @@ from tools.example_models.interface import model_metadata
 from tools.example_models.monitoring import build_monitoring
 
 REVISIONS = load_monitoring()
+BY_OPTION = "declared by --interface"
 Bytes = NDArray[np.uint8]
 
 
@@ -111,13 +112,19 @@ def test_places_of_the_vector_of_2025() -> None:
 
 def test_a_declared_interface_must_fit(models: dict[str, Path]) -> None:
     model = load_model(models["dmonitoring-2026"])
-    assert recognise_monitoring(model, "dmonitoring-2026").interface.reason == "it was declared"
-    with pytest.raises(ModelError, match=r"dmonitoring-2025 \(it was declared\) has 596 values"):
+    assert recognise_monitoring(model, "dmonitoring-2026").interface.reason == BY_OPTION
+    with pytest.raises(
+        ModelError,
+        match=r"dmonitoring-2025 \(declared by --interface\): expected 596 values without slices, "
+        "found an output of 556 values with the slices",
+    ):
         recognise_monitoring(model, "dmonitoring-2025")
-    with pytest.raises(ModelError, match="has output_slices, found an output of 596 values"):
+    with pytest.raises(ModelError, match="expected output_slices, found an output of 596 values"):
         recognise_monitoring(load_model(models["dmonitoring-2025"]), "dmonitoring-2026")
-    with pytest.raises(ModelError, match="unknown interface 'split-2025'"):
+    with pytest.raises(ModelError, match="split-2025 declared by --interface is of driving models"):
         recognise_monitoring(model, "split-2025")
+    with pytest.raises(ModelError, match=r"'dmonitoring-2062' .*, did you mean dmonitoring-2026"):
+        recognise_monitoring(model, "dmonitoring-2062")
 
 
 def test_missing_heads_are_named_at_once(models: dict[str, Path]) -> None:
@@ -125,10 +132,66 @@ def test_missing_heads_are_named_at_once(models: dict[str, Path]) -> None:
     del slices["wheel_on_right"]
     slices["face_descs_rhd"] = slice(12, 20)
     model = with_metadata(models["dmonitoring-2026"], model_metadata("x", slices))
-    with pytest.raises(ModelError, match="outputs do not fit dmonitoring-2026") as caught:
+    with pytest.raises(ModelError, match="taken for dmonitoring-2026") as caught:
         recognise_monitoring(model)
-    assert "face_descs_rhd: expected 12 wide, found 8" in str(caught.value)
-    assert "wheel_on_right: missing, 1 wide" in str(caught.value)
+    assert "face_descs_rhd: expected 12 values, found 8" in str(caught.value)
+    assert "wheel_on_right: expected 1 value, is missing" in str(caught.value)
+
+
+def test_wrong_slices_are_one_line_with_every_reason(models: dict[str, Path]) -> None:
+    slices = {n: slice(*b) for n, b in REVISIONS["dmonitoring-2026"].model.slices.items()}
+    start = slices["sleep_prob_lhd"].start
+    slices |= {
+        "face_prob_lhd": slice(600, 601),
+        "using_phone_prob_lhd": slice(start, start + 1),
+        "pad": slice(0, None),
+    }
+    model = with_metadata(models["dmonitoring-2026"], model_metadata("x", slices))
+    with pytest.raises(ModelError) as caught:
+        recognise_monitoring(model)
+    assert str(caught.value) == (
+        f"{model.name}: taken for dmonitoring-2026 (the slices of its heads): "
+        "output_slices['face_prob_lhd'] = slice(600, 601, None) does not fit the output of width "
+        f"556; heads sleep_prob_lhd [{start}, {start + 1}) and using_phone_prob_lhd [{start}, "
+        f"{start + 1}) overlap; face_prob_lhd: expected 1 value, is missing; see "
+        "docs/formats/monitoring-models.md; declare another with --interface NAME, or interface = "
+        '"NAME" in a TOML beside the model'
+    )
+    with pytest.raises(ModelError, match="does not fit the output of width 556") as caught:
+        recognise_monitoring(model, "dmonitoring-2026")
+    assert "declare another" not in str(caught.value)
+    del slices["face_prob_lhd"], slices["using_phone_prob_lhd"]
+    alone = {"face_prob_lhd": slice(600, 601)}
+    model = with_metadata(models["dmonitoring-2026"], model_metadata("x", alone))
+    with pytest.raises(ModelError, match=r"of no known interface: .* does not fit the output"):
+        recognise_monitoring(model)
+
+
+def test_a_file_beside_the_model_declares_interface_and_rules(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "driver.onnx"
+    path.write_bytes(models["dmonitoring-2026"].read_bytes())
+    beside = tmp_path / "driver.toml"
+    beside.write_text('interface = "dmonitoring-2026"\n[rules]\nstds = "exp"\n')
+    found = recognise_monitoring(load_model(path))
+    assert (found.interface.image_mode, found.interface.stds) == ("nearest", "exp")
+    assert found.interface.reason == "declared by driver.toml; rules of driver.toml: stds"
+    assert "rules of driver.toml: stds): images nearest, deviations exp" in found.notes[-1]
+    beside.write_text('[rules]\nimage_mode = "bilinear"\n')
+    found = recognise_monitoring(load_model(path), "dmonitoring-2026")
+    assert (found.interface.image_mode, found.interface.stds) == ("bilinear", "clipped")
+    assert found.interface.reason == f"{BY_OPTION}; rules of driver.toml: image_mode"
+    for text, message in (
+        ('interface = "dmonitoring-2025"', r"\(declared by driver.toml\): expected 596 values"),
+        ('interfaec = "x"', "driver.toml: interfaec: unknown key, did you mean interface?"),
+        ("[rules]\nstd = 1", "driver.toml: rules.std: unknown key, did you mean stds?"),
+        ('[rules]\nbig = "x"', "driver.toml: rules.big: unknown key, expected one of image_mode"),
+        ('[rules]\nstds = "x"', "driver.toml: rules.stds: expected one of exp, clipped"),
+    ):
+        beside.write_text(text)
+        with pytest.raises(ModelError, match=message):
+            recognise_monitoring(load_model(path))
 
 
 def test_an_output_that_fits_no_revision_is_refused(models: dict[str, Path]) -> None:

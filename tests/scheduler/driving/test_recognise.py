@@ -167,6 +167,15 @@ def test_a_wrong_file_beside_a_model_is_named(
     assert "\n" not in str(caught.value)
 
 
+def test_an_interface_of_driver_monitoring_is_no_driving_one(folder: Path) -> None:
+    with pytest.raises(
+        ModelError,
+        match="dmonitoring-2026 declared by --interface is of driver monitoring; expected one of "
+        "supercombo-",
+    ):
+        recognised(folder, "dmonitoring-2026")
+
+
 VISION, POLICY = parts_of("split-2025").values()
 
 
