@@ -159,7 +159,11 @@ class Daemon:
         self._messages.close()
 
     def run_forever(self, stop: threading.Event) -> None:
-        """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
+        """Iterate until ``stop`` is set.
+
+        That is noticed after one wait for each camera: the frame timeout, and up to 100 ms more
+        for the wide camera; besides these, an iteration takes only the model's time.
+        """
         while not stop.is_set():
             self.step()
 
@@ -205,7 +209,8 @@ class Daemon:
         whole = self._images_whole(frames)
         # Messages go out in any case, as others wait for them; `valid` tells whether to act on
         # them.
-        valid = self.calibration.seen and result.finite and whole and not frames.lacks_extra
+        one_moment = not (frames.lacks_extra or frames.apart)
+        valid = self.calibration.seen and result.finite and whole and one_moment
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,

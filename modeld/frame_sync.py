@@ -21,13 +21,18 @@ PAIRING_WINDOW_NS: Final = 25_000_000
 SYNC_WARNING_NS: Final = 10_000_000
 # 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
 MAX_RECEIVES: Final = 60
-# One wait for the extra camera, and how long to wait in all: 6 frames at 20 Hz. Then it takes up to
-# 2 frames more until messages go out: others give up when none has come for 0.5 s.
+# One wait for the extra camera, and how long it may fail to pair in all: 6 frames at 20 Hz. Then it
+# takes up to 2 frames more until messages go out: others give up when none has come for 0.5 s.
 EXTRA_WAIT_MS: Final = 100
 LOST_AFTER_MS: Final = 300
-# While it is lost, how long to wait for the partner of a frame once it sends again: the main camera
-# must not lose frames by it.
+# While it is lost, how long to wait for a partner that is due: the main camera must not lose frames
+# by it.
 RETURN_WAIT_MS: Final = 40
+# Main frames in a row that must have a partner before an extra camera that sent in vain counts as
+# back. One of 10 or 15 Hz has a frame for every second, or 3 of 4: it stays lost, as pairing it
+# costs main frames.
+RETURN_PAIRS: Final = 4
+NS_PER_MS: Final = 1_000_000
 # No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.
 MIN_FRAME_PERIOD_NS: Final = 1_000_000
 
@@ -48,11 +53,31 @@ class FramePair:
         main: Frame of the camera that sets the pace.
         extra: Frame of the second view.
         lacks_extra: The extra camera is lost; ``extra`` is the main frame in its place.
+        apart: The extra frame starts a pairing window or more after the main frame: they show
+            two moments.
     """
 
     main: Frame
     extra: Frame
     lacks_extra: bool = False
+    apart: bool = False
+
+
+@dataclass(slots=True)
+class _Run:
+    """Frames of one camera in a row that paired with nothing, over as many calls as it takes."""
+
+    first: Frame | None = None
+    count: int = 0
+
+    def add(self, frame: Frame) -> bool:
+        """Count a frame; True when they are too many, and the next run begins."""
+        self.first = self.first or frame
+        self.count += 1
+        return self.count >= MAX_RECEIVES
+
+    def clear(self) -> None:
+        self.first, self.count = None, 0
 
 
 @dataclass(slots=True)
@@ -62,7 +87,8 @@ class FrameSync:
     Attributes:
         main: Source of the frames that pace the loop; should conflate.
         extra: Source of the second view, must not conflate; None with a single camera.
-        timeout_ms: Longest wait for one frame.
+        timeout_ms: Longest wait for one frame. One call waits at most once for each camera, for
+            the extra one at most EXTRA_WAIT_MS.
     """
 
     main: CameraSource
@@ -72,9 +98,21 @@ class FrameSync:
     _extra_sof_ns: int | None = None
     # After time went back: frames of the extra camera beyond this are of the time before.
     _stale_after_ns: int | None = None
-    # Time spent waiting for the extra camera since the last pair.
-    _waited_ms: int = 0
+    # Pairs of one moment in a row since one of two moments or since the extra camera was lost: few
+    # of them mend nothing.
+    _good_pairs: int = RETURN_PAIRS
+    # Time that went by since the last pair of one moment: waiting for the extra camera, or, after a
+    # pair of two moments, for the main camera to pass it.
+    _missed_ns: int = 0
     _is_lost: bool = False
+    # While it is lost: stamp of its last frame, time between its last two, main frames in a row
+    # with a partner, and how many of these it takes.
+    _seen_sof_ns: int | None = None
+    _seen_period_ns: int | None = None
+    _returned: int = 0
+    _pairs_needed: int = RETURN_PAIRS
+    _main_run: _Run = field(default_factory=_Run)
+    _extra_run: _Run = field(default_factory=_Run)
     _no_frame: Throttle = field(default_factory=Throttle)
     _unpaired: Throttle = field(default_factory=lambda: Throttle(period=10))
     _out_of_sync: Throttle = field(default_factory=Throttle)
@@ -83,7 +121,7 @@ class FrameSync:
         """Wait for the next pair.
 
         Returns:
-            None when a camera delivered nothing within the timeout, or nothing that pairs.
+            None when a camera delivered nothing within the timeout, or nothing that pairs yet.
 
         Raises:
             FrameTimestampError: Time stamps advance too slowly to be nanoseconds.
@@ -94,15 +132,19 @@ class FrameSync:
         if self.extra is None:
             self._extra_sof_ns = main.timestamp_sof_ns
             return FramePair(main, main)
+        extra: Frame | None = None
         if self._is_lost:
             extra = self._returned_extra(self.extra, main)
-        else:
+        elif self._missed_ns < LOST_AFTER_MS * NS_PER_MS:
             extra = self._next_extra(self.extra, main)
         if extra is None:
             return self._without_extra(main)
-        self._waited_ms = 0
         # The stamps are starts of frame: both sensors should begin within the warning's limit.
         gap_ns = abs(main.timestamp_sof_ns - extra.timestamp_sof_ns)
+        apart = gap_ns >= PAIRING_WINDOW_NS
+        self._good_pairs = 0 if apart else self._good_pairs + 1
+        if self._good_pairs >= RETURN_PAIRS:
+            self._missed_ns = 0
         if gap_ns > SYNC_WARNING_NS and self._out_of_sync.hit():
             logger.error(
                 "frames out of sync: main frame %d and extra frame %d start %.1f ms apart "
@@ -112,7 +154,7 @@ class FrameSync:
                 gap_ns / 1e6,
                 self._out_of_sync.total,
             )
-        return FramePair(main, extra)
+        return FramePair(main, extra, apart=apart)
 
     def is_intact(self) -> bool:
         """Tell whether the last pair was not overwritten while it was used."""
@@ -121,28 +163,39 @@ class FrameSync:
         return self.extra is None or self._is_lost or self.extra.is_intact()
 
     def _next_main(self) -> Frame | None:
-        """Receive until the main frame is newer than the previous extra frame."""
-        # The first frame of the run is kept, as its stamps show whether they are nanoseconds at
-        # all.
-        first: Frame | None = None
+        """Receive until the main frame is newer than the previous extra frame.
+
+        Also returns one that is not, when that has taken so long that the extra camera is lost.
+        """
+        wait_ms = self.timeout_ms
         # The number of frames is bounded, so that cameras that never pair do not stop the loop.
         for _ in range(MAX_RECEIVES):
             # A main frame that is ahead already waited for its partner in the call before.
             if self._main_is_ahead():
-                return self._main_frame
-            frame = self.main.receive(self.timeout_ms)
+                break
+            frame = self.main.receive(wait_ms)
             if frame is None:
-                self._report_no_frame("main", self.timeout_ms)
+                if wait_ms > 0:
+                    self._report_no_frame("main", wait_ms)
                 return None
-            first = first or frame
+            # Only one wait in a call, so that a stop is noticed between two.
+            wait_ms = 0
+            before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
             self._notice_restart(frame)
             self._main_frame = frame
-        if self._main_is_ahead():
-            return self._main_frame
-        self._report_unpaired("main", first, self._main_frame, self._extra_sof_ns)
-        # One wrong stamp of the extra camera must not stop pairing until real time reaches it.
-        self._extra_sof_ns = None
-        return None
+            if self._good_pairs == 0 and not self._is_lost:
+                self._missed_ns += _elapsed_ns(before_ns, frame.timestamp_sof_ns)
+                if self._missed_ns >= LOST_AFTER_MS * NS_PER_MS:
+                    break
+            # The first frame of the run is kept, as its stamps show whether they are nanoseconds
+            # at all.
+            if not self._main_is_ahead() and self._main_run.add(frame):
+                self._report_unpaired("main", self._main_run, frame, self._extra_sof_ns)
+                # One wrong stamp must not stop pairing until real time reaches it.
+                self._extra_sof_ns = None
+                return None
+        self._main_run.clear()
+        return self._main_frame
 
     def _main_is_ahead(self) -> bool:
         if self._main_frame is None or self._extra_sof_ns is None:
@@ -178,41 +231,62 @@ class FrameSync:
         return False
 
     def _next_extra(self, source: CameraSource, main: Frame) -> Frame | None:
-        """Receive until the extra frame has caught up with the main frame."""
-        first: Frame | None = None
-        frame: Frame | None = None
+        """Receive until the extra frame has caught up with the main frame; waits at most once."""
         wait_ms = min(self.timeout_ms, EXTRA_WAIT_MS)
+        waited = False
         for _ in range(MAX_RECEIVES):
-            frame = source.receive(wait_ms)
+            frame = source.receive(0)
+            before_ns = self._extra_sof_ns
             if frame is None:
-                self._waited_ms += wait_ms
-                self._report_no_frame("extra", wait_ms)
-                return None
+                # The next call goes on with the same main frame.
+                if waited:
+                    return None
+                waited = True
+                frame = source.receive(wait_ms)
+                if frame is None:
+                    self._missed_ns += wait_ms * NS_PER_MS
+                    self._report_no_frame("extra", wait_ms)
+                    return None
+            elif not waited:
+                # It lay there already: to catch up takes no time.
+                before_ns = frame.timestamp_sof_ns
             if self._is_stale(frame):
+                # Stamps of another time do not say how long it was waited for.
+                self._missed_ns += wait_ms * NS_PER_MS if waited else 0
                 continue
-            first = first or frame
             self._extra_sof_ns = frame.timestamp_sof_ns
             # The extra camera does not conflate, so older frames are read until one has caught up.
             if main.timestamp_sof_ns < frame.timestamp_sof_ns + PAIRING_WINDOW_NS:
+                self._extra_run.clear()
                 return frame
-        # Each of these frames was waited for: a camera with a clock of its own is as good as none.
-        self._waited_ms = LOST_AFTER_MS
-        self._report_unpaired("extra", first, frame, main.timestamp_sof_ns)
+            self._missed_ns += _elapsed_ns(before_ns, frame.timestamp_sof_ns)
+            if self._extra_run.add(frame):
+                self._report_unpaired("extra", self._extra_run, frame, main.timestamp_sof_ns)
+                self._missed_ns = LOST_AFTER_MS * NS_PER_MS
+                return None
         return None
 
     def _without_extra(self, main: Frame) -> FramePair | None:
         """Return the main frame alone if the extra camera is lost, else None: it may be late."""
         if not self._is_lost:
-            if self._waited_ms < LOST_AFTER_MS:
+            if self._missed_ns < LOST_AFTER_MS * NS_PER_MS:
                 return None
-            self._is_lost = True
             main = self._newest_main(main)
             logger.error(
-                "extra camera lost: none of its frames belongs to main frame %d within %d ms; "
-                "going on with the main camera alone, messages marked invalid",
+                "extra camera lost: none of its frames belongs to main frame %d within %d ms "
+                "(starts of frame %d and %s ns); going on with the main camera alone, messages "
+                "marked invalid; if it sends, check its rate and that both cameras use one clock",
                 main.frame_id,
-                self._waited_ms,
+                self._missed_ns // NS_PER_MS,
+                main.timestamp_sof_ns,
+                self._extra_sof_ns,
             )
+            # After silence the first pair ends it; a camera that sent in vain must show more.
+            was_silent = self._good_pairs >= RETURN_PAIRS and self._extra_run.count == 0
+            self._pairs_needed = 1 if was_silent else RETURN_PAIRS
+            self._is_lost, self._good_pairs, self._missed_ns = True, 0, 0
+            self._returned, self._seen_sof_ns, self._seen_period_ns = 0, None, None
+            self._extra_run.clear()
         # As with a single camera: the next main frame must be a new moment.
         self._extra_sof_ns = main.timestamp_sof_ns
         return FramePair(main, main, lacks_extra=True)
@@ -228,26 +302,49 @@ class FrameSync:
         return main
 
     def _returned_extra(self, source: CameraSource, main: Frame) -> Frame | None:
-        """Look for the partner of a main frame while the extra camera is lost."""
-        wait_ms = 0
+        """Return the partner of a main frame once the lost extra camera counts as back."""
+        frame = self._partner(source, main)
+        self._returned = 0 if frame is None else self._returned + 1
+        if frame is None or self._returned < self._pairs_needed:
+            return None
+        self._is_lost = False
+        self._extra_sof_ns = frame.timestamp_sof_ns
+        logger.warning(
+            "extra camera is back at frame %d, main frame %d", frame.frame_id, main.frame_id
+        )
+        return frame
+
+    def _partner(self, source: CameraSource, main: Frame) -> Frame | None:
+        """Take what has come of a lost extra camera; wait, once, only for a partner that is due."""
+        waited = False
         for _ in range(MAX_RECEIVES):
-            frame = source.receive(wait_ms)
+            frame = source.receive(0)
+            if frame is None:
+                if waited or not self._is_partner_due(main):
+                    return None
+                waited = True
+                frame = source.receive(RETURN_WAIT_MS)
             if frame is None:
                 return None
             if self._is_stale(frame):
                 continue
-            if abs(main.timestamp_sof_ns - frame.timestamp_sof_ns) < PAIRING_WINDOW_NS:
-                self._is_lost = False
-                self._extra_sof_ns = frame.timestamp_sof_ns
-                logger.warning(
-                    "extra camera is back at frame %d, main frame %d",
-                    frame.frame_id,
-                    main.frame_id,
-                )
+            sof_ns, seen_ns = frame.timestamp_sof_ns, self._seen_sof_ns
+            self._seen_sof_ns = sof_ns
+            self._seen_period_ns = None if seen_ns is None else sof_ns - seen_ns
+            if abs(main.timestamp_sof_ns - sof_ns) < PAIRING_WINDOW_NS:
                 return frame
-            # It sends again: the partner of this moment may be on its way.
-            wait_ms = RETURN_WAIT_MS
         return None
+
+    def _is_partner_due(self, main: Frame) -> bool:
+        """Tell whether the next frame of a lost extra camera can be the main frame's partner."""
+        if self._seen_sof_ns is None:
+            return False
+        gap_ns = main.timestamp_sof_ns - self._seen_sof_ns
+        if not 0 < gap_ns < EXTRA_WAIT_MS * NS_PER_MS:
+            return False
+        # By its own rate, once two frames have shown it.
+        period_ns = gap_ns if self._seen_period_ns is None else self._seen_period_ns
+        return abs(gap_ns - period_ns) < PAIRING_WINDOW_NS
 
     def _report_no_frame(self, camera: str, wait_ms: int) -> None:
         if self._no_frame.hit():
@@ -259,15 +356,15 @@ class FrameSync:
             )
 
     def _report_unpaired(
-        self, camera: str, first: Frame | None, last: Frame | None, other_sof_ns: int | None
+        self, camera: str, run: _Run, last: Frame, other_sof_ns: int | None
     ) -> None:
-        """Say why a run of frames paired with nothing; see ADR 0020.
+        """Say why a run of frames paired with nothing, and end it; see ADR 0020.
 
         Raises:
             FrameTimestampError: The stamps of the run are not nanoseconds.
         """
-        if first is None or last is None:
-            return
+        first = run.first or last
+        run.clear()
         frames = last.frame_id - first.frame_id
         elapsed_ns = last.timestamp_sof_ns - first.timestamp_sof_ns
         # Consecutive frames closer than the shortest period mean another unit, such as
@@ -289,3 +386,14 @@ class FrameSync:
                 other_sof_ns,
                 self._unpaired.total,
             )
+
+
+def _elapsed_ns(before_ns: int | None, sof_ns: int) -> int:
+    """Return the time between two frames by their stamps, bounded by one wait.
+
+    Stamps that are missing, or go back, tell nothing: then it is the bound.
+    """
+    bound_ns = EXTRA_WAIT_MS * NS_PER_MS
+    if before_ns is None or sof_ns < before_ns:
+        return bound_ns
+    return min(sof_ns - before_ns, bound_ns)

@@ -123,6 +123,22 @@ def test_extra_frame_id_is_that_of_the_wide_camera(bench: Bench) -> None:
     assert messages["cameraOdometry"].cameraOdometry.frameId == 2
 
 
+@pytest.mark.parametrize(("gap_ms", "valid"), [(24, True), (25, False), (10_000, False)])
+def test_frames_of_two_moments_give_invalid_messages(
+    bench: Bench, gap_ms: int, valid: bool
+) -> None:
+    bench.calibrate()
+    assert bench.wide is not None
+    bench.wide.push(bench.frame_of(3, gap_ms * 1_000_000))
+    bench.road.push(bench.frame_of(2, 0))
+    result = bench.daemon.step()
+    assert result is not None
+    assert (result.published, result.valid) == (True, valid)
+    messages = bench.messages()
+    assert messages is not None
+    assert all(event.valid is valid for event in messages.values())
+
+
 def test_messages_are_sent_in_the_published_order(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
