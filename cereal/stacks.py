@@ -10,7 +10,6 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from cereal.errors import ServiceError
 from cereal.services import BIG_QUEUE, RENAMED_2026, HashName, member_of, port_of, service
 
 _NO_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -109,17 +108,3 @@ STACKS: Final[Mapping[str, Stack]] = MappingProxyType(
 """The known stacks by name."""
 
 DEFAULT_STACK: Final = STACKS["openpilot-2025"]
-
-
-def stack_named(name: str) -> Stack:
-    """Return the stack called `name`.
-
-    Raises:
-        ServiceError: there is none.
-    """
-    try:
-        return STACKS[name]
-    except KeyError:
-        raise ServiceError(
-            f"stack: expected one of {', '.join(STACKS)}, found {name!r}; correct the name"
-        ) from None

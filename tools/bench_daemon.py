@@ -31,7 +31,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cereal.frame_format import nv12_format
 from cereal.transport import ZmqTransport
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
@@ -106,10 +105,10 @@ def _camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
     artifact = read_driving_artifact(model)
     if wanted is None:
         layout = fitting_format(frame_capacity(artifact))
-        return layout.width, layout.height
-    camera = parse_camera(wanted)
-    check_frame(model, artifact, nv12_format(camera.width, camera.height))
-    return camera.width, camera.height
+    else:
+        layout = parse_camera(wanted)
+        check_frame(model, artifact, layout)
+    return layout.width, layout.height
 
 
 def _check_monitoring(path: Path) -> None:

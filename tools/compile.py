@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from cereal.frames import nv12_format
+from cereal.frames import FrameFormat, nv12_format
 from runtime.device import choose_device
 from runtime.quantities import count_text, flops_text, size_text
 from scheduler.cache.schedules import EntryGraph
@@ -39,7 +39,6 @@ from scheduler.device.tuned_table import TunedTable, table_for
 from scheduler.driving.facts import MONITORING, SUPERCOMBO, facts_of
 from scheduler.driving.kinds import known_model
 from scheduler.driving.program import DEFAULT_CAPACITY
-from scheduler.driving.warp import Camera
 from scheduler.errors import SelfCheckError
 from scheduler.flags import Flags
 from scheduler.onnx_import import OnnxModel, load_model
@@ -127,7 +126,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def parse_camera(text: str) -> Camera:
+def parse_camera(text: str) -> FrameFormat:
     """Return the padded NV12 layout of a camera size given as WxH.
 
     Raises:
@@ -139,10 +138,7 @@ def parse_camera(text: str) -> Camera:
         raise UsageError(
             f"--camera {text}: expected WxH, both even, 16 to 16384, such as 1928x1208"
         )
-    layout = nv12_format(*sizes)
-    return Camera(
-        layout.width, layout.height, layout.stride, layout.uv_offset, layout.payload_bytes
-    )
+    return nv12_format(*sizes)
 
 
 def _tables(args: argparse.Namespace, found: list[Tuned]) -> Tables | None:

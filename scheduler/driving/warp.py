@@ -30,24 +30,6 @@ FAR = float(2**21)
 
 
 @dataclass(frozen=True, slots=True)
-class Camera:
-    """Layout of an NV12 frame: a luma plane, then interleaved U and V at half resolution.
-
-    Attributes:
-        width, height: luma pixels.
-        stride: bytes per row of both planes.
-        uv_offset: byte offset of the chroma plane.
-        payload_bytes: bytes of the frame that a run takes.
-    """
-
-    width: int
-    height: int
-    stride: int
-    uv_offset: int
-    payload_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class _Plane:
     """One channel inside a frame, where all but the step is known at run time, each int32.
 
