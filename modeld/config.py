@@ -34,6 +34,25 @@ def raw_predictions_wanted() -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class RealtimeConfig:
+    """What the process asks of the system; each is optional, and whether it took effect is said.
+
+    Attributes:
+        cpus: CPUs of the loop, as "7" or "0-3,6"; None leaves them to the system.
+        priority: Of SCHED_FIFO for the loop, 1 to 99; 0 leaves the ordinary scheduler.
+        lock_memory: Keep all pages in memory.
+        freeze_gc: No cyclic garbage collection while the loop runs.
+        gpu_priority: "high", "medium" or "low"; None leaves the driver's.
+    """
+
+    cpus: str | None = None
+    priority: int = 0
+    lock_memory: bool = False
+    freeze_gc: bool = True
+    gpu_priority: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Config:
     """Settings; every instance has been range-checked.
 
@@ -53,6 +72,16 @@ class Config:
         long_smooth_s: Likewise of the acceleration filter.
         cameras: Cameras to use instead of looking up the device; None looks up.
         send_raw_predictions: Put the raw output vectors into ``modelV2`` or ``driverStateV2``.
+        fallback_model: A small driving artifact that takes over when ``model`` fails; None: none.
+        models_dir: Store of models; its selected one is run where ``model`` is not given.
+        state_dir: Where it is kept, over restarts, that a drive goes on with the fallback model;
+            None keeps nothing.
+        run_timeout_ms: Longest run of ``model`` before the fallback model takes over.
+        non_finite_limit: Runs in a row whose outputs are not finite, before it takes over.
+        log_format: "text" or "json": one line a record.
+        log_level: "debug", "info", "warning" or "error".
+        metrics_file: Where figures are written once a second, in Prometheus' text format.
+        realtime: What the process asks of the system.
     """
 
     model: Path | None = None
@@ -68,6 +97,15 @@ class Config:
     long_smooth_s: float | None = None
     cameras: DeviceCameras | None = None
     send_raw_predictions: bool = field(default_factory=raw_predictions_wanted)
+    fallback_model: Path | None = None
+    models_dir: Path | None = None
+    state_dir: Path | None = None
+    run_timeout_ms: int = 300
+    non_finite_limit: int = 3
+    log_format: str = "text"
+    log_level: str = "info"
+    metrics_file: Path | None = None
+    realtime: RealtimeConfig = field(default_factory=RealtimeConfig)
 
     def __post_init__(self) -> None:
         """Check ranges.

@@ -1,0 +1,80 @@
+"""What a loop tells of itself: written by the loop's thread alone, read by others at any time.
+
+Each field is one object that is replaced whole, so a reader sees an old or a new value and needs no
+lock. Stamps are ns of ``time.monotonic_ns``, whatever clock stamps the messages; 0 is never.
+"""
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from modeld.stages import StageTimes
+
+
+class Phase(StrEnum):
+    """What a loop is doing."""
+
+    STARTING = "starting"
+    WAITING_CAMERA = "waiting for cameras"
+    WAITING_CAR = "waiting for the car"
+    RUNNING = "running"
+
+
+class Fault(StrEnum):
+    """Kinds of faults that are counted; names as in docs/faults.md, in health and in metrics."""
+
+    DEVICE_ERROR = "deviceError"
+    RUN_TIMEOUT = "runTimeout"
+    NOT_FINITE = "notFinite"
+    FRAME_OVERWRITTEN = "frameOverwritten"
+    FRAME_REFUSED = "frameRefused"
+    FRAME_IDS_BACK = "frameIdsBack"
+    FRAMES_DROPPED = "framesDropped"
+    NO_FRAME = "noFrame"
+    CAMERA_LOST = "cameraLost"
+    INPUT_REJECTED = "inputRejected"
+    MESSAGE_REJECTED = "messageRejected"
+    LOG_LOST = "logLost"
+
+
+@dataclass(slots=True)
+class LoopState:
+    """The progress of a loop.
+
+    Attributes:
+        phase: What it does.
+        iterated_ns: When it last came back from waiting for a frame, with or without one.
+        awaiting_ns: When the first usable frame came of those for which nothing has been published;
+            0 if there is none.
+        running_ns: When the model's present run began; 0 while it is not running.
+        published_ns: When the last messages went out.
+        frame_id: Of the last frame used.
+        frames: Frames used.
+        published: Frames for which messages went out.
+        valid: Of these, how many were valid.
+        dropped: Frames missing between those used.
+        reasons: Why the last messages were not valid, for a person; empty if they were.
+        model: Name of the model in use.
+        fallback: Why the fallback model is in use; "" while the primary one is.
+        faults: How often each kind of fault has been seen.
+        stages: Times by stage.
+    """
+
+    phase: Phase = Phase.STARTING
+    iterated_ns: int = 0
+    awaiting_ns: int = 0
+    running_ns: int = 0
+    published_ns: int = 0
+    frame_id: int = 0
+    frames: int = 0
+    published: int = 0
+    valid: int = 0
+    dropped: int = 0
+    reasons: tuple[str, ...] = ()
+    model: str = ""
+    fallback: str = ""
+    faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
+    stages: StageTimes = field(default_factory=StageTimes)
+
+    def count(self, fault: Fault, times: int = 1) -> None:
+        """Count a fault."""
+        self.faults[fault] += times
