@@ -100,6 +100,7 @@ def run(config: Config) -> int:
             notifier.stopping()
     if ending is Ending.RELOAD:
         _start_anew(notifier)
+    notifier.close()
     logger.info("stopping")
     if service.left_behind:
         _exit_now(stop.exit_code)
