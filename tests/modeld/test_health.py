@@ -128,9 +128,11 @@ def test_recent_is_what_came_in_the_last_ten_reports(line: Line) -> None:
     first = line.at(6.0)
     assert first.recentTime == 1.0  # since the start
     assert next(f.recent for f in first.faults if f.name == "noFrame") == 5
-    for second in range(7, 17):
+    for second in range(7, 16):
         line.state.published += 20
-        health = line.at(float(second))
+        line.at(float(second))
+    line.state.published += 20
+    health = line.at(16.0)
     assert health.recentTime == 10.0
     assert health.recentPublished == 200
     assert next((f.count, f.recent) for f in health.faults if f.name == "noFrame") == (5, 0)
