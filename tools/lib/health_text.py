@@ -55,10 +55,8 @@ def health_text(
         _row("device", _joined(health["device"], health["driver"])),
         _row("self-test", _self_test(health)),
     ]  # fmt: skip
-    if health["warmUpRuns"] < health["warmUpRunsNeeded"]:
-        lines.append(
-            _row("histories", f"{health['warmUpRuns']} of {health['warmUpRunsNeeded']} runs")
-        )
+    if health["warmUpRunsLeft"]:
+        lines.append(_row("histories", f"full after {health['warmUpRunsLeft']} more runs"))
     lines.append(_row("frames", _frames(health)))
     lines += _stages(health, earlier)
     seen = [fault for fault in health["faults"] if fault["count"]]
@@ -150,18 +148,16 @@ def _process(health: Health) -> str:
     return (
         f"{format_size(health['memory'])} resident (peak {format_size(health['memoryPeak'])}), "
         f"{health['openFiles']} files, {health['threads']} threads, {share:.0f} % of a CPU, "
-        f"{health['majorFaults']} pages read"
+        f"{health['majorFaults']} pages read from disk"
     )
 
 
 def _realtime(health: Health, painter: Painter) -> list[str]:
     settings = health["realtime"]
-    done = [f"{one['name']} {one['effective']}" for one in settings if one["isEffective"]]
+    done = [f"{one['name']} {one['wanted']}" for one in settings if one["effective"]]
     lines = [_row("real time", ", ".join(done))] if done else []
     for one in settings:
-        if not one["isEffective"]:
-            text = f"{one['name']} {one['wanted']} NOT in force"
-            text += f" ({one['effective']} is)" if one["effective"] else ""
-            text += f": {one['reason']}" if one["reason"] else ""
+        if not one["effective"]:
+            text = f"{one['name']} {one['wanted']} NOT in force: {one['reason']}"
             lines.append(_row("real time", painter.paint(printable(text), YELLOW)))
     return lines
