@@ -64,7 +64,7 @@ class Program:
         # Events of copies must outlive the copies: pyopencl waits where one is dropped early.
         self._pending: list[cl.Event] = []
         built = cache.built_from_source - built_before
-        self.stats = make_stats(self._manifest, device.info.name, built)
+        self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
