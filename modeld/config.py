@@ -133,6 +133,14 @@ class Config:
             option="--models-dir DIRECTORY",
         ),
     )
+    role: str = field(
+        default="driving",
+        metadata=doc(
+            "Which of the store's selected models is run.",
+            choices=("driving", "monitoring"),
+            option="--role ROLE",
+        ),
+    )
     state_dir: Path | None = field(
         default=None,
         metadata=doc(

@@ -26,12 +26,13 @@ from modeld.driving_model import check_interface
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
-from modeld.load_models import Check, Models, load_models
+from modeld.health_facts import facts_of
+from modeld.health_snapshot import ServiceFacts
+from modeld.load_models import Check, LoadedModel, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
 from modeld.realtime import Effect, apply_to_loop, apply_to_process
-from modeld.service_facts import facts_of
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import MarkerKeeper, RoadState
@@ -219,13 +220,21 @@ class _Service:
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
+    def _facts(self, model: LoadedModel) -> ServiceFacts:
+        return facts_of(
+            model,
+            self_test=model.self_test,
+            realtime=self._effects,
+            started_ns=self._started_ns,
+        )
+
     def _health(
         self, models: Models, state: LoopState, transport: Transport
     ) -> Callable[[int], None]:
         """Return what reports the health of the model in use."""
         path = self._config.metrics_file
         reporter = HealthReporter(
-            facts_of(models.first, self._effects, self._started_ns),
+            self._facts(models.first),
             state,
             transport,
             MonotonicClock(),
@@ -242,7 +251,7 @@ class _Service:
                 in_use = models.fallback
             if told != (in_use, self._effects):
                 told = (in_use, self._effects)
-                reporter.facts = facts_of(in_use, self._effects, self._started_ns)
+                reporter.facts = self._facts(in_use)
             reporter.report(now_ns, self._log.lost)
 
         return report

@@ -55,6 +55,7 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         send_raw_predictions = true
         fallback_model = "../small.pkl"
         models_dir = "/var/lib/models"
+        role = "monitoring"
         state_dir = "state"
         run_timeout_ms = 200
         non_finite_limit = 5
@@ -94,6 +95,7 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         cameras=DeviceCameras(Camera(960, 540, 800.0), Camera(960, 540, 300.5)),
         fallback_model=tmp_path / "../small.pkl",
         models_dir=Path("/var/lib/models"),
+        role="monitoring",
         state_dir=tmp_path / "state",
         run_timeout_ms=200,
         non_finite_limit=5,
