@@ -136,7 +136,7 @@ class Config:
     role: str = field(
         default="driving",
         metadata=doc(
-            "Which of the selected models of models_dir is run.",
+            "Which of the store's selected models is run.",
             choices=("driving", "monitoring"),
             option="--role ROLE",
         ),
