@@ -203,7 +203,9 @@ class Service:
 
     def text(self) -> str:
         """The whole log and how processes ended, for messages."""
-        lives = [f"{life.pid}: {life.code} {'by the watchdog' * life.by_watchdog}" for life in self.lives]
+        lives = [
+            f"{life.pid}: {life.code} {'by the watchdog' * life.by_watchdog}" for life in self.lives
+        ]
         return "\n".join([*(line.text for line in self.log), *lives])
 
     def close(self) -> None:

@@ -8,7 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 DOCUMENT = Path(__file__).parents[2] / "docs/faults.md"
-COLUMNS = ("Fault", "Published meanwhile", "Resumes within", "Logged", "Exit code", "systemd", "Test")
+COLUMNS = (
+    "Fault",
+    "Published meanwhile",
+    "Resumes within",
+    "Logged",
+    "Exit code",
+    "systemd",
+    "Test",
+)
 _SPAN = re.compile(r"`([^`]+)`")
 
 

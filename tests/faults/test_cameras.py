@@ -10,6 +10,7 @@ import pytest
 
 from cereal.frames import nv12_format
 from tests.faults.cameras import NORMAL, PERIOD_NS
+from tests.faults.checks import check_logged, check_resumed
 from tests.faults.faulty_opencl import Mode
 from tests.faults.service import ROOT
 from tests.faults.table import Row
@@ -18,17 +19,6 @@ from tests.faults.world import World
 pytestmark = [pytest.mark.opencl, pytest.mark.alone]
 # Too large for the artifact, and one that it has room for and the configuration does not know.
 TOO_LARGE, UNKNOWN = nv12_format(1024, 512), nv12_format(192, 96)
-
-
-def check_logged(world: World, row: Row, start_ns: int, timeout_s: float = 3.0) -> None:
-    """Each line of the row comes after the fault."""
-    for pattern in row.logged:
-        world.service.wait_line(pattern, start_ns, timeout_s)
-
-
-def check_resumed(world: World, row: Row, healed_ns: int) -> None:
-    """Valid messages within the row's bound."""
-    assert world.wait_valid(healed_ns, row.within_s) <= row.within_s
 
 
 def test_late_frames(world: World, row: Row) -> None:

@@ -61,7 +61,9 @@ class World:
     ) -> float:
         """Wait for some valid messages in a row; return seconds from the start to the first."""
         begin_ns = time.monotonic_ns() if start_ns is None else start_ns
-        found = self.recorder.wait(lambda seen: _run_of_valid(seen, count) is not None, begin_ns, timeout_s)
+        found = self.recorder.wait(
+            lambda seen: _run_of_valid(seen, count) is not None, begin_ns, timeout_s
+        )
         assert found, f"no {count} valid messages within {timeout_s} s:\n{self.service.text()}"
         first = _run_of_valid(self.recorder.since(begin_ns), count)
         assert first is not None
