@@ -217,6 +217,7 @@ class Process:
 
     def __init__(self, artifact: Path, directory: Path, *options: str) -> None:
         self.server = f"test_modeld_{os.getpid()}"
+        (directory / "bus").mkdir(exist_ok=True)
         self.bus = f"ipc://{directory}/bus"
         self.handle = subprocess.Popen(
             [sys.executable, "-c", RUN, str(artifact), self.bus, self.server, *options],
