@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.faults.cameras import Cameras
+from cereal.frames import nv12_format
+from tests.faults.cameras import NORMAL, Cameras
 from tests.faults.faulty_opencl import Control
 from tests.faults.recorder import Message, Recorder
 from tests.faults.service import Service, Setup
@@ -19,11 +20,13 @@ from tests.tools.tiny_driving import write_tiny_driving
 
 PRIMARY_MPS, FALLBACK_MPS = 15.0, 9.0
 SETTINGS = """
-model = "{directory}/primary.pkl"
+model = "{model}"
 demo = true
 bus_address = "ipc://{directory}/bus"
 camera_server = "{server}"
 {more}
+"""
+SMALL_CAMERAS = """
 [camera.road]
 width = 256
 height = 128
@@ -105,10 +108,11 @@ def _run_of_valid(messages: list[Message], count: int) -> Message | None:
     return first
 
 
-def write_settings(directory: Path, server: str, more: str = "") -> Path:
+def write_settings(directory: Path, server: str, model: Path, more: str) -> Path:
     """Write the configuration file."""
     path = directory / "config.toml"
-    path.write_text(SETTINGS.format(directory=directory, server=server, more=more))
+    text = SETTINGS.format(directory=directory, server=server, model=model, more=more)
+    path.write_text(text, encoding="utf-8")
     return path
 
 
@@ -119,6 +123,7 @@ def running_world(
     more: str = "",
     faulty: bool = False,
     restarts: bool = False,
+    model: Path | None = None,
     change: Callable[[Setup], Setup] = lambda setup: setup,
 ) -> Iterator[World]:
     """Make models, configuration, cameras, car, listener and daemon.
@@ -128,18 +133,26 @@ def running_world(
         more: lines of the configuration.
         faulty: run with the OpenCL layer that fails on command.
         restarts: restart the process as systemd would.
+        model: a driving artifact for cameras of 1928x1208, in place of the two small ones.
         change: of how the process is started.
     """
     server = f"faults_{os.getpid()}_{next(_numbers)}"
-    write_tiny_driving(directory / "primary.pkl", (512, 256), speed_mps=PRIMARY_MPS, name="primary")
-    write_tiny_driving(directory / "safe.pkl", (512, 256), speed_mps=FALLBACK_MPS, name="safe")
-    settings = write_settings(directory, server, more)
+    form = NORMAL
+    if model is None:
+        for name, speed_mps in (("primary", PRIMARY_MPS), ("safe", FALLBACK_MPS)):
+            write_tiny_driving(
+                directory / f"{name}.pkl", (512, 256), speed_mps=speed_mps, name=name
+            )
+        settings = write_settings(directory, server, directory / "primary.pkl", more + SMALL_CAMERAS)
+    else:
+        form = nv12_format(1928, 1208)
+        settings = write_settings(directory, server, model, more)
     (directory / "bus").mkdir(exist_ok=True)
     control = Control(directory / "control")
     arguments = ("-v", "--config", str(settings))
     setup = change(Setup(arguments, control=directory / "control" if faulty else None))
     with ExitStack() as stack:
-        cameras = Cameras(server)
+        cameras = Cameras(server, form)
         stack.callback(cameras.close)
         vehicle = Vehicle(f"ipc://{directory}/bus", lambda: cameras.next_id - 1)
         stack.callback(vehicle.close)
