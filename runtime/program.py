@@ -12,7 +12,7 @@ from typing import Any, Self
 from numpy.typing import NDArray
 
 from runtime.artifact import Artifact
-from runtime.device import Device
+from runtime.device import Device, DeviceInfo
 from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
 from runtime.guard import check_finite, checks_enabled, megakernel_enabled
@@ -64,7 +64,7 @@ class Program:
         # Events of copies must outlive the copies: pyopencl waits where one is dropped early.
         self._pending: list[cl.Event] = []
         built = cache.built_from_source - built_before
-        self.stats = make_stats(self._manifest, device.info.name, built)
+        self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
@@ -127,6 +127,11 @@ class Program:
     def manifest(self) -> Manifest:
         """The checked manifest."""
         return self._manifest
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device that it runs on."""
+        return self._device.info
 
     @property
     def metadata(self) -> dict[str, Any]:

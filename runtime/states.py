@@ -28,7 +28,10 @@ class States:
         """
         index, spec = self._state(name)
         array = np.empty(spec.shape, spec.dtype)
-        self._copy(name, array, self._memory.buffer(index))
+        try:
+            cl.enqueue_copy(self._queue, array, self._memory.buffer(index), is_blocking=True)
+        except cl.Error as error:
+            raise self._fault(name, error) from error
         return array
 
     def write(self, name: str, value: NDArray[Any]) -> None:
@@ -49,7 +52,10 @@ class States:
                 f"{self._name}: state {name!r}: expected {spec.dtype}{list(spec.shape)}, "
                 f"C-contiguous, found {value.dtype}{list(value.shape)}"
             )
-        self._copy(name, self._memory.buffer(index), value)
+        try:
+            cl.enqueue_copy(self._queue, self._memory.buffer(index), value, is_blocking=True)
+        except cl.Error as error:
+            raise self._fault(name, error) from error
 
     def _state(self, name: str) -> tuple[int, BufferSpec]:
         found = self._found.get(name)
@@ -58,10 +64,5 @@ class States:
             raise InputError(f"{self._name}: no state {name!r}; it has: {names or 'none'}")
         return found
 
-    def _copy(
-        self, name: str, to: cl.Buffer | NDArray[Any], source: cl.Buffer | NDArray[Any]
-    ) -> None:
-        try:
-            cl.enqueue_copy(self._queue, to, source, is_blocking=True)
-        except cl.Error as error:
-            raise RuntimeFault(f"{self._name}: state {name!r}: {first_line(error)}") from error
+    def _fault(self, name: str, error: Exception) -> RuntimeFault:
+        return RuntimeFault(f"{self._name}: state {name!r}: {first_line(error)}")
