@@ -12,6 +12,7 @@ from modeld.desire import VehicleState
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.inputs import BusInputs
 from modeld.loop_state import Fault
+from modeld.params import UserDelay
 from modeld.validity import (
     LATERAL_ACTIVE,
     LATERAL_DELAY,
@@ -40,6 +41,10 @@ class MessageSource(Received, Protocol):
     def rejected_why(self) -> Mapping[str, str]:
         """What was wrong with the last of them, by service."""
 
+    @property
+    def frame(self) -> int:
+        """Number of updates so far, from 0."""
+
     def __getitem__(self, service: str) -> Any:
         """Return the newest message of a service, default-initialised before the first."""
 
@@ -56,6 +61,7 @@ class BusReader:
         episodes: Takes what cannot be used.
         clip_speed: Speeds below 0 count as 0, as `ActionRule.clip_speed`.
         judge_silence: Services that fall silent are noticed; not where time runs unevenly.
+        user_delay: Where the lateral delay is a user's; None: what the stack measures.
 
     Attributes:
         clip_speed: As given; another model may want it otherwise.
@@ -68,17 +74,20 @@ class BusReader:
         *,
         clip_speed: bool = True,
         judge_silence: bool = True,
+        user_delay: UserDelay | None = None,
     ) -> None:
         self._messages = messages
         self._episodes = episodes
         self.clip_speed = clip_speed
         self._judge_silence = judge_silence
+        self._user_delay = user_delay
         self._car = VehicleState()
         self._lateral_active = False
         self._is_rhd = False
         self._delay_s = 0.0
         self._road_frame_id = 0
         self._broken: dict[InputRule, Reason] = {}
+        self._garbage = GarbageWatch(messages, episodes)
 
     def read(self, now_ns: int) -> BusInputs:
         """Return what holds now.
@@ -87,6 +96,7 @@ class BusReader:
             now_ns: Time of the loop's clock.
         """
         messages, updated = self._messages, self._messages.updated
+        self._garbage.look()
         if updated["carState"]:
             self._take_car(messages["carState"])
         if updated["carControl"]:
@@ -108,7 +118,10 @@ class BusReader:
                 reasons = (*reasons, silence(SPEED, silent_s))
         if vehicle.lateral_active is not active:
             vehicle = replace(vehicle, lateral_active=active)
-        return BusInputs(vehicle, self._is_rhd, self._delay_s, self._road_frame_id, reasons)
+        delay_s = self._delay_s
+        if self._user_delay is not None:
+            delay_s = self._user_delay.update(delay_s, messages.frame)
+        return BusInputs(vehicle, self._is_rhd, delay_s, self._road_frame_id, reasons)
 
     def _take_car(self, car: Any) -> None:
         speed_mps = self._checked(SPEED, car.vEgo)

@@ -76,7 +76,9 @@ class CalibrationInput:
         else:
             calibration.update(rpy_rad, device_type, sensor)
         if calibration.refused:
-            self._episodes.happen(CALIBRATION_REFUSED, f"calibration not used: {calibration.refused}")
+            self._episodes.happen(
+                CALIBRATION_REFUSED, f"calibration not used: {calibration.refused}"
+            )
 
     def reason(self, now_ns: int) -> Reason | None:
         """Return why messages are not valid, None if they are as far as calibration goes.

@@ -72,6 +72,8 @@ class Config:
         long_smooth_s: Likewise of the acceleration filter.
         cameras: Cameras to use instead of looking up the device; None looks up.
         send_raw_predictions: Put the raw output vectors into ``modelV2`` or ``driverStateV2``.
+        simulation: Time does not run evenly, as in a simulator or a replay: services that fall
+            silent are not judged.
         fallback_model: A small driving artifact that takes over when ``model`` fails; None: none.
         models_dir: Store of models; its selected one is run where ``model`` is not given.
         state_dir: Where it is kept, over restarts, that a drive goes on with the fallback model;
@@ -97,6 +99,7 @@ class Config:
     long_smooth_s: float | None = None
     cameras: DeviceCameras | None = None
     send_raw_predictions: bool = field(default_factory=raw_predictions_wanted)
+    simulation: bool = False
     fallback_model: Path | None = None
     models_dir: Path | None = None
     state_dir: Path | None = None
@@ -165,6 +168,7 @@ _FILE_TYPES: Final[Mapping[str, type]] = {
     "lat_smooth_s": float,
     "long_smooth_s": float,
     "send_raw_predictions": bool,
+    "simulation": bool,
 }
 _PATHS: Final = frozenset({"model", "params_dir"})
 _CAMERA_TYPES: Final[Mapping[str, type]] = {"width": int, "height": int, "focal_px": float}

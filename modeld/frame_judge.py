@@ -38,7 +38,7 @@ class FrameJudge:
     Attributes:
         camera: "road", "wide" or "driver", for messages.
         episodes: Takes what is wrong.
-        hold: For how many frames more an image of a wrong moment is seen by the model.
+        hold: For how many frames an image of a wrong moment is seen by the model, its own included.
         restarted: The last frame came from before the one before it: histories of the model are
             of another time.
         reasons: Why messages made with the last frame are not valid.
@@ -46,7 +46,7 @@ class FrameJudge:
 
     camera: str
     episodes: Episodes
-    hold: int = 0
+    hold: int = 1
     restarted: bool = False
     reasons: tuple[Reason, ...] = ()
     _last: tuple[int, int, int] | None = None
@@ -80,7 +80,9 @@ class FrameJudge:
             reasons = (*reasons, Reason(f"{self.camera} frozen", text))
         self.reasons = reasons
 
-    def _compare(self, frame: Frame, now_ns: int, last_id: int, last_sof: int, last_ns: int) -> None:
+    def _compare(
+        self, frame: Frame, now_ns: int, last_id: int, last_sof: int, last_ns: int
+    ) -> None:
         """Compare id and stamp with those of the frame before."""
         frame_id, sof_ns = frame.frame_id, frame.timestamp_sof_ns
         if frame_id <= last_id:
@@ -90,7 +92,9 @@ class FrameJudge:
         step_ns, passed_ns = sof_ns - last_sof, now_ns - last_ns
         if step_ns < 0:
             self.restarted = True
-            self._wrong(_STAMPS, f"frame {frame_id} starts {-step_ns / NS_PER_S:.1f} s before the last")
+            self._wrong(
+                _STAMPS, f"frame {frame_id} starts {-step_ns / NS_PER_S:.1f} s before the last"
+            )
         elif abs(step_ns - passed_ns) > JUMP_NS and passed_ns >= 0:
             off_s = (step_ns - passed_ns) / NS_PER_S
             self._wrong(
@@ -102,7 +106,7 @@ class FrameJudge:
     def _wrong(self, kind: Kind, text: str) -> None:
         text = f"{self.camera} camera: {text}"
         self.episodes.happen(kind, text)
-        self._held, self._left = Reason(f"{self.camera} {kind.name}", text), self.hold + 1
+        self._held, self._left = Reason(f"{self.camera} {kind.name}", text), self.hold
 
     def _sample(self, frame: Frame, now_ns: int) -> None:
         """Count frames in a row with the same bytes where they are looked at."""
