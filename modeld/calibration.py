@@ -305,6 +305,7 @@ class Calibration:
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
     _accepted: _Accepted | None = None
+    _checked: FrameSizes | None = None
 
     @property
     def needs_device(self) -> bool:
@@ -359,8 +360,9 @@ class Calibration:
             CameraConfigError: They are not: these frames cannot be used.
         """
         override = self.plan.override
-        if override is not None and sizes != self.sizes:
+        if override is not None and sizes != self._checked:
             self.plan.views((override,), sizes)
+            self._checked = sizes
 
     def _compute(self, calibration: _Accepted) -> None:
         """Write both matrices.

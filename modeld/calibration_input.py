@@ -88,7 +88,7 @@ class CalibrationInput:
         """
         calibration, messages = self._calibration, self._messages
         if calibration.refused:
-            return Reason("calibration not used", f"calibration not used: {calibration.refused}")
+            return Reason("calibration not used", calibration.refused)
         if not calibration.seen:
             missing = [*([] if messages.seen[SERVICE] else [SERVICE])]
             missing += self._missing() if calibration.needs_device else []

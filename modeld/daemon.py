@@ -15,7 +15,7 @@ from cereal.clock import Clock, MonotonicClock
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.transport import Transport
 from modeld.bus_reader import BusReader
-from modeld.calibration import Calibration, CameraPlan, FrameSizes, sizes_of
+from modeld.calibration import Calibration, CameraPlan, sizes_of
 from modeld.config import Config
 from modeld.desire import LaneChangeMachine
 from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
@@ -113,8 +113,8 @@ class Daemon:
         extra = wide if road is not None else None
         plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
         self.car = DEMO_CAR
-        # Of no frame yet: cameras that do not fit the settings are frames that cannot be used.
-        self.calibration = Calibration(plan, FrameSizes((0, 0), (0, 0)))
+        # Cameras that do not fit the settings are no error here: their frames cannot be used.
+        self.calibration = Calibration(plan, sizes_of(main.format, (extra or main).format))
         self.state = LoopState() if state is None else state
         self.guard = RunGuard(self.state)
         # Filters and machines keep state from frame to frame, so there is one of each for the

@@ -97,11 +97,8 @@ class FrameJudge:
             )
         elif abs(step_ns - passed_ns) > JUMP_NS and passed_ns >= 0:
             off_s = (step_ns - passed_ns) / NS_PER_S
-            self._wrong(
-                _STAMPS,
-                f"frame {frame_id} starts {abs(off_s):.1f} s "
-                f"{'late' if off_s > 0 else 'early'} by our clock",
-            )
+            what = "ahead of" if off_s > 0 else "behind"
+            self._wrong(_STAMPS, f"frame {frame_id} starts {abs(off_s):.1f} s {what} its time")
 
     def _wrong(self, kind: Kind, text: str) -> None:
         text = f"{self.camera} camera: {text}"

@@ -256,7 +256,7 @@ class ValidityLog:
     logger: logging.Logger
     state: LoopState
     _said: frozenset[str] | None = None
-    _said_ns: int = 0
+    _said_ns: int | None = None
     _since_ns: int = 0
     _good_ns: int = 0
 
@@ -269,7 +269,7 @@ class ValidityLog:
         elif not self._said:
             return
         kinds = frozenset(reason.kind for reason in reasons)
-        is_early = self._said is not None and 0 <= now_ns - self._said_ns < SHORTEST_NS
+        is_early = self._said_ns is not None and 0 <= now_ns - self._said_ns < SHORTEST_NS
         if kinds == self._said or is_early:
             return
         if kinds:
@@ -277,7 +277,9 @@ class ValidityLog:
                 self._since_ns = now_ns
             self.logger.warning("not valid: %s", "; ".join(self.state.reasons))
         elif self._said is None:
+            self._said = kinds
             self.logger.info("valid")
+            return
         else:
             lasted_s = (self._good_ns - self._since_ns) / NS_PER_S
             self.logger.warning("valid again after %.1f s", lasted_s)
