@@ -76,6 +76,7 @@ class Config:
             silent are not judged.
         fallback_model: A small driving artifact that takes over when ``model`` fails; None: none.
         models_dir: Store of models; its selected one is run where ``model`` is not given.
+        role: Which of the store's selected models is run: "driving" or "monitoring".
         state_dir: Where it is kept, over restarts, that a drive goes on with the fallback model;
             None keeps nothing.
         run_timeout_ms: Longest run of ``model`` before the fallback model takes over.
@@ -102,6 +103,7 @@ class Config:
     simulation: bool = False
     fallback_model: Path | None = None
     models_dir: Path | None = None
+    role: str = "driving"
     state_dir: Path | None = None
     run_timeout_ms: int = 300
     non_finite_limit: int = 3

@@ -240,7 +240,7 @@ class Daemon:
         elapsed_ns = self._clock.now_ns() - start_ns
         stages.mark("model", time.monotonic_ns())
         whole = self._images_whole(frames)
-        valid = self._judgement.settle(frames, bus, finite=result.finite, whole=whole)
+        valid = self._judgement.settle(frames, bus, result, whole=whole)
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,

@@ -6,6 +6,7 @@ from typing import Final
 from cereal.pubsub import SubMaster
 from modeld.calibration import Calibration
 from modeld.calibration_input import CalibrationInput
+from modeld.driving_model import ModelResult
 from modeld.episodes import Episodes
 from modeld.frame_judge import MOVING_MPS, FrameJudge
 from modeld.frame_sync import FramePair
@@ -15,6 +16,7 @@ from modeld.validity import Reason, ValidityLog
 # Records of the loop keep the name that they have had.
 logger: Final = logging.getLogger("modeld.daemon")
 
+DEVICE_FAILED: Final = Reason("device failed", "device failed")
 NOT_FINITE: Final = Reason("not finite", "outputs not finite")
 OVERWRITTEN: Final = Reason("overwritten", "frames overwritten while they were used")
 WIDE_LOST: Final = Reason("wide lost", "wide camera lost")
@@ -69,13 +71,15 @@ class Judgement:
         if frames.extra is not frames.main:
             self._wide.look(frames.extra, now_ns, moving=moving)
 
-    def settle(self, frames: FramePair, bus: BusInputs, *, finite: bool, whole: bool) -> bool:
+    def settle(
+        self, frames: FramePair, bus: BusInputs, result: ModelResult, *, whole: bool
+    ) -> bool:
         """Say of a run whether its messages are valid; logs and keeps the reasons.
 
         Args:
             frames: As given to `look`.
             bus: Likewise.
-            finite: All outputs are finite.
+            result: Of the run.
             whole: The images that the model sees are of whole frames.
         """
         now_ns = self._episodes.clock.now_ns()
@@ -86,7 +90,7 @@ class Judgement:
         if frames.extra is not frames.main:
             reasons += self._wide.reasons
         for holds, reason in (
-            (finite, NOT_FINITE),
+            (result.finite, DEVICE_FAILED if result.failed else NOT_FINITE),
             (whole, OVERWRITTEN),
             (not frames.lacks_extra, WIDE_LOST),
             (not frames.apart, APART),

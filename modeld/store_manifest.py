@@ -1,0 +1,190 @@
+"""What a store of models says of a model version: names, and the manifest beside the artifact.
+
+A manifest is a small JSON file of plain data, checked completely before anything of it is used
+(docs/formats/model-store.md).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from modeld.errors import StoreError
+
+FORMAT: Final = 1
+MAX_MANIFEST_BYTES: Final = 1 << 16
+# No directory can be left with it, and no file be hidden: it begins with a letter or digit.
+_WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_ADDED: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_KINDS: Final = ("driving", "monitoring")
+_TEXT: Final = re.compile(r"[ -~]{0,128}")
+_MAX_SIZE: Final = 1 << 40
+_MAX_ABI: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelId:
+    """A model and its version, as text NAME@VERSION."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @staticmethod
+    def of(text: str) -> "ModelId":
+        """Return the id of a text.
+
+        Raises:
+            StoreError: it is none.
+        """
+        name, separator, version = text.partition("@")
+        if not separator:
+            raise StoreError(f"{text!r}: expected NAME@VERSION; see modeld models list")
+        return ModelId(checked_word("name", name), checked_word("version", version))
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """What is known of a model version.
+
+    Attributes:
+        name: Of the model.
+        version: Of the model.
+        kind: Of the artifact, "driving" or "monitoring".
+        sha256: Of the whole artifact file, hexadecimal.
+        size: Of the file, bytes.
+        minimum_abi: The least ABI of a runtime that can run it.
+        interface: Of the model, for people.
+        added: When it was added, UTC, by the clock of who added it: "2026-11-22T23:00:00Z".
+    """
+
+    name: str
+    version: str
+    kind: str
+    sha256: str
+    size: int
+    minimum_abi: int
+    interface: str
+    added: str
+
+    @property
+    def id(self) -> ModelId:
+        """Name and version."""
+        return ModelId(self.name, self.version)
+
+    def signed_bytes(self) -> bytes:
+        """Return what a signature is made over: all fields but it, in one way of writing."""
+        content = {"format": FORMAT, **asdict(self)}
+        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    def file_bytes(self) -> bytes:
+        """Return the content of the file."""
+        content = {"format": FORMAT, **asdict(self), "signature": ""}
+        return (json.dumps(content, indent=1) + "\n").encode("ascii")
+
+
+def checked_word(what: str, text: str) -> str:
+    """Return a name or version.
+
+    Raises:
+        StoreError: it has other characters, or would leave the store.
+    """
+    if not _WORD.fullmatch(text):
+        raise StoreError(
+            f"{what}: expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, found "
+            f"{text[:80]!r}"
+        )
+    return text
+
+
+def parse_manifest(data: bytes) -> StoreManifest:
+    """Return the manifest that a file holds.
+
+    Raises:
+        StoreError: it is too long, no JSON, or a field is missing, unknown or cannot be.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise StoreError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
+    content = plain_object(data)
+    if content.get("format") != FORMAT:
+        raise StoreError(f"format: expected {FORMAT}, found {_shown(content.get('format'))}")
+    fields: Mapping[str, type] = {name: _TYPES[name] for name in _TYPES}
+    unknown = sorted(set(content) - set(fields))
+    missing = sorted(set(fields) - set(content))
+    if unknown or missing:
+        found = [f"unknown {', '.join(unknown)[:200]}"] if unknown else []
+        found += [f"missing {', '.join(missing)}"] if missing else []
+        raise StoreError(f"expected the fields {', '.join(fields)}; {'; '.join(found)}")
+    for name, kind in fields.items():
+        if type(content[name]) is not kind:
+            raise StoreError(f"{name}: expected {kind.__name__}, found {_shown(content[name])}")
+    _check_values(content)
+    values = {name: content[name] for name in fields if name not in ("format", "signature")}
+    return StoreManifest(**values)
+
+
+def plain_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object of a short file, each key once.
+
+    Raises:
+        StoreError: it is another thing.
+    """
+    try:
+        content = json.loads(data, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"expected a JSON object, found {str(error)[:100]}") from error
+    if not isinstance(content, dict):
+        raise StoreError(f"expected a JSON object, found {_shown(content)}")
+    return content
+
+
+# In the order of the file.
+_TYPES: Final[Mapping[str, type]] = {
+    "format": int,
+    "name": str,
+    "version": str,
+    "kind": str,
+    "sha256": str,
+    "size": int,
+    "minimum_abi": int,
+    "interface": str,
+    "added": str,
+    "signature": str,
+}
+
+
+def _check_values(content: Mapping[str, Any]) -> None:
+    for name in ("name", "version"):
+        checked_word(name, content[name])
+    if content["kind"] not in _KINDS:
+        raise StoreError(
+            f"kind: expected {' or '.join(_KINDS)}, found {_shown(content['kind'])}; compile the "
+            "model without --plain"
+        )
+    for name, pattern, what in (
+        ("sha256", _SHA256, "64 hexadecimal digits"),
+        ("added", _ADDED, "a time like 2026-11-22T23:00:00Z"),
+        ("interface", _TEXT, "at most 128 printable characters"),
+    ):
+        if not pattern.fullmatch(content[name]):
+            raise StoreError(f"{name}: expected {what}, found {_shown(content[name])}")
+    for name, low, high in (("size", 1, _MAX_SIZE), ("minimum_abi", 1, _MAX_ABI)):
+        if not low <= content[name] <= high:
+            raise StoreError(f"{name}: expected {low}..{high}, found {_shown(content[name])}")
+    if content["signature"]:
+        raise StoreError("signature: expected none, as this version checks no signatures")
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key that stands twice")
+    return found
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]
