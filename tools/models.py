@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cereal.transport import ZmqTransport
-from modeld.config import Config, load_config
+from modeld.config import Config
+from modeld.config_sources import Given, load_config
 from modeld.errors import ModeldError, StoreError
 from modeld.model_store import DEFAULT_STORE, Entry, ModelStore, SelfTest
 from modeld.parked import why_not_parked
@@ -73,14 +75,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Do what is asked for; 4 if a model is found not to be sound."""
     given = vars(args)
-    overrides = {
-        "models_dir": args.store,
-        "bus_address": given.get("bus"),
-        "stack": given.get("stack"),
-        "port_hash": given.get("port_hash"),
-        "device": given.get("device"),
+    options = {
+        "models_dir": "store",
+        "bus_address": "bus",
+        "stack": "stack",
+        "port_hash": "port_hash",
+        "device": "device",
     }
-    config = load_config(args.config, overrides)
+    config = load_config(
+        args.config,
+        os.environ,
+        [
+            Given(key, str(given[name]), f"--{name.replace('_', '-')}")
+            for key, name in options.items()
+            if given.get(name) is not None
+        ],
+    )
     store = ModelStore(config.models_dir or DEFAULT_STORE)
     if args.action == "list":
         return _list(store, as_json=args.json)
