@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ def load_program(
     device: Device | str | None = None,
     *,
     priority: str | None = None,
+    on_build: Callable[[], None] = lambda: None,
 ) -> Program:
     """Load an artifact onto a device.
 
@@ -28,6 +29,7 @@ def load_program(
         device: an opened device, a name as for `choose_device`, or None for the best one.
         priority: "high", "medium" or "low" of its work on the device; None leaves the driver's.
             `Program.priority_refusal` says why it was not taken.
+        on_build: called before each program that has to be compiled, which takes seconds.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit the device.
@@ -37,7 +39,7 @@ def load_program(
     artifact = path if isinstance(path, Artifact) else read_artifact(path)
     opened = device if isinstance(device, Device) else choose_device(device)
     try:
-        cache = ProgramCache(opened)
+        cache = ProgramCache(opened, on_build=on_build)
         program = Program(artifact, opened, cache, warm_up=True, priority=priority)
         cache.save()
     except ArtifactError as error:
