@@ -12,6 +12,7 @@ from runtime.device import Device, choose_device
 from runtime.errors import ArtifactError
 from runtime.program import Program
 from runtime.program_cache import ProgramCache, shared_cache
+from runtime.selftest import self_test
 from runtime.stats import ProgramStats
 
 
@@ -78,16 +79,19 @@ def build_binaries(
 ) -> list[bytes]:
     """Return the device binaries that the compiler puts into an artifact, one per program.
 
-    They are taken after every kernel was launched once, so that loading them compiles nothing. The
-    manifest's `target` must then name `device.info.name` and `device.info.driver`.
+    They are taken after every kernel was launched once, so that loading them compiles nothing, and
+    after the self-test, where there is one. The manifest's `target` must then name
+    `device.info.name` and `device.info.driver`.
 
     Raises:
         ArtifactError, NoDeviceError, BuildError, RuntimeFault: as `load_program`.
+        SelfTestError: the programs compute something else than the model.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     cache = ProgramCache(opened)
     artifact = from_memory(manifest, data)
     with Program(artifact, opened, cache, warm_up=True) as program:
+        self_test(program)
         return program.binaries()
 
 
