@@ -64,6 +64,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
+    "models": Command("tools.models", "add, check and select the models that the daemon runs"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
