@@ -34,6 +34,7 @@ class Fault(StrEnum):
     INPUT_REJECTED = "inputRejected"
     MESSAGE_REJECTED = "messageRejected"
     LOG_LOST = "logLost"
+    METRICS_LOST = "metricsLost"
 
 
 @dataclass(slots=True)

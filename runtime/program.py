@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runtime.artifact import Artifact
-from runtime.device import Device
+from runtime.device import Device, DeviceInfo
 from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
 from runtime.guard import check_finite, checks_enabled, megakernel_enabled
@@ -23,6 +22,8 @@ from runtime.memory import DeviceMemory
 from runtime.opencl import cl
 from runtime.profile import KernelTime, Span, summarize
 from runtime.program_cache import ProgramCache, binary_of
+from runtime.queue import drain, open_first_queue, open_queue
+from runtime.states import States
 from runtime.stats import make_stats
 
 logger = logging.getLogger(__name__)
@@ -32,19 +33,25 @@ class Program:
     """A loaded artifact, ready to run on one device; made by `load_program` or `run_once`."""
 
     def __init__(
-        self, artifact: Artifact, device: Device, cache: ProgramCache, *, warm_up: bool = False
+        self,
+        artifact: Artifact,
+        device: Device,
+        cache: ProgramCache,
+        *,
+        warm_up: bool = False,
+        priority: str | None = None,
     ) -> None:
         started_ns = time.perf_counter_ns()
-        self._artifact: Artifact | None = artifact
+        self._is_open = True
         self._manifest = artifact.manifest
         self._device = device
-        self._workers = device.workers
         self._cache = cache
-        self._queue = _open_queue(device)
+        self._queue, self.priority_refusal = open_first_queue(device, priority)
         _log_target(artifact, device)
         # The count is the cache's, over all programs; the difference is what this one built.
         built_before = cache.built_from_source
         self._memory = DeviceMemory(artifact, device, self._queue)
+        self._states = States(self._manifest, self._memory, self._queue)
         self._programs: list[cl.Program | None] = [None] * len(self._manifest.programs)
         self._megakernel = self._make_megakernel(cache)
         # In order of the manifest, so that logs and caches do not depend on the order of a set.
@@ -63,9 +70,11 @@ class Program:
         # Events of copies must outlive the copies: pyopencl waits where one is dropped early.
         self._pending: list[cl.Event] = []
         built = cache.built_from_source - built_before
-        self.stats = make_stats(self._manifest, device.info.name, built)
+        self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
+        # Known by now: they have run.
+        self._workers = device.workers()
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
@@ -128,6 +137,11 @@ class Program:
         return self._manifest
 
     @property
+    def device(self) -> DeviceInfo:
+        """The device that it runs on."""
+        return self._device.info
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """The model's own metadata, as the compiler wrote it; {} for plain models."""
         return self._manifest.metadata
@@ -166,7 +180,7 @@ class Program:
     def _entry(self, name: str | None) -> BoundEntry:
         found = self._entries.get(self._default if name is None else name)
         if found is None:
-            if self._artifact is None:
+            if not self._is_open:
                 raise RuntimeFault(f"{self._manifest.name}: the program is closed")
             raise InputError(
                 f"{self._manifest.name}: no entry {name!r}; it has: {', '.join(self._entries)}"
@@ -255,7 +269,7 @@ class Program:
             # Arrays of the caller and events must stay until the device has done with them, also
             # after an error.
             if self._unfinished:
-                _drain(queue)
+                drain(queue)
             pending.clear()
 
     def _recover(self, queue: cl.CommandQueue) -> None:
@@ -297,7 +311,7 @@ class Program:
         bound = self._entry(entry)
         bound.check_inputs(inputs)
         # Profiling is a property of a queue and slows each launch, so `run` has one without.
-        queue = _open_queue(self._device, profiling=True)
+        queue = open_queue(self._device, profiling=True)
         steps = self._steps_of(bound)
         result = []
         for _ in range(iterations):
@@ -340,25 +354,20 @@ class Program:
             ) from error
 
     def state(self, name: str) -> NDArray[Any]:
-        """Return a copy of state buffer `name`, of its declared dtype and shape.
-
-        Raises:
-            InputError: there is no such state.
-        """
+        """Return a copy of a state, see `States.read`."""
         self._entry(None)
-        for index, spec in enumerate(self._manifest.buffers):
-            if spec.kind == "state" and spec.name == name:
-                array = np.empty(spec.shape, spec.dtype)
-                cl.enqueue_copy(self._queue, array, self._memory.buffer(index))
-                return array
-        names = ", ".join(b.name for b in self._manifest.buffers if b.kind == "state")
-        raise InputError(f"{self._manifest.name}: no state {name!r}; it has: {names or 'none'}")
+        return self._states.read(name)
+
+    def set_state(self, name: str, value: NDArray[Any]) -> None:
+        """Write a state until a run, a reset or this changes it, see `States.write`."""
+        self._entry(None)
+        self._states.write(name, value)
 
     def close(self) -> None:
-        """Give back device memory and the mapped file; nothing but `close` may follow."""
-        if self._artifact is None:
+        """Give back device memory and the artifact's; nothing but `close` may follow."""
+        if not self._is_open:
             return
-        # Device work reads the mapped file: all of it must be done before memory goes.
+        # Device work reads the artifact's memory: all of it must be done before that goes.
         self._queue.finish()
         self._cache.launched()
         # Kernels hold references to buffers, so entries go before the memory that they use.
@@ -367,33 +376,13 @@ class Program:
         if self._megakernel is not None:
             self._megakernel.release()
         self._memory.release()
-        self._artifact = None
+        self._is_open = False
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _drain(queue: cl.CommandQueue) -> None:
-    """Wait for what a queue still runs; that it may fail, its user knows already."""
-    try:
-        queue.finish()
-    except cl.Error as error:
-        logger.debug("waiting for a queue: %s", first_line(error))
-
-
-def _open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
-    try:
-        if not profiling:
-            return cl.CommandQueue(device.context)
-        enable = cl.command_queue_properties.PROFILING_ENABLE
-        return cl.CommandQueue(device.context, properties=enable)
-    except cl.Error as error:
-        raise RuntimeFault(
-            f"{device.info.name}: cannot make a command queue: {first_line(error)}"
-        ) from error
 
 
 def _log_target(artifact: Artifact, device: Device) -> None:
