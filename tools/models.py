@@ -17,13 +17,15 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from cereal.transport import ZmqTransport
-from modeld.config import Config, load_config
+from modeld.config import Config
+from modeld.config_sources import Given, load_config
 from modeld.errors import ModeldError, StoreError
 from modeld.model_store import DEFAULT_STORE, Entry, ModelStore, SelfTest
 from modeld.parked import why_not_parked
@@ -42,6 +44,14 @@ _UNIT = {
     "monitoring": "dmonitoringmodeld",
 }
 _SHORT_DIGEST = 12
+# Option -> the setting that it is.
+_SETTINGS = {
+    "store": "models_dir",
+    "bus": "bus_address",
+    "stack": "stack",
+    "port_hash": "port_hash",
+    "device": "device",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -72,15 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what is asked for; 4 if a model is found not to be sound."""
-    given = vars(args)
-    overrides = {
-        "models_dir": args.store,
-        "bus_address": given.get("bus"),
-        "stack": given.get("stack"),
-        "port_hash": given.get("port_hash"),
-        "device": given.get("device"),
-    }
-    config = load_config(args.config, overrides)
+    config = load_config(args.config, os.environ, _settings_given(args))
     store = ModelStore(config.models_dir or DEFAULT_STORE)
     if args.action == "list":
         return _list(store, as_json=args.json)
@@ -89,6 +91,15 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "add":
         return _add(store, args, config)
     return _switch(store, args, config)
+
+
+def _settings_given(args: argparse.Namespace) -> list[Given]:
+    values = vars(args)
+    return [
+        Given(key, str(values[name]), f"--{name.replace('_', '-')}")
+        for name, key in _SETTINGS.items()
+        if values.get(name) is not None
+    ]
 
 
 def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
