@@ -247,6 +247,12 @@ class Config:
             "SEND_RAW_PRED asks for it."
         ),
     )
+    simulation: bool = field(
+        default=False,
+        metadata=doc(
+            "Time does not run evenly, as in a simulator: services that fall silent are not judged."
+        ),
+    )
     log_format: str = field(
         default="text",
         metadata=doc(

@@ -99,7 +99,7 @@ def install(control: Control) -> None:
     def faulty_enqueue(*args: Any, **options: Any) -> Any:
         mode = getattr(run, "mode", Mode.NOTHING)
         if mode in _CODES:
-            record = cl._cl._ErrorRecord("clEnqueueNDRangeKernel", _CODES[mode], "")  # noqa: SLF001
+            record = cl._cl._ErrorRecord("clEnqueueNDRangeKernel", _CODES[mode], "")
             raise cl.RuntimeError(record)
         if mode is Mode.HANG:
             run.mode = Mode.NOTHING

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.checks import check_logged, check_resumed, check_undisturbed
 from tests.faults.cgroup import memory_group
+from tests.faults.checks import check_logged, check_resumed, check_undisturbed
 from tests.faults.service import Setup
 from tests.faults.table import Row
 from tests.faults.world import World, running_world

@@ -56,6 +56,7 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         fallback_model = "../small.pkl"
         models_dir = "/var/lib/models"
         role = "monitoring"
+        simulation = true
         state_dir = "state"
         run_timeout_ms = 200
         non_finite_limit = 5
@@ -96,6 +97,7 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         fallback_model=tmp_path / "../small.pkl",
         models_dir=Path("/var/lib/models"),
         role="monitoring",
+        simulation=True,
         state_dir=tmp_path / "state",
         run_timeout_ms=200,
         non_finite_limit=5,

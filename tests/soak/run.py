@@ -107,9 +107,7 @@ def _end_drive(watch: Watch) -> None:
     world.cameras.paused.update(("road", "wideRoad"))
     deadline = time.monotonic() + LONGEST_WAIT_S
     while time.monotonic() < deadline and not any(
-        "READY=1" in notice.text
-        for notice in world.service.notices
-        if notice.arrived_ns > start_ns
+        "READY=1" in notice.text for notice in world.service.notices if notice.arrived_ns > start_ns
     ):
         time.sleep(0.05)
     world.vehicle.reset()
@@ -149,4 +147,3 @@ def _progress(watch: Watch, number: int, count: int, fault: Fault | None) -> Non
     elapsed_s = (time.monotonic_ns() - watch.start_ns) / NS_PER_S
     what = "" if fault is None else f": {fault.kind.row.fault}"
     print(f"{elapsed_s:6.0f} s  fault {number} of {count}{what}", file=sys.stderr, flush=True)
-
