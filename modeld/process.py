@@ -217,6 +217,7 @@ class _Service:
                 MarkerKeeper(self._marker, state),
                 road,
                 self._health(models, state, transport),
+                lambda _now_ns: transport.log_refused(),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,
