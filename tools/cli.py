@@ -62,6 +62,7 @@ COMMANDS: dict[str, Command] = {
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
     "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
+    "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
