@@ -167,6 +167,10 @@ class DrivingModel:
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         return ModelResult(self._parser.outputs, raw, finite, elapsed_s)
 
+    def failed(self) -> ModelResult:
+        """Return the result of a run that the device did not finish: the last finite outputs."""
+        return ModelResult(self._parser.outputs, {}, finite=False, execution_time_s=0.0)
+
     def warm_up(self) -> float:
         """Run once on zeros and reset the state; the first run of a program is slow.
 

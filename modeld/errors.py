@@ -9,6 +9,8 @@ Tree::
     |- CameraConfigError        4  no intrinsics known for this camera
     |- ParameterError           4  a parameter of the stack cannot be used
     |- FrameTimestampError      4  camera time stamps are not nanoseconds
+    |- RunTimeoutError          4  the model did not come back, and there is no fallback model
+    |- RunAbandonedError        4  of a thread whose run was given up; no user sees it
     `- InternalError            1  a defect of the daemon itself; the log holds the traceback
 """
 
@@ -46,6 +48,14 @@ class ParameterError(ModeldError):
 
 class FrameTimestampError(ModeldError):
     """Frames cannot be paired because their time stamps are not nanoseconds."""
+
+
+class RunTimeoutError(ModeldError):
+    """A run of the model did not come to its end; what it needs of the device is not given back."""
+
+
+class RunAbandonedError(ModeldError):
+    """Ends the thread of a run that was given up: another one has taken its place."""
 
 
 class InternalError(ModeldError):

@@ -53,6 +53,7 @@ class LoopState:
         valid: Of these, how many were valid.
         dropped: Frames missing between those used.
         reasons: Why the last messages were not valid, for a person; empty if they were.
+        warm_up_left: Runs until the model's histories are full.
         model: Name of the model in use.
         fallback: Why the fallback model is in use; "" while the primary one is.
         faults: How often each kind of fault has been seen.
@@ -70,6 +71,7 @@ class LoopState:
     valid: int = 0
     dropped: int = 0
     reasons: tuple[str, ...] = ()
+    warm_up_left: int = 0
     model: str = ""
     fallback: str = ""
     faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))

@@ -7,6 +7,7 @@ from outside; ``start`` opens the real ones.
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from cereal.errors import MessageError
 from cereal.frames import Frame, FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.schema import reading
-from cereal.transport import Transport, ZmqTransport
+from cereal.transport import Transport
 from modeld.calibration import ANGLE_COUNT, CALIBRATION_LOG_PERIOD, read_angles
 from modeld.camera_input import CameraInput
 from modeld.config import Config
@@ -29,8 +30,11 @@ from modeld.driver_camera import driver_transform, find_driver_camera
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
 from modeld.frame_sync import CameraSource
+from modeld.loop_state import Fault, LoopState, Phase
 from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
 from modeld.parse_outputs import check_vector
+from modeld.run_guard import RunGuard
+from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_driver_camera
 from modeld.throttle import Throttle
 from runtime.errors import ArtifactError
@@ -80,6 +84,9 @@ class Monitoring:
     Attributes:
         calibration: (1, 3) float32, rad: ``rpyCalib`` of the last calibration, zeros before.
         transform: (3, 3) float32, view pixels to camera pixels of the camera seen last.
+        state: What others may read of the loop.
+        guard: Marks when the model runs.
+        has_fallback: No model can take over here.
     """
 
     def __init__(
@@ -89,6 +96,8 @@ class Monitoring:
         transport: Transport,
         clock: Clock,
         camera: CameraSource,
+        *,
+        state: LoopState | None = None,
     ) -> None:
         """Bind a program to a camera and a bus.
 
@@ -98,11 +107,16 @@ class Monitoring:
             transport: The bus.
             clock: Stamps messages and times the run; one that stands still gives equal bytes.
             camera: The driver camera; should conflate.
+            state: Where the loop tells of itself.
 
         Raises:
             ModelInterfaceError: The program is not of a driver monitoring model.
         """
         interface = check_monitoring(program.metadata)
+        self.state = LoopState() if state is None else state
+        self.state.model = interface.model.checkpoint
+        self.guard = RunGuard(self.state)
+        self.has_fallback = False
         self.calibration = np.zeros((1, ANGLE_COUNT), np.float32)
         self.transform = np.zeros((3, 3), np.float32)
         self._input = CameraInput("driver", _frame_capacity(program))
@@ -127,8 +141,13 @@ class Monitoring:
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
+        self.state.phase = Phase.RUNNING
         while not stop.is_set():
             self.step()
+
+    def fall_back(self, reason: str) -> None:
+        """Never called: `has_fallback` is False."""
+        raise NotImplementedError(reason)
 
     def step(self) -> MonitoringStep | None:
         """Do one iteration: wait for a frame, run, publish.
@@ -136,8 +155,12 @@ class Monitoring:
         Returns:
             None when no frame arrived in time.
         """
+        state, stages = self.state, self.state.stages
+        stages.begin(time.monotonic_ns())
         frame = self._camera.receive(self._config.frame_timeout_ms)
+        state.iterated_ns = time.monotonic_ns()
         if frame is None:
+            state.count(Fault.NO_FRAME)
             if self._no_frame.hit():
                 logger.warning(
                     "no frame from the driver camera within %d ms (%d such waits so far)",
@@ -147,15 +170,26 @@ class Monitoring:
             return None
         # A timeout of 0 takes what has arrived: the camera alone paces the loop.
         self._messages.update(0)
+        stages.mark("wait", state.iterated_ns)
         self._take_calibration()
         # A camera may come back as another one; what cannot be used is as if it had not come.
         try:
             payload = self._input.payload(frame)
         except CameraSizeError as error:
+            state.count(Fault.FRAME_REFUSED)
             self._report_refused(error)
             return MonitoringStep(frame.frame_id, published=False, valid=False)
         self._take_format(frame.format)
+        state.awaiting_ns = state.awaiting_ns or state.iterated_ns
+        state.frames += 1
+        state.frame_id = frame.frame_id
+        stages.mark("inputs", time.monotonic_ns())
         valid = self._run(frame, payload)
+        state.published_ns = time.monotonic_ns()
+        state.awaiting_ns = 0
+        state.published += 1
+        state.valid += valid
+        stages.mark("publish", state.published_ns)
         return MonitoringStep(frame.frame_id, published=True, valid=valid)
 
     def warm_up(self) -> float:
@@ -202,15 +236,17 @@ class Monitoring:
     def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> bool:
         """Run the model on a frame and publish; return whether the message is valid."""
         start_ns = self._clock.now_ns()
-        results = self._program.run(
-            {
-                "driver_frame": payload,
-                "driver_geometry": self._input.geometry,
-                "driver_transform": self.transform,
-                "calib": self.calibration,
-            },
-            entry=ENTRY,
-        )
+        with self.guard.running():
+            results = self._program.run(
+                {
+                    "driver_frame": payload,
+                    "driver_geometry": self._input.geometry,
+                    "driver_transform": self.transform,
+                    "calib": self.calibration,
+                },
+                entry=ENTRY,
+            )
+        self.state.stages.mark("model", time.monotonic_ns())
         ran_ns = self._clock.now_ns()
         vector = results[self._output]
         finite = bool(np.isfinite(vector).all())
@@ -218,6 +254,12 @@ class Monitoring:
         end_ns = self._clock.now_ns()
         # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
         intact = self._camera.is_intact()
+        if not intact:
+            self.state.count(Fault.FRAME_OVERWRITTEN)
+        if not finite:
+            self.state.count(Fault.NOT_FINITE)
+        told = (("outputs not finite", finite), ("frame overwritten", intact))
+        self.state.reasons = tuple(text for text, holds in told if not holds)
         if not intact and self._overwritten.hit():
             logger.error(
                 "driver frame %d was overwritten while it was used: message marked invalid "
@@ -286,23 +328,29 @@ def _frame_capacity(program: MonitoringProgram) -> int:
 
 
 def start(
-    config: Config, program: runtime.Program, stop: threading.Event, resources: ExitStack
+    config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Monitoring | None:
-    """Connect to bus and camera; None when stopped.
+    """Connect to the camera; None when stopped.
 
     Args:
         config: Settings.
-        program: Of a driver monitoring artifact; stays the caller's.
+        service: Program of a driver monitoring artifact, the bus, where the loop tells of itself.
         stop: Ends the wait.
         resources: Closes what was opened.
     """
-    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
-    resources.callback(transport.close)
-    camera = wait_for_driver_camera(config.camera_server, stop)
+    camera = wait_for_driver_camera(config.camera_server, stop, service.state)
     if camera is None:
         return None
     resources.callback(camera.close)
-    monitoring = Monitoring(config, program, transport, MonotonicClock(), camera)
+    monitoring = Monitoring(
+        config,
+        service.program,
+        service.transport,
+        MonotonicClock(),
+        camera,
+        state=service.state,
+    )
+    resources.callback(monitoring.close)
     form = camera.format
     logger.info(
         "driver camera: %dx%d; warm-up run took %.1f ms",

@@ -6,6 +6,7 @@ Every wait is a poll that a signal can end.
 import logging
 import signal
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +20,7 @@ from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
 from modeld.errors import ParameterError
 from modeld.inputs import CarParameters, read_car_parameters
+from modeld.loop_state import LoopState, Phase
 from modeld.params import car_of_params
 
 logger = logging.getLogger(__name__)
@@ -44,11 +46,13 @@ class StopSignals:
 
     Attributes:
         event: Set by the first signal.
+        reload: Set by SIGHUP.
         exit_code: 130 after SIGINT, as shells expect, else 0: SIGTERM is the ordinary stop.
     """
 
     def __init__(self) -> None:
         self.event = threading.Event()
+        self.reload = threading.Event()
         self.exit_code = 0
         self._raises = False
         self._previous: dict[int, object] = {}
@@ -58,6 +62,9 @@ class StopSignals:
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._previous[number] = signal.signal(number, self._handle)
+            self._previous[signal.SIGHUP] = signal.signal(
+                signal.SIGHUP, lambda *_: self.reload.set()
+            )
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -125,7 +132,7 @@ class _Patience:
             logger.warning("waiting for %s", self._what)
 
 
-def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None:
+def wait_for_cameras(server: str, stop: threading.Event, state: LoopState) -> CameraStreams | None:
     """Wait until a camera daemon offers a road or wide stream, and connect.
 
     The main stream conflates: a slow daemon works on the newest frame. With two cameras the extra
@@ -134,6 +141,7 @@ def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None
     Args:
         server: Name the camera daemon publishes under.
         stop: Ends the wait.
+        state: Where it is told that the loop waits.
 
     Returns:
         None when stopped.
@@ -144,7 +152,9 @@ def wait_for_cameras(server: str, stop: threading.Event) -> CameraStreams | None
         "--camera-server"
     )
     found: set[str] = set()
+    state.phase = Phase.WAITING_CAMERA
     while not stop.wait(POLL_S if found else 0.0):
+        state.iterated_ns = time.monotonic_ns()
         streams = available_streams(server) & {ROAD_STREAM, WIDE_STREAM}
         # A daemon opens its streams one after the other; believe what two polls agree on.
         if streams and streams == found:
@@ -174,12 +184,15 @@ def _connect(server: str, streams: set[str]) -> CameraStreams:
     return CameraStreams(road, wide)
 
 
-def wait_for_driver_camera(server: str, stop: threading.Event) -> FrameRingReader | None:
+def wait_for_driver_camera(
+    server: str, stop: threading.Event, state: LoopState
+) -> FrameRingReader | None:
     """Wait until a camera daemon offers a driver stream, and connect; it conflates.
 
     Args:
         server: Name the camera daemon publishes under.
         stop: Ends the wait.
+        state: Where it is told that the loop waits.
 
     Returns:
         None when stopped.
@@ -189,7 +202,9 @@ def wait_for_driver_camera(server: str, stop: threading.Event) -> FrameRingReade
         f"the driver camera of {server!r}; start the camera server, or name another one with "
         "--camera-server"
     )
+    state.phase = Phase.WAITING_CAMERA
     while not stop.is_set():
+        state.iterated_ns = time.monotonic_ns()
         if DRIVER_STREAM in available_streams(server):
             try:
                 return FrameRingReader(server, DRIVER_STREAM, conflate=True)
@@ -201,7 +216,10 @@ def wait_for_driver_camera(server: str, stop: threading.Event) -> FrameRingReade
 
 
 def wait_for_car(
-    transport: Transport, stop: threading.Event, params_dir: Path | None = None
+    transport: Transport,
+    stop: threading.Event,
+    state: LoopState,
+    params_dir: Path | None = None,
 ) -> CarParameters | None:
     """Wait until the car has been recognised: a parameter or a message, whichever comes first.
 
@@ -211,6 +229,7 @@ def wait_for_car(
     Args:
         transport: The bus; ``carParams`` comes on it.
         stop: Ends the wait.
+        state: Where it is told that the loop waits.
         params_dir: Where the parameter CarParams appears; None: the message only.
 
     Returns:
@@ -224,7 +243,9 @@ def wait_for_car(
     )
     look = _CarLook(transport.subscriber("carParams", conflate=True), params_dir)
     try:
+        state.phase = Phase.WAITING_CAR
         while not stop.is_set():
+            state.iterated_ns = time.monotonic_ns()
             car = look.take()
             if car is not None:
                 return car

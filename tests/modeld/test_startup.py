@@ -18,6 +18,7 @@ from modeld import startup
 from modeld.config import Config
 from modeld.errors import ConfigError, ModelInterfaceError
 from modeld.inputs import CarParameters
+from modeld.loop_state import LoopState
 from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
@@ -57,7 +58,7 @@ def test_connects_to_the_streams_that_exist(
 ) -> None:
     writers = [FrameRingWriter(server, stream, small_format) for stream in streams]
     try:
-        cameras = wait_for_cameras(server, stop)
+        cameras = wait_for_cameras(server, stop, LoopState())
         assert cameras is not None
         assert (cameras.road is not None, cameras.wide is not None) == expected
         cameras.close()
@@ -75,7 +76,7 @@ def test_waits_for_cameras_that_come_later(
     )
     starter.start()
     try:
-        cameras = wait_for_cameras(server, stop)
+        cameras = wait_for_cameras(server, stop, LoopState())
         assert cameras is not None
         cameras.close()
     finally:
@@ -101,7 +102,7 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
 
     monkeypatch.setattr(startup, "available_streams", look_then_open)
     try:
-        cameras = wait_for_cameras(server, stop)
+        cameras = wait_for_cameras(server, stop, LoopState())
         assert cameras is not None
         assert cameras.wide is not None
         cameras.close()
@@ -113,8 +114,8 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
 def test_waits_end_when_stopped(server: str) -> None:
     stop = threading.Event()
     threading.Timer(0.05, stop.set).start()
-    assert wait_for_cameras(server, stop) is None
-    assert wait_for_car(MemoryTransport(), stop) is None
+    assert wait_for_cameras(server, stop, LoopState()) is None
+    assert wait_for_car(MemoryTransport(), stop, LoopState()) is None
 
 
 def test_waits_for_the_car(stop: threading.Event) -> None:
@@ -124,7 +125,7 @@ def test_waits_for_the_car(stop: threading.Event) -> None:
     event.carParams.longitudinalActuatorDelay = 0.25
     event.carParams.carFingerprint = "TEST CAR"
     threading.Timer(0.05, lambda: publisher.send(event.to_bytes())).start()
-    assert wait_for_car(transport, stop) == CarParameters(0.25, "TEST CAR")
+    assert wait_for_car(transport, stop, LoopState()) == CarParameters(0.25, "TEST CAR")
 
 
 def car_event(name: str) -> Any:
@@ -141,7 +142,7 @@ def write_param(directory: Path, name: str) -> None:
 
 def test_car_of_the_parameter_needs_no_message(stop: threading.Event, tmp_path: Path) -> None:
     write_param(tmp_path, "FILE CAR")
-    car = wait_for_car(MemoryTransport(), stop, tmp_path)
+    car = wait_for_car(MemoryTransport(), stop, LoopState(), tmp_path)
     assert car is not None
     assert car.name == "FILE CAR"
 
@@ -150,7 +151,7 @@ def test_car_of_a_parameter_that_comes_while_waiting(stop: threading.Event, tmp_
     timer = threading.Timer(0.15, write_param, [tmp_path / "params", "FILE CAR"])
     (tmp_path / "params").mkdir()
     timer.start()
-    car = wait_for_car(MemoryTransport(), stop, tmp_path / "params")
+    car = wait_for_car(MemoryTransport(), stop, LoopState(), tmp_path / "params")
     assert car is not None
     assert car.name == "FILE CAR"
 
@@ -176,7 +177,7 @@ def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
     sender = threading.Thread(target=send)
     with caplog.at_level(logging.WARNING):
         sender.start()
-        car = wait_for_car(transport, stop, tmp_path)
+        car = wait_for_car(transport, stop, LoopState(), tmp_path)
         sender.join()
     assert car is not None
     assert car.name == "BUS CAR"
@@ -271,11 +272,11 @@ def test_a_wait_that_takes_long_says_once_what_is_missing(
     monkeypatch.setattr(startup, "POLL_S", 0.001)
     # What a command shows without -v.
     caplog.set_level("WARNING")
-    assert wait_for_cameras(server, Polls(startup.PATIENCE_POLLS)) is None
-    assert wait_for_car(MemoryTransport(), Polls(startup.PATIENCE_POLLS - 1)) is None
+    assert wait_for_cameras(server, Polls(startup.PATIENCE_POLLS), LoopState()) is None
+    assert wait_for_car(MemoryTransport(), Polls(startup.PATIENCE_POLLS - 1), LoopState()) is None
     assert caplog.messages == []
-    assert wait_for_cameras(server, Polls(8 * startup.PATIENCE_POLLS)) is None
-    assert wait_for_car(MemoryTransport(), Polls(4 * startup.PATIENCE_POLLS)) is None
+    assert wait_for_cameras(server, Polls(8 * startup.PATIENCE_POLLS), LoopState()) is None
+    assert wait_for_car(MemoryTransport(), Polls(4 * startup.PATIENCE_POLLS), LoopState()) is None
     cameras, car = caplog.messages
     assert cameras == (
         f"waiting for camera streams of '{server}'; start the camera server, or name another one "
