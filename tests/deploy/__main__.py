@@ -93,7 +93,11 @@ def follow(machine: Machine, model: Path, scratch: Path, stack: ExitStack) -> No
             is_checked = True
             _check(machine, scratch, stack, say)
         say(f"$ {step.command.splitlines()[0]}")
-        machine.follow(step)
+        try:
+            machine.follow(step)
+        except DeployError:
+            print(machine.journal()[-6000:], file=sys.stderr)
+            raise
         if "install-unit" in step.command:
             machine.prepare(BUS)
 

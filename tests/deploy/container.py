@@ -91,7 +91,8 @@ class Container:
         deadline = time.monotonic() + BOOT_S
         while time.monotonic() < deadline and self._nspawn.poll() is None:
             time.sleep(0.2)
-            self._leader = self._leader or _child_of(self._nspawn.pid)
+            # Not the first child, which makes the container and then ends.
+            self._leader = _child_of(self._nspawn.pid)
             if self._leader:
                 with contextlib.suppress(DeployError):
                     state = self.shell("systemctl is-system-running || true").strip()
@@ -114,8 +115,8 @@ class Container:
 
     def _inside(self) -> list[str]:
         return [
-            "nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "--root", "--wd=/root",
-            "env", "-i", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "--root",
+            "env", "-i", "-C", "/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
             "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
         ]  # fmt: skip
 
@@ -169,6 +170,7 @@ class Container:
                     self._wait(5)
             self._nspawn.kill()
             self._nspawn.wait()
+            _remove_groups()
         if any(str(self._place) in line for line in Path("/proc/self/mounts").open()):  # noqa: SIM115
             print(f"something is mounted below {self._place}; it is left", file=sys.stderr)
             return
@@ -178,6 +180,15 @@ class Container:
         assert self._nspawn is not None
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._nspawn.wait(seconds)
+
+
+def _remove_groups() -> None:
+    """Remove the control groups that systemd-nspawn leaves behind; those in use stay."""
+    for name in ("payload", "supervisor"):
+        for top in (*Path("/sys/fs/cgroup").glob(name), *Path("/sys/fs/cgroup").glob(f"*/{name}")):
+            for group in (*sorted(top.rglob("*/"), reverse=True), top):
+                with contextlib.suppress(OSError):
+                    group.rmdir()
 
 
 def _debootstrap(target: Path) -> None:
