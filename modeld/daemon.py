@@ -314,7 +314,7 @@ class Daemon:
         if not self.calibration.seen:
             reasons.append("no calibration")
         if not result.finite:
-            reasons.append("outputs not finite")
+            reasons.append("device failed" if result.failed else "outputs not finite")
         if not self._images_whole(frames):
             reasons.append("frames overwritten")
         if frames.lacks_extra:

@@ -53,7 +53,7 @@ class FallbackMarker:
             )
             beside.replace(self._path)
         except OSError as error:
-            logger.error("%s: the fallback model is not remembered: %s", self._path, error)  # noqa: TRY400 -- a full disk needs no traceback
+            logger.error("%s: the fallback model is not remembered: %s", self._path, error.strerror)  # noqa: TRY400 -- a full disk needs no traceback
 
     def clear(self) -> None:
         """Forget, at the end of the drive."""
@@ -62,7 +62,7 @@ class FallbackMarker:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
-            logger.error("%s: cannot be removed: %s", self._path, error)  # noqa: TRY400 -- as above
+            logger.error("%s: cannot be removed: %s", self._path, error.strerror)  # noqa: TRY400 -- as above
 
     @property
     def _path(self) -> Path:

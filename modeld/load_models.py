@@ -15,6 +15,7 @@ from typing import Any
 import runtime
 from modeld.config import Config
 from modeld.errors import ConfigError, ModeldError, ModelInterfaceError
+from modeld.health_snapshot import SelfTestFacts
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
@@ -31,11 +32,13 @@ class LoadedModel:
         path: Of the artifact.
         artifact: Its checked content.
         program: Loaded, its state at reset.
+        self_test: What came of its self-test.
     """
 
     path: Path
     artifact: runtime.Artifact
     program: runtime.Program
+    self_test: SelfTestFacts
 
     @property
     def kind(self) -> str:
@@ -150,4 +153,4 @@ def _load(
     program = runtime.load_program(artifact, config.device)
     resources.callback(program.close)
     logger.info("loaded %s in %.2f s", path, (time.perf_counter_ns() - start_ns) * 1e-9)
-    return LoadedModel(path, artifact, program)
+    return LoadedModel(path, artifact, program, SelfTestFacts())

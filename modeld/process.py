@@ -16,27 +16,29 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, NoReturn
 
-from cereal.errors import CerealError, MessageError
-from cereal.schema import content, read_event, reading
+from cereal.clock import MonotonicClock
+from cereal.errors import CerealError
 from cereal.transport import Transport, ZmqTransport
-from cereal.transport.base import Subscriber
 from modeld import daemon, monitoring
 from modeld.config import Config
 from modeld.driving_model import check_interface
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
+from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.load_models import Check, Models, load_models
 from modeld.loop_state import LoopState
+from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
+from modeld.realtime import Effect, apply_to_loop, apply_to_process
+from modeld.service_facts import facts_of
+from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
+from modeld.side_reports import MarkerKeeper, RoadState
 from modeld.startup import StopRequested, StopSignals
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
-
-# A device state of another drive says nothing of this one.
-_STALE_NS: Final = 10_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,46 +77,38 @@ def run(config: Config) -> int:
             Each message is one line for the user and each class has an ``exit_code``.
     """
     notifier = Notifier.from_environment(os.environ)
-    with StopSignals() as stop:
-        service = _Service(config, stop, notifier)
+    shows_tracebacks = config.log_level == "debug"
+    with (
+        ServiceLog(
+            format=config.log_format, level=config.log_level, tracebacks=shows_tracebacks
+        ) as log,
+        StopSignals() as stop,
+    ):
+        service = _Service(config, stop, notifier, log)
+        exit_code = 0
+        ending = Ending.STOPPED
         try:
             ending = service.run()
-        except StopRequested:
-            logger.info("stopped while starting")
-            ending = Ending.STOPPED
-        # These carry a message for the user and an exit code of their own.
+            exit_code = stop.exit_code
         except (ModeldError, RuntimeFault, CerealError) as error:
-            if service.left_behind:
-                logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
-                _exit_now(error.exit_code)
-            raise
-        except Exception as error:
-            logger.exception("unexpected error")
-            # An exception may have no text, or several lines; the user gets one.
-            reason = (str(error).splitlines() or [""])[0]
-            raise InternalError(
-                f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
-                "report it with the log"
-            ) from error
+            if not service.left_behind:
+                raise
+            logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
+            exit_code = error.exit_code
         finally:
             notifier.stopping()
+        logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
     if ending is Ending.RELOAD:
         _start_anew(notifier)
-    logger.info("stopping")
+    notifier.close()
     if service.left_behind:
-        _exit_now(stop.exit_code)
-    return stop.exit_code
-
-
-def _exit_now(exit_code: int) -> NoReturn:
-    """End without Python's own shutdown, which may wait for what a driver never finishes."""
-    logging.shutdown()
-    os._exit(exit_code)
+        # Python's own shutdown may wait for what a driver never finishes.
+        os._exit(exit_code)
+    return exit_code
 
 
 def _start_anew(notifier: Notifier) -> NoReturn:
     """Replace this process by one that starts from the beginning, with the same identity."""
-    logger.info("starting anew")
     # An ignored signal stays so until the new process has its handler: it must not be ended by it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier.reloading(time.monotonic_ns())
@@ -131,45 +125,68 @@ class _Service:
         left_behind: As of `Supervisor`.
     """
 
-    def __init__(self, config: Config, stop: StopSignals, notifier: Notifier) -> None:
+    def __init__(
+        self, config: Config, stop: StopSignals, notifier: Notifier, log: ServiceLog
+    ) -> None:
         self.left_behind = False
         self._config = config
         self._stop = stop
         self._notifier = notifier
+        self._log = log
         self._marker = FallbackMarker(state_directory(config.state_dir))
         self._resources = ExitStack()
+        self._started_ns = time.monotonic_ns()
+        self._effects: tuple[Effect, ...] = ()
 
     def run(self) -> Ending:
         """Load, watch the loop, and close what was opened.
 
         Raises:
-            As `run`, besides StopRequested: a signal arrived while loading.
+            ModeldError, RuntimeFault, CerealError: As `run` of this module.
         """
         try:
-            # Loading takes seconds inside calls that know no signals, so these interrupt it by an
-            # exception.
-            with self._stop.interrupting():
-                models = load_models(
-                    self._config,
-                    {name: kind.check for name, kind in KINDS.items()},
-                    self._resources,
-                    self._marker.read(),
-                )
-            supervisor = self._supervisor(models)
-            self._notifier.ready()
-            try:
-                ending = supervisor.run()
-            finally:
-                self.left_behind = supervisor.left_behind
-            # A parked car has ended its drive.
-            if ending is Ending.RELOAD:
-                self._marker.clear()
-            return ending
+            return self._run()
+        except StopRequested:
+            logger.info("stopped while starting")
+            return Ending.STOPPED
+        # These carry a message for the user and an exit code of their own.
+        except (ModeldError, RuntimeFault, CerealError):
+            raise
+        except Exception as error:
+            logger.exception("unexpected error")
+            # An exception may have no text, or several lines; the user gets one.
+            reason = (str(error).splitlines() or [""])[0]
+            raise InternalError(
+                f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
+                "report it with the log"
+            ) from error
         finally:
             if self.left_behind:
                 # What is left in the driver holds the device: closing it would wait for ever.
                 self._resources.pop_all()
             self._resources.close()
+
+    def _run(self) -> Ending:
+        # Loading takes seconds inside calls that know no signals, so these interrupt it by an
+        # exception.
+        with self._stop.interrupting():
+            models = load_models(
+                self._config,
+                {name: kind.check for name, kind in KINDS.items()},
+                self._resources,
+                self._marker.read(),
+            )
+        self._effects = apply_to_process(self._config.realtime)
+        supervisor = self._supervisor(models)
+        self._notifier.ready()
+        try:
+            ending = supervisor.run()
+        finally:
+            self.left_behind = supervisor.left_behind
+        # A parked car has ended its drive.
+        if ending is Ending.RELOAD:
+            self._marker.clear()
+        return ending
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
@@ -179,50 +196,52 @@ class _Service:
         fallback = None if models.fallback is None else models.fallback.program
         parts = ServiceParts(models.first.program, transport, fallback, state)
         start = KINDS[models.first.kind].start
-        road = _RoadState(transport)
+        road = RoadState(transport)
         return Supervisor(
             lambda: start(config, parts, stop.event, self._resources),
             state,
             stop,
             self._notifier,
             run_timeout_s=config.run_timeout_ms / 1000,
-            reports=(_MarkerKeeper(self._marker, state), road),
+            reports=(
+                MarkerKeeper(self._marker, state),
+                road,
+                self._health(models, state, transport),
+            ),
             is_on_road=lambda: road.started,
+            enter_thread=self._enter_thread,
         )
 
+    def _enter_thread(self) -> None:
+        """Ask for what the loop's thread needs; say what came of all that was asked for."""
+        self._effects += apply_to_loop(self._config.realtime)
+        for effect in self._effects:
+            logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
-class _MarkerKeeper:
-    """Remembers a fallback once it has happened."""
+    def _health(
+        self, models: Models, state: LoopState, transport: Transport
+    ) -> Callable[[int], None]:
+        """Return what reports the health of the model in use."""
+        path = self._config.metrics_file
+        reporter = HealthReporter(
+            facts_of(models.first, self._effects, self._started_ns),
+            state,
+            transport,
+            MonotonicClock(),
+            HEALTH_SERVICES[models.first.kind],
+            None if path is None else MetricsFile(path),
+        )
+        self._resources.callback(reporter.close)
+        told = (models.first, self._effects)
 
-    def __init__(self, marker: FallbackMarker, state: LoopState) -> None:
-        self._marker = marker
-        self._state = state
-        self._written = ""
+        def report(now_ns: int) -> None:
+            nonlocal told
+            in_use = models.first
+            if state.fallback and models.fallback is not None:
+                in_use = models.fallback
+            if told != (in_use, self._effects):
+                told = (in_use, self._effects)
+                reporter.facts = facts_of(in_use, self._effects, self._started_ns)
+            reporter.report(now_ns, self._log.lost)
 
-    def __call__(self, _now_ns: int) -> None:
-        reason = self._state.fallback
-        if reason and reason != self._written:
-            self._written = reason
-            self._marker.write(reason)
-
-
-class _RoadState:
-    """Whether the car says that it is on the road, by `deviceState`; False when it says nothing."""
-
-    def __init__(self, transport: Transport) -> None:
-        self.started = False
-        self._subscriber: Subscriber = transport.subscriber("deviceState", conflate=True)
-        self._heard_ns = 0
-
-    def __call__(self, now_ns: int) -> None:
-        data = self._subscriber.receive(0)
-        if data is not None:
-            try:
-                with reading("deviceState"):
-                    self.started = bool(content(read_event(data)).started)
-                self._heard_ns = now_ns
-            except MessageError:
-                # The loop counts and tells what is damaged on the bus.
-                return
-        elif now_ns - self._heard_ns > _STALE_NS:
-            self.started = False
+        return report

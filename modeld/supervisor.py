@@ -80,6 +80,7 @@ class Supervisor:
         run_timeout_s: float,
         reports: Sequence[Callable[[int], None]] = (),
         is_on_road: Callable[[], bool] = lambda: False,
+        enter_thread: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -91,6 +92,7 @@ class Supervisor:
             run_timeout_s: Longest run before the fallback model takes over.
             reports: Called once a second, in the main thread, with ns of the monotonic clock.
             is_on_road: Whether the car says that it is driven.
+            enter_thread: The first act of each thread of the loop.
         """
         self.left_behind = False
         self._make_loop = make_loop
@@ -100,6 +102,7 @@ class Supervisor:
         self._timeout_ns = int(run_timeout_s * NS_PER_S)
         self._reports = reports
         self._is_on_road = is_on_road
+        self._enter_thread = enter_thread
         self._loop: Loop | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread()
@@ -144,6 +147,7 @@ class Supervisor:
 
     def _guarded(self, work: Callable[[], None]) -> None:
         try:
+            self._enter_thread()
             work()
         except RunAbandonedError:
             # Another thread has taken over: this one leaves without a word.

@@ -1,12 +1,12 @@
 """The artifact file: written by the compiler, read by the runtime; both sides are here.
 
 Layout: a protocol 5 pickle of plain data (the manifest), zeros up to the next page, then the data
-(weights and reset values), which is mapped and never read as a whole into the heap. The format is
-described in docs/formats/artifact.md. Uses no device and imports no pyopencl.
+(weights and reset values). All of it is read into memory of the process, checked there, and used
+from there, so nothing depends on the file any more. The format is described in
+docs/formats/artifact.md. Uses no device and imports no pyopencl.
 """
 
 import hashlib
-import mmap
 import os
 import re
 from collections.abc import Mapping
@@ -17,17 +17,20 @@ from typing import Any, Final
 from runtime.errors import ArtifactError
 from runtime.manifest import FORMAT, MAX_BYTES, Manifest, check_identity, parse_manifest
 from runtime.plainpickle import PlainPickleError, decode, encode
+from runtime.private_copy import FileChangedError, PrivateCopy
 from runtime.whole_file import whole_file
 
 PAGE: Final = 4096
 MAX_HEADER_BYTES: Final = 64 << 20
+# Most manifests are shorter (2 MB for the driving models); only longer ones wait for the rest.
+_USUAL_HEADER_BYTES: Final = 4 << 20
 _ZERO_DIGEST: Final = "0" * 64
 _DIGEST: Final = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """A checked artifact. `data` stays valid as long as the artifact (it keeps the mapping)."""
+    """A checked artifact. `data` stays valid as long as the artifact (it keeps the memory)."""
 
     manifest: Manifest
     data: memoryview  # read-only bytes: weights and reset values, page aligned in the file
@@ -107,24 +110,35 @@ def from_memory(manifest: Mapping[str, Any], data: bytes | memoryview) -> Artifa
 def read_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Read and check an artifact file: structure, every range, and both digests.
 
-    The file must not be changed in place while it is in use (the weights are mapped); replacing
-    it by rename, as `write_artifact` does, is safe.
+    What is checked is a private copy, and nobody can write to it: whatever happens to the file
+    while it is read or afterwards, the artifact is what its digests say, or is refused.
 
     Args:
         path: the file.
 
     Returns:
-        The artifact; its data is a read-only view of the mapped file.
+        The artifact; its data is a read-only view of the copy.
 
     Raises:
         ArtifactError: one line that names the file and the first thing that is wrong.
     """
     where = Path(path)
-    mapping = _map_file(where)
     try:
-        return _read_mapping(mapping, where)
+        with PrivateCopy(where, MAX_HEADER_BYTES + MAX_BYTES) as copy:
+            return _read_copy(copy, where)
+    except FileNotFoundError:
+        raise ArtifactError(
+            f"{where}: no such file; expected an artifact made by `modeld compile`"
+        ) from None
+    except FileChangedError:
+        raise ArtifactError(
+            f"{where}: the file became shorter while it was read; copy it beside its place and "
+            "rename it"
+        ) from None
+    except OSError as error:
+        raise ArtifactError(f"{where}: cannot read: {error.strerror or error}") from error
     except (ArtifactError, PlainPickleError) as error:
-        # No view of the mapping outlives a failure, so the file is let go at once.
+        # No view of the copy outlives a failure, so its memory is given back at once.
         raise ArtifactError(f"{where}: {error}") from None
 
 
@@ -133,53 +147,62 @@ def is_artifact(start: bytes) -> bool:
     return start[:2] == b"\x80\x05"
 
 
-def _map_file(path: Path) -> mmap.mmap:
-    try:
-        with path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            if size == 0:
-                raise ArtifactError(f"{path}: the file is empty, expected an artifact")
-            if size > MAX_HEADER_BYTES + MAX_BYTES:
-                raise ArtifactError(f"{path}: {size} bytes is too large for an artifact")
-            return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    except FileNotFoundError:
+def _read_copy(copy: PrivateCopy, path: Path) -> Artifact:
+    if copy.size == 0:
+        raise ArtifactError("the file is empty, expected an artifact")
+    if copy.size > MAX_HEADER_BYTES + MAX_BYTES:
+        raise ArtifactError(f"{copy.size} bytes is too large for an artifact")
+    raw, header_size = _decode_header(copy)
+    memory = copy.memory
+    check_identity(raw)
+    digest = _check_manifest_digest(raw, memory[:header_size])
+    manifest = parse_manifest(raw)
+    start = header_size + (-header_size % PAGE)
+    expected = start + manifest.data_size
+    if copy.size != expected:
+        problem = "truncated" if copy.size < expected else "followed by other data"
         raise ArtifactError(
-            f"{path}: no such file; expected an artifact made by `modeld compile`"
-        ) from None
-    except (OSError, ValueError) as error:
-        text = error.strerror if isinstance(error, OSError) and error.strerror else error
-        raise ArtifactError(f"{path}: cannot read: {text}") from error
+            f"the file is {problem}: {copy.size} bytes, expected {expected}; copy it again"
+        )
+    copy.wait(start)
+    if any(memory[header_size:start]):
+        raise ArtifactError("the padding after the manifest is not zero: the file is damaged")
+    found = hashlib.sha256()
+    with memoryview(memory) as view:
+        for first, last in copy.pieces(start):
+            found.update(view[first:last])
+    if found.hexdigest() != raw["sha256"]["data"]:
+        raise ArtifactError(
+            "the data does not match its sha256: the file is damaged, copy it again"
+        )
+    copy.protect()
+    return Artifact(manifest, memoryview(memory).toreadonly()[start:], path, digest)
 
 
-def _read_mapping(mapping: mmap.mmap, path: Path) -> Artifact:
-    if not is_artifact(mapping[:64]):
+def _decode_header(copy: PrivateCopy) -> tuple[Any, int]:
+    """Return the manifest and its bytes; it is decoded before all of the file is there.
+
+    Raises:
+        ArtifactError: there is none.
+    """
+    usual = min(copy.size, _USUAL_HEADER_BYTES)
+    copy.wait(usual)
+    if not is_artifact(copy.memory[:64]):
         raise ArtifactError(
             "not a modeld artifact (it does not start with a protocol 5 pickle); modeld compile "
             "makes one of ONNX files"
         )
     try:
-        raw, header_size = decode(mapping, MAX_HEADER_BYTES)
+        try:
+            return decode(copy.memory, usual)
+        except PlainPickleError:
+            longest = min(copy.size, MAX_HEADER_BYTES)
+            if longest == usual:
+                raise
+            copy.wait(longest)
+            return decode(copy.memory, longest)
     except PlainPickleError as error:
         raise ArtifactError(f"the manifest is damaged or not plain data: {error}") from None
-    check_identity(raw)
-    digest = _check_manifest_digest(raw, mapping[:header_size])
-    manifest = parse_manifest(raw)
-    start = header_size + (-header_size % PAGE)
-    expected = start + manifest.data_size
-    if len(mapping) != expected:
-        problem = "truncated" if len(mapping) < expected else "followed by other data"
-        raise ArtifactError(
-            f"the file is {problem}: {len(mapping)} bytes, expected {expected}; copy it again"
-        )
-    if any(mapping[header_size:start]):
-        raise ArtifactError("the padding after the manifest is not zero: the file is damaged")
-    data = memoryview(mapping)[start:]
-    if hashlib.sha256(data).hexdigest() != raw["sha256"]["data"]:
-        data.release()
-        raise ArtifactError(
-            "the data does not match its sha256: the file is damaged, copy it again"
-        )
-    return Artifact(manifest, data, path, digest)
 
 
 def _check_manifest_digest(raw: dict[str, Any], header: bytes) -> str:

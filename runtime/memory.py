@@ -1,6 +1,6 @@
 """The device memory of one program: a place for each entry of the manifest's buffer table.
 
-On a CPU there are two pieces: the data, which is the mapped file itself, and one for everything
+On a CPU there are two pieces: the data, which is the artifact's own memory, and one for everything
 else; what a launch is given are windows of them. Elsewhere, or where a piece would be larger than
 the device allows, each buffer is an allocation of its own, and arena buffers are windows of one.
 
@@ -52,6 +52,10 @@ class DeviceMemory:
         self._allocate_images()
         if self.memory is None:
             self._allocate_apart()
+        self._resets = self._reset_values()
+        if device.info.kind != "cpu":
+            # The device has its own copy of the weights; whoever else holds the artifact keeps it.
+            self._blob = memoryview(b"")
 
     def _allocate_pieces(self) -> None:
         # The arena comes first, then inputs, outputs and states, each at a multiple of ALIGNMENT.
@@ -73,7 +77,7 @@ class DeviceMemory:
         if max(size, len(self._blob)) > self._device.info.max_alloc_bytes:
             return
         context, flags = self._device.context, cl.mem_flags
-        # USE_HOST_PTR on a CPU makes the page cache the weights' only copy.
+        # USE_HOST_PTR on a CPU makes the artifact's memory the weights' only copy.
         host = self._data(0, len(self._blob)) if len(self._blob) else np.zeros(1, np.uint8)
         try:
             self.memory = self._allocate_memory(size)
@@ -151,7 +155,7 @@ class DeviceMemory:
     def _allocate(self, spec: BufferSpec) -> cl.Buffer:
         context, flags = self._device.context, cl.mem_flags
         if spec.kind == "weight":
-            # A GPU cannot read the page cache, so weights are copied once.
+            # A GPU cannot read the artifact's memory, so weights are copied once.
             how = flags.USE_HOST_PTR if self._device.info.kind == "cpu" else flags.COPY_HOST_PTR
             host = self._data(spec.offset, spec.size)
             return cl.Buffer(context, flags.READ_ONLY | how, hostbuf=host)
@@ -191,6 +195,14 @@ class DeviceMemory:
     def _data(self, offset: int, size: int) -> np.ndarray[tuple[int], np.dtype[np.uint8]]:
         return np.frombuffer(self._blob, np.uint8, size, offset)
 
+    def _reset_values(self) -> dict[int, NDArray[np.uint8]]:
+        """Return the bytes of each state that does not reset to zeros, apart from the data."""
+        return {
+            index: self._data(spec.reset, spec.size).copy()
+            for index, spec in enumerate(self._specs)
+            if spec.kind == "state" and spec.reset >= 0
+        }
+
     def _fill(self, buffer: cl.Buffer, size: int, value: int) -> None:
         # Whole words where possible: PoCL's fill writes one pattern at a time.
         pattern = np.full(16 if size % 16 == 0 else 1, value, np.uint8)
@@ -204,9 +216,9 @@ class DeviceMemory:
             if spec.reset < 0:
                 self._fill(self.buffer(index), spec.size, 0)
             else:
-                host = self._data(spec.reset, spec.size)
-                cl.enqueue_copy(self._queue, self.buffer(index), host)
-        # The copies read the mapped file, so the caller may only go on when they are done.
+                cl.enqueue_copy(self._queue, self.buffer(index), self._resets[index])
+        # The copies read memory that `release` gives back, so the caller may only go on when they
+        # are done.
         self._queue.finish()
 
     def poison(self) -> None:
@@ -219,7 +231,7 @@ class DeviceMemory:
                 poison_image(self._queue, memory, spec.image)
 
     def release(self) -> None:
-        """Give the memory back now and let go of the mapped file."""
+        """Give the memory back now and let go of the artifact's."""
         windows = [buffer for buffer in self._buffers if buffer is not None]
         # Windows go before the pieces that they are part of.
         for buffer in (*windows, *self._images.values(), self._arena, self.memory, self.data):

@@ -9,11 +9,10 @@ import time
 from collections.abc import Mapping
 from typing import Any, Self
 
-import numpy as np
 from numpy.typing import NDArray
 
 from runtime.artifact import Artifact
-from runtime.device import Device
+from runtime.device import Device, DeviceInfo
 from runtime.entry import Binder, BoundEntry, Step, TensorSpec, programs_needed
 from runtime.errors import BuildError, InputError, RuntimeFault, first_line
 from runtime.guard import check_finite, checks_enabled, megakernel_enabled
@@ -23,6 +22,7 @@ from runtime.memory import DeviceMemory
 from runtime.opencl import cl
 from runtime.profile import KernelTime, Span, summarize
 from runtime.program_cache import ProgramCache, binary_of
+from runtime.states import States
 from runtime.stats import make_stats
 
 logger = logging.getLogger(__name__)
@@ -35,7 +35,7 @@ class Program:
         self, artifact: Artifact, device: Device, cache: ProgramCache, *, warm_up: bool = False
     ) -> None:
         started_ns = time.perf_counter_ns()
-        self._artifact: Artifact | None = artifact
+        self._is_open = True
         self._manifest = artifact.manifest
         self._device = device
         self._workers = device.workers
@@ -45,6 +45,7 @@ class Program:
         # The count is the cache's, over all programs; the difference is what this one built.
         built_before = cache.built_from_source
         self._memory = DeviceMemory(artifact, device, self._queue)
+        self._states = States(self._manifest, self._memory, self._queue)
         self._programs: list[cl.Program | None] = [None] * len(self._manifest.programs)
         self._megakernel = self._make_megakernel(cache)
         # In order of the manifest, so that logs and caches do not depend on the order of a set.
@@ -128,6 +129,11 @@ class Program:
         return self._manifest
 
     @property
+    def device(self) -> DeviceInfo:
+        """The device that it runs on."""
+        return self._device.info
+
+    @property
     def metadata(self) -> dict[str, Any]:
         """The model's own metadata, as the compiler wrote it; {} for plain models."""
         return self._manifest.metadata
@@ -166,7 +172,7 @@ class Program:
     def _entry(self, name: str | None) -> BoundEntry:
         found = self._entries.get(self._default if name is None else name)
         if found is None:
-            if self._artifact is None:
+            if not self._is_open:
                 raise RuntimeFault(f"{self._manifest.name}: the program is closed")
             raise InputError(
                 f"{self._manifest.name}: no entry {name!r}; it has: {', '.join(self._entries)}"
@@ -340,25 +346,20 @@ class Program:
             ) from error
 
     def state(self, name: str) -> NDArray[Any]:
-        """Return a copy of state buffer `name`, of its declared dtype and shape.
-
-        Raises:
-            InputError: there is no such state.
-        """
+        """Return a copy of a state, see `States.read`."""
         self._entry(None)
-        for index, spec in enumerate(self._manifest.buffers):
-            if spec.kind == "state" and spec.name == name:
-                array = np.empty(spec.shape, spec.dtype)
-                cl.enqueue_copy(self._queue, array, self._memory.buffer(index))
-                return array
-        names = ", ".join(b.name for b in self._manifest.buffers if b.kind == "state")
-        raise InputError(f"{self._manifest.name}: no state {name!r}; it has: {names or 'none'}")
+        return self._states.read(name)
+
+    def set_state(self, name: str, value: NDArray[Any]) -> None:
+        """Write a state until a run, a reset or this changes it, see `States.write`."""
+        self._entry(None)
+        self._states.write(name, value)
 
     def close(self) -> None:
-        """Give back device memory and the mapped file; nothing but `close` may follow."""
-        if self._artifact is None:
+        """Give back device memory and the artifact's; nothing but `close` may follow."""
+        if not self._is_open:
             return
-        # Device work reads the mapped file: all of it must be done before memory goes.
+        # Device work reads the artifact's memory: all of it must be done before that goes.
         self._queue.finish()
         self._cache.launched()
         # Kernels hold references to buffers, so entries go before the memory that they use.
@@ -367,7 +368,7 @@ class Program:
         if self._megakernel is not None:
             self._megakernel.release()
         self._memory.release()
-        self._artifact = None
+        self._is_open = False
 
     def __enter__(self) -> Self:
         return self

@@ -497,7 +497,7 @@ def test_damaged_messages_are_moved_without_being_copied() -> None:
 @pytest.mark.alone
 def test_rings_and_bus_carry_a_drive(tmp_path: Path) -> None:
     drive = MemoryDrive(count=12)
-    bus = ZmqTransport(f"ipc://{tmp_path}/bus")
+    bus = ZmqTransport(f"ipc://{tmp_path}")
     outlet = BusOutlet(
         bus, "test-player", drive.info.formats, ["carState", "carParams"], directory=tmp_path
     )
