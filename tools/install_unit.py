@@ -60,9 +60,7 @@ class Daemon:
 
 DAEMONS = (
     Daemon("modeld", "Driving model", "config.toml", "models", -900),
-    Daemon(
-        "dmonitoringmodeld", "Driver monitoring model", "dmonitoring.toml", "dmonitoring", -800
-    ),
+    Daemon("dmonitoringmodeld", "Driver monitoring model", "dmonitoring.toml", "dmonitoring", -800),
 )
 
 
@@ -98,9 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="DIRECTORY",
         help="where the units look for their configuration (/etc/modeld)",
     )
-    parser.add_argument(
-        "--force", action="store_true", help="replace units that were changed, too"
-    )
+    parser.add_argument("--force", action="store_true", help="replace units that were changed, too")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -165,10 +161,6 @@ def configuration(daemon: Daemon) -> str:
     return f"""\
 # Settings of {daemon.name}.service, in TOML. `modeld config` shows what is in force.
 
-# The model that `modeld models select` chose runs; "model" below would win over it.
-models_dir = "/var/lib/modeld/{daemon.models}"
-# Kept over restarts, not over a boot: a drive that goes on with the fallback model.
-state_dir = "/run/{daemon.name}"
 """
 
 

@@ -10,7 +10,6 @@ line says which of both it is.
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,8 +19,9 @@ from pathlib import Path
 
 from tests.deploy.checks import Arrivals, Checks
 from tests.deploy.container import Container
+from tests.deploy.harness import Harness
 from tests.deploy.machine import DeployError, Machine, UnavailableError, checked
-from tests.deploy.page import steps
+from tests.deploy.page import PAGE, steps
 
 ROOT = Path(__file__).parent.parent.parent
 # Not 127.0.0.1, where another daemon of this machine may be.
@@ -100,6 +100,8 @@ def follow(machine: Machine, model: Path, scratch: Path, stack: ExitStack) -> No
             raise
         if "install-unit" in step.command:
             machine.prepare(BUS)
+    if not is_checked:
+        raise DeployError(f"{PAGE.name}: expected commands under a heading {CHECKED_BEFORE!r}")
 
 
 def _check(machine: Machine, scratch: Path, stack: ExitStack, say) -> None:

@@ -29,7 +29,7 @@ CAMERA = """\
 DynamicUser=yes
 Group=modeld
 ExecStart=/bin/sh -c "sleep infinity | exec /opt/modeld/bin/python -m tools.lib.bench_camera \
---server camerad --bus {bus} --size 1344 760 --frames 1 --rate-hz 20"
+--server camerad --bus {bus} --size 1928 1208 --frames 1 --rate-hz 20"
 """
 # CarParams of a car that was recognised, where the stack's parameters lie.
 CAR = """
@@ -64,7 +64,7 @@ class Container:
         if not pristine.exists():
             _debootstrap(pristine)
         # Not below a directory that others may not enter, nor in memory: it becomes 1 GB large.
-        self._place = Path(tempfile.mkdtemp(prefix="modeld-deploy-", dir="/var/tmp"))  # noqa: S108
+        self._place = Path(tempfile.mkdtemp(prefix="modeld-deploy-", dir="/var/tmp"))
         self._place.chmod(0o755)
         self.root = self._place / "root"
         self._nspawn: subprocess.Popen[bytes] | None = None

@@ -23,7 +23,7 @@ def main(bus: str) -> None:
             now_ns = time.monotonic_ns()
             event = read_event(data)
             line = f"{now_ns} {content(event).frameId} {int(event.valid)}"
-            print(line, flush=True)  # noqa: T201 - what it is for
+            print(line, flush=True)
 
 
 if __name__ == "__main__":
