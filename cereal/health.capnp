@@ -22,34 +22,33 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   device @10 :Text;                   # OpenCL device
   driver @11 :Text;                   # and its driver, with version
   selfTest @12 :SelfTest;
-  warmUpRuns @13 :UInt32;             # since the histories were empty; not counted further than
-  warmUpRunsNeeded @14 :UInt32;       # this, when no history holds zeros of the start any more
+  warmUpRunsLeft @13 :UInt32;         # until the histories hold no zeros of their start any more
 
   # --- frames, since the process was started
-  frames @15 :UInt64;                 # used
-  published @16 :UInt64;              # for which messages went out
-  valid @17 :UInt64;                  # and were valid
-  dropped @18 :UInt64;                # missing between those used
-  frameId @19 :UInt32;                # of the last frame used
-  publicationAge @20 :Float32;        # s since the last messages went out; negative: none has yet
-  frameWait @21 :Float32;             # s for which a frame has waited for its messages; 0: none has
-  runTime @22 :Float32;               # s for which the model's present run lasts; 0: it is not running
-  invalidReasons @23 :List(Text);     # why the last messages were not valid; empty: they were
-  faults @24 :List(Fault);            # all kinds, also those that have not been seen
-  recentTime @25 :Float32;            # s before this message that "recent" is about
-  recentPublished @26 :UInt32;        # frames published in it
-  stageBounds @27 :List(Float32);     # ms, upper bounds of all but the last bucket, increasing
-  stages @28 :List(Stage);            # in the order in which a frame goes through them
+  frames @14 :UInt64;                 # used
+  published @15 :UInt64;              # for which messages went out
+  valid @16 :UInt64;                  # and were valid
+  dropped @17 :UInt64;                # missing between those used
+  frameId @18 :UInt32;                # of the last frame used
+  publicationAge @19 :Float32;        # s since the last messages went out; negative: none has yet
+  frameWait @20 :Float32;             # s for which a frame has waited for its messages; 0: none has
+  runTime @21 :Float32;               # s for which the model's present run lasts; 0: it is not running
+  invalidReasons @22 :List(Text);     # why the last messages were not valid; empty: they were
+  faults @23 :List(Fault);            # all kinds, also those that have not been seen
+  recentTime @24 :Float32;            # s before this message that "recent" is about
+  recentPublished @25 :UInt32;        # frames published in it
+  stageBounds @26 :List(Float32);     # ms, upper bounds of all but the last bucket, increasing
+  stages @27 :List(Stage);            # in the order in which a frame goes through them
 
   # --- what the process takes
-  memory @29 :UInt64;                 # bytes resident
-  memoryPeak @30 :UInt64;             # bytes, the most that was resident
-  openFiles @31 :UInt32;              # descriptors
-  threads @32 :UInt32;
-  cpuTime @33 :Float64;               # s, of all threads, in user and system mode
-  majorFaults @34 :UInt64;            # pages that had to be read from disk
-  temperatures @35 :List(Temperature);
-  realtime @36 :List(Setting);        # what was asked of the system
+  memory @28 :UInt64;                 # bytes resident
+  memoryPeak @29 :UInt64;             # bytes, the most that was resident
+  openFiles @30 :UInt32;              # descriptors
+  threads @31 :UInt32;
+  cpuTime @32 :Float64;               # s, of all threads, in user and system mode
+  majorFaults @33 :UInt64;            # pages that had to be read from disk
+  temperatures @34 :List(Temperature);
+  realtime @35 :List(Setting);        # what was asked of the system
 
   struct Version {
     name @0 :Text;
@@ -95,8 +94,7 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   struct Setting {
     name @0 :Text;
     wanted @1 :Text;
-    effective @2 :Text;               # what is in force
-    isEffective @3 :Bool;             # that is what was wanted
-    reason @4 :Text;                  # why not
+    effective @2 :Bool;               # it is in force
+    reason @3 :Text;                  # why not
   }
 }

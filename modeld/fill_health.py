@@ -41,8 +41,7 @@ def _fill_model(health: Any, snapshot: HealthSnapshot) -> None:
     health.selfTest.result = facts.self_test.result.value
     health.selfTest.duration = facts.self_test.duration_ms
     health.selfTest.detail = _short(facts.self_test.detail)
-    health.warmUpRuns = snapshot.warm_up_runs
-    health.warmUpRunsNeeded = snapshot.warm_up_needed
+    health.warmUpRunsLeft = snapshot.warm_up_left
 
 
 def _fill_frames(health: Any, snapshot: HealthSnapshot) -> None:
@@ -84,7 +83,6 @@ def _fill_process(health: Any, snapshot: HealthSnapshot) -> None:
         item.name = effect.name
         item.wanted = effect.wanted
         item.effective = effect.effective
-        item.isEffective = effect.in_force
         item.reason = _short(effect.reason)
 
 

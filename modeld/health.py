@@ -30,6 +30,7 @@ HEALTH_SERVICES: Final = {"driving": "modeldHealth", "monitoring": "dmonitoringm
 
 # Reports that "recent" covers: ten seconds.
 _RECENT_REPORTS: Final = 10
+_RECENT_NS: Final = 10_000_000_000
 # Reports from one reading of the sensors to the next: temperatures change in tens of seconds.
 _SENSOR_REPORTS: Final = 10
 _JOIN_S: Final = 1.0
@@ -97,7 +98,8 @@ class HealthReporter:
 
     def _snapshot(self, now_ns: int, log_lost: int) -> HealthSnapshot:
         if not self._earlier:
-            self._earlier.append(Earlier(self.facts.started_ns or now_ns))
+            # What happened while starting is recent, as far as it can be.
+            self._earlier.append(Earlier(max(self.facts.started_ns, now_ns - _RECENT_NS)))
         snapshot = take_snapshot(
             self.facts,
             self.state,

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from modeld.loop_state import Fault, LoopState
 from modeld.process_figures import Figures, Temperature
+from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
 
 _NS_PER_S = 1_000_000_000
@@ -37,25 +38,6 @@ class SelfTestFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class RealtimeEffect:
-    """Something that was asked of the system.
-
-    Attributes:
-        name: Of the setting.
-        wanted: What was asked for.
-        effective: What is in force.
-        in_force: That is what was wanted.
-        reason: Why not.
-    """
-
-    name: str
-    wanted: str
-    effective: str
-    in_force: bool
-    reason: str = ""
-
-
-@dataclass(frozen=True, slots=True)
 class ServiceFacts:
     """What does not change while a model is in use.
 
@@ -80,7 +62,7 @@ class ServiceFacts:
     device: str = ""
     driver: str = ""
     self_test: SelfTestFacts = SelfTestFacts()
-    realtime: tuple[RealtimeEffect, ...] = ()
+    realtime: tuple[Effect, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     started_ns: int = 0
 
@@ -124,8 +106,7 @@ class HealthSnapshot:
     phase: str
     model: str
     fallback: str
-    warm_up_runs: int
-    warm_up_needed: int
+    warm_up_left: int
     frames: int
     published: int
     valid: int
@@ -188,8 +169,7 @@ def take_snapshot(
         phase=str(state.phase),
         model=state.model or facts.model,
         fallback=state.fallback,
-        warm_up_runs=state.warm_up_runs,
-        warm_up_needed=state.warm_up_needed,
+        warm_up_left=state.warm_up_left,
         frames=state.frames,
         published=published,
         valid=state.valid,

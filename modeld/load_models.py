@@ -14,8 +14,9 @@ from typing import Any
 
 import runtime
 from modeld.config import Config
-from modeld.errors import ConfigError, ModeldError, ModelInterfaceError
+from modeld.errors import ConfigError, ModeldError, ModelInterfaceError, StoreError
 from modeld.health_snapshot import SelfTestFacts
+from modeld.model_store import candidates
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
@@ -76,13 +77,12 @@ def load_models(
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
             asked for.
     """
-    paths = _model_paths(config)
-    fallback_path = config.fallback_model
+    fallback_path = _fallback_path(config)
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         return Models(_load(fallback_path, config, kinds, resources), None, remembered)
     try:
-        first = _first_of(paths, config, kinds, resources)
+        first = _first_of(_model_paths(config), config, kinds, resources)
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
@@ -109,9 +109,32 @@ def load_models(
 
 
 def _model_paths(config: Config) -> Sequence[Path]:
+    """Return the artifacts to try, in order.
+
+    Raises:
+        ConfigError: No model is configured. StoreError: The store has none that can be run.
+    """
     if config.model is not None:
         return (config.model,)
-    raise ConfigError("model: expected the path of a driving artifact, got none; use --model")
+    if config.models_dir is not None:
+        return candidates(config.models_dir, config.role)
+    raise ConfigError(
+        "model: expected the path of an artifact, or a store with a selected one, got neither; use "
+        "--model, or models_dir in the configuration"
+    )
+
+
+def _fallback_path(config: Config) -> Path | None:
+    """Return the artifact of the fallback model: configured, else selected in the store."""
+    if config.fallback_model is not None:
+        return config.fallback_model
+    if config.model is not None or config.models_dir is None or config.role != "driving":
+        return None
+    try:
+        return candidates(config.models_dir, "fallback")[0]
+    except StoreError as error:
+        logger.info("no fallback model: %s", error)
+        return None
 
 
 def _first_of(

@@ -28,6 +28,8 @@ class Fault(StrEnum):
     FRAME_OVERWRITTEN = "frameOverwritten"
     FRAME_REFUSED = "frameRefused"
     FRAME_IDS_BACK = "frameIdsBack"
+    FRAME_STAMPS = "frameStamps"
+    FRAME_FROZEN = "frameFrozen"
     FRAMES_DROPPED = "framesDropped"
     NO_FRAME = "noFrame"
     CAMERA_LOST = "cameraLost"
@@ -53,8 +55,6 @@ class LoopState:
         published: Frames for which messages went out.
         valid: Of these, how many were valid.
         dropped: Frames missing between those used.
-        warm_up_runs: Runs since the histories were empty, not counted further than those needed.
-        warm_up_needed: Runs until no history holds zeros of the start any more.
         reasons: Why the last messages were not valid, for a person; empty if they were.
         warm_up_left: Runs until the model's histories are full.
         model: Name of the model in use.
@@ -73,8 +73,6 @@ class LoopState:
     published: int = 0
     valid: int = 0
     dropped: int = 0
-    warm_up_runs: int = 0
-    warm_up_needed: int = 0
     reasons: tuple[str, ...] = ()
     warm_up_left: int = 0
     model: str = ""

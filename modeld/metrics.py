@@ -103,7 +103,7 @@ def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples
     yield "phase", "gauge", "1 for what the loop is doing.", phases
     faults = [((("kind", fault.name),), fault.count) for fault in snapshot.faults]
     yield "faults_total", "counter", "Faults by kind.", faults
-    settings = [((("setting", one.name),), float(one.in_force)) for one in facts.realtime]
+    settings = [((("setting", one.name),), float(one.effective)) for one in facts.realtime]
     yield "realtime_effective", "gauge", "1 if what was asked of the system is in force.", settings
     warmth = [((("sensor", one.name),), one.degrees_c) for one in snapshot.temperatures]
     yield "temperature_celsius", "gauge", "What a sensor of the machine says.", _unique(warmth)
@@ -137,8 +137,7 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
     yield "run_seconds", gauge, "For which the present run lasts.", snapshot.run_time_s
     reasons = "Reasons why the last messages were not valid."
     yield "invalid_reasons", gauge, reasons, len(snapshot.reasons)
-    yield "warm_up_runs", gauge, "Runs since histories were empty.", snapshot.warm_up_runs
-    yield "warm_up_runs_needed", gauge, "Runs that fill histories.", snapshot.warm_up_needed
+    yield "warm_up_runs_left", gauge, "Runs until histories are full.", snapshot.warm_up_left
     yield "memory_bytes", gauge, "Resident memory.", figures.memory_bytes
     yield "memory_peak_bytes", gauge, "Largest resident memory.", figures.memory_peak_bytes
     yield "open_files", gauge, "Open descriptors.", figures.open_files

@@ -21,16 +21,18 @@ from cereal.errors import CerealError
 from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
+from modeld.config_sources import changed_settings
 from modeld.driving_model import check_interface
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
-from modeld.load_models import Check, Models, load_models
+from modeld.health_facts import facts_of
+from modeld.health_snapshot import ServiceFacts
+from modeld.load_models import Check, LoadedModel, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
 from modeld.realtime import Effect, apply_to_loop, apply_to_process
-from modeld.service_facts import facts_of
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import MarkerKeeper, RoadState
@@ -77,13 +79,13 @@ def run(config: Config) -> int:
             Each message is one line for the user and each class has an ``exit_code``.
     """
     notifier = Notifier.from_environment(os.environ)
-    shows_tracebacks = config.log_level == "debug"
     with (
         ServiceLog(
-            format=config.log_format, level=config.log_level, tracebacks=shows_tracebacks
+            format=config.log_format, level=config.log_level, tracebacks=config.log_tracebacks
         ) as log,
         StopSignals() as stop,
     ):
+        logger.info("settings: %s", changed_settings(config) or "all as by default")
         service = _Service(config, stop, notifier, log)
         exit_code = 0
         ending = Ending.STOPPED
@@ -218,13 +220,21 @@ class _Service:
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
+    def _facts(self, model: LoadedModel) -> ServiceFacts:
+        return facts_of(
+            model,
+            self_test=model.self_test,
+            realtime=self._effects,
+            started_ns=self._started_ns,
+        )
+
     def _health(
         self, models: Models, state: LoopState, transport: Transport
     ) -> Callable[[int], None]:
         """Return what reports the health of the model in use."""
         path = self._config.metrics_file
         reporter = HealthReporter(
-            facts_of(models.first, self._effects, self._started_ns),
+            self._facts(models.first),
             state,
             transport,
             MonotonicClock(),
@@ -241,7 +251,7 @@ class _Service:
                 in_use = models.fallback
             if told != (in_use, self._effects):
                 told = (in_use, self._effects)
-                reporter.facts = facts_of(in_use, self._effects, self._started_ns)
+                reporter.facts = self._facts(in_use)
             reporter.report(now_ns, self._log.lost)
 
         return report

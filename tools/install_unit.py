@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 
+from modeld.config_sample import sample_config
+from modeld.model_store import DEFAULT_STORE
 from runtime.whole_file import whole_file
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
@@ -47,20 +49,20 @@ class Daemon:
         name: of the unit, without ``.service``.
         description: of the unit.
         config: name of the configuration's file.
-        models: name of the store of models in ``/var/lib/modeld``.
+        role: whose model of the store it runs.
         oom_score: Who is killed first when memory is short: -1000 never, 1000 first.
     """
 
     name: str
     description: str
     config: str
-    models: str
+    role: str
     oom_score: int
 
 
 DAEMONS = (
-    Daemon("modeld", "Driving model", "config.toml", "models", -900),
-    Daemon("dmonitoringmodeld", "Driver monitoring model", "dmonitoring.toml", "dmonitoring", -800),
+    Daemon("modeld", "Driving model", "config.toml", "driving", -900),
+    Daemon("dmonitoringmodeld", "Driver monitoring model", "dmonitoring.toml", "monitoring", -800),
 )
 
 
@@ -151,17 +153,14 @@ def plan(command: Path, user: str, config: Path) -> list[Planned]:
         planned.append(Planned(path, _marked(_filled(template, values))))
     path = Path("/etc/sysusers.d/modeld.conf")
     planned.append(Planned(path, _marked(_filled(users, {"user": user}))))
-    for daemon in DAEMONS:
-        planned.append(Planned(config / daemon.config, configuration(daemon), kept=True))
-    return planned
+    return planned + [
+        Planned(config / daemon.config, configuration(daemon), kept=True) for daemon in DAEMONS
+    ]
 
 
 def configuration(daemon: Daemon) -> str:
-    """Return the configuration of a fresh machine: three settings, the others as comments."""
-    return f"""\
-# Settings of {daemon.name}.service, in TOML. `modeld config` shows what is in force.
-
-"""
+    """Return the configuration of a fresh machine: every setting as a comment, but for these."""
+    return sample_config({"models_dir": DEFAULT_STORE, "role": daemon.role})
 
 
 def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, str]:
@@ -201,6 +200,8 @@ def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, st
             path.parent.mkdir(parents=True, exist_ok=True)
             with whole_file(path) as file:
                 file.write(one.text.encode())
+            # Whatever the umask is: the daemon's user reads them.
+            path.chmod(0o644)
     return done
 
 
@@ -208,14 +209,14 @@ def next_steps(prefix: Path, command: Path, config: Path) -> str:
     """Return what to do after the files are there."""
     if prefix != Path("/"):
         return f"next: copy what is below {prefix} to the machine"
-    store = f"/var/lib/modeld/{DAEMONS[0].models}"
     return (
         "next:\n"
         "  systemd-sysusers\n"
-        f"  {command} models add --models-dir {store} driving.pkl   # or model = ... in\n"
-        f"                                                          # {config / 'config.toml'}\n"
+        f"  {command} models add driving.pkl --name NAME --version VERSION\n"
+        f"  {command} models select NAME\n"
         "  systemctl daemon-reload\n"
-        "  systemctl enable --now modeld.service"
+        "  systemctl enable --now modeld.service\n"
+        f"settings: {config / DAEMONS[0].config}"
     )
 
 

@@ -147,7 +147,7 @@ LAYOUTS = [
     (health.ModeldHealth.Fault, None, 2, 1),
     (health.ModeldHealth.Stage, None, 1, 2),
     (health.ModeldHealth.Temperature, None, 1, 1),
-    (health.ModeldHealth.Setting, None, 1, 4),
+    (health.ModeldHealth.Setting, None, 1, 3),
 ]
 
 # Offsets in units of the field's own width, counted by hand: fields fill holes in ordinal order.
@@ -208,10 +208,10 @@ OFFSETS = [
     (health.ModeldHealth, "processId", 0),
     (health.ModeldHealth, "uptime", 1),
     (health.ModeldHealth, "isFallback", 32),
-    (health.ModeldHealth, "warmUpRuns", 4),
+    (health.ModeldHealth, "warmUpRunsLeft", 4),
     (health.ModeldHealth, "frames", 3),
-    (health.ModeldHealth, "frameId", 14),
-    (health.ModeldHealth, "publicationAge", 15),
+    (health.ModeldHealth, "frameId", 5),
+    (health.ModeldHealth, "publicationAge", 14),
     (health.ModeldHealth, "majorFaults", 14),
 ]
 

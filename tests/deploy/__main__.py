@@ -15,19 +15,22 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 from tests.deploy.checks import Arrivals, Checks
 from tests.deploy.container import Container
 from tests.deploy.harness import Harness
 from tests.deploy.machine import DeployError, Machine, UnavailableError, checked
-from tests.deploy.page import PAGE, steps
+from tests.deploy.page import PAGE, Step, steps
 
 ROOT = Path(__file__).parent.parent.parent
 # Not 127.0.0.1, where another daemon of this machine may be.
 BUS = "tcp://127.0.84.1"
 # Behind these the service runs; what stands under later headings is run after the checks.
 CHECKED_BEFORE = "Update"
+# The one command that reads no configuration.
+_STATUS = "bin/modeld status"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -80,40 +83,41 @@ def follow(machine: Machine, model: Path, scratch: Path, stack: ExitStack) -> No
     machine.put(wheel, wheel.name)
     machine.put(model, "driving.pkl")
     machine.put(Path(__file__).parent / "listen.py", "listen.py")
-    is_checked = False
+    output = scratch / "arrivals.txt"
+    checks: Checks | None = None
+    is_prepared = False
     started = time.monotonic()
 
     def say(text: str) -> None:
         print(f"  {time.monotonic() - started:5.1f} s  {text}", flush=True)
 
-    for step in steps():
-        if not machine.takes(step):
-            continue
-        if step.section.startswith(CHECKED_BEFORE) and not is_checked:
-            is_checked = True
-            _check(machine, scratch, stack, say)
-        say(f"$ {step.command.splitlines()[0]}")
-        try:
-            machine.follow(step)
-        except DeployError:
-            print(machine.journal()[-6000:], file=sys.stderr)
-            raise
-        if "install-unit" in step.command:
-            machine.prepare(BUS)
-    if not is_checked:
-        raise DeployError(f"{PAGE.name}: expected commands under a heading {CHECKED_BEFORE!r}")
-
-
-def _check(machine: Machine, scratch: Path, stack: ExitStack, say) -> None:
-    output = scratch / "arrivals.txt"
-    listener = machine.python("listen.py", BUS, output=output)
-    stack.callback(listener.wait)
-    stack.callback(listener.kill)
     try:
-        Checks(machine, Arrivals(output), say).all()
+        for step in steps():
+            if not machine.takes(step):
+                continue
+            if step.section == CHECKED_BEFORE and checks is None:
+                listener = machine.python("listen.py", BUS, output=output)
+                stack.callback(listener.wait)
+                stack.callback(listener.kill)
+                checks = Checks(machine, Arrivals(output), say)
+                checks.all()
+            say(f"$ {step.command.splitlines()[0]}")
+            machine.follow(_on_our_bus(step))
+            if "install-unit" in step.command and not is_prepared:
+                is_prepared = True
+                machine.prepare(BUS)
+        if checks is None:
+            raise DeployError(f"{PAGE.name}: expected commands under a heading {CHECKED_BEFORE!r}")
+        checks.publishes()
+        checks.stops()
     except DeployError:
         print(machine.journal()[-6000:], file=sys.stderr)
         raise
+
+
+def _on_our_bus(step: Step) -> Step:
+    """Return the step with an option for the bus, where the command reads no configuration."""
+    return replace(step, command=step.command.replace(_STATUS, f"{_STATUS} --bus {BUS}"))
 
 
 def build_wheel(directory: Path) -> Path:

@@ -81,7 +81,7 @@ class Harness:
             "params_dir": str(self._place / "data/params/d"),
         }
         lines = [f'{name} = "{value}"' for name, value in settings.items()]
-        text = config.read_text(encoding="utf-8")
+        text = _OURS.sub(rf"{self._place}/\1", config.read_text(encoding="utf-8"))
         config.write_text("\n".join([*lines, text]), encoding="utf-8")
         car = _OURS.sub(rf"{self._place}/\1", CAR)
         checked([str(self._python), "-c", car], cwd=self._work)

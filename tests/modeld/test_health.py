@@ -15,9 +15,10 @@ from cereal.errors import TransportError
 from cereal.schema import content, member_name, read_event
 from cereal.transport.memory import MemoryTransport
 from modeld.health import HEALTH_SERVICES, HealthReporter
-from modeld.health_snapshot import RealtimeEffect, SelfTestFacts, ServiceFacts, TestResult
+from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.process_figures import FigureReader
+from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
 
 NS_PER_S = 1_000_000_000
@@ -29,7 +30,7 @@ FACTS = ServiceFacts(
     device="a device",
     driver="a driver 1.2",
     self_test=SelfTestFacts(TestResult.PASSED, 12.5),
-    realtime=(RealtimeEffect("cpus", "7", "0-3", in_force=False, reason="no CPU 7"),),
+    realtime=(Effect("cpus", "7", effective=False, reason="no CPU 7"),),
     versions={"modeld": "1.0", "python": "3.11"},
     started_ns=5 * NS_PER_S,
 )
@@ -74,8 +75,8 @@ def test_facts_are_in_the_message(line: Line) -> None:
     assert (health.device, health.driver) == ("a device", "a driver 1.2")
     assert (str(health.selfTest.result), health.selfTest.duration) == ("passed", 12.5)
     [setting] = health.realtime
-    assert (setting.name, setting.wanted, setting.effective) == ("cpus", "7", "0-3")
-    assert (setting.isEffective, setting.reason) == (False, "no CPU 7")
+    assert (setting.name, setting.wanted) == ("cpus", "7")
+    assert (setting.effective, setting.reason) == (False, "no CPU 7")
 
 
 def test_nothing_has_happened_yet(line: Line) -> None:
@@ -95,7 +96,7 @@ def test_the_loop_is_in_the_message(line: Line) -> None:
     state.fallback = "run took longer than 300 ms"
     state.frames, state.published, state.valid, state.dropped = 100, 90, 80, 7
     state.frame_id = 4711
-    state.warm_up_runs, state.warm_up_needed = 12, 100
+    state.warm_up_left = 88
     state.reasons = ("no liveCalibration since 4.0 s", "wide camera lost")
     state.published_ns = 14 * NS_PER_S
     state.awaiting_ns = 14_500_000_000
@@ -109,7 +110,7 @@ def test_the_loop_is_in_the_message(line: Line) -> None:
     assert (health.isFallback, health.fallbackReason) == (True, "run took longer than 300 ms")
     assert (health.frames, health.published, health.valid, health.dropped) == (100, 90, 80, 7)
     assert health.frameId == 4711
-    assert (health.warmUpRuns, health.warmUpRunsNeeded) == (12, 100)
+    assert health.warmUpRunsLeft == 88
     assert list(health.invalidReasons) == ["no liveCalibration since 4.0 s", "wide camera lost"]
     assert (health.publicationAge, health.frameWait, health.runTime) == (1.0, 0.5, 0.25)
     counts = {fault.name: fault.count for fault in health.faults}
@@ -128,9 +129,11 @@ def test_recent_is_what_came_in_the_last_ten_reports(line: Line) -> None:
     first = line.at(6.0)
     assert first.recentTime == 1.0  # since the start
     assert next(f.recent for f in first.faults if f.name == "noFrame") == 5
-    for second in range(7, 17):
+    for second in range(7, 16):
         line.state.published += 20
-        health = line.at(float(second))
+        line.at(float(second))
+    line.state.published += 20
+    health = line.at(16.0)
     assert health.recentTime == 10.0
     assert health.recentPublished == 200
     assert next((f.count, f.recent) for f in health.faults if f.name == "noFrame") == (5, 0)
