@@ -19,7 +19,7 @@ from modeld.config import SETTINGS
 
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
-FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "deploy", ".github", ".ci")
+FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", ".github", ".ci")
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]

@@ -66,6 +66,7 @@ COMMANDS: dict[str, Command] = {
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
     "models": Command("tools.models", "add, check and select the models that the daemon runs"),
+    "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
