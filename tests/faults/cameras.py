@@ -69,14 +69,14 @@ class Cameras:
         """Begin to write over the newest frames, which somebody may be using."""
         with self._lock:
             for ring in self._rings.values():
-                mapping = ring._mapping  # noqa: SLF001 -- a camera that breaks the rule of the ring
+                mapping = ring._mapping
                 assert mapping is not None
                 mapping.begin(mapping.head + mapping.count)
 
     def write_words(self, stream: str, first: int, values: list[int]) -> None:
         """Damage a ring's words from `first` on."""
         with self._lock:
-            mapping = self._rings[stream]._mapping  # noqa: SLF001 -- damages what others rely on
+            mapping = self._rings[stream]._mapping
             assert mapping is not None
             for place, value in enumerate(values, first):
                 mapping.words[place] = value
@@ -84,9 +84,9 @@ class Cameras:
     def record_word(self, stream: str) -> int:
         """Index of the first word of the newest frame's record."""
         with self._lock:
-            mapping = self._rings[stream]._mapping  # noqa: SLF001 -- as above
+            mapping = self._rings[stream]._mapping
             assert mapping is not None
-            return mapping._record(mapping.head)  # noqa: SLF001 -- as above
+            return mapping._record(mapping.head)
 
     def sent_ns(self, frame_id: int) -> int | None:
         """When a frame was last sent, ns of the monotonic clock."""

@@ -99,7 +99,7 @@ def install(control: Control) -> None:
     def faulty_enqueue(*args: Any, **options: Any) -> Any:
         mode = getattr(run, "mode", Mode.NOTHING)
         if mode in _CODES:
-            record = cl._cl._ErrorRecord("clEnqueueNDRangeKernel", _CODES[mode], "")  # noqa: SLF001
+            record = cl._cl._ErrorRecord("clEnqueueNDRangeKernel", _CODES[mode], "")
             raise cl.RuntimeError(record)
         if mode is Mode.HANG:
             run.mode = Mode.NOTHING
@@ -113,14 +113,14 @@ def install(control: Control) -> None:
     def faulty_read(self: Any, *args: Any) -> None:
         real_read(self, *args)
         mode = getattr(run, "mode", Mode.NOTHING)
-        for array in self.results.values() if mode in (Mode.NOT_FINITE, Mode.WRONG) else ():
+        for array in self.results.values():
             if mode is Mode.NOT_FINITE:
                 array.flat[0] = np.nan
-            else:
-                array += 1.0
+            elif mode is Mode.WRONG:
+                np.add(array, 1.0, out=array)
 
     program.Program.run = faulty_run  # type: ignore[method-assign]
-    entry.BoundEntry.read = faulty_read  # type: ignore[method-assign]
+    entry.BoundEntry.read = faulty_read  # type: ignore[method-assign,assignment]
     cl.enqueue_nd_range_kernel = faulty_enqueue
 
 

@@ -143,7 +143,9 @@ def running_world(
             write_tiny_driving(
                 directory / f"{name}.pkl", (512, 256), speed_mps=speed_mps, name=name
             )
-        settings = write_settings(directory, server, directory / "primary.pkl", more + SMALL_CAMERAS)
+        settings = write_settings(
+            directory, server, directory / "primary.pkl", more + SMALL_CAMERAS
+        )
     else:
         form = nv12_format(1928, 1208)
         settings = write_settings(directory, server, model, more)
