@@ -365,7 +365,8 @@ def start(
     Returns:
         None when stopped.
     """
-    cameras = wait_for_cameras(config.camera_server, stop, service.state)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    cameras = wait_for_cameras(config.camera_server, stop, episodes)
     # Waiting ends without cameras only when the daemon was stopped.
     if cameras is None:
         return None
@@ -389,7 +390,7 @@ def start(
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(service.transport, stop, service.state, config.parameters())
+        car = wait_for_car(service.transport, stop, episodes, config.parameters())
         if car is None:
             return None
         daemon.car = car
