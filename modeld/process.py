@@ -21,6 +21,7 @@ from cereal.errors import CerealError
 from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
+from modeld.config_sources import changed_settings
 from modeld.driving_model import check_interface
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
@@ -78,13 +79,13 @@ def run(config: Config) -> int:
             Each message is one line for the user and each class has an ``exit_code``.
     """
     notifier = Notifier.from_environment(os.environ)
-    shows_tracebacks = config.log_level == "debug"
     with (
         ServiceLog(
-            format=config.log_format, level=config.log_level, tracebacks=shows_tracebacks
+            format=config.log_format, level=config.log_level, tracebacks=config.log_tracebacks
         ) as log,
         StopSignals() as stop,
     ):
+        logger.info("settings: %s", changed_settings(config) or "all as by default")
         service = _Service(config, stop, notifier, log)
         exit_code = 0
         ending = Ending.STOPPED

@@ -16,13 +16,18 @@ from runtime.stats import ProgramStats
 
 
 def load_program(
-    path: str | os.PathLike[str] | Artifact, device: Device | str | None = None
+    path: str | os.PathLike[str] | Artifact,
+    device: Device | str | None = None,
+    *,
+    priority: str | None = None,
 ) -> Program:
     """Load an artifact onto a device.
 
     Args:
         path: the artifact, made by `modeld compile`; or one that was read.
         device: an opened device, a name as for `choose_device`, or None for the best one.
+        priority: "high", "medium" or "low" of its work on the device; None leaves the driver's.
+            `Program.priority_refusal` says why it was not taken.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit the device.
@@ -33,7 +38,7 @@ def load_program(
     opened = device if isinstance(device, Device) else choose_device(device)
     try:
         cache = ProgramCache(opened)
-        program = Program(artifact, opened, cache, warm_up=True)
+        program = Program(artifact, opened, cache, warm_up=True, priority=priority)
         cache.save()
     except ArtifactError as error:
         raise ArtifactError(f"{artifact.path or 'artifact'}: {error}") from error

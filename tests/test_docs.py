@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
+from modeld.config import SETTINGS
+from modeld.config_sources import OTHER_VARIABLES
 from scheduler.device.spec import SPECS
 from scheduler.kernelize import realize
 from tests.scheduler.onnx_import.tiny_models import model_of, value
@@ -196,6 +198,17 @@ def test_environment_variables_are_those_of_the_code() -> None:
     for name, where in rows:
         documented.setdefault(name, set()).add(where)
     assert documented == variables_read()
+
+
+def test_variables_of_settings_are_those_of_the_code() -> None:
+    page = read("docs/env-vars.md")
+    rows = re.findall(r"^\| `([\w.]+)` \| `(MODELD_\w+)` \| (\S+) \|$", page, re.MULTILINE)
+    assert rows == [
+        (key, setting.variable, f"`{setting.doc.option.split()[0]}`" if setting.doc.option else "-")
+        for key, setting in SETTINGS.items()
+    ]
+    others = re.findall(r"^\| `(MODELD_\w+)` \| `", page, re.MULTILINE)
+    assert tuple(others) == OTHER_VARIABLES
 
 
 # --- numbers, links ---------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from cereal.services import member_of, service
 from cereal.transport import ZmqTransport
 from cereal.transport.base import Subscriber
 from cereal.transport.refusals import RefusalLog
+from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.bus_options import add_bus_arguments, open_bus
@@ -191,6 +192,14 @@ def describe(name: str, event: Any) -> str:
     elif name == "cameraOdometry" and len(message.trans) == 3:
         forward, right, down = message.trans
         details = f"frame {message.frameId}  velocity {forward:z.2f} {right:+z.2f} {down:+z.2f} m/s"
+    elif name in HEALTH_SERVICES.values():
+        reasons = "; ".join(message.invalidReasons)
+        details = (
+            f"{message.phase}  frame {message.frameId}  {message.published} published"
+            f"  {message.dropped} dropped"
+            + f"  not valid: {reasons}" * bool(reasons)
+            + "  FALLBACK" * message.isFallback
+        )
     return f"{name:<16} {stamp}  {details}".rstrip()
 
 
