@@ -1,4 +1,4 @@
-"""The shared-memory file of a frame ring: its layout, its lock, its wake-up. Used by `frames` only.
+"""The shared memory of a frame ring: its layout, its order of stores, its wake-up.
 
 Layout (little endian, uint64 words; docs/formats/bus.md): one header, one record of 64 bytes per
 slot, then the frame buffers, each starting on a page. A record's sequence is 2n - 1 while frame
@@ -6,8 +6,6 @@ number n (counted from 1) is being written and 2n once it is whole; `head` is th
 """
 
 import ctypes
-import errno
-import fcntl
 import mmap
 import os
 import platform
@@ -225,105 +223,6 @@ def data_offset(count: int) -> int:
 def ring_bytes(form: FrameFormat, count: int) -> int:
     """Return the size of a whole ring file."""
     return data_offset(count) + count * slot_bytes(form.size)
-
-
-def create(path: Path, form: FrameFormat, count: int) -> Mapping:
-    """Make a ring file at `path`, replacing one whose writer is gone.
-
-    The file appears under its name only when it is complete and locked, so a reader never sees a
-    half-made one. The lock of the file is its writer's sign of life: the kernel drops it with the
-    process, however that ends.
-
-    Raises:
-        FrameError: another writer lives, or the memory is not there.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{time.monotonic_ns()}")
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        descriptor = os.open(temporary, flags, 0o660)
-    except OSError as error:
-        raise FrameError(
-            f"{path}: expected to make a file beside it, got {error.strerror}; check the directory"
-        ) from error
-    try:
-        size = ring_bytes(form, count)
-        try:
-            # Not ftruncate: a sparse file kills the writer with SIGBUS when the memory runs out.
-            os.posix_fallocate(descriptor, 0, size)
-        except OSError as error:
-            raise FrameError(
-                f"{path}: expected {size} bytes of shared memory, got {error.strerror}; free some, "
-                "enlarge it or use fewer slots"
-            ) from error
-        header = [MAGIC, VERSION, count, form.width, form.height, form.stride]
-        os.pwrite(descriptor, struct.pack("<8Q", *header, form.uv_offset, form.size), 0)
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mapping = Mapping(descriptor, path, writable=True)
-        _publish_file(temporary, path)
-    except BaseException:
-        os.close(descriptor)
-        temporary.unlink(missing_ok=True)
-        raise
-    return mapping
-
-
-def _publish_file(temporary: Path, path: Path) -> None:
-    """Rename under a lock of the directory, so that two starting writers see each other."""
-    guard_path = path.with_name("frames.lock")
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
-    try:
-        guard = os.open(guard_path, flags)
-    except FileNotFoundError:
-        # Not at first: Linux may refuse O_CREAT on another user's file in a shared directory.
-        guard = os.open(guard_path, flags | os.O_CREAT, 0o644)
-    try:
-        fcntl.flock(guard, fcntl.LOCK_EX)
-        if has_writer(path):
-            raise FrameError(
-                f"{path}: expected no other writer, got a living one; stop it or choose "
-                "another name"
-            )
-        temporary.rename(path)
-    finally:
-        os.close(guard)
-
-
-def attach(path: Path) -> Mapping:
-    """Map an existing ring for reading.
-
-    Raises:
-        FrameError: there is none, or it is damaged.
-    """
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError as error:
-        raise FrameError(
-            f"{path}: expected a frame ring, got {error.strerror}; start the camera process"
-        ) from error
-    try:
-        return Mapping(descriptor, path, writable=False)
-    except BaseException:
-        os.close(descriptor)
-        raise
-
-
-def has_writer(path: Path) -> bool:
-    """Tell whether a living process holds the lock of the ring at `path`."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
-        return False
-    try:
-        # A shared lock that is not granted means an exclusive holder; ours goes with the close.
-        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            return True
-        raise
-    else:
-        return False
-    finally:
-        os.close(descriptor)
 
 
 def wait(address: int, expected: int, timeout_s: float) -> None:

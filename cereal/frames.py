@@ -17,7 +17,7 @@ from typing import Final, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from cereal import frame_ring
+from cereal import frame_ring, ring_file
 from cereal.errors import FrameError
 from cereal.frame_format import FrameFormat, nv12_format, nv12_unpadded
 
@@ -32,6 +32,7 @@ __all__ = [
     "available_streams",
     "nv12_format",
     "nv12_unpadded",
+    "unusable_streams",
 ]
 
 STREAMS: Final = ("road", "wideRoad", "driver")
@@ -107,7 +108,7 @@ class FrameRingWriter:
                 f"{count} of {format}; see cereal.frames.nv12_format"
             )
         self._path = path
-        self._mapping: frame_ring.Mapping | None = frame_ring.create(path, format, count)
+        self._mapping: frame_ring.Mapping | None = ring_file.create(path, format, count)
         self._is_filling = False
         self.format = format
 
@@ -187,7 +188,7 @@ class FrameRingReader:
     ) -> None:
         self._path = _ring_path(name, stream, directory)
         self._conflate = conflate
-        self._mapping = frame_ring.attach(self._path)
+        self._mapping = ring_file.attach(self._path)
         self._last = self._mapping.head
         self._held = (self._mapping, 0)
         self._is_open = True
@@ -235,6 +236,10 @@ class FrameRingReader:
     def _take(self) -> Frame | None:
         mapping = self._mapping
         head = mapping.head
+        if head < self._last:
+            # The count went back, as no sound writer lets it: waiting for it to catch up may take
+            # for ever.
+            self._last = max(0, head - 1)
         while self._last < head:
             number = head if self._conflate else max(self._last + 1, head - mapping.count + 1)
             if not self._conflate:
@@ -259,7 +264,7 @@ class FrameRingReader:
         try:
             if self._path.stat().st_ino == self._mapping.inode:
                 return False
-            mapping = frame_ring.attach(self._path)
+            mapping = ring_file.attach(self._path)
         except (FileNotFoundError, FrameError):
             # Gone, or in the moment between two writers: look again later.
             return False
@@ -267,7 +272,7 @@ class FrameRingReader:
         # The old mapping goes when the last frame that views it goes.
         self._mapping = mapping
         # All that a living writer's ring holds is recent; of a dead one's nobody can say.
-        self._last = 0 if frame_ring.has_writer(self._path) else mapping.head
+        self._last = 0 if ring_file.has_writer(self._path) else mapping.head
         return True
 
 
@@ -317,8 +322,20 @@ class MemoryFrameSource:
 def available_streams(name: str, *, directory: Path = DIRECTORY) -> set[str]:
     """Return the streams of `name` that a living process writes."""
     return {
-        stream for stream in STREAMS if frame_ring.has_writer(_ring_path(name, stream, directory))
+        stream for stream in STREAMS if ring_file.has_writer(_ring_path(name, stream, directory))
     }
+
+
+def unusable_streams(name: str, *, directory: Path = DIRECTORY) -> dict[str, str]:
+    """Return why streams of `name` that are there cannot be read: one line for each such stream.
+
+    A ring of another user, or of another version. It makes the wait for a camera say what is
+    wrong, and a reader whose frames stopped: the ring may have been replaced by such a one.
+    """
+    reasons = {
+        stream: ring_file.unusable(_ring_path(name, stream, directory)) for stream in STREAMS
+    }
+    return {stream: reason for stream, reason in reasons.items() if reason is not None}
 
 
 def _ring_path(name: str, stream: str, directory: Path) -> Path:

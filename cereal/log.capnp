@@ -19,6 +19,7 @@ using Car = import "car.capnp";
 using Driving = import "driving.capnp";
 using Gnss = import "gnss.capnp";
 using Hardware = import "hardware.capnp";
+using Health = import "health.capnp";
 
 const logVersion :Int32 = 1;
 
@@ -797,7 +798,7 @@ struct Event {
     navModelDEPRECATED @104 :Opaque;
     mapRenderState @105 :Driving.MapRenderState;
     uiPlanDEPRECATED @106 :Opaque;
-    customReserved0 @107 :Opaque;     # @107..@116 and @136..@145: for forks
+    customReserved0 @107 :Opaque;     # @107..@116 and @136..@145: for forks; two are ours
     customReserved1 @108 :Opaque;
     customReserved2 @109 :Opaque;
     customReserved3 @110 :Opaque;
@@ -834,8 +835,8 @@ struct Event {
     customReserved15 @141 :Opaque;
     customReserved16 @142 :Opaque;
     customReserved17 @143 :Opaque;
-    customReserved18 @144 :Opaque;
-    customReserved19 @145 :Opaque;
+    dmonitoringmodeldHealth @144 :Health.ModeldHealth;  # customReserved18 of others
+    modeldHealth @145 :Health.ModeldHealth;  # customReserved19 of others
     liveDelay @146 :LiveDelayData;    # lateralDelay in 2026
     rawAudioData @147 :Hardware.AudioData;
     bookmarkButton @148 :Hardware.UserBookmark;

@@ -143,6 +143,9 @@ _SERVICES_2025: Final = _table(
     ("customReservedRawData0", True, 0, None),
     ("customReservedRawData1", True, 0, None),
     ("customReservedRawData2", True, 0, None),
+    # Ours, in members that are kept for forks (ADR 0090).
+    ("modeldHealth", True, 1, 10),
+    ("dmonitoringmodeldHealth", True, 1, 10),
     # Of sunnypilot, in the members that are kept for forks: FORK_MEMBERS.
     ("selfdriveStateSP", True, 100, 10),
     ("modelManagerSP", False, 1, 1),

@@ -1,36 +1,27 @@
 """The loop: pair frames, read the bus, run the model, publish what it says.
 
 The only module that knows all the others. ``Daemon`` takes its clock, bus, program and cameras
-from outside, so that replay runs the same code; ``run`` opens the real ones.
+from outside, so that replay runs the same code; ``start`` opens the real ones.
 """
 
 import logging
 import threading
+import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from cereal.clock import Clock, MonotonicClock
-from cereal.errors import MessageError
 from cereal.pubsub import PubMaster, SubMaster
-from cereal.schema import reading
-from cereal.transport import Transport, ZmqTransport
-from modeld.actions import ActionFilter, rule_in_force
+from cereal.transport import Transport
+from modeld.bus_reader import BusReader
 from modeld.calibration import Calibration, CameraPlan, sizes_of
-from modeld.confidence import ConfidenceFilter, HardBrakeFilter
 from modeld.config import Config
-from modeld.desire import Desire, lane_change_machine
-from modeld.driving_model import (
-    DrivingModel,
-    DrivingProgram,
-    ModelInputs,
-    ModelResult,
-)
+from modeld.desire import LaneChangeMachine
+from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
 from modeld.drop_filter import DropFilter
-from modeld.errors import (
-    CameraConfigError,
-    CameraSizeError,
-)
+from modeld.episodes import Episodes
+from modeld.errors import CameraConfigError, CameraSizeError
 from modeld.fill_message import (
     FrameInfo,
     FrameVerdict,
@@ -39,26 +30,21 @@ from modeld.fill_message import (
     fill_model_v2,
 )
 from modeld.frame_sync import CameraSource, FramePair, FrameSync
-from modeld.inputs import (
-    DEMO_CAR,
-    SUBSCRIPTIONS,
-    ActionTimes,
-    BusInputs,
-    DesirePulse,
-    HostInputs,
-    action_times,
-    read_bus_inputs,
-)
+from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
+from modeld.judgement import Judgement
 from modeld.loop_log import LoopLog
+from modeld.loop_state import Fault, LoopState, Phase
+from modeld.model_session import ModelSession
 from modeld.params import UserDelay
-from modeld.parse_outputs import DrivingOutputs
+from modeld.run_guard import RunGuard
+from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_cameras, wait_for_car
-from modeld.warm_up import WarmUp
+from modeld.sync_log import SyncLog
+from modeld.validity import Freshness
+from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
 
-# Of models that keep their images themselves, not known: as of those with the longest gap known.
-_GAP_INSIDE_MODEL: Final = 4
 # In the order in which they are sent.
 PUBLICATIONS: Final = ("modelV2", "drivingModelData", "cameraOdometry")
 
@@ -87,12 +73,12 @@ class Daemon:
 
     Attributes:
         car: The car being driven; a built-in one until it is set.
-        model: The loaded model.
         calibration: Warp matrices and whether they are known yet.
-        lane_change: Lane change machine.
+        state: What others may read of the loop.
+        guard: Marks when the model runs.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 -- what a loop is bound to, each from outside
         self,
         config: Config,
         program: DrivingProgram,
@@ -100,6 +86,9 @@ class Daemon:
         clock: Clock,
         road: CameraSource | None,
         wide: CameraSource | None = None,
+        *,
+        fallback: DrivingProgram | None = None,
+        state: LoopState | None = None,
     ) -> None:
         """Bind a program to cameras and a bus.
 
@@ -111,10 +100,12 @@ class Daemon:
                 with a clock that stands still the messages of two runs are the same bytes.
             road: The road camera, or None when only the wide one exists.
             wide: The wide camera, or None when there is only the road camera.
+            fallback: Program of the model that takes over when `program` fails; None: none.
+            state: Where the loop tells of itself.
 
         Raises:
-            ModelInterfaceError: The program is not a driving model, or not for these cameras.
-            CameraConfigError: There is no camera, or they do not fit the configuration.
+            ModelInterfaceError: A program is not a driving model, or not for these cameras.
+            CameraConfigError: There is no camera.
         """
         # A car with one camera only drives by that one, whichever it is.
         main = road if road is not None else wide
@@ -122,36 +113,66 @@ class Daemon:
             raise CameraConfigError("cameras: expected a road or a wide camera, got none")
         extra = wide if road is not None else None
         plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
-        sizes = sizes_of(main.format, (extra or main).format)
-        # A wrong camera in the settings is refused here, not at the first calibration.
-        if config.cameras is not None:
-            plan.views((config.cameras,), sizes)
         self.car = DEMO_CAR
-        self.model = DrivingModel(program)
-        self.calibration = Calibration(plan, sizes)
+        # Cameras that do not fit the settings are no error here: their frames cannot be used.
+        self.calibration = Calibration(plan, sizes_of(main.format, (extra or main).format))
+        self.state = LoopState() if state is None else state
+        self.guard = RunGuard(self.state)
         # Filters and machines keep state from frame to frame, so there is one of each for the
-        # daemon's life.
-        self.lane_change = lane_change_machine(self.model.interface.lane_change)
+        # daemon's life, or for that of its model.
+        self._session = ModelSession(config, program)
+        self._fallback = None if fallback is None else ModelSession(config, fallback)
+        self.state.model = self._session.name
         self._config = config
         self._clock = clock
         self._publications = PubMaster(PUBLICATIONS, transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
-        self._user_delay = (
-            UserDelay(config.parameters()) if config.bus_stack.has_delay_params else None
+        episodes = Episodes(clock, logger, self.state)
+        main_name = "wide" if plan.main_is_wide else "road"
+        self._sync = FrameSync(
+            main, extra, SyncLog(episodes, main_name), timeout_ms=config.frame_timeout_ms
         )
-        self._sync = FrameSync(main, extra, timeout_ms=config.frame_timeout_ms)
+        freshness = Freshness(self._messages, enabled=not config.simulation)
+        users = config.bus_stack.has_delay_params
+        delay = UserDelay(config.parameters()) if users else None
+        self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
+        self._judgement = Judgement(
+            self.calibration, self._messages, episodes, freshness, main_name
+        )
         self._drops = DropFilter()
-        self._pulse = DesirePulse()
-        self._host_inputs = HostInputs()
-        self._action_rule = rule_in_force(
-            self.model.interface.action, config.lat_smooth_s, config.long_smooth_s
+        self._log = LoopLog(episodes)
+
+    @property
+    def model(self) -> DrivingModel:
+        """The model in use."""
+        return self._session.model
+
+    @property
+    def lane_change(self) -> LaneChangeMachine:
+        """The lane change machine in use."""
+        return self._session.lane_change
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether there is a model that can take over."""
+        return self._fallback is not None
+
+    def fall_back(self, reason: str) -> None:
+        """Go on with the fallback model from the next frame on; for this daemon's life.
+
+        Called between frames, or by another thread that has given up the present run.
+
+        Args:
+            reason: For log and health message, what is wrong with the model in use.
+        """
+        session = self._fallback
+        assert session is not None  # the caller has asked `has_fallback`
+        session.continue_from(self._session)
+        self._session, self._fallback = session, None
+        self.state.model, self.state.fallback = session.name, reason
+        logger.error(
+            "model given up: %s; going on with the fallback model %s", reason, session.name
         )
-        self._actions = ActionFilter(self._action_rule)
-        self._warm_up = WarmUp(self.model.history_runs)
-        self._torn_runs = 0
-        self._confidence = ConfidenceFilter()
-        self._hard_brake = HardBrakeFilter()
-        self._log = LoopLog()
 
     def close(self) -> None:
         """Give up the places on the bus; program, cameras and transport stay the caller's."""
@@ -163,7 +184,12 @@ class Daemon:
 
         That is noticed after one wait for each camera: the frame timeout, and up to 100 ms more
         for the wide camera; besides these, an iteration takes only the model's time.
+
+        Raises:
+            RuntimeFault: The device failed, and there is no fallback model.
+            RunAbandonedError: Another thread has given up this one's run.
         """
+        self.state.phase = Phase.RUNNING
         while not stop.is_set():
             self.step()
 
@@ -172,45 +198,47 @@ class Daemon:
 
         Returns:
             None when no pair of frames arrived in time, or none that the model can take.
+
+        Raises:
+            RuntimeFault, RunAbandonedError: As `run_forever`.
         """
+        state, stages = self.state, self.state.stages
+        stages.begin(time.monotonic_ns())
         frames = self._sync.receive()
-        if frames is None:
-            return None
-        # A camera may come back as another one; what cannot be used is as if it had not come.
-        try:
-            self.model.check_frames(frames)
-        except CameraSizeError as error:
-            self._log.refused(error)
+        state.iterated_ns = time.monotonic_ns()
+        if frames is None or not self._usable(frames):
+            # A frame that was only prepared is followed by none: nothing is owed any more.
+            state.awaiting_ns = 0
             return None
         # A timeout of 0 takes what has arrived: the frames have paced the loop already.
         self._messages.update(0)
-        bus = self._read_bus()
-        self._update_calibration(frames)
-        # Drops are counted by frame ids, so each main frame goes in exactly once, also if it is
-        # skipped.
+        stages.mark("wait", state.iterated_ns)
+        state.awaiting_ns = state.awaiting_ns or state.iterated_ns
+        self._bus.clip_speed = self._session.clips_speed
+        bus = self._bus.read(self._clock.now_ns())
+        self._judge(frames, bus)
+        # By frame ids, so each main frame goes in exactly once, also if it is skipped.
         drop = self._drops.update(frames.main.frame_id)
-        times = action_times(bus.lateral_delay_s, self.car, self._action_rule)
-        inputs = self._model_inputs(frames, bus, times)
+        session = self._session
+        times = session.times(bus.lateral_delay_s, self.car)
+        inputs = session.inputs(frames, bus, times, self.calibration)
+        stages.mark("inputs", time.monotonic_ns())
+        state.frames += 1
+        state.frame_id = frames.main.frame_id
         skipped = drop.dropped > 0 and self.model.skip_on_drop
         if drop.dropped > 0:
             self._log.dropped(drop, frames, skipped=skipped)
         if skipped:
-            # The frame still goes into the model's history, so that the next run sees consecutive
-            # images.
-            self.model.prepare(inputs)
-            self._images_whole(frames)
+            self._prepare(inputs, frames)
             return StepResult(frames.main.frame_id, drop.dropped, False, False, 0.0)
         # This clock stamps messages and may stand still in a replay; `result` has the time that was
         # measured.
         start_ns = self._clock.now_ns()
-        result = self.model.run(inputs)
+        result = self._run(inputs, frames)
         elapsed_ns = self._clock.now_ns() - start_ns
-        self._count_run(result, frames)
+        stages.mark("model", time.monotonic_ns())
         whole = self._images_whole(frames)
-        # Messages go out in any case, as others wait for them; `valid` tells whether to act on
-        # them.
-        one_moment = not (frames.lacks_extra or frames.apart)
-        valid = self.calibration.seen and result.finite and whole and one_moment
+        valid = self._judgement.settle(frames, bus, result, whole=whole)
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -222,73 +250,82 @@ class Daemon:
             timestamp_eof_ns=frames.main.timestamp_eof_ns,
             execution_time_s=elapsed_ns * 1e-9,
             valid=valid,
-            big=self.model.interface.big,
+            big=session.model.interface.big,
         )
-        verdict = self._verdict(result.outputs, bus, times, frame)
+        verdict = session.verdict(result.outputs, bus, times, frame.frame_id)
+        # They go out in any case, as others wait for them; `valid` tells whether to act on them.
         self._publish(result, frame, verdict)
+        state.published_ns = time.monotonic_ns()
+        state.awaiting_ns = 0
+        state.published += 1
+        state.valid += valid
+        stages.mark("publish", state.published_ns)
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
-    def _read_bus(self) -> BusInputs:
-        bus = read_bus_inputs(self._messages, clip_speed=self._action_rule.clip_speed)
-        if self._user_delay is None:
-            return bus
-        delay_s = self._user_delay.update(bus.lateral_delay_s, self._messages.frame)
-        return replace(bus, lateral_delay_s=delay_s)
+    def _usable(self, frames: FramePair) -> bool:
+        """Tell whether model and configuration can take frames; follow their sizes if so.
 
-    def _update_calibration(self, frames: FramePair) -> None:
+        A camera may come back as another one; what cannot be used is as if it had not come.
+        """
         main, extra = frames.main.format, frames.extra.format
-        self.calibration.fit(sizes_of(main, extra, lacks_extra=frames.lacks_extra))
-        messages = self._messages
-        # Calibration changes slowly, so warps are computed only when there is a new one.
-        if not messages.updated["liveCalibration"]:
-            return
-        # The intrinsics depend on device and sensor, which are not known before both have been
-        # heard.
-        if self.calibration.needs_device and not (
-            messages.seen["roadCameraState"] and messages.seen["deviceState"]
-        ):
-            return
-        # A damaged list, or a device or sensor newer than our schema, must not end the loop.
+        sizes = sizes_of(main, extra, lacks_extra=frames.lacks_extra)
         try:
-            with reading("liveCalibration, deviceState or roadCameraState"):
-                rpy_rad = messages["liveCalibration"].rpyCalib
-                device_type = str(messages["deviceState"].deviceType)
-                sensor = str(messages["roadCameraState"].sensor)
-        except MessageError as error:
-            self.calibration.reject(str(error))
-            return
-        self.calibration.update(rpy_rad, device_type, sensor)
+            self.model.check_frames(frames)
+            self.calibration.check(sizes)
+        except (CameraSizeError, CameraConfigError) as error:
+            self._log.refused(error)
+            return False
+        self.calibration.fit(sizes)
+        return True
 
-    def _model_inputs(self, frames: FramePair, bus: BusInputs, times: ActionTimes) -> ModelInputs:
-        host = self._host_inputs
-        host.update(bus, times)
-        return ModelInputs(
-            frames=frames,
-            main_transform=self.calibration.main_transform,
-            extra_transform=self.calibration.extra_transform,
-            # The pulse looks at the desire of the frame before: the model is asked, then the
-            # machine moves on.
-            desire_pulse=self._pulse.update(self.lane_change.desire),
-            traffic_convention=host.traffic_convention,
-            lateral_control_params=host.lateral_control_params,
-            action_t=host.action_t,
-        )
+    def _judge(self, frames: FramePair, bus: BusInputs) -> None:
+        """Compare frames with those before; where their time goes back, histories begin anew."""
+        judgement = self._judgement
+        judgement.look(frames, bus, self._session.image_frames)
+        if judgement.restarted:
+            try:
+                self._session.restart()
+            except RuntimeFault as error:
+                self._give_up(error)
 
-    def _verdict(
-        self, outputs: DrivingOutputs, bus: BusInputs, times: ActionTimes, frame: FrameInfo
-    ) -> FrameVerdict:
-        """Draw the conclusions of one frame; advances the filters and the lane change."""
-        action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
-        changing = outputs.desire_state[[Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT]]
-        # The lane change moves after the model has run, on what the model says of this frame.
-        self.lane_change.update(bus.vehicle, float(changing.sum()))
-        return FrameVerdict(
-            action=action,
-            confidence=self._confidence.update(outputs.meta, frame.frame_id),
-            hard_brake_predicted=self._hard_brake.update(outputs.meta),
-            lane_change_state=self.lane_change.state,
-            lane_change_direction=self.lane_change.direction,
-        )
+    def _prepare(self, inputs: ModelInputs, frames: FramePair) -> None:
+        """Let a frame into the histories only: the next run sees consecutive images."""
+        try:
+            with self.guard.running():
+                self.model.prepare(inputs)
+        except RuntimeFault as error:
+            self._give_up(error)
+        self._images_whole(frames)
+
+    def _run(self, inputs: ModelInputs, frames: FramePair) -> ModelResult:
+        """Run the model; where the device fails, give its last outputs, and fall back."""
+        session = self._session
+        try:
+            with self.guard.running():
+                result = session.model.run(inputs)
+        except RuntimeFault as error:
+            self._give_up(error)
+            return session.model.failed()
+        if session.count_run(result):
+            logger.info("histories full after %d runs", session.warm_up.needed)
+        self.state.warm_up_left = session.warm_up.needed - session.warm_up.runs
+        if not result.finite:
+            self._log.not_finite(frames.main.frame_id, "state reset, messages marked invalid")
+            limit = self._config.non_finite_limit
+            if self.has_fallback and session.not_finite_runs >= limit:
+                self.fall_back(f"outputs of {limit} runs in a row are not finite")
+        return result
+
+    def _give_up(self, error: RuntimeFault) -> None:
+        """Give the model up after an error of the device.
+
+        Raises:
+            RuntimeFault: There is no fallback model.
+        """
+        self.state.count(Fault.DEVICE_ERROR)
+        if not self.has_fallback:
+            raise error
+        self.fall_back(str(error))
 
     def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None
@@ -304,49 +341,45 @@ class Daemon:
     def _images_whole(self, frames: FramePair) -> bool:
         """Tell whether the images of the model are of whole frames; once after each run.
 
-        The rings are shared memory: a slow run may be overtaken by the camera's next frames. An
-        image made of a torn pair stays in the queue, and is seen again `gap` runs later.
+        The rings are shared memory: a slow run may be overtaken by the camera's next frames.
         """
-        if self._sync.is_intact():
-            whole = self._torn_runs == 0
-            self._torn_runs = max(0, self._torn_runs - 1)
-            return whole
-        self._log.overwritten(frames)
-        self._torn_runs = self.model.interface.image.gap or _GAP_INSIDE_MODEL
-        return False
-
-    def _count_run(self, result: ModelResult, frames: FramePair) -> None:
-        if not result.finite:
-            self._log.not_finite(frames)
-            self._warm_up.restart()
-            # The desire's history went with the reset, so a desire that lasts is sent again.
-            self._pulse.reset()
-        elif self._warm_up.ran():
-            logger.info("histories full after %d runs", self._warm_up.needed)
+        intact = self._sync.is_intact()
+        if not intact:
+            self._log.overwritten(frames.main, frames.extra)
+        return self._session.images_whole(intact=intact)
 
 
 def start(
-    config: Config, program: DrivingProgram, stop: threading.Event, resources: ExitStack
+    config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Daemon | None:
-    """Connect to bus, cameras and car, in order of what fails first (see ADR 0026).
+    """Connect to cameras and car, in order of what fails first (see ADR 0026).
 
     Args:
         config: Settings.
-        program: Of a driving artifact; stays the caller's.
+        service: Programs of driving artifacts, the bus, and where the loop tells of itself.
         stop: Ends all waiting.
         resources: Closes what was opened.
 
     Returns:
         None when stopped.
     """
-    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
-    resources.callback(transport.close)
-    cameras = wait_for_cameras(config.camera_server, stop)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    cameras = wait_for_cameras(config.camera_server, stop, episodes)
     # Waiting ends without cameras only when the daemon was stopped.
     if cameras is None:
         return None
     resources.callback(cameras.close)
-    daemon = Daemon(config, program, transport, MonotonicClock(), cameras.road, cameras.wide)
+    daemon = Daemon(
+        config,
+        service.program,
+        service.transport,
+        MonotonicClock(),
+        cameras.road,
+        cameras.wide,
+        fallback=service.fallback,
+        state=service.state,
+    )
+    resources.callback(daemon.close)
     logger.info(
         "cameras: %s%s; models %s; warm-up run took %.1f ms",
         "road" if cameras.road is not None else "",
@@ -355,7 +388,7 @@ def start(
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(transport, stop, config.parameters())
+        car = wait_for_car(service.transport, stop, episodes, config.parameters())
         if car is None:
             return None
         daemon.car = car

@@ -84,12 +84,14 @@ class ModelResult:
         raw: Raw vectors by role in the order the models run, reused by the next run.
         finite: All raw values are finite.
         execution_time_s: From inputs ready to outputs parsed.
+        failed: The device did not finish the run.
     """
 
     outputs: DrivingOutputs
     raw: Mapping[str, NDArray[np.float32]]
     finite: bool
     execution_time_s: float
+    failed: bool = False
 
     def raw_bytes(self) -> bytes:
         """Return all raw vectors in the order the models run, float32."""
@@ -166,6 +168,16 @@ class DrivingModel:
             self._program.reset()
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         return ModelResult(self._parser.outputs, raw, finite, elapsed_s)
+
+    def reset(self) -> None:
+        """Empty the histories of images, desires and features."""
+        self._program.reset()
+
+    def failed(self) -> ModelResult:
+        """Return the result of a run that the device did not finish: the last finite outputs."""
+        return ModelResult(
+            self._parser.outputs, {}, finite=False, execution_time_s=0.0, failed=True
+        )
 
     def warm_up(self) -> float:
         """Run once on zeros and reset the state; the first run of a program is slow.

@@ -7,8 +7,10 @@ Tree::
     |- ModelInterfaceError      4  the artifact is not a driving model that this daemon can run
     |  `- CameraSizeError       4  a frame is not what it says, or the artifact has no room for it
     |- CameraConfigError        4  no intrinsics known for this camera
+    |- StoreError               4  the store of models, or a model in it, cannot be used
     |- ParameterError           4  a parameter of the stack cannot be used
-    |- FrameTimestampError      4  camera time stamps are not nanoseconds
+    |- RunTimeoutError          4  the model did not come back, and there is no fallback model
+    |- RunAbandonedError        4  of a thread whose run was given up; no user sees it
     `- InternalError            1  a defect of the daemon itself; the log holds the traceback
 """
 
@@ -40,12 +42,20 @@ class CameraConfigError(ModeldError):
     """No camera intrinsics are known for the device and sensor that sent the frames."""
 
 
+class StoreError(ModeldError):
+    """The store of models, or a model in it, is missing, damaged or may not be used."""
+
+
 class ParameterError(ModeldError):
     """A parameter of the stack is damaged or cannot be read."""
 
 
-class FrameTimestampError(ModeldError):
-    """Frames cannot be paired because their time stamps are not nanoseconds."""
+class RunTimeoutError(ModeldError):
+    """A run of the model did not come to its end; what it needs of the device is not given back."""
+
+
+class RunAbandonedError(ModeldError):
+    """Ends the thread of a run that was given up: another one has taken its place."""
 
 
 class InternalError(ModeldError):

@@ -28,12 +28,15 @@ class Fault(StrEnum):
     FRAME_OVERWRITTEN = "frameOverwritten"
     FRAME_REFUSED = "frameRefused"
     FRAME_IDS_BACK = "frameIdsBack"
+    FRAME_STAMPS = "frameStamps"
+    FRAME_FROZEN = "frameFrozen"
     FRAMES_DROPPED = "framesDropped"
     NO_FRAME = "noFrame"
     CAMERA_LOST = "cameraLost"
     INPUT_REJECTED = "inputRejected"
     MESSAGE_REJECTED = "messageRejected"
     LOG_LOST = "logLost"
+    METRICS_LOST = "metricsLost"
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class LoopState:
         valid: Of these, how many were valid.
         dropped: Frames missing between those used.
         reasons: Why the last messages were not valid, for a person; empty if they were.
+        warm_up_left: Runs until the model's histories are full.
         model: Name of the model in use.
         fallback: Why the fallback model is in use; "" while the primary one is.
         faults: How often each kind of fault has been seen.
@@ -70,6 +74,7 @@ class LoopState:
     valid: int = 0
     dropped: int = 0
     reasons: tuple[str, ...] = ()
+    warm_up_left: int = 0
     model: str = ""
     fallback: str = ""
     faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))

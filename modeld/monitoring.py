@@ -7,6 +7,7 @@ from outside; ``start`` opens the real ones.
 
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,18 +22,28 @@ from cereal.errors import MessageError
 from cereal.frames import Frame, FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.schema import reading
-from cereal.transport import Transport, ZmqTransport
-from modeld.calibration import ANGLE_COUNT, CALIBRATION_LOG_PERIOD, read_angles
+from cereal.transport import Transport
+from modeld.bus_reader import GarbageWatch
+from modeld.calibration import ANGLE_COUNT, read_angles
+from modeld.calibration_input import CALIBRATION_REFUSED
 from modeld.camera_input import CameraInput
 from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
+from modeld.episodes import Episodes
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
+from modeld.frame_judge import FrameJudge
 from modeld.frame_sync import CameraSource
+from modeld.judgement import NOT_FINITE, OVERWRITTEN
+from modeld.loop_log import LoopLog
+from modeld.loop_state import LoopState, Phase
 from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
 from modeld.parse_outputs import check_vector
+from modeld.run_guard import RunGuard
+from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_driver_camera
-from modeld.throttle import Throttle
+from modeld.sync_log import NS_PER_MS, no_frame
+from modeld.validity import Reason, ValidityLog
 from runtime.errors import ArtifactError
 from runtime.monitoring_interface import MonitoringInterface, parse_monitoring_interface
 
@@ -41,6 +52,7 @@ logger = logging.getLogger(__name__)
 PUBLICATION: Final = "driverStateV2"
 SUBSCRIPTIONS: Final = ("liveCalibration",)
 ENTRY: Final = "run"
+NO_FRAME: Final = no_frame("driver")
 
 
 class MonitoringProgram(Protocol):
@@ -80,6 +92,9 @@ class Monitoring:
     Attributes:
         calibration: (1, 3) float32, rad: ``rpyCalib`` of the last calibration, zeros before.
         transform: (3, 3) float32, view pixels to camera pixels of the camera seen last.
+        state: What others may read of the loop.
+        guard: Marks when the model runs.
+        has_fallback: No model can take over here.
     """
 
     def __init__(
@@ -89,6 +104,8 @@ class Monitoring:
         transport: Transport,
         clock: Clock,
         camera: CameraSource,
+        *,
+        state: LoopState | None = None,
     ) -> None:
         """Bind a program to a camera and a bus.
 
@@ -98,11 +115,16 @@ class Monitoring:
             transport: The bus.
             clock: Stamps messages and times the run; one that stands still gives equal bytes.
             camera: The driver camera; should conflate.
+            state: Where the loop tells of itself.
 
         Raises:
             ModelInterfaceError: The program is not of a driver monitoring model.
         """
         interface = check_monitoring(program.metadata)
+        self.state = LoopState() if state is None else state
+        self.state.model = interface.model.checkpoint
+        self.guard = RunGuard(self.state)
+        self.has_fallback = False
         self.calibration = np.zeros((1, ANGLE_COUNT), np.float32)
         self.transform = np.zeros((3, 3), np.float32)
         self._input = CameraInput("driver", _frame_capacity(program))
@@ -116,9 +138,11 @@ class Monitoring:
         self._camera = camera
         self._publications = PubMaster((PUBLICATION,), transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
-        self._no_frame, self._refused = Throttle(), Throttle()
-        self._not_finite, self._overwritten = Throttle(), Throttle()
-        self._rejected = Throttle(CALIBRATION_LOG_PERIOD)
+        self._episodes = Episodes(clock, logger, self.state)
+        self._garbage = GarbageWatch(self._messages, self._episodes)
+        self._judge = FrameJudge("driver", self._episodes)
+        self._validity = ValidityLog(logger, self.state)
+        self._log = LoopLog(self._episodes)
 
     def close(self) -> None:
         """Give up the places on the bus; program, camera and transport stay the caller's."""
@@ -127,8 +151,13 @@ class Monitoring:
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set, which is noticed within the frame timeout."""
+        self.state.phase = Phase.RUNNING
         while not stop.is_set():
             self.step()
+
+    def fall_back(self, reason: str) -> None:
+        """Never called: `has_fallback` is False."""
+        raise NotImplementedError(reason)
 
     def step(self) -> MonitoringStep | None:
         """Do one iteration: wait for a frame, run, publish.
@@ -136,26 +165,39 @@ class Monitoring:
         Returns:
             None when no frame arrived in time.
         """
+        state, stages = self.state, self.state.stages
+        stages.begin(time.monotonic_ns())
         frame = self._camera.receive(self._config.frame_timeout_ms)
+        state.iterated_ns = time.monotonic_ns()
         if frame is None:
-            if self._no_frame.hit():
-                logger.warning(
-                    "no frame from the driver camera within %d ms (%d such waits so far)",
-                    self._config.frame_timeout_ms,
-                    self._no_frame.total,
-                )
+            wait_ms = self._config.frame_timeout_ms
+            text = f"no frame from the driver camera within {wait_ms} ms"
+            self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
             return None
         # A timeout of 0 takes what has arrived: the camera alone paces the loop.
         self._messages.update(0)
+        stages.mark("wait", state.iterated_ns)
+        self._garbage.look()
         self._take_calibration()
         # A camera may come back as another one; what cannot be used is as if it had not come.
         try:
             payload = self._input.payload(frame)
         except CameraSizeError as error:
-            self._report_refused(error)
+            self._log.refused(error)
             return MonitoringStep(frame.frame_id, published=False, valid=False)
         self._take_format(frame.format)
+        # A driver, and the sensor's noise, are never still.
+        self._judge.look(frame, self._clock.now_ns(), moving=True)
+        state.awaiting_ns = state.awaiting_ns or state.iterated_ns
+        state.frames += 1
+        state.frame_id = frame.frame_id
+        stages.mark("inputs", time.monotonic_ns())
         valid = self._run(frame, payload)
+        state.published_ns = time.monotonic_ns()
+        state.awaiting_ns = 0
+        state.published += 1
+        state.valid += valid
+        stages.mark("publish", state.published_ns)
         return MonitoringStep(frame.frame_id, published=True, valid=valid)
 
     def warm_up(self) -> float:
@@ -190,7 +232,7 @@ class Monitoring:
             with reading("liveCalibration"):
                 self.calibration[0] = read_angles(self._messages["liveCalibration"].rpyCalib)
         except MessageError as error:
-            self._report_rejected(error)
+            self._episodes.happen(CALIBRATION_REFUSED, f"calibration not used: {error}")
 
     def _take_format(self, form: FrameFormat) -> None:
         """Bring the matrix up to date for frames of this format."""
@@ -202,34 +244,28 @@ class Monitoring:
     def _run(self, frame: Frame, payload: NDArray[np.uint8]) -> bool:
         """Run the model on a frame and publish; return whether the message is valid."""
         start_ns = self._clock.now_ns()
-        results = self._program.run(
-            {
-                "driver_frame": payload,
-                "driver_geometry": self._input.geometry,
-                "driver_transform": self.transform,
-                "calib": self.calibration,
-            },
-            entry=ENTRY,
-        )
+        with self.guard.running():
+            results = self._program.run(
+                {
+                    "driver_frame": payload,
+                    "driver_geometry": self._input.geometry,
+                    "driver_transform": self.transform,
+                    "calib": self.calibration,
+                },
+                entry=ENTRY,
+            )
+        self.state.stages.mark("model", time.monotonic_ns())
         ran_ns = self._clock.now_ns()
         vector = results[self._output]
         finite = bool(np.isfinite(vector).all())
         outputs = self._parser.parse(vector) if finite else self._report_not_finite(frame)
         end_ns = self._clock.now_ns()
-        # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
-        intact = self._camera.is_intact()
-        if not intact and self._overwritten.hit():
-            logger.error(
-                "driver frame %d was overwritten while it was used: message marked invalid "
-                "(%d times so far)",
-                frame.frame_id,
-                self._overwritten.total,
-            )
+        valid = self._settle(frame, finite=finite)
         facts = MonitoringFrame(
             frame_id=frame.frame_id,
             execution_time_s=(end_ns - start_ns) * 1e-9,
             program_time_s=(ran_ns - start_ns) * 1e-9,
-            valid=finite and intact,
+            valid=valid,
         )
         event = self._publications.new(PUBLICATION)
         raw = vector.tobytes() if self._config.send_raw_predictions else None
@@ -237,26 +273,21 @@ class Monitoring:
         self._publications.send(PUBLICATION, event)
         return facts.valid
 
-    def _report_refused(self, error: CameraSizeError) -> None:
-        if self._refused.hit():
-            logger.error(
-                "driver frame not used, waiting for others: %s (%d times so far)",
-                error,
-                self._refused.total,
-            )
-
-    def _report_rejected(self, error: MessageError) -> None:
-        if self._rejected.hit():
-            logger.error("calibration not used (%d so far): %s", self._rejected.total, error)
+    def _settle(self, frame: Frame, *, finite: bool) -> bool:
+        """Tell whether the message about a frame is valid; logs and keeps the reasons."""
+        reasons: tuple[Reason, ...] = self._judge.reasons
+        if not finite:
+            reasons += (NOT_FINITE,)
+        # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
+        if not self._camera.is_intact():
+            self._log.overwritten(frame)
+            reasons += (OVERWRITTEN,)
+        self._validity.update(reasons, self._clock.now_ns())
+        self._episodes.settle()
+        return not reasons
 
     def _report_not_finite(self, frame: Frame) -> MonitoringOutputs:
-        if self._not_finite.hit():
-            logger.error(
-                "model outputs of driver frame %d are not finite: nobody is reported, message "
-                "marked invalid (%d times so far)",
-                frame.frame_id,
-                self._not_finite.total,
-            )
+        self._log.not_finite(frame.frame_id, "nobody is reported, message marked invalid")
         return nobody()
 
 
@@ -286,23 +317,30 @@ def _frame_capacity(program: MonitoringProgram) -> int:
 
 
 def start(
-    config: Config, program: runtime.Program, stop: threading.Event, resources: ExitStack
+    config: Config, service: ServiceParts, stop: threading.Event, resources: ExitStack
 ) -> Monitoring | None:
-    """Connect to bus and camera; None when stopped.
+    """Connect to the camera; None when stopped.
 
     Args:
         config: Settings.
-        program: Of a driver monitoring artifact; stays the caller's.
+        service: Program of a driver monitoring artifact, the bus, where the loop tells of itself.
         stop: Ends the wait.
         resources: Closes what was opened.
     """
-    transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
-    resources.callback(transport.close)
-    camera = wait_for_driver_camera(config.camera_server, stop)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    camera = wait_for_driver_camera(config.camera_server, stop, episodes)
     if camera is None:
         return None
     resources.callback(camera.close)
-    monitoring = Monitoring(config, program, transport, MonotonicClock(), camera)
+    monitoring = Monitoring(
+        config,
+        service.program,
+        service.transport,
+        MonotonicClock(),
+        camera,
+        state=service.state,
+    )
+    resources.callback(monitoring.close)
     form = camera.format
     logger.info(
         "driver camera: %dx%d; warm-up run took %.1f ms",

@@ -1,34 +1,50 @@
-"""The process of ``modeld run``: signals, the artifact, and the loop that its kind asks for.
+"""The process of ``modeld run``: signals, the models, and the loop that their kind asks for.
 
 A driving artifact is run by ``modeld.daemon``, one of driver monitoring by ``modeld.monitoring``.
+The loop has a thread of its own; this one is its supervisor's.
 """
 
 import logging
+import os
+import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, Protocol
+from typing import Final, NoReturn
 
-import runtime
+from cereal.clock import MonotonicClock
 from cereal.errors import CerealError
+from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
+from modeld.config_sources import changed_settings
 from modeld.driving_model import check_interface
-from modeld.errors import ConfigError, InternalError, ModeldError, ModelInterfaceError
+from modeld.errors import InternalError, ModeldError
+from modeld.fallback_marker import FallbackMarker, state_directory
+from modeld.health import HEALTH_SERVICES, HealthReporter
+from modeld.health_facts import facts_of
+from modeld.health_snapshot import ServiceFacts
+from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
+from modeld.loop_state import LoopState
+from modeld.metrics import MetricsFile
+from modeld.notify import Notifier
+from modeld.realtime import Effect, apply_to_loop, apply_to_process, gpu_effect
+from modeld.service_log import ServiceLog
+from modeld.service_parts import ServiceParts
+from modeld.side_reports import MarkerKeeper, RoadState
 from modeld.startup import StopRequested, StopSignals
+from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
 
-
-class Loop(Protocol):
-    """What runs until it is told to stop."""
-
-    def run_forever(self, stop: threading.Event) -> None:
-        """Iterate until ``stop`` is set."""
+# For one program of kernels, from one `extend_start` to the next. PoCL takes seconds; slower ones
+# and processors have room, as only a compiler that hangs is to be found by it.
+BUILD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +53,12 @@ class Kind:
 
     Attributes:
         check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
-        start: Opens bus and cameras, registers them to be closed, and waits for what the loop
-            needs; None when stopped.
+        start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
+            when stopped.
     """
 
-    check: Callable[[Mapping[str, Any]], object]
-    start: Callable[[Config, runtime.Program, threading.Event, ExitStack], Loop | None]
+    check: Check
+    start: Callable[[Config, ServiceParts, threading.Event, ExitStack], Loop | None]
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
@@ -66,19 +82,79 @@ def run(config: Config) -> int:
         ModeldError: Start-up or the loop failed; likewise ``RuntimeFault`` and ``CerealError``.
             Each message is one line for the user and each class has an ``exit_code``.
     """
-    if config.model is None:
-        raise ConfigError("model: expected the path of a driving artifact, got none; use --model")
-    with StopSignals() as stop, ExitStack() as resources:
+    notifier = Notifier.from_environment(os.environ)
+    with (
+        ServiceLog(
+            format=config.log_format, level=config.log_level, tracebacks=config.log_tracebacks
+        ) as log,
+        StopSignals() as stop,
+    ):
+        logger.info("settings: %s", changed_settings(config) or "all as by default")
+        service = _Service(config, stop, notifier, log)
+        exit_code = 0
+        ending = Ending.STOPPED
         try:
-            # Loading and waiting may take long and call into C, so signals interrupt them by an
-            # exception.
-            with stop.interrupting():
-                loop = _start(config, stop.event, resources)
-            if loop is not None:
-                logger.info("running")
-                loop.run_forever(stop.event)
+            ending = service.run()
+            exit_code = stop.exit_code
+        except (ModeldError, RuntimeFault, CerealError) as error:
+            if not service.left_behind:
+                raise
+            logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
+            exit_code = error.exit_code
+        finally:
+            notifier.stopping()
+        logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
+    if ending is Ending.RELOAD:
+        _start_anew(notifier)
+    notifier.close()
+    if service.left_behind:
+        # Python's own shutdown may wait for what a driver never finishes.
+        os._exit(exit_code)
+    return exit_code
+
+
+def _start_anew(notifier: Notifier) -> NoReturn:
+    """Replace this process by one that starts from the beginning, with the same identity."""
+    # An ignored signal stays so until the new process has its handler: it must not be ended by it.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    notifier.reloading(time.monotonic_ns())
+    sys.stdout.flush()
+    sys.stderr.flush()
+    arguments = [sys.executable, *sys.orig_argv[1:]]
+    os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+
+
+class _Service:
+    """One life of the process between two starts.
+
+    Attributes:
+        left_behind: As of `Supervisor`.
+    """
+
+    def __init__(
+        self, config: Config, stop: StopSignals, notifier: Notifier, log: ServiceLog
+    ) -> None:
+        self.left_behind = False
+        self._config = config
+        self._stop = stop
+        self._notifier = notifier
+        self._log = log
+        self._marker = FallbackMarker(state_directory(config.state_dir))
+        self._resources = ExitStack()
+        self._started_ns = time.monotonic_ns()
+        self._effects: tuple[Effect, ...] = ()
+
+    def run(self) -> Ending:
+        """Load, watch the loop, and close what was opened.
+
+        Raises:
+            ModeldError, RuntimeFault, CerealError: As `run` of this module.
+        """
+        try:
+            return self._run()
         except StopRequested:
             logger.info("stopped while starting")
+            return Ending.STOPPED
         # These carry a message for the user and an exit code of their own.
         except (ModeldError, RuntimeFault, CerealError):
             raise
@@ -90,30 +166,101 @@ def run(config: Config) -> int:
                 f"daemon: unexpected {type(error).__name__}: {reason}; this is a defect, please "
                 "report it with the log"
             ) from error
-        logger.info("stopping")
-    return stop.exit_code
+        finally:
+            if self.left_behind:
+                # What is left in the driver holds the device: closing it would wait for ever.
+                self._resources.pop_all()
+            self._resources.close()
 
+    def _run(self) -> Ending:
+        # Loading takes seconds inside calls that know no signals, so these interrupt it by an
+        # exception.
+        with self._stop.interrupting():
+            checks = {name: kind.check for name, kind in KINDS.items()}
+            loader = Loader(
+                self._config,
+                checks,
+                self._resources,
+                lambda: self._notifier.extend_start(BUILD_S),
+            )
+            models = load_models(loader, self._marker.read())
+        settings = self._config.realtime
+        self._effects = apply_to_process(settings)
+        self._effects += gpu_effect(settings, models.first.program.priority_refusal)
+        supervisor = self._supervisor(models)
+        self._notifier.ready()
+        try:
+            ending = supervisor.run()
+        finally:
+            self.left_behind = supervisor.left_behind
+        # A parked car has ended its drive.
+        if ending is Ending.RELOAD:
+            self._marker.clear()
+        return ending
 
-def _start(config: Config, stop: threading.Event, resources: ExitStack) -> Loop | None:
-    """Load the artifact, then what its kind needs (see ADR 0026); None when stopped."""
-    assert config.model is not None
-    logger.info("loading %s", config.model)
-    start_ns = time.perf_counter_ns()
-    artifact = runtime.read_artifact(config.model)
-    kind = KINDS.get(artifact.manifest.kind)
-    if kind is None:
-        raise ModelInterfaceError(
-            f"{config.model}: expected an artifact of kind {' or '.join(KINDS)}, got "
-            f"{artifact.manifest.kind!r}; compile the model without --plain"
+    def _supervisor(self, models: Models) -> Supervisor:
+        config, stop = self._config, self._stop
+        transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
+        self._resources.callback(transport.close)
+        state = LoopState(fallback=models.reason)
+        fallback = None if models.fallback is None else models.fallback.program
+        parts = ServiceParts(models.first.program, transport, fallback, state)
+        start = KINDS[models.first.kind].start
+        road = RoadState(transport)
+        return Supervisor(
+            lambda: start(config, parts, stop.event, self._resources),
+            state,
+            stop,
+            self._notifier,
+            run_timeout_s=config.run_timeout_ms / 1000,
+            reports=(
+                MarkerKeeper(self._marker, state),
+                road,
+                self._health(models, state, transport),
+                lambda _now_ns: transport.log_refused(),
+            ),
+            is_on_road=lambda: road.started,
+            enter_thread=self._enter_thread,
         )
-    # Before its kernels are built and cameras are waited for, which may never come.
-    try:
-        kind.check(artifact.manifest.metadata)
-    except ModelInterfaceError as error:
-        # The path is told here: the check knows metadata, but no file.
-        raise ModelInterfaceError(f"{config.model}: {error}") from error
-    program = runtime.load_program(artifact, config.device)
-    # Resources are closed in reverse: cameras and bus before the program that uses their frames.
-    resources.callback(program.close)
-    logger.info("loaded %s in %.2f s", config.model, (time.perf_counter_ns() - start_ns) * 1e-9)
-    return kind.start(config, program, stop, resources)
+
+    def _enter_thread(self) -> None:
+        """Ask for what the loop's thread needs; say what came of all that was asked for."""
+        self._effects += apply_to_loop(self._config.realtime)
+        for effect in self._effects:
+            logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
+
+    def _facts(self, model: LoadedModel) -> ServiceFacts:
+        return facts_of(
+            model,
+            self_test=model.self_test,
+            realtime=self._effects,
+            started_ns=self._started_ns,
+        )
+
+    def _health(
+        self, models: Models, state: LoopState, transport: Transport
+    ) -> Callable[[int], None]:
+        """Return what reports the health of the model in use."""
+        path = self._config.metrics_file
+        reporter = HealthReporter(
+            self._facts(models.first),
+            state,
+            transport,
+            MonotonicClock(),
+            HEALTH_SERVICES[models.first.kind],
+            None if path is None else MetricsFile(path),
+        )
+        self._resources.callback(reporter.close)
+        told = (models.first, self._effects)
+
+        def report(now_ns: int) -> None:
+            nonlocal told
+            in_use = models.first
+            if state.fallback and models.fallback is not None:
+                in_use = models.fallback
+            if told != (in_use, self._effects):
+                told = (in_use, self._effects)
+                reporter.facts = self._facts(in_use)
+            reporter.report(now_ns, self._log.lost)
+
+        return report

@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -17,13 +17,20 @@ from runtime.stats import ProgramStats
 
 
 def load_program(
-    path: str | os.PathLike[str] | Artifact, device: Device | str | None = None
+    path: str | os.PathLike[str] | Artifact,
+    device: Device | str | None = None,
+    *,
+    priority: str | None = None,
+    on_build: Callable[[], None] = lambda: None,
 ) -> Program:
     """Load an artifact onto a device.
 
     Args:
         path: the artifact, made by `modeld compile`; or one that was read.
         device: an opened device, a name as for `choose_device`, or None for the best one.
+        priority: "high", "medium" or "low" of its work on the device; None leaves the driver's.
+            `Program.priority_refusal` says why it was not taken.
+        on_build: called before each program that has to be compiled, which takes seconds.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit the device.
@@ -33,8 +40,8 @@ def load_program(
     artifact = path if isinstance(path, Artifact) else read_artifact(path)
     opened = device if isinstance(device, Device) else choose_device(device)
     try:
-        cache = ProgramCache(opened)
-        program = Program(artifact, opened, cache, warm_up=True)
+        cache = ProgramCache(opened, on_build=on_build)
+        program = Program(artifact, opened, cache, warm_up=True, priority=priority)
         cache.save()
     except ArtifactError as error:
         raise ArtifactError(f"{artifact.path or 'artifact'}: {error}") from error

@@ -10,6 +10,7 @@ class ProgramStats:
     """Facts about a loaded program, and counters that `run` keeps."""
 
     device: str
+    driver: str
     kernels: int  # distinct kernel functions
     launches: dict[str, int]  # per entry
     arena_bytes: int
@@ -21,7 +22,9 @@ class ProgramStats:
     last_run_ms: float = 0.0
 
 
-def make_stats(manifest: Manifest, device: str, built_from_source: int) -> ProgramStats:
+def make_stats(
+    manifest: Manifest, device: str, driver: str, built_from_source: int
+) -> ProgramStats:
     """Return the stats of a program that was just loaded; `load_ms` is still to be filled in."""
     sizes = dict.fromkeys(("weight", "state"), 0)
     for buffer in manifest.buffers:
@@ -29,6 +32,7 @@ def make_stats(manifest: Manifest, device: str, built_from_source: int) -> Progr
             sizes[buffer.kind] += buffer.size
     return ProgramStats(
         device=device,
+        driver=driver,
         kernels=len({(kernel.program, kernel.name) for kernel in manifest.kernels}),
         launches={entry.name: len(entry.launches) for entry in manifest.entries},
         arena_bytes=manifest.arena_size,

@@ -103,7 +103,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--rate-hz", type=float, help="camera rate (20, or as fast as it goes)")
     parser.add_argument("--camera-server", default="demo", help="name of the frame rings (demo)")
     parser.add_argument(
-        "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (a private directory)"
+        "--bus",
+        metavar="ADDRESS",
+        help="tcp://HOST or ipc:///DIRECTORY, which is made (a private directory)",
     )
 
 
@@ -117,12 +119,9 @@ def run(args: argparse.Namespace) -> int:
     if args.bus is not None:
         # Refused here and now in one line, rather than later by each of the processes.
         ZmqTransport(args.bus).close()
-    try:
-        args.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(
-            f"--directory {args.directory}: cannot be made ({error.strerror}); name another one"
-        ) from error
+        if args.bus.startswith("ipc://"):
+            _make_directory("--bus", Path(args.bus.removeprefix("ipc://")))
+    _make_directory("--directory", args.directory)
     model = args.model or _make_model(args.directory, quiet=quiet)
     camera = demo_cameras().road
     check_frame(model, read_driving_artifact(model), nv12_format(camera.width, camera.height))
@@ -215,6 +214,15 @@ def _choose_rate(model: Path, *, quiet: bool) -> float:
         quiet=quiet,
     )
     return rate_hz
+
+
+def _make_directory(option: str, path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UsageError(
+            f"{option} {path}: cannot be made ({error.strerror}); name another one"
+        ) from error
 
 
 @contextmanager

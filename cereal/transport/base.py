@@ -1,6 +1,6 @@
 """The protocols of a transport: publishers and subscribers of whole messages, by service."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 
@@ -50,6 +50,14 @@ class Transport(Protocol):
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
         """Wait until one of `subscribers` of this transport has a message; False on timeout."""
+        ...
+
+    def refused(self) -> Mapping[str, str]:
+        """Return of each subscribed service that this process may not receive why, in one line."""
+        ...
+
+    def log_refused(self) -> None:
+        """Log what `refused` says, each change of it once."""
         ...
 
     def close(self) -> None:

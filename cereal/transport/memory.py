@@ -2,7 +2,7 @@
 
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from time import monotonic
 
 from cereal.errors import TransportError
@@ -48,6 +48,13 @@ class MemoryTransport:
         """Wait until one of `subscribers` has a message; False on timeout."""
         own = [one for one in subscribers if isinstance(one, MemorySubscriber)]
         return self._wait(own, timeout_ms)
+
+    def refused(self) -> Mapping[str, str]:
+        """Return {}: nobody is kept from anything."""
+        return {}
+
+    def log_refused(self) -> None:
+        """Do nothing, as nothing is refused."""
 
     def close(self) -> None:
         """Forget all publishers and subscribers."""

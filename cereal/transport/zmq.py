@@ -3,24 +3,23 @@
 Wire facts in docs/formats/bus.md. Without encryption or authentication, hence loopback by default.
 """
 
-import fcntl
+import logging
 import os
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeVar
 
 import zmq
 
 from cereal.errors import TransportError
 from cereal.stacks import DEFAULT_STACK, Stack
+from cereal.transport import ipc
 from cereal.transport.base import Subscriber
+
+logger = logging.getLogger(__name__)
 
 _RECONNECT_MAX_MS: Final = 500
 _UNBIND_MS: Final = 1000
 _ANY_INTERFACE: Final = frozenset({"*", "0.0.0.0"})  # noqa: S104 -- compared with, not bound to
-# Longest path of a unix socket is 108 bytes with the terminator (unix(7)).
-_MAX_IPC_PATH: Final = 107
-
 
 _End = TypeVar("_End", "ZmqPublisher", "ZmqSubscriber")
 
@@ -30,7 +29,7 @@ class ZmqTransport:
 
     Args:
         address: "tcp://HOST" (port by service) or "ipc:///DIR" (one socket file per service; the
-            directory is made). "tcp://*" publishes on all interfaces: anyone who reaches the
+            directory must be there). "tcp://*" publishes on all interfaces: anyone who reaches the
             machine can then read.
         ports: Port of a service; the stack's by default.
         stack: Whose names and ports the endpoints have; services keep their names of 2025.
@@ -58,6 +57,7 @@ class ZmqTransport:
         self._ports = stack.port if ports is None else ports
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
+        self._said: Mapping[str, str] = {}
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
@@ -72,31 +72,41 @@ class ZmqTransport:
         """Bind the endpoint of `service`.
 
         Raises:
-            TransportError: it is taken, or its path is too long.
+            TransportError: it is taken, this process may not make it, or its path is too long.
         """
         endpoint = self.endpoint(service, bind=True)
-        lock = self._claim_ipc(service, endpoint) if self._scheme == "ipc" else None
+        path = ipc.path_of(endpoint)
+        lock = None if path is None else ipc.claim(service, path)
         socket = self._context.socket(zmq.PUB)
         socket.setsockopt(zmq.LINGER, 0)
         try:
             socket.bind(endpoint)
-        except zmq.ZMQError as error:
+            if path is not None:
+                # ZeroMQ leaves the mode to the umask.
+                path.chmod(ipc.SOCKET_MODE)
+        except (zmq.ZMQError, OSError) as error:
             socket.close()
             if lock is not None:
                 os.close(lock)
             raise TransportError(
                 f"zmq transport, {service}: expected to bind {endpoint}, got {error}; "
-                "stop the other publisher of this service or use another address"
+                + ipc.binding_advice(path)
             ) from error
         return self._keep(ZmqPublisher(socket, service, lock))
 
     def subscriber(self, service: str, *, conflate: bool = False) -> "ZmqSubscriber":
         """Connect to the endpoint of `service`; retries in the background until it is bound.
 
+        A socket that is there and may not be used is said in the log; it may be replaced by
+        another, so the subscriber stays. `log_refused` tells later.
+
         Raises:
-            TransportError: the endpoint is not one.
+            TransportError: the endpoint is not one, or its directory is not there or is closed.
         """
         endpoint = self.endpoint(service)
+        path = ipc.path_of(endpoint)
+        if path is not None:
+            ipc.check_directory(service, path)
         socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
@@ -112,7 +122,34 @@ class ZmqTransport:
                 f"zmq transport, {service}: expected to connect to {endpoint}, got {error}; "
                 "check the address"
             ) from error
-        return self._keep(ZmqSubscriber(socket))
+        subscriber = self._keep(ZmqSubscriber(socket, service))
+        self.log_refused()
+        return subscriber
+
+    def refused(self) -> Mapping[str, str]:
+        """Return of each service whose socket this process may not use why, in one line.
+
+        ZeroMQ retries for ever and tells nobody. It takes one system call for each subscriber, and
+        may be called from another thread than the one that receives.
+        """
+        reasons = {}
+        for end in tuple(self._open):
+            if isinstance(end, ZmqSubscriber) and not end.socket.closed:
+                path = ipc.path_of(self.endpoint(end.service))
+                reason = None if path is None else ipc.why_no_connection(end.service, path)
+                if reason is not None:
+                    reasons[end.service] = reason
+        return reasons
+
+    def log_refused(self) -> None:
+        """Log what `refused` says, each change of it once; for now and then, not for each frame."""
+        found = self.refused()
+        for service, reason in found.items():
+            if self._said.get(service) != reason:
+                logger.warning("%s", reason)
+        for service in self._said.keys() - found.keys():
+            logger.info("%s: its socket is no longer refused", service)
+        self._said = found
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
         """Wait until one of `subscribers` has a message; False on timeout."""
@@ -132,32 +169,6 @@ class ZmqTransport:
     def _keep(self, end: _End) -> _End:
         self._open.append(end)
         return end
-
-    def _claim_ipc(self, service: str, endpoint: str) -> int:
-        """Take the lock file beside a socket file: ZeroMQ would silently steal a bound path."""
-        path = Path(endpoint.removeprefix("ipc://"))
-        if len(os.fsencode(path)) > _MAX_IPC_PATH:
-            raise TransportError(
-                f"zmq transport, {service}: expected a socket path of at most {_MAX_IPC_PATH} "
-                f"bytes, got {path}; choose a shorter directory"
-            )
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o660)
-        except OSError as error:
-            raise TransportError(
-                f"zmq transport, {service}: expected to make {path}.lock, got {error.strerror}; "
-                "choose a directory that can be written"
-            ) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(lock)
-            raise TransportError(
-                f"zmq transport, {service}: expected to bind {endpoint}, got {error.strerror} on "
-                f"its lock; stop the other publisher of this service or use another directory"
-            ) from error
-        return lock
 
 
 class ZmqPublisher:
@@ -212,8 +223,9 @@ class ZmqPublisher:
 class ZmqSubscriber:
     """Receiving end: a connected SUB socket."""
 
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+    def __init__(self, socket: "zmq.Socket[bytes]", service: str) -> None:
         self.socket = socket
+        self.service = service
 
     def receive(self, timeout_ms: int = 0) -> bytes | None:
         """Return the next message, or None after `timeout_ms` or when closed."""

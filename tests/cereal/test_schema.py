@@ -28,6 +28,7 @@ car: Any = capnp.load(str(SCHEMA_PATH.with_name("car.capnp")))
 driving: Any = capnp.load(str(SCHEMA_PATH.with_name("driving.capnp")))
 hardware: Any = capnp.load(str(SCHEMA_PATH.with_name("hardware.capnp")))
 gnss: Any = capnp.load(str(SCHEMA_PATH.with_name("gnss.capnp")))
+health: Any = capnp.load(str(SCHEMA_PATH.with_name("health.capnp")))
 
 # (structure, id, data words, pointers) as openpilot's own compiled schema has them.
 LAYOUTS = [
@@ -140,6 +141,13 @@ LAYOUTS = [
     (car.CarOutput, 0xD817D6655115CA85, 0, 1),
     (car.RadarData, 0x888AD6581CF0AACB, 0, 4),
     (car.RadarData.RadarPoint, None, 4, 0),
+    # Our own, counted by hand from the ordinals and types.
+    (health.ModeldHealth, 0xB4E19C7D2F6A8350, 15, 16),
+    (health.ModeldHealth.SelfTest, None, 1, 1),
+    (health.ModeldHealth.Fault, None, 2, 1),
+    (health.ModeldHealth.Stage, None, 1, 2),
+    (health.ModeldHealth.Temperature, None, 1, 1),
+    (health.ModeldHealth.Setting, None, 1, 3),
 ]
 
 # Offsets in units of the field's own width, counted by hand: fields fill holes in ordinal order.
@@ -196,6 +204,15 @@ OFFSETS = [
     (driving.LongitudinalPlan, "modelMonoTime", 3),
     (hardware.PandaState, "safetyModel", 14),
     (driving.LivePose, "timestamp", 1),
+    # A number of 32 bits, a hole of as many, then the float64 in the second word.
+    (health.ModeldHealth, "processId", 0),
+    (health.ModeldHealth, "uptime", 1),
+    (health.ModeldHealth, "isFallback", 32),
+    (health.ModeldHealth, "warmUpRunsLeft", 4),
+    (health.ModeldHealth, "frames", 3),
+    (health.ModeldHealth, "frameId", 5),
+    (health.ModeldHealth, "publicationAge", 14),
+    (health.ModeldHealth, "majorFaults", 14),
 ]
 
 
@@ -235,6 +252,8 @@ def test_event_declares_every_ordinal_from_0_to_154_once() -> None:
         ("driverStateV2", 92),
         ("drivingModelData", 128),
         ("liveDelay", 146),
+        ("dmonitoringmodeldHealth", 144),
+        ("modeldHealth", 145),
         ("driverMonitoringStateV2", 151),
     ],
 )
@@ -271,7 +290,7 @@ OPAQUE = {
     "orbOdometryDEPRECATED", "orbFeaturesDEPRECATED", "applanixLocationDEPRECATED",
     "orbKeyFrameDEPRECATED", "uiLayoutStateDEPRECATED", "orbFeaturesSummaryDEPRECATED",
     "driverStateDEPRECATED", "liveMapDataDEPRECATED", "kalmanOdometryDEPRECATED",
-    "navModelDEPRECATED", "uiPlanDEPRECATED", *(f"customReserved{n}" for n in range(20)),
+    "navModelDEPRECATED", "uiPlanDEPRECATED", *(f"customReserved{n}" for n in range(18)),
 }  # fmt: skip
 
 

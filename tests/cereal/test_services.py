@@ -38,6 +38,8 @@ PORTS = [
     ("roadEncodeIdx", 65300, 43171),
     ("wideRoadEncodeIdx", 34287, 25468),
     ("managerState", 9636, 44328),
+    ("modeldHealth", 53733, 28919),
+    ("dmonitoringmodeldHealth", 64041, 43919),
 ]
 
 
@@ -76,6 +78,8 @@ def test_no_two_services_share_a_port(hash_name: HashName) -> None:
         ("pandaStates", True, 10, 1),
         ("gyroscope", True, 104, 104),
         ("clocks", True, 0.1, 1),
+        ("modeldHealth", True, 1, 10),
+        ("dmonitoringmodeldHealth", True, 1, 10),
         ("modelManagerSP", False, 1, 1),
         ("qNarrowRoadEncodeData", False, 20, None),
     ],

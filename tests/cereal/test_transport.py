@@ -36,7 +36,7 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
     if request.param == "memory":
         made = MemoryTransport()
     elif request.param == "ipc":
-        made = ZmqTransport(f"ipc://{tmp_path}/bus")
+        made = ZmqTransport(f"ipc://{tmp_path}")
     else:
         made = ZmqTransport(ports=FreePorts())
     yield made
@@ -236,11 +236,18 @@ def test_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
     transport.close()
 
 
-def test_socket_directory_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("place", "found"), [("no/such", "none"), ("file", "another file")])
+def test_socket_directory_that_is_not_there_is_refused_and_not_made(
+    tmp_path: Path, place: str, found: str
+) -> None:
     (tmp_path / "file").touch()
-    transport = ZmqTransport(f"ipc://{tmp_path}/file/bus")
-    with pytest.raises(TransportError, match=r"expected to make .*carState\.lock, got Not a dir"):
-        transport.publisher("carState")
+    transport = ZmqTransport(f"ipc://{tmp_path}/{place}")
+    for end in (transport.publisher, transport.subscriber):
+        with pytest.raises(
+            TransportError, match=f"carState: expected the directory .*{place}, found {found}; make"
+        ):
+            end("carState")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
     transport.close()
 
 

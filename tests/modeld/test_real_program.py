@@ -200,12 +200,11 @@ def test_frames_of_different_sizes_in_one_program(
 
 
 RUN = """
-import logging, sys
+import sys
 from pathlib import Path
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from modeld.process import run
-logging.basicConfig(level=logging.INFO, format="%(message)s")
 cameras = DeviceCameras(Camera(64, 32, 91.0), Camera(64, 32, 45.5))
 sys.exit(run(Config(model=Path(sys.argv[1]), bus_address=sys.argv[2], camera_server=sys.argv[3],
                     demo="--demo" in sys.argv, cameras=cameras)))
@@ -217,6 +216,7 @@ class Process:
 
     def __init__(self, artifact: Path, directory: Path, *options: str) -> None:
         self.server = f"test_modeld_{os.getpid()}"
+        (directory / "bus").mkdir(exist_ok=True)
         self.bus = f"ipc://{directory}/bus"
         self.handle = subprocess.Popen(
             [sys.executable, "-c", RUN, str(artifact), self.bus, self.server, *options],
@@ -232,7 +232,7 @@ class Process:
         assert self.handle.stderr is not None
         lines = []
         for line in self.handle.stderr:
-            if line.startswith(text):
+            if message_of(line).startswith(text):
                 return
             lines.append(line)
         pytest.fail(f"expected a line {text!r}, got {lines}")
@@ -241,7 +241,12 @@ class Process:
         """Send a signal; return the exit code and the rest of the log."""
         self.handle.send_signal(number)
         _, errors = self.handle.communicate(timeout=20)
-        return self.handle.returncode, errors.splitlines()
+        return self.handle.returncode, [message_of(line) for line in errors.splitlines()]
+
+
+def message_of(line: str) -> str:
+    """A line of the log without its time, level and logger."""
+    return line.rstrip("\n").partition(": ")[2]
 
 
 @pytest.fixture

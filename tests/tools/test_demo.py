@@ -58,6 +58,7 @@ def test_demo_can_be_watched_from_outside(
 ) -> None:
     road = demo_cameras().road
     model = write_tiny_driving(tmp_path / "model.pkl", (road.width, road.height))
+    (tmp_path / "my bus").mkdir()
     bus = f"ipc://{tmp_path}/my bus"
     options = ["--directory", str(tmp_path / "demo"), "--model", str(model), "--bus", bus]
     options += ["--frames", "10", "--rate-hz", "20", "--camera-server", "test-demo-bus"]
@@ -143,7 +144,7 @@ def _subscribe(*options: str) -> subprocess.Popen[str]:
 
 
 def test_subscriber_prints_and_logs_what_arrives(tmp_path: Path) -> None:
-    bus, log = f"ipc://{tmp_path}/b", tmp_path / "live.rlog.zst"
+    bus, log = f"ipc://{tmp_path}", tmp_path / "live.rlog.zst"
     with _subscribe("--bus", bus, "--count", "5", "--every", "2", "--output", str(log)) as process:
         _publish_until_ended(process, bus)
         text, errors = process.communicate()
@@ -157,7 +158,7 @@ def test_subscriber_prints_and_logs_what_arrives(tmp_path: Path) -> None:
 
 
 def test_subscriber_ends_with_code_1_when_nothing_arrives(tmp_path: Path) -> None:
-    with _subscribe("--bus", f"ipc://{tmp_path}/b", "--timeout", "0.2") as process:
+    with _subscribe("--bus", f"ipc://{tmp_path}", "--timeout", "0.2") as process:
         text, errors = process.communicate()
     assert (process.returncode, text) == (1, "")
     assert "expected a message of drivingModelData within 0.2 s" in errors
@@ -180,7 +181,7 @@ def test_subscriber_refuses_an_unknown_service(capsys: pytest.CaptureFixture[str
 def test_subscriber_stops_by_signal_and_keeps_its_log(
     tmp_path: Path, number: signal.Signals, code: int
 ) -> None:
-    bus, log = f"ipc://{tmp_path}/b", tmp_path / "live.rlog"
+    bus, log = f"ipc://{tmp_path}", tmp_path / "live.rlog"
     transport = ZmqTransport(bus)
     publisher = PubMaster(["drivingModelData"], transport, MonotonicClock())
     with _subscribe("--bus", bus, "--output", str(log)) as process:
@@ -214,7 +215,7 @@ def test_child_that_ends_is_noticed() -> None:
 
 
 def test_second_camera_of_the_same_name_ends_with_one_line(tmp_path: Path) -> None:
-    arguments = ["--server", "test-demo-twice", "--bus", f"ipc://{tmp_path}/bus"]
+    arguments = ["--server", "test-demo-twice", "--bus", f"ipc://{tmp_path}"]
     arguments += ["--frames", "1", "--rate-hz", "20"]
     first = FrameRingWriter("test-demo-twice", "road", nv12_format(64, 32))
     try:

@@ -117,7 +117,7 @@ def test_bad_fields_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.alone
 def test_lines_come_while_it_runs_and_the_sum_after_the_signal(tmp_path: Path) -> None:
-    bus, log = f"ipc://{tmp_path}/b", tmp_path / "live.rlog"
+    bus, log = f"ipc://{tmp_path}", tmp_path / "live.rlog"
     transport = ZmqTransport(bus)
     publisher = PubMaster(["modelV2"], transport, MonotonicClock())
     command = [sys.executable, "-m", "tools.subscribe", "modelV2", "--json", "--bus", bus]

@@ -13,6 +13,7 @@ from cereal.frames import DIRECTORY, Frame, FrameFormat, FrameRingWriter
 from cereal.schema import log
 from cereal.services import SERVICES, service_of_member
 from cereal.transport.base import Publisher, Transport
+from modeld.health import HEALTH_SERVICES
 from modeld.inputs import SUBSCRIPTIONS
 from tools.errors import DriveError, ToolError, UsageError
 
@@ -20,7 +21,7 @@ from tools.errors import DriveError, ToolError, UsageError
 ALWAYS_PLAYED: Final = frozenset({"initData", "carParams"})
 # What the daemons that listen publish themselves: a service has one publisher.
 BLOCKED_BY_DEFAULT: Final = frozenset(
-    {"modelV2", "drivingModelData", "cameraOdometry", "driverStateV2"}
+    {"modelV2", "drivingModelData", "cameraOdometry", "driverStateV2", *HEALTH_SERVICES.values()}
 )
 # Opened before anything is sent: who subscribed earlier needs up to half a second to connect.
 OPENED_FIRST: Final = (*SUBSCRIPTIONS, "wideRoadCameraState", "carParams", "initData")

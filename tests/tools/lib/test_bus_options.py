@@ -50,7 +50,7 @@ def test_unknown_stack_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
 def test_subscribe_hears_a_stack_of_2026_under_the_name_of_2025(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    bus = f"ipc://{tmp_path}/bus"
+    bus = f"ipc://{tmp_path}"
     transport = ZmqTransport(bus)
     # What a publisher of 2026 calls it.
     publisher = transport.publisher("lateralDelay")

@@ -80,7 +80,7 @@ def _play_and_listen(
 @pytest.mark.alone
 def test_plays_into_whoever_listens_and_sums_up(tmp_path: Path, make_video: MakeVideo) -> None:
     video = make_video(frames=24)
-    bus, server = f"ipc://{tmp_path}/bus", "test-play"
+    bus, server = f"ipc://{tmp_path}", "test-play"
     # Before the player: a subscriber that waits must not miss the first message.
     with closing(ZmqTransport(bus)) as transport:
         subscriber = transport.subscriber("roadCameraState")
@@ -100,7 +100,7 @@ def test_signals_end_it_and_leave_no_ring(
     tmp_path: Path, make_video: MakeVideo, number: signal.Signals, code: int
 ) -> None:
     server = f"test-play-{number}"
-    command = _command(make_video(), f"ipc://{tmp_path}/bus", server, "--loop", "--json")
+    command = _command(make_video(), f"ipc://{tmp_path}", server, "--loop", "--json")
     with _running(command) as process:
         _await(lambda: available_streams(server))
         reader = FrameRingReader(server, "road", conflate=False)
@@ -151,7 +151,7 @@ def _read_until(descriptor: int, text: str, seen: bytearray) -> None:
 def test_keys_on_a_terminal_and_its_settings_afterwards(
     tmp_path: Path, make_video: MakeVideo
 ) -> None:
-    command = _command(make_video(frames=40), f"ipc://{tmp_path}/bus", "test-play-keys", "--loop")
+    command = _command(make_video(frames=40), f"ipc://{tmp_path}", "test-play-keys", "--loop")
     seen = bytearray()
     with _on_terminal(command) as (process, terminal):
         before = termios.tcgetattr(terminal)
@@ -172,7 +172,7 @@ def test_keys_on_a_terminal_and_its_settings_afterwards(
 
 @pytest.mark.alone
 def test_ctrl_c_on_a_terminal_restores_it(tmp_path: Path, make_video: MakeVideo) -> None:
-    command = _command(make_video(), f"ipc://{tmp_path}/bus", "test-play-ctrl-c", "--loop")
+    command = _command(make_video(), f"ipc://{tmp_path}", "test-play-ctrl-c", "--loop")
     seen = bytearray()
     with _on_terminal(command) as (process, terminal):
         before = termios.tcgetattr(terminal)
@@ -276,7 +276,7 @@ def test_impossible_options(
     text: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    where = ["--bus", f"ipc://{tmp_path}/bus", "--camera-server", "test-play-options"]
+    where = ["--bus", f"ipc://{tmp_path}", "--camera-server", "test-play-options"]
     assert main(["play", str(make_video()), *where, *options]) == 2
     errors = capsys.readouterr().err
     assert text in errors
@@ -290,7 +290,7 @@ def test_a_damaged_video_and_a_missing_one_are_one_line(
     broken = tmp_path / "broken.mkv"
     broken.write_bytes(video.read_bytes()[:200])
     for path in (broken, tmp_path / "missing.mp4"):
-        assert main(["play", str(path), "--bus", f"ipc://{tmp_path}/bus"]) == 4
+        assert main(["play", str(path), "--bus", f"ipc://{tmp_path}"]) == 4
         errors = capsys.readouterr().err
         assert errors.startswith("modeld: error: ")
         assert errors.count("\n") == 1

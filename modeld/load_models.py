@@ -1,0 +1,192 @@
+"""Loads the models of the process: the one that is asked for, and the one that can take over.
+
+A model that cannot be loaded, or fails its self-test, is given up here; if there is a fallback
+model, the process starts with that (ADR 0087).
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import runtime
+from modeld.config import Config
+from modeld.errors import ConfigError, ModeldError, ModelInterfaceError, StoreError
+from modeld.health_snapshot import SelfTestFacts
+from modeld.model_store import candidates
+from runtime.errors import RuntimeFault
+
+logger = logging.getLogger(__name__)
+
+# What a kind of artifact must hold; raises ModelInterfaceError.
+Check = Callable[[Mapping[str, Any]], object]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A program that has passed its self-test.
+
+    Attributes:
+        path: Of the artifact.
+        artifact: Its checked content.
+        program: Loaded, its state at reset.
+        self_test: What came of its self-test.
+    """
+
+    path: Path
+    artifact: runtime.Artifact
+    program: runtime.Program
+    self_test: SelfTestFacts
+
+    @property
+    def kind(self) -> str:
+        """Kind of the artifact."""
+        return self.artifact.manifest.kind
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What the process runs.
+
+    Attributes:
+        first: The model to begin with.
+        fallback: The one that takes over; None where there is none, or it is `first` already.
+        reason: Why `first` is the fallback model; "" if it is the one that was asked for.
+    """
+
+    first: LoadedModel
+    fallback: LoadedModel | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How artifacts are loaded.
+
+    Attributes:
+        config: Settings.
+        kinds: Kinds of artifacts that can be run, and what they must hold.
+        resources: Closes the programs.
+        on_build: Called before each program that has to be compiled, which takes seconds.
+    """
+
+    config: Config
+    kinds: Mapping[str, Check]
+    resources: ExitStack
+    on_build: Callable[[], None] = lambda: None
+
+    def load(self, path: Path) -> LoadedModel:
+        """Load an artifact and test it.
+
+        Raises:
+            ModelInterfaceError: It is not one that can be run here. RuntimeFault: it is damaged,
+                its kernels do not build, or the device does not give what it should.
+        """
+        logger.info("loading %s", path)
+        start_ns = time.perf_counter_ns()
+        artifact = runtime.read_artifact(path)
+        check = self.kinds.get(artifact.manifest.kind)
+        if check is None:
+            raise ModelInterfaceError(
+                f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
+                f"{artifact.manifest.kind!r}; compile the model without --plain"
+            )
+        # Before its kernels are built and cameras are waited for, which may never come.
+        try:
+            check(artifact.manifest.metadata)
+        except ModelInterfaceError as error:
+            # The path is told here: the check knows metadata, but no file.
+            raise ModelInterfaceError(f"{path}: {error}") from error
+        program = runtime.load_program(
+            artifact,
+            self.config.device,
+            priority=self.config.realtime.gpu_priority,
+            on_build=self.on_build,
+        )
+        self.resources.callback(program.close)
+        logger.info("loaded %s in %.2f s", path, (time.perf_counter_ns() - start_ns) * 1e-9)
+        return LoadedModel(path, artifact, program, SelfTestFacts())
+
+
+def load_models(loader: Loader, remembered: str) -> Models:
+    """Load both models.
+
+    Args:
+        loader: Loads one.
+        remembered: Why this drive goes on with the fallback model; "" if it does not.
+
+    Raises:
+        ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
+            asked for.
+    """
+    fallback_path = _fallback_path(loader.config)
+    if remembered and fallback_path is not None:
+        logger.warning("this drive goes on with the fallback model: %s", remembered)
+        return Models(loader.load(fallback_path), None, remembered)
+    try:
+        first = _first_of(_model_paths(loader.config), loader)
+    except (ModeldError, RuntimeFault) as error:
+        if fallback_path is None:
+            raise
+        logger.error("model not usable, the fallback model is taken: %s", error)  # noqa: TRY400 -- the message is for a user
+        try:
+            return Models(loader.load(fallback_path), None, str(error))
+        except (ModeldError, RuntimeFault) as second:
+            logger.error("fallback model not usable either: %s", second)  # noqa: TRY400 -- as above
+            raise error from second
+    if fallback_path is None:
+        return Models(first, None, "")
+    try:
+        fallback = loader.load(fallback_path)
+        if fallback.kind != first.kind:
+            raise ModelInterfaceError(
+                f"{fallback.path}: expected an artifact of kind {first.kind!r}, as the model that "
+                f"it stands in for, got {fallback.kind!r}; choose another fallback_model"
+            )
+    except (ModeldError, RuntimeFault) as error:
+        # Better to drive without a net than not at all; health and log say so.
+        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- as above
+        return Models(first, None, "")
+    return Models(first, fallback, "")
+
+
+def _model_paths(config: Config) -> Sequence[Path]:
+    """Return the artifacts to try, in order.
+
+    Raises:
+        ConfigError: No model is configured. StoreError: The store has none that can be run.
+    """
+    if config.model is not None:
+        return (config.model,)
+    if config.models_dir is not None:
+        return candidates(config.models_dir, config.role)
+    raise ConfigError(
+        "model: expected the path of an artifact, or a store with a selected one, got neither; use "
+        "--model, or models_dir in the configuration"
+    )
+
+
+def _fallback_path(config: Config) -> Path | None:
+    """Return the artifact of the fallback model: configured, else selected in the store."""
+    if config.fallback_model is not None:
+        return config.fallback_model
+    if config.model is not None or config.models_dir is None or config.role != "driving":
+        return None
+    try:
+        return candidates(config.models_dir, "fallback")[0]
+    except StoreError as error:
+        logger.info("no fallback model: %s", error)
+        return None
+
+
+def _first_of(paths: Sequence[Path], loader: Loader) -> LoadedModel:
+    """Load the first of some artifacts that can be used."""
+    for path in paths[:-1]:
+        try:
+            return loader.load(path)
+        except (ModeldError, RuntimeFault) as error:
+            logger.error("model not usable, the one before is taken: %s", error)  # noqa: TRY400 -- the message is for a user
+    return loader.load(paths[-1])

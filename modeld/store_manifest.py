@@ -1,0 +1,199 @@
+"""What a store of models says of a model version: names, and the manifest beside the artifact.
+
+A manifest is a small JSON file of plain data, checked completely before anything of it is used
+(docs/formats/model-store.md).
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from modeld.errors import StoreError
+
+FORMAT: Final = 1
+MAX_MANIFEST_BYTES: Final = 1 << 16
+# No directory can be left with it, and no file be hidden: it begins with a letter or digit.
+_WORD: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_SHA256: Final = re.compile(r"[0-9a-f]{64}")
+_ADDED: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_KINDS: Final = ("driving", "monitoring")
+_TEXT: Final = re.compile(r"[ -~]{0,128}")
+_MAX_SIZE: Final = 1 << 40
+_MAX_ABI: Final = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class ModelId:
+    """A model and its version, as text NAME@VERSION."""
+
+    name: str
+    version: str
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    @staticmethod
+    def of(text: str) -> "ModelId":
+        """Return the id of a text.
+
+        Raises:
+            StoreError: it is none.
+        """
+        name, separator, version = text.partition("@")
+        if not separator:
+            raise StoreError(f"{text!r}: expected NAME@VERSION; see modeld models list")
+        return ModelId.checked(name, version)
+
+    @staticmethod
+    def checked(name: str, version: str) -> "ModelId":
+        """Return the id of a name and a version.
+
+        Raises:
+            StoreError: one of them, or both, are none.
+        """
+        problems = word_problems("name", name) + word_problems("version", version)
+        if problems:
+            raise StoreError("; ".join(problems))
+        return ModelId(name, version)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreManifest:
+    """What is known of a model version.
+
+    Attributes:
+        name: Of the model.
+        version: Of the model.
+        kind: Of the artifact, "driving" or "monitoring".
+        sha256: Of the whole artifact file, hexadecimal.
+        size: Of the file, bytes.
+        minimum_abi: The least ABI of a runtime that can run it.
+        interface: Of the model, for people.
+        added: When it was added, UTC, by the clock of who added it: "2026-11-22T23:00:00Z".
+    """
+
+    name: str
+    version: str
+    kind: str
+    sha256: str
+    size: int
+    minimum_abi: int
+    interface: str
+    added: str
+
+    @property
+    def id(self) -> ModelId:
+        """Name and version."""
+        return ModelId(self.name, self.version)
+
+    def signed_bytes(self) -> bytes:
+        """Return what a signature is made over: all fields but it, in one way of writing."""
+        content = {"format": FORMAT, **asdict(self)}
+        return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+    def file_bytes(self) -> bytes:
+        """Return the content of the file."""
+        content = {"format": FORMAT, **asdict(self), "signature": ""}
+        return (json.dumps(content, indent=1) + "\n").encode("ascii")
+
+
+def word_problems(what: str, text: str) -> list[str]:
+    """Return what is wrong with a name or version: other characters, or a way out of the store."""
+    if _WORD.fullmatch(text):
+        return []
+    expected = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
+    return [f"{what}: expected {expected}, found {text[:80]!r}"]
+
+
+def parse_manifest(data: bytes) -> StoreManifest:
+    """Return the manifest that a file holds.
+
+    Raises:
+        StoreError: it is too long, no JSON, or a field is missing, unknown or cannot be.
+    """
+    if len(data) > MAX_MANIFEST_BYTES:
+        raise StoreError(f"expected at most {MAX_MANIFEST_BYTES} bytes, found {len(data)}")
+    content = plain_object(data)
+    if content.get("format") != FORMAT:
+        raise StoreError(f"format: expected {FORMAT}, found {_shown(content.get('format'))}")
+    unknown = sorted(set(content) - set(_TYPES))
+    missing = sorted(set(_TYPES) - set(content))
+    if unknown or missing:
+        found = [f"unknown {', '.join(unknown)[:200]}"] if unknown else []
+        found += [f"missing {', '.join(missing)}"] if missing else []
+        raise StoreError(f"expected the fields {', '.join(_TYPES)}; {'; '.join(found)}")
+    problems = [
+        f"{name}: expected {kind.__name__}, found {_shown(content[name])}"
+        for name, kind in _TYPES.items()
+        if type(content[name]) is not kind
+    ]
+    problems = problems or _value_problems(content)
+    if problems:
+        raise StoreError("; ".join(problems))
+    values = {name: content[name] for name in _TYPES if name not in ("format", "signature")}
+    return StoreManifest(**values)
+
+
+def plain_object(data: bytes) -> dict[str, Any]:
+    """Return the JSON object of a short file, each key once.
+
+    Raises:
+        StoreError: it is another thing.
+    """
+    try:
+        content = json.loads(data, object_pairs_hook=_distinct)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"expected a JSON object, found {str(error)[:100]}") from error
+    if not isinstance(content, dict):
+        raise StoreError(f"expected a JSON object, found {_shown(content)}")
+    return content
+
+
+# In the order of the file.
+_TYPES: Final[Mapping[str, type]] = {
+    "format": int,
+    "name": str,
+    "version": str,
+    "kind": str,
+    "sha256": str,
+    "size": int,
+    "minimum_abi": int,
+    "interface": str,
+    "added": str,
+    "signature": str,
+}
+
+
+def _value_problems(content: Mapping[str, Any]) -> list[str]:
+    problems = [p for name in ("name", "version") for p in word_problems(name, content[name])]
+    if content["kind"] not in _KINDS:
+        problems.append(
+            f"kind: expected {' or '.join(_KINDS)}, found {_shown(content['kind'])}; compile the "
+            "model without --plain"
+        )
+    for name, pattern, what in (
+        ("sha256", _SHA256, "64 hexadecimal digits"),
+        ("added", _ADDED, "a time like 2026-11-22T23:00:00Z"),
+        ("interface", _TEXT, "at most 128 printable characters"),
+    ):
+        if not pattern.fullmatch(content[name]):
+            problems.append(f"{name}: expected {what}, found {_shown(content[name])}")
+    for name, low, high in (("size", 1, _MAX_SIZE), ("minimum_abi", 1, _MAX_ABI)):
+        if not low <= content[name] <= high:
+            problems.append(f"{name}: expected {low}..{high}, found {_shown(content[name])}")
+    if content["signature"]:
+        problems.append("signature: expected none, as this version checks no signatures")
+    return problems
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key that stands twice")
+    return found
+
+
+def _shown(value: object) -> str:
+    return repr(value)[:80]

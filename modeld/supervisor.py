@@ -1,0 +1,264 @@
+"""The main thread while the loop runs in another: watches its progress, and speaks for the process.
+
+It wakes 40 times a second for microseconds, to see whether the model comes back; once a second it
+does what takes longer (status, health, figures), between two frames. What the loop does of itself,
+and what another thread has to do for it, is ADR 0086.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+from modeld.errors import RunAbandonedError, RunTimeoutError
+from modeld.loop_state import Fault, LoopState, Phase
+from modeld.notify import Notifier
+from modeld.run_guard import RunGuard
+from modeld.startup import StopSignals
+
+logger = logging.getLogger(__name__)
+
+NS_PER_S: Final = 1_000_000_000
+TICK_S: Final = 0.025
+# Without progress for so long the service manager is not told that the daemon lives.
+PROGRESS_NS: Final = NS_PER_S
+# How often the service manager, the bus and the file of figures hear of us.
+REPORT_NS: Final = NS_PER_S
+# A report waits for the pause after a frame, so that it does not delay one; this long at most.
+REPORT_LATEST_NS: Final = NS_PER_S // 2
+# The pause after a frame: the next one comes 50 ms after this one's, which took some 20.
+PAUSE_NS: Final = 10_000_000
+# The loop notices a stop after two waits for frames and a run.
+JOIN_S: Final = 5.0
+# Without a fallback model only a new process helps, and that takes seconds: wait longer.
+PATIENCE_WITHOUT_FALLBACK: Final = 4
+# A car that has had no frame for so long, and does not say that it is on the road, is parked.
+PARKED_NS: Final = 5 * NS_PER_S
+
+
+class Loop(Protocol):
+    """What runs until it is told to stop, and says of itself what others must know."""
+
+    state: LoopState
+    guard: RunGuard
+
+    @property
+    def has_fallback(self) -> bool:
+        """Whether another model can take over."""
+
+    def fall_back(self, reason: str) -> None:
+        """Let it take over."""
+
+    def run_forever(self, stop: threading.Event) -> None:
+        """Iterate until ``stop`` is set."""
+
+
+class Ending(Enum):
+    """Why the supervisor came to its end."""
+
+    STOPPED = "stopped"
+    RELOAD = "reload"
+
+
+class Supervisor:
+    """Starts the loop in a thread and watches it.
+
+    Attributes:
+        left_behind: A thread was given up and may still be in the driver: nothing of the device can
+            be closed any more, the process can only end.
+    """
+
+    def __init__(  # noqa: PLR0913 -- what is watched, who is told
+        self,
+        make_loop: Callable[[], Loop | None],
+        state: LoopState,
+        stop: StopSignals,
+        notifier: Notifier,
+        *,
+        run_timeout_s: float,
+        reports: Sequence[Callable[[int], None]] = (),
+        is_on_road: Callable[[], bool] = lambda: False,
+        enter_thread: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Prepare; nothing is started yet.
+
+        Args:
+            make_loop: Waits for what the loop needs; None when stopped. Called in its thread.
+            state: Of the loop.
+            stop: Signals.
+            notifier: The service manager.
+            run_timeout_s: Longest run before the fallback model takes over.
+            reports: Called once a second, in the main thread, with ns of the monotonic clock.
+            is_on_road: Whether the car says that it is driven.
+            enter_thread: The first act of each thread of the loop.
+        """
+        self.left_behind = False
+        self._make_loop = make_loop
+        self._state = state
+        self._stop = stop
+        self._notifier = notifier
+        self._timeout_ns = int(run_timeout_s * NS_PER_S)
+        self._reports = reports
+        self._is_on_road = is_on_road
+        self._enter_thread = enter_thread
+        self._loop: Loop | None = None
+        self._failure: BaseException | None = None
+        self._thread = threading.Thread()
+        self._run_ns = 0
+        self._stuck_ns = 0
+        self._report_ns = 0
+        self._alive_ns = 0
+        self._reload_said = False
+
+    def run(self) -> Ending:
+        """Run the loop until a signal, or until the process should start anew.
+
+        Raises:
+            RunTimeoutError: The model hangs, and there is no fallback model.
+            Exception: What the loop raised.
+        """
+        now_ns = time.monotonic_ns()
+        # Until the loop's first wait, progress counts from here.
+        self._state.iterated_ns = self._report_ns = now_ns
+        self._start(self._begin)
+        while True:
+            self._stop.event.wait(TICK_S)
+            before_ns, now_ns = now_ns, time.monotonic_ns()
+            if not self._thread.is_alive():
+                if self._failure is not None:
+                    raise self._failure
+                return Ending.STOPPED
+            if self._stop.event.is_set():
+                return self._finish()
+            self._watch_run(now_ns - before_ns)
+            self._tell(now_ns)
+            if self._wants_reload(now_ns):
+                self._stop.event.set()
+                self._finish()
+                return Ending.RELOAD
+
+    def _start(self, work: Callable[[], None]) -> None:
+        self._thread = threading.Thread(
+            target=self._guarded, args=(work,), name="loop", daemon=True
+        )
+        self._thread.start()
+
+    def _guarded(self, work: Callable[[], None]) -> None:
+        try:
+            self._enter_thread()
+            work()
+        except RunAbandonedError:
+            # Another thread has taken over: this one leaves without a word.
+            return
+        except BaseException as error:  # noqa: BLE001 -- raised again in the main thread
+            self._failure = error
+
+    def _begin(self) -> None:
+        self._loop = self._make_loop()
+        if self._loop is None:
+            logger.info("stopped while starting")
+            return
+        logger.info("running")
+        self._loop.run_forever(self._stop.event)
+
+    def _go_on(self) -> None:
+        assert self._loop is not None
+        self._loop.run_forever(self._stop.event)
+
+    def _finish(self) -> Ending:
+        self._thread.join(JOIN_S)
+        if self._thread.is_alive():
+            self.left_behind = True
+            logger.error(
+                "the loop did not end within %g s after the signal: the process ends", JOIN_S
+            )
+        return Ending.STOPPED
+
+    def _watch_run(self, elapsed_ns: int) -> None:
+        """Count how long the present run has taken while this process was running, too.
+
+        A process that is stopped, or gets no processor, has no model that hangs: a tick that came
+        late counts as two at most.
+        """
+        run_ns, loop = self._state.running_ns, self._loop
+        if run_ns != self._run_ns or run_ns == 0 or loop is None:
+            self._run_ns, self._stuck_ns = run_ns, 0
+            return
+        self._stuck_ns += min(elapsed_ns, int(2 * TICK_S * NS_PER_S))
+        patience = 1 if loop.has_fallback else PATIENCE_WITHOUT_FALLBACK
+        if self._stuck_ns < patience * self._timeout_ns or not loop.guard.abandon(run_ns):
+            return
+        self.left_behind = True
+        self._state.count(Fault.RUN_TIMEOUT)
+        reason = f"a run has not come back within {self._stuck_ns // 1_000_000} ms"
+        if not loop.has_fallback:
+            raise RunTimeoutError(
+                f"model: {reason}, expected it within {self._timeout_ns // 1_000_000}; the device "
+                "hangs: the process ends and should be started again"
+            )
+        loop.fall_back(reason)
+        self._start(self._go_on)
+
+    def _tell(self, now_ns: int) -> None:
+        state, notifier = self._state, self._notifier
+        period_s = notifier.watchdog_s
+        # Twice as often as expected, as sd_watchdog_enabled(3) asks for.
+        due_ns = 0 if period_s is None else int(period_s * NS_PER_S) // 2
+        due = due_ns > 0 and now_ns - self._alive_ns >= due_ns - int(TICK_S * NS_PER_S)
+        if due and has_progress(state, now_ns):
+            self._alive_ns = now_ns
+            notifier.alive()
+        late_ns = now_ns - self._report_ns - REPORT_NS
+        if late_ns < 0 or (late_ns < REPORT_LATEST_NS and not in_pause(state, now_ns)):
+            return
+        self._report_ns = now_ns
+        notifier.status(status_line(state))
+        for report in self._reports:
+            report(now_ns)
+
+    def _wants_reload(self, now_ns: int) -> bool:
+        """Tell whether to start anew: asked by SIGHUP, or after a drive with the fallback model."""
+        state = self._state
+        frame_ns = max(state.published_ns, state.awaiting_ns)
+        parked = now_ns - frame_ns > PARKED_NS and not self._is_on_road()
+        asked = self._stop.reload.is_set()
+        if asked and not parked and not self._reload_said:
+            self._reload_said = True
+            logger.warning("reload asked for while driving: it is done when the car is parked")
+        # One that has seen no frame would find the same again: it has nothing to go back from.
+        after_drive = bool(state.fallback) and state.published > 0
+        return parked and (asked or after_drive)
+
+
+def has_progress(state: LoopState, now_ns: int) -> bool:
+    """Tell whether the loop goes round, and publishes where there are frames to publish about."""
+    if now_ns - state.iterated_ns > PROGRESS_NS:
+        return False
+    awaiting_ns = state.awaiting_ns
+    return awaiting_ns == 0 or now_ns - awaiting_ns <= PROGRESS_NS
+
+
+def in_pause(state: LoopState, now_ns: int) -> bool:
+    """Tell whether the loop has just published, or has no frames."""
+    return state.awaiting_ns == 0 and (
+        now_ns - state.published_ns < PAUSE_NS or now_ns - state.published_ns > NS_PER_S
+    )
+
+
+def status_line(state: LoopState) -> str:
+    """Return what `systemctl status` shows."""
+    if state.phase is not Phase.RUNNING:
+        return f"{state.phase}; model {state.model}"
+    which = f"fallback model {state.model} ({state.fallback})" if state.fallback else state.model
+    reasons = state.reasons
+    verdict = f"not valid: {', '.join(reasons)}" if reasons else "valid"
+    if time.monotonic_ns() - state.iterated_ns > PROGRESS_NS:
+        verdict = "no progress"
+    elif time.monotonic_ns() - max(state.published_ns, state.awaiting_ns) > NS_PER_S:
+        verdict = "no frames"
+    return (
+        f"{verdict}; frame {state.frame_id}, {state.published} published, "
+        f"{state.dropped} dropped; {which}"
+    )

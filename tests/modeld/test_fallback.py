@@ -1,0 +1,266 @@
+"""A model that fails is given up for one that works: in the loop, at the start, over restarts."""
+
+import logging
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import runtime
+from cereal.clock import ManualClock
+from cereal.frames import Frame, FrameFormat, MemoryFrameSource
+from cereal.schema import read_event
+from cereal.transport import MemoryTransport
+from modeld.calibration import Camera, DeviceCameras
+from modeld.config import Config
+from modeld.daemon import Daemon
+from modeld.driving_model import check_interface
+from modeld.errors import ModelInterfaceError
+from modeld.fallback_marker import FallbackMarker, state_directory
+from modeld.load_models import Loader, load_models
+from modeld.loop_state import Fault
+from runtime.errors import ArtifactError, RuntimeFault
+from tests.modeld.fake_program import FakeProgram, make_interface
+from tests.modeld.test_real_program import make_manifest
+
+FrameOf = Callable[..., Frame]
+CAMERAS = DeviceCameras(Camera(64, 32, 90.0), Camera(64, 32, 45.0))
+PLAN_SPEED = 3  # column of the plan: metres per second ahead
+
+
+class Bench:
+    """A daemon with two scripted programs; that of the fallback speaks of 7 m/s, the other of 3."""
+
+    def __init__(self, form: FrameFormat, frame_of: FrameOf, *, lane_change: str = "A") -> None:
+        self.frame_of = frame_of
+        self.first = FakeProgram(make_interface(), form.size)
+        self.second = FakeProgram(make_interface(lane_change=lane_change), form.size)
+        self.first.policy[0, PLAN_SPEED], self.second.policy[0, PLAN_SPEED] = 3.0, 7.0
+        self.road = MemoryFrameSource(form)
+        transport = MemoryTransport()
+        self.clock = ManualClock(1_000_000_000)
+        self.received = transport.subscriber("modelV2")
+        self.daemon = Daemon(
+            Config(cameras=CAMERAS, non_finite_limit=3),
+            self.first,
+            transport,
+            self.clock,
+            self.road,
+            fallback=self.second,
+        )
+        self.daemon.calibration.update([0.0, 0.0, 0.0], "", "")
+
+    def step(self, frame_id: int) -> tuple[bool, float]:
+        """Return whether the message about a frame is valid, and the speed that it speaks of."""
+        self.clock.advance_ns(50_000_000)
+        self.road.push(self.frame_of(frame_id))
+        self.daemon.step()
+        data = self.received.receive(0)
+        assert data is not None
+        event = read_event(data)
+        assert event.modelV2.frameId == frame_id
+        return event.valid, event.modelV2.velocity.x[0]
+
+
+@pytest.fixture
+def bench(small_format: FrameFormat, frame_of: FrameOf) -> Bench:
+    return Bench(small_format, frame_of)
+
+
+def fail(text: str) -> Callable[[], None]:
+    def raises() -> None:
+        raise RuntimeFault(text)
+
+    return raises
+
+
+def test_an_error_of_the_device_costs_one_frame(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    daemon = bench.daemon
+    assert bench.step(0) == (True, 3.0)
+    bench.first.on_run = fail("gpu: device lost")
+    # The frame is answered all the same, with what was known last, and not to be acted on.
+    assert bench.step(1) == (False, 3.0)
+    assert daemon.state.reasons == ("device failed",)
+    assert bench.step(2) == (True, 7.0)
+    assert bench.step(3) == (True, 7.0)
+    assert daemon.state.fallback == "gpu: device lost"
+    assert daemon.state.faults[Fault.DEVICE_ERROR] == 1
+    assert not daemon.has_fallback
+    (said,) = [r.message for r in caplog.records if r.levelno == logging.ERROR]
+    assert said.startswith("model given up: gpu: device lost; going on with the fallback model ")
+
+
+def test_an_error_while_a_frame_is_only_queued_counts_too(bench: Bench) -> None:
+    assert bench.step(0) == (True, 3.0)
+    bench.first.on_run = fail("gpu: device lost")
+    bench.clock.advance_ns(50_000_000)
+    bench.road.push(bench.frame_of(2))  # frame 1 is missing: this one is prepared
+    assert bench.daemon.step() is not None
+    assert bench.received.receive(0) is None
+    assert bench.step(3) == (True, 7.0)
+
+
+def test_outputs_that_stay_not_finite_are_given_up_on(bench: Bench) -> None:
+    bench.first.policy[0, 5] = np.nan
+    assert [bench.step(n)[0] for n in range(2)] == [False, False]
+    bench.first.policy[0, 5] = 0.0
+    assert bench.step(2) == (True, 3.0)  # not in a row
+    bench.first.policy[0, 5] = np.inf
+    assert [bench.step(n) for n in range(3, 6)] == [(False, 3.0)] * 3
+    assert bench.step(6) == (True, 7.0)
+    assert bench.daemon.state.fallback == "outputs of 3 runs in a row are not finite"
+    assert bench.daemon.state.faults[Fault.NOT_FINITE] == 5
+
+
+def test_without_another_model_an_error_is_the_process_to_handle(bench: Bench) -> None:
+    bench.daemon.fall_back("tried")
+    assert bench.step(0) == (True, 7.0)
+    bench.second.on_run = fail("gpu: device lost")
+    bench.road.push(bench.frame_of(1))
+    with pytest.raises(RuntimeFault, match="device lost"):
+        bench.daemon.step()
+
+
+@pytest.mark.parametrize(("machine", "kept"), [("A", True), ("B", False)])
+def test_a_lane_change_goes_on_where_the_machines_are_alike(
+    small_format: FrameFormat, frame_of: FrameOf, machine: str, kept: bool
+) -> None:
+    bench = Bench(small_format, frame_of, lane_change=machine)
+    before = bench.daemon.lane_change
+    bench.daemon.fall_back("tried")
+    assert (bench.daemon.lane_change is before) is kept
+
+
+# --- at the start -----------------------------------------------------------------------------
+
+
+def write(path: Path, form: FrameFormat, *, kind: str = "driving") -> Path:
+    runtime.write_artifact(path, {**make_manifest(form.size), "kind": kind}, b"")
+    return path
+
+
+KINDS = {"driving": check_interface, "monitoring": lambda _metadata: None}
+
+
+@pytest.mark.opencl
+def test_models_that_load_are_both_there(tmp_path: Path, small_format: FrameFormat) -> None:
+    config = Config(
+        model=write(tmp_path / "a.pkl", small_format),
+        fallback_model=write(tmp_path / "b.pkl", small_format),
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), "")
+        assert models.fallback is not None
+        assert (models.first.path.name, models.fallback.path.name) == ("a.pkl", "b.pkl")
+        assert models.reason == ""
+
+
+@pytest.mark.opencl
+def test_a_damaged_model_leaves_the_fallback(
+    tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "a.pkl").write_bytes(b"no artifact")
+    config = Config(
+        model=tmp_path / "a.pkl", fallback_model=write(tmp_path / "b.pkl", small_format)
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), "")
+        assert models.first.path.name == "b.pkl"
+        assert models.fallback is None
+        assert "a.pkl" in models.reason
+        assert "not a modeld artifact" in models.reason
+    assert "model not usable, the fallback model is taken" in caplog.text
+
+
+def test_where_both_are_damaged_the_first_is_the_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a.pkl", "b.pkl"):
+        (tmp_path / name).write_bytes(name.encode())
+    config = Config(model=tmp_path / "a.pkl", fallback_model=tmp_path / "b.pkl")
+    with pytest.raises(ArtifactError, match=r"a\.pkl"), ExitStack() as resources:
+        load_models(Loader(config, KINDS, resources), "")
+    assert "fallback model not usable either" in caplog.text
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize("broken", ["missing", "of another kind"])
+def test_without_a_usable_fallback_the_model_is_run_alone(
+    tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture, broken: str
+) -> None:
+    if broken == "of another kind":
+        write(tmp_path / "b.pkl", small_format, kind="monitoring")
+    config = Config(
+        model=write(tmp_path / "a.pkl", small_format), fallback_model=tmp_path / "b.pkl"
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), "")
+        assert (models.first.path.name, models.fallback, models.reason) == ("a.pkl", None, "")
+    assert "fallback model not usable, going on without one" in caplog.text
+
+
+@pytest.mark.opencl
+def test_a_drive_goes_on_with_the_fallback_after_a_restart(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    config = Config(
+        model=tmp_path / "not looked at.pkl",
+        fallback_model=write(tmp_path / "b.pkl", small_format),
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), "it hung")
+        assert (models.first.path.name, models.reason) == ("b.pkl", "it hung")
+
+
+def test_artifacts_of_other_kinds_are_refused(tmp_path: Path, small_format: FrameFormat) -> None:
+    config = Config(model=write(tmp_path / "a.pkl", small_format, kind="plain"))
+    with pytest.raises(ModelInterfaceError, match="without --plain"), ExitStack() as resources:
+        load_models(Loader(config, KINDS, resources), "")
+
+
+# --- the marker -------------------------------------------------------------------------------
+
+
+def test_marker_is_kept_until_it_is_cleared(tmp_path: Path) -> None:
+    marker = FallbackMarker(tmp_path)
+    assert marker.read() == ""
+    marker.write("it hung")
+    assert FallbackMarker(tmp_path).read() == "it hung"
+    marker.clear()
+    marker.clear()
+    assert marker.read() == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", "\x80", '{"boot_id": "another", "reason": "x"}']
+)
+def test_a_marker_of_another_boot_or_a_damaged_one_is_not_followed(
+    tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "fallback.json").write_text(content, encoding="latin-1")
+    assert FallbackMarker(tmp_path).read() == ""
+
+
+def test_a_directory_that_is_gone_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    marker = FallbackMarker(tmp_path / "gone")
+    marker.write("it hung")
+    assert "not remembered: No such file" in caplog.text
+    assert marker.read() == ""
+    marker.clear()
+    FallbackMarker(None).write("it hung")
+    assert FallbackMarker(None).read() == ""
+
+
+def test_state_lies_where_the_service_manager_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+    assert state_directory(None) is None
+    monkeypatch.setenv("RUNTIME_DIRECTORY", "/run/modeld:/run/other")
+    assert state_directory(None) == Path("/run/modeld")
+    assert state_directory(Path("/x")) == Path("/x")

@@ -1,0 +1,97 @@
+"""Whether a daemon is healthy by what its health message says, and quantiles of its histograms."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from modeld.loop_state import Fault, Phase
+
+Health = Mapping[str, Any]
+"""A ModeldHealth as nested plain values, by the names of health.capnp."""
+
+# A daemon that runs publishes every 50 ms; after so long without, whoever listens has given up.
+SILENT_S = 1.0
+WAITING = frozenset({Phase.WAITING_CAMERA, Phase.WAITING_CAR})
+# What is no fault while there is no camera.
+WITHOUT_CAMERA = frozenset({Fault.NO_FRAME, Fault.CAMERA_LOST})
+
+
+def problems_of(health: Health) -> list[str]:
+    """Return what is wrong with a daemon, one line each; empty: it is healthy.
+
+    Healthy is one that publishes valid messages, or waits for cameras or for the car; that uses its
+    own model, and has seen no fault lately.
+    """
+    found = []
+    phase = health["phase"]
+    if health["isFallback"]:
+        found.append(f"fallback model in use: {health['fallbackReason']}")
+    if health["selfTest"]["result"] == "failed":
+        found.append(f"self-test failed: {health['selfTest']['detail']}")
+    if phase == Phase.RUNNING:
+        found += _problems_of_running(health)
+    elif phase not in WAITING:
+        found.append(phase)
+    ignored = WITHOUT_CAMERA if phase == Phase.WAITING_CAMERA else frozenset()
+    recent = [
+        f"{fault['name']} {fault['recent']}"
+        for fault in health["faults"]
+        if fault["recent"] and fault["name"] not in ignored
+    ]
+    if recent:
+        found.append(f"faults in the last {health['recentTime']:.0f} s: {', '.join(recent)}")
+    return found
+
+
+def _problems_of_running(health: Health) -> list[str]:
+    age_s = health["publicationAge"]
+    if age_s < 0:
+        return ["nothing published yet"]
+    if age_s > SILENT_S:
+        waits = "a frame waits" if health["frameWait"] else "no frame came"
+        return [f"nothing published for {age_s:.1f} s: {waits}"]
+    return [f"not valid: {reason}" for reason in health["invalidReasons"]]
+
+
+def quantile_ms(bounds_ms: Sequence[float], counts: Sequence[int], share: float) -> float | None:
+    """Return an estimate of a quantile: within its bucket durations count as spread evenly.
+
+    Args:
+        bounds_ms: Upper bounds of all but the last bucket.
+        counts: Durations in each bucket.
+        share: Of the durations that are smaller, 0 to 1.
+
+    Returns:
+        None without durations; the largest bound for what is beyond it.
+    """
+    total = sum(counts)
+    if not total:
+        return None
+    rank, below, lower = share * total, 0, 0.0
+    for bound, count in zip(bounds_ms, counts, strict=False):
+        if count and below + count >= rank:
+            return lower + (bound - lower) * (rank - below) / count
+        below, lower = below + count, bound
+    return lower
+
+
+def stages_since(health: Health, earlier: Health | None) -> list[dict[str, Any]]:
+    """Return name, counts and sum of each stage; without those of `earlier`, of the same process.
+
+    Args:
+        health: Of now.
+        earlier: Of before; None: since the start.
+    """
+    if earlier is None or earlier["processId"] != health["processId"]:
+        return [dict(stage) for stage in health["stages"]]
+    old = {stage["name"]: stage for stage in earlier["stages"]}
+    found = []
+    for stage in health["stages"]:
+        before = old.get(stage["name"])
+        if before is None or len(before["counts"]) != len(stage["counts"]):
+            found.append(dict(stage))
+            continue
+        counts = [new - was for new, was in zip(stage["counts"], before["counts"], strict=True)]
+        found.append({"name": stage["name"], "counts": counts, "sum": stage["sum"] - before["sum"]})
+    return found

@@ -1,0 +1,200 @@
+"""Say how the daemons on a bus are: driving, and driver monitoring where it runs.
+
+They say it once a second; this waits for it, at most --timeout seconds. Exit code 0: each daemon
+that was heard publishes valid messages, or waits for cameras or for the car, with its own model and
+without a fault in the last ten seconds. Exit code 1: one does not, or none was heard.
+
+With --watch it goes on until it is stopped, and times of stages are those of the last ten seconds.
+With --json each answer is one object.
+
+Example:
+  modeld status
+  modeld status --bus ipc:///run/modeld --watch
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import math
+import sys
+from collections import deque
+from collections.abc import Collection
+from contextlib import ExitStack
+from time import monotonic
+from typing import Any
+
+from cereal.errors import MessageError
+from cereal.schema import content, member_name, read_event
+from cereal.transport import ZmqTransport
+from cereal.transport.base import Subscriber
+from modeld.health import HEALTH_SERVICES
+from modeld.startup import StopSignals
+from tools.errors import ToolError, UsageError
+from tools.lib.bus_options import add_bus_arguments, open_bus
+from tools.lib.health_judge import Health, problems_of, quantile_ms, stages_since
+from tools.lib.health_text import Painter, health_text
+from tools.lib.json_output import print_json
+from tools.lib.message_values import to_plain
+
+logger = logging.getLogger(__name__)
+
+SERVICES = tuple(HEALTH_SERVICES.values())
+# How soon a signal is noticed.
+POLL_MS = 100
+# Of two daemons the second speaks within a second of the first.
+OTHER_S = 1.2
+# Messages from the one that times of stages are counted from: ten seconds.
+KEPT = 11
+CLEAR = "\x1b[H\x1b[2J"
+QUANTILES = {"p50": 0.5, "p99": 0.99}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    add_bus_arguments(parser)
+    parser.add_argument("--watch", action="store_true", help="go on, once a second")
+    parser.add_argument(
+        "--timeout", type=float, default=2.5, metavar="S", help="longest wait for a message (2.5)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Say how the daemons are."""
+    if not 0 < args.timeout < math.inf:
+        raise UsageError(f"--timeout: expected a positive number of seconds, found {args.timeout}")
+    with ExitStack() as stack:
+        stop = stack.enter_context(StopSignals())
+        transport = open_bus(args)
+        stack.callback(transport.close)
+        ear = _Ear(transport, stop)
+        show = _Show(args)
+        if args.watch:
+            return _watch(ear, show, stop, args)
+        heard = ear.listen(args.timeout)
+        if stop.event.is_set():
+            return stop.exit_code
+        if not heard:
+            raise ToolError(_silence(args))
+        return show.print(heard, {})
+
+
+def _watch(ear: _Ear, show: _Show, stop: StopSignals, args: argparse.Namespace) -> int:
+    kept: dict[str, deque[Health]] = {}
+    heard: dict[str, Health] = {}
+    while not stop.event.is_set():
+        # Who is there is known after the first time: who is not is not waited for again.
+        heard = ear.listen(args.timeout, heard.keys() or SERVICES)
+        if not heard and not stop.event.is_set():
+            kept.clear()
+            logger.warning(_silence(args))
+        for name, health in heard.items():
+            kept.setdefault(name, deque(maxlen=KEPT)).append(health)
+        if heard:
+            show.print(heard, {name: old[0] for name, old in kept.items() if len(old) > 1})
+    return stop.exit_code
+
+
+def _silence(args: argparse.Namespace) -> str:
+    return (
+        f"bus {args.bus}: expected a message of {' or '.join(SERVICES)} within "
+        f"{args.timeout:g} s, found none; is the daemon running on this address?"
+    )
+
+
+class _Ear:
+    """Hears what the daemons say."""
+
+    def __init__(self, transport: ZmqTransport, stop: StopSignals) -> None:
+        self._transport = transport
+        self._stop = stop
+        self._subscribers: dict[str, Subscriber] = {
+            name: transport.subscriber(name, conflate=True) for name in SERVICES
+        }
+
+    def listen(self, timeout_s: float, expected: Collection[str] = SERVICES) -> dict[str, Health]:
+        """Return the next message of each daemon that speaks; empty: none did in time.
+
+        Args:
+            timeout_s: Longest wait for the first one.
+            expected: With all of these it is enough.
+        """
+        heard: dict[str, Health] = {}
+        deadline = monotonic() + timeout_s
+        while not heard.keys() >= set(expected) and not self._stop.event.is_set():
+            left_s = deadline - monotonic()
+            if left_s <= 0:
+                break
+            self._transport.wait(
+                list(self._subscribers.values()), max(1, min(POLL_MS, int(1e3 * left_s)))
+            )
+            for name, subscriber in self._subscribers.items():
+                data = subscriber.receive()
+                health = None if data is None else _health_of(name, data)
+                if health is not None:
+                    deadline = min(deadline, monotonic() + OTHER_S) if not heard else deadline
+                    heard[name] = health
+        return {name: heard[name] for name in SERVICES if name in heard}
+
+
+def _health_of(name: str, data: bytes) -> Health | None:
+    try:
+        event = read_event(data)
+        if member_name(event) == name:
+            return to_plain(content(event))
+        logger.warning("%s: expected that message, found %s", name, member_name(event))
+    except MessageError as error:
+        logger.warning("%s: %s", name, error)
+    return None
+
+
+class _Show:
+    """Prints what was heard."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        self._as_json = args.json
+        is_terminal = sys.stdout.isatty()
+        self._clear = CLEAR if args.watch and is_terminal else ""
+        self._painter = Painter(is_coloured=is_terminal)
+
+    def print(self, heard: dict[str, Health], earlier: dict[str, Health]) -> int:
+        """Print the state of each daemon; return 0 if all are healthy, else 1."""
+        problems = {name: problems_of(health) for name, health in heard.items()}
+        if self._as_json:
+            print_json(
+                {
+                    "healthy": not any(problems.values()),
+                    "daemons": {
+                        name: {
+                            "problems": problems[name],
+                            "stageTimes": _stage_times(health, earlier.get(name)),
+                            "health": health,
+                        }
+                        for name, health in heard.items()
+                    },
+                }
+            )
+        else:
+            texts = [
+                health_text(name, health, problems[name], earlier.get(name), self._painter)
+                for name, health in heard.items()
+            ]
+            print(self._clear + "\n\n".join(texts), flush=True)
+        return int(any(problems.values()))
+
+
+def _stage_times(health: Health, earlier: Health | None) -> dict[str, Any]:
+    """Return the quantiles of each stage, ms."""
+    bounds = health["stageBounds"]
+    return {
+        stage["name"]: {
+            name: quantile_ms(bounds, stage["counts"], share) for name, share in QUANTILES.items()
+        }
+        for stage in stages_since(health, earlier)
+    }
+
+
+if __name__ == "__main__":
+    from tools.cli import main
+
+    sys.exit(main(["status", *sys.argv[1:]]))
