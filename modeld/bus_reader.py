@@ -18,20 +18,16 @@ from modeld.validity import (
     LATERAL_DELAY,
     SPEED,
     TORQUE,
+    Freshness,
     InputRule,
     Reason,
     Received,
     silence,
-    silent_for_s,
 )
 
 
 class MessageSource(Received, Protocol):
     """The part of ``cereal.pubsub.SubMaster`` that is read here."""
-
-    @property
-    def updated(self) -> Mapping[str, bool]:
-        """Whether one came with the last update, by service."""
 
     @property
     def rejected(self) -> Mapping[str, int]:
@@ -60,7 +56,7 @@ class BusReader:
         messages: The bus.
         episodes: Takes what cannot be used.
         clip_speed: Speeds below 0 count as 0, as `ActionRule.clip_speed`.
-        judge_silence: Services that fall silent are noticed; not where time runs unevenly.
+        freshness: Of the services; brought up to date by `read`.
         user_delay: Where the lateral delay is a user's; None: what the stack measures.
 
     Attributes:
@@ -72,14 +68,14 @@ class BusReader:
         messages: MessageSource,
         episodes: Episodes,
         *,
+        freshness: Freshness,
         clip_speed: bool = True,
-        judge_silence: bool = True,
         user_delay: UserDelay | None = None,
     ) -> None:
         self._messages = messages
         self._episodes = episodes
         self.clip_speed = clip_speed
-        self._judge_silence = judge_silence
+        self._freshness = freshness
         self._user_delay = user_delay
         self._car = VehicleState()
         self._lateral_active = False
@@ -109,13 +105,14 @@ class BusReader:
             self._road_frame_id = messages["roadCameraState"].frameId
         vehicle, reasons = self._car, tuple(self._broken.values())
         active = self._lateral_active
-        if self._judge_silence:
-            active = active and not silent_for_s(messages, LATERAL_ACTIVE, now_ns)
-            silent_s = silent_for_s(messages, SPEED, now_ns)
-            if silent_s:
-                # The speed is the best that is known; nobody is known to want anything.
-                vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
-                reasons = (*reasons, silence(SPEED, silent_s))
+        freshness = self._freshness
+        freshness.update(now_ns)
+        active = active and not freshness.silent_for_s(LATERAL_ACTIVE, now_ns)
+        silent_s = freshness.silent_for_s(SPEED, now_ns)
+        if silent_s:
+            # The speed is the best that is known; nobody is known to want anything.
+            vehicle = VehicleState(v_ego_mps=vehicle.v_ego_mps)
+            reasons = (*reasons, silence(SPEED, silent_s))
         if vehicle.lateral_active is not active:
             vehicle = replace(vehicle, lateral_active=active)
         delay_s = self._delay_s
@@ -172,5 +169,5 @@ class GarbageWatch:
                 self._known[name] = count
                 kind = Kind(f"garbage {name}", fault=Fault.MESSAGE_REJECTED, quiet_ns=_QUIET_NS)
                 self._episodes.happen(
-                    kind, f"{name}: message not used: {messages.rejected_why[name]}"
+                    kind, f"{name}: message rejected: {messages.rejected_why[name]}"
                 )

@@ -1,6 +1,5 @@
 """Takes calibrations from the bus, and says why messages that rest on them are not valid."""
 
-from collections.abc import Mapping
 from typing import Any, Final, Protocol
 
 from cereal.errors import MessageError
@@ -8,7 +7,7 @@ from cereal.schema import reading
 from modeld.calibration import Calibration
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.loop_state import Fault
-from modeld.validity import ANGLES, Reason, Received, silence, silent_for_s
+from modeld.validity import ANGLES, Freshness, Reason, Received, silence
 
 SERVICE: Final = "liveCalibration"
 # Calibrations come four times a second, and in recordings once.
@@ -19,10 +18,6 @@ CALIBRATION_REFUSED: Final = Kind(
 
 class CalibrationMessages(Received, Protocol):
     """The part of ``cereal.pubsub.SubMaster`` that is read here."""
-
-    @property
-    def updated(self) -> Mapping[str, bool]:
-        """Whether one came with the last update, by service."""
 
     def __getitem__(self, service: str) -> Any:
         """Return the newest message of a service."""
@@ -37,7 +32,7 @@ class CalibrationInput:
         calibration: Which is kept up to date.
         messages: The bus.
         episodes: Takes what cannot be used.
-        judge_silence: Whether a silent sender is noticed.
+        freshness: Of the services.
     """
 
     def __init__(
@@ -45,13 +40,12 @@ class CalibrationInput:
         calibration: Calibration,
         messages: CalibrationMessages,
         episodes: Episodes,
-        *,
-        judge_silence: bool = True,
+        freshness: Freshness,
     ) -> None:
         self._calibration = calibration
         self._messages = messages
         self._episodes = episodes
-        self._judge_silence = judge_silence
+        self._freshness = freshness
         self._is_out_of_limits = False
 
     def update(self) -> None:
@@ -97,7 +91,7 @@ class CalibrationInput:
         if self._is_out_of_limits:
             text = "liveCalibration.calStatus is invalid: the device is mounted beyond the limits"
             return Reason("calibration invalid", text)
-        silent_s = silent_for_s(messages, ANGLES[0], now_ns) if self._judge_silence else 0.0
+        silent_s = self._freshness.silent_for_s(ANGLES[0], now_ns)
         return silence(ANGLES[0], silent_s) if silent_s else None
 
     def _missing(self) -> list[str]:

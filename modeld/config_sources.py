@@ -192,7 +192,7 @@ def _read_environment(environment: Mapping[str, str], found: _Found) -> None:
         if not name.startswith(PREFIX) or name in OTHER_VARIABLES or name.startswith(TEST_PREFIX):
             continue
         if name not in _BY_VARIABLE:
-            near = suggestion(name, (*_BY_VARIABLE, *OTHER_VARIABLES))
+            near = suggestion(name, (*_BY_VARIABLE, *OTHER_VARIABLES), PREFIX)
             found.wrong(f"unknown variable {name}{near}")
         elif text:  # an empty one is one that is not set
             found.spelled(_BY_VARIABLE[name], text, f"variable {name}", name)

@@ -40,6 +40,7 @@ from modeld.run_guard import RunGuard
 from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_cameras, wait_for_car
 from modeld.sync_log import SyncLog
+from modeld.validity import Freshness
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
@@ -131,15 +132,12 @@ class Daemon:
         self._sync = FrameSync(
             main, extra, SyncLog(episodes, main_name), timeout_ms=config.frame_timeout_ms
         )
-        live, users = not config.simulation, config.bus_stack.has_delay_params
-        self._bus = BusReader(
-            self._messages,
-            episodes,
-            judge_silence=live,
-            user_delay=UserDelay(config.parameters()) if users else None,
-        )
+        freshness = Freshness(self._messages, enabled=not config.simulation)
+        users = config.bus_stack.has_delay_params
+        delay = UserDelay(config.parameters()) if users else None
+        self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
         self._judgement = Judgement(
-            self.calibration, self._messages, episodes, main_name, judge_silence=live
+            self.calibration, self._messages, episodes, freshness, main_name
         )
         self._drops = DropFilter()
         self._log = LoopLog(episodes)
@@ -365,7 +363,8 @@ def start(
     Returns:
         None when stopped.
     """
-    cameras = wait_for_cameras(config.camera_server, stop, service.state)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    cameras = wait_for_cameras(config.camera_server, stop, episodes)
     # Waiting ends without cameras only when the daemon was stopped.
     if cameras is None:
         return None
@@ -389,7 +388,7 @@ def start(
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(service.transport, stop, service.state, config.parameters())
+        car = wait_for_car(service.transport, stop, episodes, config.parameters())
         if car is None:
             return None
         daemon.car = car

@@ -141,6 +141,18 @@ class Episodes:
                 episode.due_ns = 0
             self._active.remove(episode)
 
+    def end(self, kind: Kind) -> None:
+        """Say that a wait is over, at once: it happens no more."""
+        episode = self._all.get(kind.name)
+        if episode is None or episode not in self._active:
+            return
+        self._active.remove(episode)
+        if episode.is_said:
+            now_ns = self.clock.now_ns()
+            episode.last_ns = max(episode.last_ns, now_ns)
+            self.logger.warning("%s after %s", kind.over, episode.so_far())
+            episode.due_ns = now_ns + SHORTEST_NS
+
     def _begin_anew(self, episode: _Episode) -> None:
         """Forget an episode of another time: a replay has set its clock back."""
         if episode in self._active:

@@ -89,6 +89,8 @@ class FrameJudge:
             self.restarted = frame_id < last_id
             what = f"go back from {last_id} to" if self.restarted else "stand still at"
             self._wrong(_IDS, f"ids {what} {frame_id}")
+            # A camera that starts again has stamps of its own, too.
+            return
         step_ns, passed_ns = sof_ns - last_sof, now_ns - last_ns
         if step_ns < 0:
             self.restarted = True

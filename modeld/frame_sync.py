@@ -144,6 +144,8 @@ class FrameSync:
             # Only one wait in a call, so that a stop is noticed between two.
             wait_ms = 0
             before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
+            if before_ns == frame.timestamp_sof_ns:
+                self.log.same_start(frame)
             self._notice_restart(frame)
             self._main_frame = frame
             if self._good_pairs == 0 and not self._is_lost:

@@ -11,7 +11,7 @@ from modeld.episodes import Episodes
 from modeld.frame_judge import MOVING_MPS, FrameJudge
 from modeld.frame_sync import FramePair
 from modeld.inputs import BusInputs
-from modeld.validity import Reason, ValidityLog
+from modeld.validity import Freshness, Reason, ValidityLog
 
 # Records of the loop keep the name that they have had.
 logger: Final = logging.getLogger("modeld.daemon")
@@ -30,8 +30,8 @@ class Judgement:
         calibration: Kept up to date from the bus.
         messages: The bus.
         episodes: Takes what is wrong.
+        freshness: Of the services.
         main_name: Camera of the main frames, "road" or "wide".
-        judge_silence: Whether services that fall silent are noticed.
     """
 
     def __init__(
@@ -39,13 +39,10 @@ class Judgement:
         calibration: Calibration,
         messages: SubMaster,
         episodes: Episodes,
+        freshness: Freshness,
         main_name: str,
-        *,
-        judge_silence: bool,
     ) -> None:
-        self._calibration = CalibrationInput(
-            calibration, messages, episodes, judge_silence=judge_silence
-        )
+        self._calibration = CalibrationInput(calibration, messages, episodes, freshness)
         self._episodes = episodes
         self._main = FrameJudge(main_name, episodes)
         self._wide = FrameJudge("wide", episodes)

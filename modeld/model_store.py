@@ -338,8 +338,8 @@ class ModelStore:
                 yield
         except OSError as error:
             raise StoreError(
-                f"{error.filename or self.directory}: cannot be changed: {error.strerror}; nothing "
-                "was changed in the store"
+                f"{error.filename or self.directory}: cannot be changed: {error.strerror}; "
+                "correct that, and see modeld models list for what is there"
             ) from error
 
 

@@ -327,7 +327,8 @@ def start(
         stop: Ends the wait.
         resources: Closes what was opened.
     """
-    camera = wait_for_driver_camera(config.camera_server, stop, service.state)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    camera = wait_for_driver_camera(config.camera_server, stop, episodes)
     if camera is None:
         return None
     resources.callback(camera.close)

@@ -28,11 +28,11 @@ from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import Check, LoadedModel, Models, load_models
+from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
-from modeld.realtime import Effect, apply_to_loop, apply_to_process
+from modeld.realtime import Effect, apply_to_loop, apply_to_process, gpu_effect
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import MarkerKeeper, RoadState
@@ -41,6 +41,10 @@ from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
+
+# For one program of kernels, from one `extend_start` to the next. PoCL takes seconds; slower ones
+# and processors have room, as only a compiler that hangs is to be found by it.
+BUILD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,13 +178,17 @@ class _Service:
         # Loading takes seconds inside calls that know no signals, so these interrupt it by an
         # exception.
         with self._stop.interrupting():
-            models = load_models(
+            checks = {name: kind.check for name, kind in KINDS.items()}
+            loader = Loader(
                 self._config,
-                {name: kind.check for name, kind in KINDS.items()},
+                checks,
                 self._resources,
-                self._marker.read(),
+                lambda: self._notifier.extend_start(BUILD_S),
             )
-        self._effects = apply_to_process(self._config.realtime)
+            models = load_models(loader, self._marker.read())
+        settings = self._config.realtime
+        self._effects = apply_to_process(settings)
+        self._effects += gpu_effect(settings, models.first.program.priority_refusal)
         supervisor = self._supervisor(models)
         self._notifier.ready()
         try:
@@ -211,6 +219,7 @@ class _Service:
                 MarkerKeeper(self._marker, state),
                 road,
                 self._health(models, state, transport),
+                lambda _now_ns: transport.log_refused(),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,

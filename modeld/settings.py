@@ -167,10 +167,19 @@ def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
     return found
 
 
-def suggestion(word: str, known: Iterable[str]) -> str:
-    """Return "; did you mean ...?" for what comes nearest, "" where nothing does."""
-    nearest = difflib.get_close_matches(word, known, 1)
-    return f"; did you mean {nearest[0]}?" if nearest else ""
+def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return "; did you mean ...?" for what comes nearest, "" where nothing does.
+
+    Args:
+        word: What somebody wrote.
+        known: What there is; what begins with the word comes nearest, as bus_address for bus.
+        prefix: What all begin with, which makes none of them likelier.
+    """
+    short = word.removeprefix(prefix)
+    names = {name.removeprefix(prefix): name for name in known}
+    nearest = [name for name in names if len(short) > 2 and name.startswith(short)]
+    nearest = nearest or difflib.get_close_matches(short, names, 1)
+    return f"; did you mean {names[nearest[0]]}?" if nearest else ""
 
 
 def differing(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> str:

@@ -27,6 +27,9 @@ UNPAIRED: Final = Kind("unpaired", unit="runs of frames", quiet_ns=10 * NS_PER_S
 NO_NANOSECONDS: Final = Kind(
     "no nanoseconds", unit="runs of frames", fault=Fault.FRAME_STAMPS, quiet_ns=10 * NS_PER_S
 )
+SAME_START: Final = Kind(
+    "same start", over="starts of frames go on", unit="frames", fault=Fault.FRAME_STAMPS
+)
 TIME_BACK: Final = Kind("time back", level=logging.INFO, quiet_ns=10 * NS_PER_S)
 
 
@@ -93,6 +96,14 @@ class SyncLog:
             f"start {gap_ns / 1e6:.1f} ms apart",
         )
 
+    def same_start(self, frame: Frame) -> None:
+        """Say that a main frame has the stamp of the one before: it is not used."""
+        self.episodes.happen(
+            SAME_START,
+            f"{self.main_name} camera: frame {frame.frame_id} has the start of the one before, "
+            f"{frame.timestamp_sof_ns} ns: not used, waiting for others; mend the camera process",
+        )
+
     def time_back(self, before: Frame, frame: Frame) -> None:
         """Say that the main camera's time goes back."""
         self.episodes.happen(
@@ -128,6 +139,8 @@ class SyncLog:
         run.clear()
         frames = last.frame_id - first.frame_id
         elapsed_ns = last.timestamp_sof_ns - first.timestamp_sof_ns
+        if elapsed_ns == 0:
+            return False
         # Consecutive frames closer than the shortest period mean another unit, such as
         # microseconds.
         if frames > 0 and 0 <= elapsed_ns < frames * MIN_FRAME_PERIOD_NS:

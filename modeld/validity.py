@@ -227,16 +227,51 @@ class Received(Protocol):
         """Whether there has been one, by service."""
 
     @property
-    def recv_time_ns(self) -> Mapping[str, int]:
-        """When the newest came, ns of the loop's clock, by service."""
+    def updated(self) -> Mapping[str, bool]:
+        """Whether one came with the last update, by service."""
+
+    @property
+    def mono_time_ns(self) -> Mapping[str, int]:
+        """The sender's stamp of the newest, by service; 0 where it sets none."""
 
 
-def silent_for_s(messages: Received, rule: InputRule, now_ns: int) -> float:
-    """Return for how long a service that has spoken has been silent beyond its limit, s, else 0."""
-    if rule.silent_s is None or not messages.seen[rule.service]:
-        return 0.0
-    age_s = (now_ns - messages.recv_time_ns[rule.service]) / NS_PER_S
-    return age_s if age_s >= rule.silent_s else 0.0
+class Freshness:
+    """Since when services that have spoken say nothing new.
+
+    A message with the stamp of the one before is none: its sender repeats itself.
+
+    Args:
+        messages: The bus.
+        enabled: False where time runs unevenly: then no service is ever silent.
+    """
+
+    def __init__(self, messages: Received, *, enabled: bool = True) -> None:
+        self._messages = messages
+        # Stamp of the newest message, and when it came, by service.
+        self._heard: dict[str, tuple[int, int]] = {}
+        watched = {rule.service for rule in INPUTS if rule.silent_s is not None}
+        self._services = sorted(watched & set(messages.seen)) if enabled else []
+
+    def update(self, now_ns: int) -> None:
+        """Look at what came with the last update of the bus; once for each frame.
+
+        Args:
+            now_ns: Time of the loop's clock.
+        """
+        messages = self._messages
+        for name in self._services:
+            if messages.updated[name]:
+                stamp_ns, before = messages.mono_time_ns[name], self._heard.get(name)
+                if before is None or stamp_ns != before[0] or stamp_ns == 0:
+                    self._heard[name] = (stamp_ns, now_ns)
+
+    def silent_for_s(self, rule: InputRule, now_ns: int) -> float:
+        """Return for how long a service has been silent beyond its limit, s, else 0."""
+        heard = self._heard.get(rule.service)
+        if heard is None or rule.silent_s is None:
+            return 0.0
+        age_s = (now_ns - heard[1]) / NS_PER_S
+        return age_s if age_s >= rule.silent_s else 0.0
 
 
 def silence(rule: InputRule, age_s: float) -> Reason:

@@ -49,6 +49,15 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     return parser
 
 
+def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the options of a command, and those of its actions where it has some."""
+    yield from parser._option_string_actions
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for chosen in action.choices.values():
+                yield from options_of(chosen)
+
+
 # --- commands ---------------------------------------------------------------------------------
 
 
@@ -66,7 +75,7 @@ def test_documented_commands_and_options_exist(line: str) -> None:
         assert words[0] in ("--help", "--version"), line
         return
     assert words[0] in COMMANDS, f"modeld has no command {words[0]!r}"
-    known = set(parser_of(words[0])._option_string_actions)
+    known = set(options_of(parser_of(words[0])))
     unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
     assert not unknown, f"modeld {words[0]} has no option {unknown}"
 

@@ -54,6 +54,7 @@ COMMANDS: dict[str, Command] = {
     "compile": Command("tools.compile", "compile ONNX models into one artifact"),
     "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
     "exec": Command("tools.exec", "run an artifact once on given arrays"),
+    "selftest": Command("tools.selftest", "run the self-test that an artifact carries"),
     "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),

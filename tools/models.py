@@ -44,6 +44,14 @@ _UNIT = {
     "monitoring": "dmonitoringmodeld",
 }
 _SHORT_DIGEST = 12
+# Option -> the setting that it is.
+_SETTINGS = {
+    "store": "models_dir",
+    "bus": "bus_address",
+    "stack": "stack",
+    "port_hash": "port_hash",
+    "device": "device",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -74,23 +82,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Do what is asked for; 4 if a model is found not to be sound."""
-    given = vars(args)
-    options = {
-        "models_dir": "store",
-        "bus_address": "bus",
-        "stack": "stack",
-        "port_hash": "port_hash",
-        "device": "device",
-    }
-    config = load_config(
-        args.config,
-        os.environ,
-        [
-            Given(key, str(given[name]), f"--{name.replace('_', '-')}")
-            for key, name in options.items()
-            if given.get(name) is not None
-        ],
-    )
+    config = load_config(args.config, os.environ, _settings_given(args))
     store = ModelStore(config.models_dir or DEFAULT_STORE)
     if args.action == "list":
         return _list(store, as_json=args.json)
@@ -99,6 +91,15 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "add":
         return _add(store, args, config)
     return _switch(store, args, config)
+
+
+def _settings_given(args: argparse.Namespace) -> list[Given]:
+    values = vars(args)
+    return [
+        Given(key, str(values[name]), f"--{name.replace('_', '-')}")
+        for name, key in _SETTINGS.items()
+        if values.get(name) is not None
+    ]
 
 
 def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,25 +37,21 @@ def _make(limit: int) -> Path | None:
 
 
 @contextmanager
-def memory_group(pid: int, spare_mib: int) -> Iterator[Callable[[], None]]:
-    """Put a process into a group that has little more memory than it holds; yield how to join.
+def memory_group(pid: int, spare_mib: int) -> Iterator[str]:
+    """Put a process into a group that has little more memory than it holds; yield what its
+    neighbour does in a shell to join it.
 
     Without the right to make groups, as in most containers, the neighbour alone has a limit.
     """
     limit = _usage(pid) + (spare_mib << 20)
     group = _make(limit)
     if group is None:
-        yield lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        yield f"ulimit -v {limit >> 10}"
         return
-
-    def join() -> None:
-        (group / "cgroup.procs").write_text(str(os.getpid()), encoding="utf-8")
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
-
     before = _group_of(pid, group.parent)
     try:
         (group / "cgroup.procs").write_text(str(pid), encoding="utf-8")
-        yield join
+        yield f"echo $$ > {group}/cgroup.procs; echo 1000 > /proc/self/oom_score_adj"
     finally:
         (before / "cgroup.procs").write_text(str(pid), encoding="utf-8")
         group.rmdir()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 from tests.faults.table import Row
 from tests.faults.world import World
 
@@ -24,5 +26,5 @@ def check_undisturbed(world: World, start_ns: int, longest_gap_s: float = 0.25) 
     assert all(message.valid for message in seen), world.service.text()
     ids = [message.frame_id for message in seen]
     assert ids == sorted(set(ids))
-    gaps = [(b.arrived_ns - a.arrived_ns) / 1e9 for a, b in zip(seen, seen[1:], strict=False)]
+    gaps = [(b.arrived_ns - a.arrived_ns) / 1e9 for a, b in pairwise(seen)]
     assert max(gaps) <= longest_gap_s, world.service.text()

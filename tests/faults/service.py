@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -63,7 +63,7 @@ class Setup:
         environment: over the one of this process.
         control: control file of the faulty OpenCL layer; None runs without that layer.
         watchdog_s: of the unit; 0 for none.
-        prepare: runs in the child before the program, as for limits.
+        limits: shell commands before the program, "ulimit -n 24" for one.
         read_log: whether stderr is read at all.
         stderr: a file that takes the log in place of a pipe.
     """
@@ -72,9 +72,14 @@ class Setup:
     environment: dict[str, str] = field(default_factory=dict)
     control: Path | None = None
     watchdog_s: float = 2.0
-    prepare: Callable[[], None] | None = None
+    limits: str = ""
     read_log: bool = True
     stderr: Path | None = None
+
+
+def command(before: str, arguments: Sequence[str]) -> list[str]:
+    """Return a command line that does something in its process first, as a shell says it."""
+    return ["sh", "-c", f'{before}; exec "$@"', "sh", *arguments] if before else list(arguments)
 
 
 class Service:
@@ -132,13 +137,12 @@ class Service:
         stderr = subprocess.PIPE if setup.stderr is None else os.open(setup.stderr, os.O_WRONLY)
         with self._lock:
             process = subprocess.Popen(
-                [sys.executable, *program, "run", *setup.arguments],
+                command(setup.limits, [sys.executable, *program, "run", *setup.arguments]),
                 cwd=ROOT,
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
-                preexec_fn=setup.prepare,
             )
             self._process = process
             self.lives.append(Life(process.pid, time.monotonic_ns()))

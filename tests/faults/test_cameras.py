@@ -161,6 +161,7 @@ def test_record_of_a_frame_is_damaged(world: World, row: Row) -> None:
 
 def test_head_of_a_ring_is_damaged(world: World, row: Row) -> None:
     """The count of frames jumps ahead, then far back, as nothing but a broken writer does."""
+    start_ns = time.monotonic_ns()
     for head in (1 << 40, 3):
         start_ns = time.monotonic_ns()
         world.cameras.write_words("road", 8, [head])

@@ -16,7 +16,7 @@ import pytest
 
 from tests.faults.cgroup import memory_group
 from tests.faults.checks import check_logged, check_resumed, check_undisturbed
-from tests.faults.service import Setup
+from tests.faults.service import Setup, command
 from tests.faults.table import Row
 from tests.faults.world import World, running_world
 
@@ -110,20 +110,16 @@ def test_neighbour_takes_the_memory_of_the_group(world: World, row: Row) -> None
         code = (
             "import time\nheld = []\nwhile True: held.append(bytearray(1 << 22)); time.sleep(0.01)"
         )
-        neighbour = subprocess.Popen([sys.executable, "-c", code], preexec_fn=join)
+        neighbour = subprocess.Popen(command(join, [sys.executable, "-c", code]))
         assert neighbour.wait(20) != 0
         time.sleep(0.5)
         check_undisturbed(world, start_ns, longest_gap_s=0.5)
     check_resumed(world, row, time.monotonic_ns())
 
 
-def _limit(what: int, value: int) -> None:
-    resource.setrlimit(what, (value, value))
-
-
 def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
     def change(setup: Setup) -> Setup:
-        return replace(setup, prepare=lambda: _limit(resource.RLIMIT_AS, 400 << 20))
+        return replace(setup, limits=f"ulimit -v {400 << 10}")
 
     with running_world(tmp_path, change=change) as world:
         start_ns = 0
@@ -134,7 +130,7 @@ def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
 
 def test_too_few_descriptors_to_start(tmp_path: Path, row: Row) -> None:
     def change(setup: Setup) -> Setup:
-        return replace(setup, prepare=lambda: _limit(resource.RLIMIT_NOFILE, 24))
+        return replace(setup, limits="ulimit -n 24")
 
     with running_world(tmp_path, change=change) as world:
         assert world.service.wait_exit() == row.exit_code

@@ -147,6 +147,7 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
     [
         ("modle = 'x'", r"unknown key modle; did you mean model\?"),
         ("bus_adress = 'x'", r"unknown key bus_adress; did you mean bus_address\?"),
+        ("bus = 'x'", r"unknown key bus; did you mean bus_address\?"),
         ("zzz = 1", r"unknown key zzz$"),
         ("priority = 5", r"unknown key priority; did you mean realtime\.priority\?"),
         ("[realtme]\npriority = 5", r"unknown table \[realtme\]; did you mean realtime\?"),

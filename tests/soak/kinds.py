@@ -1,4 +1,4 @@
-"""The faults of a soak: those rows of docs/faults.md that take seconds, each with what may be heard.
+"""The faults of a soak: rows of docs/faults.md that take seconds, and what may be heard meanwhile.
 
 Each function disturbs a world, takes the fault back, and returns when that was, ns of the monotonic
 clock: from then on the bound of its row counts.

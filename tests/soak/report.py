@@ -51,9 +51,10 @@ def _head(watch: Watch, facts: Facts) -> str:
         dropped = int((np.diff(ids) - 1).sum())
         rows += [
             ("Frames dropped", str(dropped)),
-            ("Between messages", f"median {np.median(gaps_ms):.2f} ms, p99 "
-             f"{np.percentile(gaps_ms, 99):.2f} ms, longest {gaps_ms.max():.1f} ms"),
-        ]  # fmt: skip
+            ("Between messages, median", f"{np.median(gaps_ms):.2f} ms"),
+            ("Between messages, p99", f"{np.percentile(gaps_ms, 99):.2f} ms"),
+            ("Between messages, longest", f"{gaps_ms.max():.1f} ms"),
+        ]
     lines = ["# Soak", "", "| What | Value |", "|---|---|"]
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows), ""])
 
@@ -84,8 +85,8 @@ def _processes(watch: Watch) -> str:
     lines = [
         "## Memory and descriptors",
         "",
-        "Of each process that lived long enough, from its 20th second on, between faults; growth is",
-        "the slope of a line through the samples times their span.",
+        "Of each process that lived long enough, from its 20th second on, between faults; growth",
+        "is the slope of a line through the samples times their span.",
         "",
         "| Process | Seconds | Memory, first and last | Growth | Descriptors | Growth |",
         "|---|---|---|---|---|---|",

@@ -23,7 +23,7 @@ def deal(seed: int, seconds: float, per_minute: float) -> list[Fault]:
     Kinds come from a shuffled deck, so that each has come before any comes again. Times lie one
     period apart, moved by up to a third of it.
     """
-    rng = random.Random(seed)
+    rng = random.Random(seed)  # noqa: S311 -- a repeatable choice
     period_s = 60.0 / per_minute
     faults: list[Fault] = []
     deck: list[Kind] = []
@@ -51,7 +51,7 @@ def soak(world: World, seed: int, seconds: float, per_minute: float) -> Watch:
         _progress(watch, number, len(faults), fault)
         # Each fault has random numbers of its own, so that it does not depend on how long others
         # took.
-        _inject(watch, fault, random.Random(f"{seed} {number}"))
+        _inject(watch, fault, random.Random(f"{seed} {number}"))  # noqa: S311 -- as above
     while time.monotonic_ns() < end_ns:
         _sleep_until(min(end_ns, time.monotonic_ns() + 60 * NS_PER_S))
         _progress(watch, len(watch.faults), len(faults), None)

@@ -184,11 +184,11 @@ class Watch:
         return found
 
     def _judge_growth(self) -> None:
-        for life, span_s, mib, fds in self.growth():
+        for life, _, mib, fds in self.growth():
             if mib > MOST_MIB or fds > MOST_FDS:
                 self.violate(
                     life.started_ns,
-                    f"process {life.pid} grew by {mib:.1f} MiB and {fds} descriptors in {span_s:.0f} s",
+                    f"process {life.pid} grew by {mib:.1f} MiB and {fds} descriptors",
                 )
 
     def _judge_lives(self, end_ns: int) -> None:

@@ -374,7 +374,7 @@ def test_the_first_frame_is_offered_until_it_is_answered() -> None:
 )
 def test_filters(allow: tuple[str, ...], block: tuple[str, ...], passing: set[str]) -> None:
     one = ServiceFilter(frozenset(allow), frozenset(block))
-    names = ("carState", "can", "initData", "carParams", "modelV2", "driverStateV2")
+    names = ("carState", "can", "initData", "carParams", "modelV2", "driverStateV2", "modeldHealth")
     assert {name for name in names if one.passes(name)} == passing
 
 
