@@ -102,7 +102,9 @@ def run(config: Config) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            notifier.stopping()
+            # A manager that is told of an end kills what goes on instead of ending.
+            if ending is not Ending.RELOAD:
+                notifier.stopping()
         logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
     if ending is Ending.RELOAD:
         _start_anew(notifier)
