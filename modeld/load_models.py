@@ -173,7 +173,7 @@ def _load(
     except ModelInterfaceError as error:
         # The path is told here: the check knows metadata, but no file.
         raise ModelInterfaceError(f"{path}: {error}") from error
-    program = runtime.load_program(artifact, config.device)
+    program = runtime.load_program(artifact, config.device, priority=config.realtime.gpu_priority)
     resources.callback(program.close)
     logger.info("loaded %s in %.2f s", path, (time.perf_counter_ns() - start_ns) * 1e-9)
     return LoadedModel(path, artifact, program, SelfTestFacts())

@@ -31,7 +31,7 @@ from modeld.load_models import Check, LoadedModel, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
-from modeld.realtime import Effect, apply_to_loop, apply_to_process
+from modeld.realtime import Effect, apply_to_loop, apply_to_process, apply_to_program
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import MarkerKeeper, RoadState
@@ -177,7 +177,9 @@ class _Service:
                 self._resources,
                 self._marker.read(),
             )
-        self._effects = apply_to_process(self._config.realtime)
+        realtime = self._config.realtime
+        self._effects = apply_to_process(realtime)
+        self._effects += apply_to_program(realtime, models.first.program)
         supervisor = self._supervisor(models)
         self._notifier.ready()
         try:
