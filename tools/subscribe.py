@@ -33,7 +33,7 @@ from cereal.schema import content, member_name, read_event, reading
 from cereal.services import member_of, service
 from cereal.transport import ZmqTransport
 from cereal.transport.base import Subscriber
-from cereal.transport.refusals import RefusalLog
+from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
 from tools.lib.bus_options import add_bus_arguments, open_bus
@@ -191,6 +191,14 @@ def describe(name: str, event: Any) -> str:
     elif name == "cameraOdometry" and len(message.trans) == 3:
         forward, right, down = message.trans
         details = f"frame {message.frameId}  velocity {forward:z.2f} {right:+z.2f} {down:+z.2f} m/s"
+    elif name in HEALTH_SERVICES.values():
+        reasons = "; ".join(message.invalidReasons)
+        details = (
+            f"{message.phase}  frame {message.frameId}  {message.published} published"
+            f"  {message.dropped} dropped"
+            + f"  not valid: {reasons}" * bool(reasons)
+            + "  FALLBACK" * message.isFallback
+        )
     return f"{name:<16} {stamp}  {details}".rstrip()
 
 
@@ -206,7 +214,6 @@ def _receive(
         SilenceError: nothing came for ``timeout_s``.
     """
     waiting: Sequence[Subscriber] = list(subscribers.values())
-    refusals = RefusalLog(transport)
     last = looked = monotonic()
     while not stop.event.is_set():
         if transport.wait(waiting, POLL_MS):
@@ -217,7 +224,7 @@ def _receive(
                 "found none; is the daemon running on this address?"
             )
         if monotonic() - looked > LOOK_S:
-            refusals.look()
+            transport.log_refused()
             looked = monotonic()
         for name, subscriber in subscribers.items():
             while (data := subscriber.receive()) is not None:

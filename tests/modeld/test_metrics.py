@@ -1,0 +1,303 @@
+"""Metrics: what a reader of the format finds in them, and the file that cannot be written."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from cereal.clock import ManualClock
+from cereal.transport.memory import MemoryTransport
+from modeld.health import HealthReporter
+from modeld.health_snapshot import (
+    Earlier,
+    HealthSnapshot,
+    SelfTestFacts,
+    ServiceFacts,
+    TestResult,
+    take_snapshot,
+)
+from modeld.loop_state import Fault, LoopState, Phase
+from modeld.metrics import MetricsFile, metrics_text
+from modeld.process_figures import Figures, Temperature
+from modeld.realtime import Effect
+from modeld.stages import BOUNDS_MS, NS_PER_MS
+
+NS_PER_S = 1_000_000_000
+SAMPLE = re.compile(r'([a-z_]+)\{((?:[a-z0-9_]+="(?:[^"\\]|\\["n\\])*",?)*)\} (\S+)')
+LABEL = re.compile(r'([a-z0-9_]+)="((?:[^"\\]|\\["n\\])*)"')
+Found = dict[tuple[str, frozenset[tuple[str, str]]], float]
+
+
+def parse(text: str) -> tuple[Found, dict[str, str]]:
+    """Read the text format by its description alone; return samples and types."""
+    samples: Found = {}
+    types: dict[str, str] = {}
+    helped: set[str] = set()
+    family = ""
+    assert text.endswith("\n")
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            _, _, family, meaning = line.split(" ", 3)
+            assert meaning
+            assert family not in helped, "a family stands in one place"
+            helped.add(family)
+        elif line.startswith("# TYPE "):
+            _, _, name, kind = line.split(" ")
+            assert name == family
+            types[name] = kind
+        else:
+            match = SAMPLE.fullmatch(line)
+            assert match is not None, line
+            name, labels, value = match.groups()
+            own = name
+            if types[family] == "histogram":
+                own = re.sub("_(bucket|sum|count)$", "", name)
+            assert own == family, f"{name} stands among {family}"
+            unescaped = {
+                key: re.sub(r"\\(.)", lambda m: "\n" if m[1] == "n" else m[1], text)
+                for key, text in LABEL.findall(labels)
+            }
+            key = (name, frozenset(unescaped.items()))
+            assert key not in samples, f"{line} is there twice"
+            samples[key] = float(value)
+    return samples, types
+
+
+def value(samples: Found, name: str, **labels: str) -> float:
+    return samples[f"modeld_{name}", frozenset({"daemon": "driving", **labels}.items())]
+
+
+def snapshot(state: LoopState | None = None, facts: ServiceFacts | None = None) -> HealthSnapshot:
+    return take_snapshot(
+        facts or ServiceFacts("driving"),
+        state or LoopState(),
+        20 * NS_PER_S,
+        Earlier(10 * NS_PER_S),
+        {},
+        (Figures(1 << 20, 2 << 20, 7, 30, 4.5, 3), (Temperature("cpu", 54.5),)),
+    )
+
+
+def test_counters_gauges_and_their_types() -> None:
+    state = LoopState(phase=Phase.RUNNING, model="m.pkl", frames=10, published=9, valid=8)
+    state.dropped, state.frame_id = 3, 4711
+    state.published_ns = 19_500_000_000
+    state.reasons = ("no calibration",)
+    state.warm_up_left = 12
+    state.count(Fault.NO_FRAME, 5)
+    facts = ServiceFacts(
+        "driving",
+        sha256="abc",
+        device="a device",
+        driver="a driver",
+        self_test=SelfTestFacts(TestResult.PASSED, 12.5),
+        realtime=(Effect("cpus", "7", effective=True), Effect("priority", "5", effective=False)),
+        versions={"modeld": "1.2", "python": "3"},
+        started_ns=5 * NS_PER_S,
+    )
+    samples, types = parse(metrics_text(snapshot(state, facts)))
+    labels = {"version": "1.2", "model": "m.pkl", "sha256": "abc"}
+    assert value(samples, "info", **labels, device="a device", driver="a driver") == 1
+    assert value(samples, "phase", phase="running") == 1
+    assert value(samples, "phase", phase="starting") == 0
+    assert value(samples, "uptime_seconds") == 15
+    assert value(samples, "fallback") == 0
+    assert value(samples, "self_test_passed") == 1
+    assert value(samples, "self_test_seconds") == 0.0125
+    assert value(samples, "frames_total") == 10
+    assert value(samples, "frames_published_total") == 9
+    assert value(samples, "frames_valid_total") == 8
+    assert value(samples, "frames_dropped_total") == 3
+    assert value(samples, "frame_id") == 4711
+    assert value(samples, "publication_age_seconds") == 0.5
+    assert value(samples, "invalid_reasons") == 1
+    assert value(samples, "warm_up_runs_left") == 12
+    assert value(samples, "faults_total", kind="noFrame") == 5
+    assert value(samples, "faults_total", kind="deviceError") == 0
+    assert value(samples, "realtime_effective", setting="cpus") == 1
+    assert value(samples, "realtime_effective", setting="priority") == 0
+    assert value(samples, "memory_bytes") == 1 << 20
+    assert value(samples, "cpu_seconds_total") == 4.5
+    assert value(samples, "temperature_celsius", sensor="cpu") == 54.5
+    for name, kind in types.items():
+        assert (kind == "counter") is name.endswith("_total"), name
+    assert types["modeld_stage_seconds"] == "histogram"
+
+
+def test_stages_are_cumulative_histograms_in_seconds() -> None:
+    state = LoopState()
+    for milliseconds in (0.25, 20.0, 20.5, 5000.0):
+        state.stages.begin(0)
+        state.stages.mark("model", int(milliseconds * NS_PER_MS))
+    samples, _ = parse(metrics_text(snapshot(state)))
+    buckets = {
+        dict(labels)["le"]: count
+        for (name, labels), count in samples.items()
+        if name == "modeld_stage_seconds_bucket" and ("stage", "model") in labels
+    }
+    assert len(buckets) == len(BOUNDS_MS) + 1
+    assert [float(bound) for bound in buckets][:-1] == [bound / 1000 for bound in BOUNDS_MS]
+    assert (buckets["0.00025"], buckets["0.015"], buckets["0.02"]) == (1, 1, 2)
+    assert (buckets["0.025"], buckets["1"], buckets["+Inf"]) == (3, 3, 4)
+    assert value(samples, "stage_seconds_sum", stage="model") == pytest.approx(5.04075)
+    assert value(samples, "stage_seconds_count", stage="model") == 4
+    assert value(samples, "stage_seconds_count", stage="wait") == 0
+
+
+def test_labels_hold_any_text() -> None:
+    name = 'C:\\models\\"big"\nü'
+    samples, _ = parse(metrics_text(snapshot(LoopState(model=name))))
+    [info] = [dict(labels) for name, labels in samples if name == "modeld_info"]
+    assert info["model"] == name
+
+
+def test_what_is_not_known_is_left_out() -> None:
+    samples, _ = parse(metrics_text(snapshot()))
+    names = {name for name, _ in samples}
+    assert not names & {"modeld_publication_age_seconds", "modeld_self_test_passed"}
+
+
+def test_of_sensors_of_one_name_the_hottest_counts() -> None:
+    both = (Temperature("nvme", 40.0), Temperature("nvme", 50.0), Temperature("nvme", 45.0))
+    samples, _ = parse(metrics_text(replace(snapshot(), temperatures=both)))
+    assert value(samples, "temperature_celsius", sensor="nvme") == 50
+
+
+def test_the_file_is_replaced_whole_and_readable_for_all(tmp_path: Path) -> None:
+    path = tmp_path / "modeld.prom"
+    before = os.umask(0o077)
+    try:
+        file = MetricsFile(path)
+        file.write(snapshot())
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o644
+    stop = threading.Event()
+
+    def write() -> None:
+        while not stop.is_set():
+            file.write(snapshot())
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    try:
+        for _ in range(200):
+            assert "modeld_stage_seconds_count" in path.read_text(encoding="utf-8").splitlines()[-1]
+    finally:
+        stop.set()
+        thread.join()
+    assert [one.name for one in tmp_path.iterdir()] == ["modeld.prom"]
+    assert file.failures == 0
+
+
+def test_a_missing_directory_is_said_once_and_counted(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = tmp_path / "metrics"
+    file = MetricsFile(folder / "modeld.prom")
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            file.write(snapshot())
+        folder.mkdir()
+        file.write(snapshot())
+        file.write(snapshot())
+        (folder / "modeld.prom").unlink()
+        folder.rmdir()
+        file.write(snapshot())
+    assert file.failures == 4
+    assert [record.getMessage().split(": ", 1)[1] for record in caplog.records] == [
+        "metrics cannot be written: No such file or directory; trying again every second",
+        "metrics are written again (3 lost)",
+        "metrics cannot be written: No such file or directory; trying again every second",
+    ]
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Make every write beyond a size fail, as on a disk that is full."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+    path = tmp_path / "modeld.prom"
+    file = MetricsFile(path)
+    file.write(snapshot())
+    old = path.read_bytes()
+    with file_size_limit(1000):
+        file.write(snapshot(LoopState(frames=5)))
+    assert (file.failures, path.read_bytes()) == (1, old)
+    assert [one.name for one in tmp_path.iterdir()] == ["modeld.prom"]
+    file.write(snapshot(LoopState(frames=5)))
+    assert path.read_bytes() != old
+
+
+def wait_until(done: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not done():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def test_a_disk_that_hangs_stops_no_report(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A named pipe that nobody reads stands for the disk: opening it waits for ever."""
+    path = tmp_path / "modeld.prom"
+    pipe = tmp_path / f".modeld.prom.{os.getpid()}"
+    os.mkfifo(pipe)
+    reporter = HealthReporter(
+        ServiceFacts("driving"),
+        LoopState(),
+        MemoryTransport(),
+        ManualClock(),
+        "modeldHealth",
+        MetricsFile(path),
+    )
+    lost: list[int] = []
+
+    def report() -> bool:
+        found = reporter.report(NS_PER_S * len(lost))
+        lost.append(next(one.count for one in found.faults if one.name == "metricsLost"))
+        return lost[-1] >= 3
+
+    wait_until(report)
+    assert sum("is still being written" in record.getMessage() for record in caplog.records) == 1
+    # Whoever reads the pipe lets the thread go on.
+    pipe.read_bytes()
+    wait_until(lambda: not pipe.exists())
+    reporter.report(0)
+    reporter.close()
+    samples, _ = parse(path.read_text(encoding="utf-8"))
+    assert value(samples, "faults_total", kind="metricsLost") >= 3
+
+
+def test_the_last_report_is_in_the_file_when_it_is_closed(tmp_path: Path) -> None:
+    path = tmp_path / "modeld.prom"
+    for frames in range(20):
+        reporter = HealthReporter(
+            ServiceFacts("driving"),
+            LoopState(frames=frames),
+            MemoryTransport(),
+            ManualClock(),
+            "modeldHealth",
+            MetricsFile(path),
+        )
+        reporter.report(NS_PER_S)
+        reporter.close()
+        samples, _ = parse(path.read_text(encoding="utf-8"))
+        assert value(samples, "frames_total") == frames

@@ -1,0 +1,300 @@
+"""``modeld status``: what is healthy, what is said, and the exit codes; on a real bus."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cereal.clock import MonotonicClock
+from cereal.schema import content, new_event, read_event
+from cereal.transport import ZmqTransport
+from cereal.transport.memory import MemoryTransport
+from modeld.health import HEALTH_SERVICES, HealthReporter
+from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
+from modeld.loop_state import Fault, LoopState, Phase
+from modeld.realtime import Effect
+from tools.cli import main
+from tools.lib.health_judge import problems_of, quantile_ms, stages_since
+from tools.lib.health_text import Painter, duration_text, health_text
+from tools.lib.message_values import to_plain
+
+NS_PER_S = 1_000_000_000
+NOW_NS = 100 * NS_PER_S
+FACTS = ServiceFacts(
+    "driving",
+    sha256="0123456789abcdef" * 4,
+    checkpoints={"vision": "big/1"},
+    device="a device",
+    driver="a driver",
+    self_test=SelfTestFacts(TestResult.PASSED, 12.5),
+    versions={"modeld": "1.2"},
+    started_ns=NOW_NS - 65 * NS_PER_S,
+)
+
+
+def running() -> LoopState:
+    """Return a loop that has just published a valid message."""
+    state = LoopState(phase=Phase.RUNNING, model="m.pkl", frames=40, published=40, valid=40)
+    state.published_ns = NOW_NS - NS_PER_S // 20
+    state.stages.begin(0)
+    state.stages.mark("model", 22_000_000)
+    return state
+
+
+def health(state: LoopState, facts: ServiceFacts = FACTS) -> dict[str, Any]:
+    """Return the health message of a loop, as the command reads it."""
+    transport = MemoryTransport()
+    bus = transport.subscriber("modeldHealth")
+    reporter = HealthReporter(facts, state, transport, MonotonicClock(), "modeldHealth")
+    reporter.report(NOW_NS)
+    reporter.close()
+    data = bus.receive()
+    assert data is not None
+    return to_plain(content(read_event(data)))
+
+
+def test_publishing_valid_messages_is_healthy() -> None:
+    assert problems_of(health(running())) == []
+
+
+@pytest.mark.parametrize("phase", [Phase.WAITING_CAMERA, Phase.WAITING_CAR])
+def test_waiting_is_healthy(phase: Phase) -> None:
+    assert problems_of(health(LoopState(phase=phase))) == []
+
+
+def test_without_a_camera_its_frames_are_not_missed() -> None:
+    state = LoopState(phase=Phase.WAITING_CAMERA)
+    state.count(Fault.NO_FRAME, 3)
+    assert problems_of(health(state)) == []
+    state.count(Fault.DEVICE_ERROR)
+    assert problems_of(health(state)) == ["faults in the last 10 s: deviceError 1"]
+
+
+def test_starting_is_not_healthy_yet() -> None:
+    assert problems_of(health(LoopState())) == ["starting"]
+
+
+def test_what_is_not_healthy_is_said() -> None:
+    state = running()
+    state.fallback = "device failed"
+    state.reasons = ("no calibration", "wide camera lost")
+    state.count(Fault.NOT_FINITE, 3)
+    failed = ServiceFacts("driving", self_test=SelfTestFacts(TestResult.FAILED, 1.0, "seed 2"))
+    assert problems_of(health(state, failed)) == [
+        "fallback model in use: device failed",
+        "self-test failed: seed 2",
+        "not valid: no calibration",
+        "not valid: wide camera lost",
+        "faults in the last 10 s: notFinite 3",
+    ]
+
+
+def test_silence_is_not_healthy() -> None:
+    state = running()
+    state.published_ns = NOW_NS - 3 * NS_PER_S
+    assert problems_of(health(state)) == ["nothing published for 3.0 s: no frame came"]
+    state.awaiting_ns = NOW_NS - 2 * NS_PER_S
+    assert problems_of(health(state)) == ["nothing published for 3.0 s: a frame waits"]
+    state.published_ns = 0
+    assert problems_of(health(state)) == ["nothing published yet"]
+
+
+@pytest.mark.parametrize(
+    ("counts", "share", "expected"),
+    [
+        ([0, 0, 0], 0.5, None),
+        ([10, 0, 0], 0.5, 5.0),  # halfway between 0 and 10
+        ([0, 10, 0], 0.5, 15.0),  # halfway between 10 and 20
+        ([5, 5, 0], 0.5, 10.0),
+        ([90, 9, 1], 0.99, 20.0),
+        ([0, 0, 4], 0.5, 20.0),  # beyond: the largest bound
+        ([4, 0, 0], 1.0, 10.0),
+    ],
+)
+def test_quantile_of_a_histogram(counts: list[int], share: float, expected: float | None) -> None:
+    assert quantile_ms([10.0, 20.0], counts, share) == expected
+
+
+def test_stages_since_an_earlier_message_of_the_same_process() -> None:
+    state = running()
+    before = health(state)
+    state.stages.begin(0)
+    state.stages.mark("model", 500_000)
+    after = health(state)
+    model = stages_since(after, before)[2]
+    assert (sum(model["counts"]), model["counts"][1], model["sum"]) == (1, 1, 0.5)
+    other = {**before, "processId": 1}
+    assert sum(stages_since(after, other)[2]["counts"]) == 2
+
+
+def test_text_is_for_a_person() -> None:
+    state = running()
+    state.warm_up_left = 12
+    state.count(Fault.NO_FRAME)
+    facts = ServiceFacts(
+        "monitoring",
+        sha256="0123456789abcdef" * 4,
+        realtime=(Effect("cpus", "7", effective=True), Effect("priority", "5", False, "refused")),
+        versions={"modeld": "1.2"},
+        started_ns=FACTS.started_ns,
+    )
+    found = health(state, facts)
+    text = health_text(
+        "dmonitoringmodeldHealth", found, problems_of(found), None, Painter(is_coloured=False)
+    )
+    lines = {line[:11].strip(): line for line in text.splitlines() if line[2] != " "}
+    assert text.startswith("monitoring: NOT HEALTHY\n  faults in the last 10 s: noFrame 1\n")
+    assert "running, up 1 min 05 s" in lines["doing"]
+    assert "m.pkl, sha256 0123456789ab" in lines["model"]
+    assert lines["histories"].endswith("full after 12 more runs")
+    assert "40 published, 40 valid, 0 dropped" in lines["frames"]
+    # 22 ms lie in the bucket from 20 to 25.
+    [stage] = [line.split() for line in text.splitlines() if line.startswith(" " * 13 + "model")]
+    assert stage[1:] == ["22.5", "24.9", "22.0", "1"]
+    assert "noFrame 1 (1 now)" in lines["faults"]
+    assert "priority 5 NOT in force: refused" in text
+    assert "\x1b" not in text
+    coloured = health_text("", found, ["a"], None, Painter(is_coloured=True))
+    assert "\x1b[31m" in coloured
+    assert re.sub(r"\x1b\[\d+m", "", coloured).startswith("monitoring: NOT HEALTHY\n  a\n")
+
+
+def test_a_terminal_does_not_obey_what_a_message_says() -> None:
+    state = running()
+    state.reasons = ("\x1b[2Jgone",)
+    found = health(state)
+    assert "\x1b" not in health_text(
+        "", found, problems_of(found), None, Painter(is_coloured=False)
+    )
+
+
+def test_durations() -> None:
+    texts = [duration_text(seconds) for seconds in (0.25, 59.9, 60, 3599, 3600, 100_000)]
+    assert texts == ["0.2 s", "59.9 s", "1 min 00 s", "59 min 59 s", "1 h 00 min", "27 h 46 min"]
+
+
+@contextmanager
+def speaking(bus: str, *states: tuple[str, LoopState]) -> Iterator[None]:
+    """Have daemons say how they are, more often than real ones."""
+    stop = threading.Event()
+
+    def speak() -> None:
+        transport = ZmqTransport(bus)
+        reporters = [
+            HealthReporter(
+                ServiceFacts(kind), state, transport, MonotonicClock(), HEALTH_SERVICES[kind]
+            )
+            for kind, state in states
+        ]
+        while not stop.wait(0.05):
+            for reporter in reporters:
+                reporter.state.published_ns = time.monotonic_ns()
+                reporter.report(time.monotonic_ns())
+        for reporter in reporters:
+            reporter.close()
+        transport.close()
+
+    thread = threading.Thread(target=speak)
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        thread.join()
+
+
+def test_both_daemons_are_told_and_one_that_is_not_well_decides(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bus = f"ipc://{tmp_path}"
+    bad = running()
+    bad.reasons = ("frames overwritten",)
+    with speaking(bus, ("driving", bad), ("monitoring", running())):
+        assert main(["status", "--bus", bus, "--timeout", "20"]) == 1
+        text = capsys.readouterr().out
+        assert main(["status", "--bus", bus, "--timeout", "20", "--json"]) == 1
+    assert text.startswith("driving: NOT HEALTHY\n  not valid: frames overwritten\n")
+    assert "\n\nmonitoring: healthy\n" in text
+    found = json.loads(capsys.readouterr().out)
+    assert found["healthy"] is False
+    driving = found["daemons"]["modeldHealth"]
+    assert driving["problems"] == ["not valid: frames overwritten"]
+    assert driving["stageTimes"]["model"]["p50"] == pytest.approx(22.5)
+    assert driving["health"]["faults"][0] == {"name": "deviceError", "count": 0, "recent": 0}
+    assert found["daemons"]["dmonitoringmodeldHealth"]["problems"] == []
+
+
+def test_one_healthy_daemon_is_enough(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bus = f"ipc://{tmp_path}"
+    with speaking(bus, ("monitoring", LoopState(phase=Phase.WAITING_CAMERA))):
+        assert main(["status", "--bus", bus, "--timeout", "20"]) == 0
+    assert capsys.readouterr().out.startswith("monitoring: healthy\n")
+
+
+def test_silence_is_one_line_and_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["status", "--bus", f"ipc://{tmp_path}", "--timeout", "0.2"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.fullmatch(r"modeld: error: bus ipc://.*: expected a message of .*\n", output.err)
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_timeout_that_is_none_is_refused(
+    seconds: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["status", "--timeout", seconds]) == 2
+    assert "--timeout: expected a positive number" in capsys.readouterr().err
+
+
+def test_what_is_no_health_message_is_told_and_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bus = f"ipc://{tmp_path}"
+    transport = ZmqTransport(bus)
+    publisher = transport.publisher("modeldHealth")
+    stop = threading.Event()
+
+    def send() -> None:
+        while not stop.wait(0.02):
+            publisher.send(b"no event")
+            publisher.send(new_event("carState", mono_time_ns=1).to_bytes())
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        assert main(["status", "--bus", bus, "--timeout", "1"]) == 1
+    finally:
+        stop.set()
+        thread.join()
+        transport.close()
+    assert "found none" in capsys.readouterr().err
+
+
+@pytest.mark.alone
+def test_watching_goes_on_until_it_is_stopped(tmp_path: Path) -> None:
+    bus = f"ipc://{tmp_path}"
+    command = [sys.executable, "-m", "tools.cli", "status", "--watch", "--json", "--bus", bus]
+    with (
+        speaking(bus, ("driving", running())),
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+    ):
+        assert process.stdout is not None
+        objects = [json.loads(process.stdout.readline()) for _ in range(4)]
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        assert process.wait(30) == 130
+    assert all(one["healthy"] for one in objects)
+    # From the second on, times are those since the first: no frame.
+    times = [one["daemons"]["modeldHealth"]["stageTimes"]["model"]["p50"] for one in objects]
+    assert times == [pytest.approx(22.5), None, None, None]
