@@ -10,6 +10,7 @@
 #   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
 #   make test-interfaces  each revision of the driving models against a second, independent loop
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
+#   make test-deploy  docs/deploy.md, command by command, in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
 #   make setup   only .venv           make format  format the code, fix what can be fixed
 #   make map     docs/map.md and docs/adr/README.md, from the modules' docstrings and from titles
@@ -37,12 +38,15 @@ FUZZ_ARGS ?=
 # Of `make test-drivers`: names of drivers, and after `--` more options of pytest.
 DRIVERS_ARGS ?=
 
+# Of `make test-deploy`.
+DEPLOY_ARGS ?=
+
 # Of `make regress`: the timing gate (its references hold for one processor only), more options.
 REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces fuzz check format map site bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy fuzz check format map site bench clean
 .PHONY: regress-program
 
 help:
@@ -73,6 +77,10 @@ test: $(STAMP)
 # CONDITIONS_ARGS: names of conditions, --full, --list.
 test-conditions: $(STAMP)
 	$(BIN)/python -m tests.conditions $(CONDITIONS_ARGS)
+
+# DEPLOY_ARGS: --root DIRECTORY is a bare Debian to copy, --harness does without systemd.
+test-deploy: regress-program
+	$(BIN)/python -m tests.deploy --model $(BUILD)/regress/driving.pkl $(DEPLOY_ARGS)
 
 # One row of target figures and no measured tables, whatever this machine is: the same kernels and
 # launches everywhere.

@@ -236,6 +236,10 @@ class FrameRingReader:
     def _take(self) -> Frame | None:
         mapping = self._mapping
         head = mapping.head
+        if head < self._last:
+            # The count went back, as no sound writer lets it: waiting for it to catch up may take
+            # for ever.
+            self._last = max(0, head - 1)
         while self._last < head:
             number = head if self._conflate else max(self._last + 1, head - mapping.count + 1)
             if not self._conflate:

@@ -138,8 +138,10 @@ class SubMaster:
         self.recv_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
         self.recv_frame: dict[str, int] = dict.fromkeys(self._services, 0)
         self.mono_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
-        self.rejected = 0
-        """Messages so far that were no Event, or an Event of another service."""
+        self.rejected: dict[str, int] = dict.fromkeys(self._services, 0)
+        """Messages so far that were no Event, or an Event of another service; by service."""
+        self.rejected_why: dict[str, str] = dict.fromkeys(self._services, "")
+        """What was wrong with the last of them."""
         self._defaults: dict[str, Any] = {
             name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
         }
@@ -203,14 +205,10 @@ class SubMaster:
 
     def _take(self, name: str, data: bytes, now_ns: int) -> bool:
         try:
-            event = read_event(data)
-            if member_name(event) not in self._members[name]:
-                self.rejected += 1
-                return False
-            # A damaged pointer of the message itself shows here, not when it is asked for.
-            content(event)
-        except MessageError:
-            self.rejected += 1
+            event = self._read(name, data)
+        except MessageError as error:
+            self.rejected[name] += 1
+            self.rejected_why[name] = str(error)
             return False
         self._data[name] = data
         self.seen[name] = True
@@ -222,6 +220,23 @@ class SubMaster:
         if tracker is not None:
             tracker.record(now_ns)
         return True
+
+    def _read(self, name: str, data: bytes) -> Any:
+        """Return the Event of a service.
+
+        Raises:
+            MessageError: It is none, is damaged, or belongs to another service.
+        """
+        event = read_event(data)
+        member = member_name(event)
+        if member not in self._members[name]:
+            raise MessageError(
+                f"event: expected {' or '.join(self._members[name])}, got "
+                f"{member or 'a member newer than our schema'}; stop its sender"
+            )
+        # A damaged pointer of the message itself shows here, not when it is asked for.
+        content(event)
+        return event
 
     def _judge(self, now_ns: int) -> None:
         for name, tracker in self._trackers.items():

@@ -6,7 +6,6 @@ the device frame levelled with the road; *view* is x right, y down, z forward (O
 device table, 2024-2026.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -19,13 +18,9 @@ from cereal.errors import MessageError
 from cereal.frames import FrameFormat
 from cereal.schema import reading
 from modeld.errors import CameraConfigError
-from modeld.throttle import Throttle
+from modeld.validity import ANGLES
 
-logger = logging.getLogger(__name__)
-
-ANGLE_COUNT: Final = 3
-# Calibrations come four times a second: one record every 10 s.
-CALIBRATION_LOG_PERIOD: Final = 40
+ANGLE_COUNT: Final = len(ANGLES)
 
 VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.array(
     [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
@@ -156,7 +151,7 @@ def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
             message may claim millions.
 
     Raises:
-        MessageError: It is not three finite angles.
+        MessageError: It is not three finite angles within the bounds of `validity.ANGLES`.
     """
     length = len(rpy_rad)
     if length != ANGLE_COUNT:
@@ -171,6 +166,9 @@ def read_angles(rpy_rad: Sequence[float]) -> NDArray[np.float32]:
             f"liveCalibration.rpyCalib: expected {ANGLE_COUNT} finite angles, got {angles}; mend "
             "the calibration process"
         )
+    for rule, angle in zip(ANGLES, angles.tolist(), strict=True):
+        if not rule.allows(angle):
+            raise MessageError(f"{rule.describe(angle)}; mend the calibration process")
     return angles
 
 
@@ -293,11 +291,13 @@ class Calibration:
         seen: A usable calibration has arrived, and the matrices fit the frames.
         main_transform: (3, 3) float32, medmodel pixels to main camera pixels; zeros until seen.
         extra_transform: (3, 3) float32, sbigmodel pixels to extra camera pixels; zeros until seen.
+        refused: Why the newest calibration, or the last one with these frames, is not used; "".
     """
 
     plan: CameraPlan
     sizes: FrameSizes
     seen: bool = False
+    refused: str = ""
     main_transform: NDArray[np.float32] = field(
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
@@ -305,7 +305,7 @@ class Calibration:
         default_factory=lambda: np.zeros((3, 3), np.float32)
     )
     _accepted: _Accepted | None = None
-    _rejected: Throttle = field(default_factory=lambda: Throttle(CALIBRATION_LOG_PERIOD))
+    _checked: FrameSizes | None = None
 
     @property
     def needs_device(self) -> bool:
@@ -315,8 +315,8 @@ class Calibration:
     def update(self, rpy_rad: Sequence[float], device_type: str, sensor: str) -> None:
         """Take one calibration message; writes the transforms in place.
 
-        A message that cannot be used changes nothing and is logged: until a good one has come,
-        everything published is marked invalid (see ADR 0023).
+        A message that cannot be used changes no matrix, and `refused` says why until a good one
+        comes: meanwhile everything published is marked invalid (see ADR 0023, 0088).
 
         Args:
             rpy_rad: ``liveCalibration.rpyCalib``, roll, pitch, yaw in rad.
@@ -327,9 +327,9 @@ class Calibration:
             accepted = _Accepted(read_angles(rpy_rad), device_type, sensor)
             self._compute(accepted)
         except (MessageError, CameraConfigError) as error:
-            self.reject(str(error))
+            self.refused = str(error)
             return
-        self._accepted = accepted
+        self._accepted, self.refused = accepted, ""
 
     def fit(self, sizes: FrameSizes) -> None:
         """Follow frames of another size, or an extra camera that is lost or back.
@@ -342,18 +342,27 @@ class Calibration:
         self.sizes = sizes
         if self._accepted is None:
             return
+        was_seen = self.seen
         try:
             self._compute(self._accepted)
+            if not was_seen:
+                self.refused = ""
         except CameraConfigError as error:
             self.seen = False
             self.main_transform.fill(0.0)
             self.extra_transform.fill(0.0)
-            self.reject(str(error))
+            self.refused = str(error)
 
-    def reject(self, reason: str) -> None:
-        """Log, now and then, why a calibration is not used."""
-        if self._rejected.hit():
-            logger.error("calibration not used (%d so far): %s", self._rejected.total, reason)
+    def check(self, sizes: FrameSizes) -> None:
+        """Tell whether frames are of the configured cameras; any are where none is configured.
+
+        Raises:
+            CameraConfigError: They are not: these frames cannot be used.
+        """
+        override = self.plan.override
+        if override is not None and sizes != self._checked:
+            self.plan.views((override,), sizes)
+            self._checked = sizes
 
     def _compute(self, calibration: _Accepted) -> None:
         """Write both matrices.

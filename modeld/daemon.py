@@ -8,19 +8,19 @@ import logging
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from cereal.clock import Clock, MonotonicClock
-from cereal.errors import MessageError
 from cereal.pubsub import PubMaster, SubMaster
-from cereal.schema import reading
 from cereal.transport import Transport
+from modeld.bus_reader import BusReader
 from modeld.calibration import Calibration, CameraPlan, sizes_of
 from modeld.config import Config
 from modeld.desire import LaneChangeMachine
 from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
 from modeld.drop_filter import DropFilter
+from modeld.episodes import Episodes
 from modeld.errors import CameraConfigError, CameraSizeError
 from modeld.fill_message import (
     FrameInfo,
@@ -30,7 +30,8 @@ from modeld.fill_message import (
     fill_model_v2,
 )
 from modeld.frame_sync import CameraSource, FramePair, FrameSync
-from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs, read_bus_inputs
+from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
+from modeld.judgement import Judgement
 from modeld.loop_log import LoopLog
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.model_session import ModelSession
@@ -38,6 +39,8 @@ from modeld.params import UserDelay
 from modeld.run_guard import RunGuard
 from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_cameras, wait_for_car
+from modeld.sync_log import SyncLog
+from modeld.validity import Freshness
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
@@ -102,7 +105,7 @@ class Daemon:
 
         Raises:
             ModelInterfaceError: A program is not a driving model, or not for these cameras.
-            CameraConfigError: There is no camera, or they do not fit the configuration.
+            CameraConfigError: There is no camera.
         """
         # A car with one camera only drives by that one, whichever it is.
         main = road if road is not None else wide
@@ -110,12 +113,9 @@ class Daemon:
             raise CameraConfigError("cameras: expected a road or a wide camera, got none")
         extra = wide if road is not None else None
         plan = CameraPlan(main_is_wide=road is None, single=extra is None, override=config.cameras)
-        sizes = sizes_of(main.format, (extra or main).format)
-        # A wrong camera in the settings is refused here, not at the first calibration.
-        if config.cameras is not None:
-            plan.views((config.cameras,), sizes)
         self.car = DEMO_CAR
-        self.calibration = Calibration(plan, sizes)
+        # Cameras that do not fit the settings are no error here: their frames cannot be used.
+        self.calibration = Calibration(plan, sizes_of(main.format, (extra or main).format))
         self.state = LoopState() if state is None else state
         self.guard = RunGuard(self.state)
         # Filters and machines keep state from frame to frame, so there is one of each for the
@@ -127,12 +127,20 @@ class Daemon:
         self._clock = clock
         self._publications = PubMaster(PUBLICATIONS, transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
-        self._user_delay = (
-            UserDelay(config.parameters()) if config.bus_stack.has_delay_params else None
+        episodes = Episodes(clock, logger, self.state)
+        main_name = "wide" if plan.main_is_wide else "road"
+        self._sync = FrameSync(
+            main, extra, SyncLog(episodes, main_name), timeout_ms=config.frame_timeout_ms
         )
-        self._sync = FrameSync(main, extra, timeout_ms=config.frame_timeout_ms)
+        freshness = Freshness(self._messages, enabled=not config.simulation)
+        users = config.bus_stack.has_delay_params
+        delay = UserDelay(config.parameters()) if users else None
+        self._bus = BusReader(self._messages, episodes, freshness=freshness, user_delay=delay)
+        self._judgement = Judgement(
+            self.calibration, self._messages, episodes, freshness, main_name
+        )
         self._drops = DropFilter()
-        self._log = LoopLog()
+        self._log = LoopLog(episodes)
 
     @property
     def model(self) -> DrivingModel:
@@ -199,15 +207,17 @@ class Daemon:
         frames = self._sync.receive()
         state.iterated_ns = time.monotonic_ns()
         if frames is None or not self._usable(frames):
+            # A frame that was only prepared is followed by none: nothing is owed any more.
+            state.awaiting_ns = 0
             return None
         # A timeout of 0 takes what has arrived: the frames have paced the loop already.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns
-        bus = self._read_bus()
-        self._update_calibration(frames)
-        # Drops are counted by frame ids, so each main frame goes in exactly once, also if it is
-        # skipped.
+        self._bus.clip_speed = self._session.clips_speed
+        bus = self._bus.read(self._clock.now_ns())
+        self._judge(frames, bus)
+        # By frame ids, so each main frame goes in exactly once, also if it is skipped.
         drop = self._drops.update(frames.main.frame_id)
         session = self._session
         times = session.times(bus.lateral_delay_s, self.car)
@@ -217,8 +227,6 @@ class Daemon:
         state.frame_id = frames.main.frame_id
         skipped = drop.dropped > 0 and self.model.skip_on_drop
         if drop.dropped > 0:
-            state.dropped += drop.dropped
-            state.count(Fault.FRAMES_DROPPED, drop.dropped)
             self._log.dropped(drop, frames, skipped=skipped)
         if skipped:
             self._prepare(inputs, frames)
@@ -229,8 +237,8 @@ class Daemon:
         result = self._run(inputs, frames)
         elapsed_ns = self._clock.now_ns() - start_ns
         stages.mark("model", time.monotonic_ns())
-        state.reasons = self._reasons(result, frames)
-        valid = not state.reasons
+        whole = self._images_whole(frames)
+        valid = self._judgement.settle(frames, bus, result, whole=whole)
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -245,8 +253,7 @@ class Daemon:
             big=session.model.interface.big,
         )
         verdict = session.verdict(result.outputs, bus, times, frame.frame_id)
-        # Messages go out in any case, as others wait for them; `valid` tells whether to act on
-        # them.
+        # They go out in any case, as others wait for them; `valid` tells whether to act on them.
         self._publish(result, frame, verdict)
         state.published_ns = time.monotonic_ns()
         state.awaiting_ns = 0
@@ -256,17 +263,30 @@ class Daemon:
         return StepResult(frame.frame_id, drop.dropped, True, valid, result.execution_time_s)
 
     def _usable(self, frames: FramePair) -> bool:
-        """Tell whether the model can take frames.
+        """Tell whether model and configuration can take frames; follow their sizes if so.
 
         A camera may come back as another one; what cannot be used is as if it had not come.
         """
+        main, extra = frames.main.format, frames.extra.format
+        sizes = sizes_of(main, extra, lacks_extra=frames.lacks_extra)
         try:
             self.model.check_frames(frames)
-        except CameraSizeError as error:
-            self.state.count(Fault.FRAME_REFUSED)
+            self.calibration.check(sizes)
+        except (CameraSizeError, CameraConfigError) as error:
             self._log.refused(error)
             return False
+        self.calibration.fit(sizes)
         return True
+
+    def _judge(self, frames: FramePair, bus: BusInputs) -> None:
+        """Compare frames with those before; where their time goes back, histories begin anew."""
+        judgement = self._judgement
+        judgement.look(frames, bus, self._session.image_frames)
+        if judgement.restarted:
+            try:
+                self._session.restart()
+            except RuntimeFault as error:
+                self._give_up(error)
 
     def _prepare(self, inputs: ModelInputs, frames: FramePair) -> None:
         """Let a frame into the histories only: the next run sees consecutive images."""
@@ -290,8 +310,7 @@ class Daemon:
             logger.info("histories full after %d runs", session.warm_up.needed)
         self.state.warm_up_left = session.warm_up.needed - session.warm_up.runs
         if not result.finite:
-            self.state.count(Fault.NOT_FINITE)
-            self._log.not_finite(frames)
+            self._log.not_finite(frames.main.frame_id, "state reset, messages marked invalid")
             limit = self._config.non_finite_limit
             if self.has_fallback and session.not_finite_runs >= limit:
                 self.fall_back(f"outputs of {limit} runs in a row are not finite")
@@ -307,52 +326,6 @@ class Daemon:
         if not self.has_fallback:
             raise error
         self.fall_back(str(error))
-
-    def _reasons(self, result: ModelResult, frames: FramePair) -> tuple[str, ...]:
-        """Return why the messages about this frame are not valid."""
-        reasons = []
-        if not self.calibration.seen:
-            reasons.append("no calibration")
-        if not result.finite:
-            reasons.append("device failed" if result.failed else "outputs not finite")
-        if not self._images_whole(frames):
-            reasons.append("frames overwritten")
-        if frames.lacks_extra:
-            reasons.append("wide camera lost")
-        if frames.apart:
-            reasons.append("frames of different moments")
-        return tuple(reasons)
-
-    def _read_bus(self) -> BusInputs:
-        bus = read_bus_inputs(self._messages, clip_speed=self._session.clips_speed)
-        if self._user_delay is None:
-            return bus
-        delay_s = self._user_delay.update(bus.lateral_delay_s, self._messages.frame)
-        return replace(bus, lateral_delay_s=delay_s)
-
-    def _update_calibration(self, frames: FramePair) -> None:
-        main, extra = frames.main.format, frames.extra.format
-        self.calibration.fit(sizes_of(main, extra, lacks_extra=frames.lacks_extra))
-        messages = self._messages
-        # Calibration changes slowly, so warps are computed only when there is a new one.
-        if not messages.updated["liveCalibration"]:
-            return
-        # The intrinsics depend on device and sensor, which are not known before both have been
-        # heard.
-        if self.calibration.needs_device and not (
-            messages.seen["roadCameraState"] and messages.seen["deviceState"]
-        ):
-            return
-        # A damaged list, or a device or sensor newer than our schema, must not end the loop.
-        try:
-            with reading("liveCalibration, deviceState or roadCameraState"):
-                rpy_rad = messages["liveCalibration"].rpyCalib
-                device_type = str(messages["deviceState"].deviceType)
-                sensor = str(messages["roadCameraState"].sensor)
-        except MessageError as error:
-            self.calibration.reject(str(error))
-            return
-        self.calibration.update(rpy_rad, device_type, sensor)
 
     def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None
@@ -372,8 +345,7 @@ class Daemon:
         """
         intact = self._sync.is_intact()
         if not intact:
-            self.state.count(Fault.FRAME_OVERWRITTEN)
-            self._log.overwritten(frames)
+            self._log.overwritten(frames.main, frames.extra)
         return self._session.images_whole(intact=intact)
 
 
@@ -391,7 +363,8 @@ def start(
     Returns:
         None when stopped.
     """
-    cameras = wait_for_cameras(config.camera_server, stop, service.state)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    cameras = wait_for_cameras(config.camera_server, stop, episodes)
     # Waiting ends without cameras only when the daemon was stopped.
     if cameras is None:
         return None
@@ -415,7 +388,7 @@ def start(
         daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
-        car = wait_for_car(service.transport, stop, service.state, config.parameters())
+        car = wait_for_car(service.transport, stop, episodes, config.parameters())
         if car is None:
             return None
         daemon.car = car

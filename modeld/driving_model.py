@@ -169,6 +169,10 @@ class DrivingModel:
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         return ModelResult(self._parser.outputs, raw, finite, elapsed_s)
 
+    def reset(self) -> None:
+        """Empty the histories of images, desires and features."""
+        self._program.reset()
+
     def failed(self) -> ModelResult:
         """Return the result of a run that the device did not finish: the last finite outputs."""
         return ModelResult(

@@ -9,7 +9,6 @@ Tree::
     |- CameraConfigError        4  no intrinsics known for this camera
     |- StoreError               4  the store of models, or a model in it, cannot be used
     |- ParameterError           4  a parameter of the stack cannot be used
-    |- FrameTimestampError      4  camera time stamps are not nanoseconds
     |- RunTimeoutError          4  the model did not come back, and there is no fallback model
     |- RunAbandonedError        4  of a thread whose run was given up; no user sees it
     `- InternalError            1  a defect of the daemon itself; the log holds the traceback
@@ -49,10 +48,6 @@ class StoreError(ModeldError):
 
 class ParameterError(ModeldError):
     """A parameter of the stack is damaged or cannot be read."""
-
-
-class FrameTimestampError(ModeldError):
-    """Frames cannot be paired because their time stamps are not nanoseconds."""
 
 
 class RunTimeoutError(ModeldError):

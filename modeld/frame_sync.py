@@ -5,22 +5,16 @@ frame, and catches up. Rules and figures: openpilot modeld, 2022-2026; what is r
 calls, and the bound on receiving, is ADR 0020; what happens without the extra camera ADR 0081.
 """
 
-import logging
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from cereal.frames import Frame, FrameSource
-from modeld.errors import FrameTimestampError
-from modeld.throttle import Throttle
-
-logger = logging.getLogger(__name__)
+from modeld.sync_log import MAX_RECEIVES, NS_PER_MS, SyncLog, UnpairedRun
 
 # Half a frame period at 20 Hz: closer than that and two frames belong to one moment.
 PAIRING_WINDOW_NS: Final = 25_000_000
 # Cameras of one device are triggered together, within 2 ms; beyond this something is wrong.
 SYNC_WARNING_NS: Final = 10_000_000
-# 3 s at 20 Hz, far more than any ring of frames holds: no catching up takes that many.
-MAX_RECEIVES: Final = 60
 # One wait for the extra camera, and how long it may fail to pair in all: 6 frames at 20 Hz. Then it
 # takes up to 2 frames more until messages go out: others give up when none has come for 0.5 s.
 EXTRA_WAIT_MS: Final = 100
@@ -32,9 +26,6 @@ RETURN_WAIT_MS: Final = 40
 # back. One of 10 or 15 Hz has a frame for every second, or 3 of 4: it stays lost, as pairing it
 # costs main frames.
 RETURN_PAIRS: Final = 4
-NS_PER_MS: Final = 1_000_000
-# No camera is faster than 1000 frames/s: stamps that advance less per frame are not nanoseconds.
-MIN_FRAME_PERIOD_NS: Final = 1_000_000
 
 
 class CameraSource(FrameSource, Protocol):
@@ -64,35 +55,20 @@ class FramePair:
 
 
 @dataclass(slots=True)
-class _Run:
-    """Frames of one camera in a row that paired with nothing, over as many calls as it takes."""
-
-    first: Frame | None = None
-    count: int = 0
-
-    def add(self, frame: Frame) -> bool:
-        """Count a frame; True when they are too many, and the next run begins."""
-        self.first = self.first or frame
-        self.count += 1
-        return self.count >= MAX_RECEIVES
-
-    def clear(self) -> None:
-        self.first, self.count = None, 0
-
-
-@dataclass(slots=True)
 class FrameSync:
     """Pairs frames.
 
     Attributes:
         main: Source of the frames that pace the loop; should conflate.
         extra: Source of the second view, must not conflate; None with a single camera.
+        log: Takes what goes wrong.
         timeout_ms: Longest wait for one frame. One call waits at most once for each camera, for
             the extra one at most EXTRA_WAIT_MS.
     """
 
     main: CameraSource
     extra: CameraSource | None
+    log: SyncLog
     timeout_ms: int = 100
     _main_frame: Frame | None = None
     _extra_sof_ns: int | None = None
@@ -111,20 +87,14 @@ class FrameSync:
     _seen_period_ns: int | None = None
     _returned: int = 0
     _pairs_needed: int = RETURN_PAIRS
-    _main_run: _Run = field(default_factory=_Run)
-    _extra_run: _Run = field(default_factory=_Run)
-    _no_frame: Throttle = field(default_factory=Throttle)
-    _unpaired: Throttle = field(default_factory=lambda: Throttle(period=10))
-    _out_of_sync: Throttle = field(default_factory=Throttle)
+    _main_run: UnpairedRun = field(default_factory=UnpairedRun)
+    _extra_run: UnpairedRun = field(default_factory=UnpairedRun)
 
     def receive(self) -> FramePair | None:
         """Wait for the next pair.
 
         Returns:
             None when a camera delivered nothing within the timeout, or nothing that pairs yet.
-
-        Raises:
-            FrameTimestampError: Time stamps advance too slowly to be nanoseconds.
         """
         main = self._next_main()
         if main is None:
@@ -145,15 +115,8 @@ class FrameSync:
         self._good_pairs = 0 if apart else self._good_pairs + 1
         if self._good_pairs >= RETURN_PAIRS:
             self._missed_ns = 0
-        if gap_ns > SYNC_WARNING_NS and self._out_of_sync.hit():
-            logger.error(
-                "frames out of sync: main frame %d and extra frame %d start %.1f ms apart "
-                "(%d such pairs so far)",
-                main.frame_id,
-                extra.frame_id,
-                gap_ns / 1e6,
-                self._out_of_sync.total,
-            )
+        if gap_ns > SYNC_WARNING_NS:
+            self.log.out_of_sync(main, extra, gap_ns)
         return FramePair(main, extra, apart=apart)
 
     def is_intact(self) -> bool:
@@ -176,11 +139,14 @@ class FrameSync:
             frame = self.main.receive(wait_ms)
             if frame is None:
                 if wait_ms > 0:
-                    self._report_no_frame("main", wait_ms)
+                    self.log.no_main_frame(wait_ms)
                 return None
             # Only one wait in a call, so that a stop is noticed between two.
             wait_ms = 0
             before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
+            self.log.main_frame()
+            if before_ns == frame.timestamp_sof_ns:
+                self.log.same_start(frame)
             self._notice_restart(frame)
             self._main_frame = frame
             if self._good_pairs == 0 and not self._is_lost:
@@ -190,9 +156,11 @@ class FrameSync:
             # The first frame of the run is kept, as its stamps show whether they are nanoseconds
             # at all.
             if not self._main_is_ahead() and self._main_run.add(frame):
-                self._report_unpaired("main", self._main_run, frame, self._extra_sof_ns)
-                # One wrong stamp must not stop pairing until real time reaches it.
-                self._extra_sof_ns = None
+                is_time = self.log.unpaired(self._main_run, frame, self._extra_sof_ns, of_main=True)
+                # One wrong stamp must not stop pairing until real time reaches it. Stamps that are
+                # no time at all can only be waited out.
+                if is_time:
+                    self._extra_sof_ns = None
                 return None
         self._main_run.clear()
         return self._main_frame
@@ -213,12 +181,7 @@ class FrameSync:
         sof_ns = frame.timestamp_sof_ns
         # A jump back inside the pairing window may be jitter, and needs no new start.
         if sof_ns < before.timestamp_sof_ns and sof_ns + PAIRING_WINDOW_NS <= extra_ns:
-            logger.info(
-                "main camera: time goes back from %d to %d ns at frame %d; pairing anew",
-                before.timestamp_sof_ns,
-                sof_ns,
-                frame.frame_id,
-            )
+            self.log.time_back(before, frame)
             self._extra_sof_ns, self._stale_after_ns = None, extra_ns
 
     def _is_stale(self, extra: Frame) -> bool:
@@ -245,7 +208,7 @@ class FrameSync:
                 frame = source.receive(wait_ms)
                 if frame is None:
                     self._missed_ns += wait_ms * NS_PER_MS
-                    self._report_no_frame("extra", wait_ms)
+                    self.log.no_extra_frame(wait_ms)
                     return None
             elif not waited:
                 # It lay there already: to catch up takes no time.
@@ -261,7 +224,7 @@ class FrameSync:
                 return frame
             self._missed_ns += _elapsed_ns(before_ns, frame.timestamp_sof_ns)
             if self._extra_run.add(frame):
-                self._report_unpaired("extra", self._extra_run, frame, main.timestamp_sof_ns)
+                self.log.unpaired(self._extra_run, frame, main.timestamp_sof_ns, of_main=False)
                 self._missed_ns = LOST_AFTER_MS * NS_PER_MS
                 return None
         return None
@@ -272,21 +235,14 @@ class FrameSync:
             if self._missed_ns < LOST_AFTER_MS * NS_PER_MS:
                 return None
             main = self._newest_main(main)
-            logger.error(
-                "extra camera lost: none of its frames belongs to main frame %d within %d ms "
-                "(starts of frame %d and %s ns); going on with the main camera alone, messages "
-                "marked invalid; if it sends, check its rate and that both cameras use one clock",
-                main.frame_id,
-                self._missed_ns // NS_PER_MS,
-                main.timestamp_sof_ns,
-                self._extra_sof_ns,
-            )
+            self.log.lost(main, self._missed_ns, self._extra_sof_ns)
             # After silence the first pair ends it; a camera that sent in vain must show more.
             was_silent = self._good_pairs >= RETURN_PAIRS and self._extra_run.count == 0
             self._pairs_needed = 1 if was_silent else RETURN_PAIRS
             self._is_lost, self._good_pairs, self._missed_ns = True, 0, 0
             self._returned, self._seen_sof_ns, self._seen_period_ns = 0, None, None
             self._extra_run.clear()
+        self.log.without_extra()
         # As with a single camera: the next main frame must be a new moment.
         self._extra_sof_ns = main.timestamp_sof_ns
         return FramePair(main, main, lacks_extra=True)
@@ -308,10 +264,8 @@ class FrameSync:
         if frame is None or self._returned < self._pairs_needed:
             return None
         self._is_lost = False
+        self.log.extra_back()
         self._extra_sof_ns = frame.timestamp_sof_ns
-        logger.warning(
-            "extra camera is back at frame %d, main frame %d", frame.frame_id, main.frame_id
-        )
         return frame
 
     def _partner(self, source: CameraSource, main: Frame) -> Frame | None:
@@ -345,47 +299,6 @@ class FrameSync:
         # By its own rate, once two frames have shown it.
         period_ns = gap_ns if self._seen_period_ns is None else self._seen_period_ns
         return abs(gap_ns - period_ns) < PAIRING_WINDOW_NS
-
-    def _report_no_frame(self, camera: str, wait_ms: int) -> None:
-        if self._no_frame.hit():
-            logger.warning(
-                "no frame from the %s camera within %d ms (%d such waits so far)",
-                camera,
-                wait_ms,
-                self._no_frame.total,
-            )
-
-    def _report_unpaired(
-        self, camera: str, run: _Run, last: Frame, other_sof_ns: int | None
-    ) -> None:
-        """Say why a run of frames paired with nothing, and end it; see ADR 0020.
-
-        Raises:
-            FrameTimestampError: The stamps of the run are not nanoseconds.
-        """
-        first = run.first or last
-        run.clear()
-        frames = last.frame_id - first.frame_id
-        elapsed_ns = last.timestamp_sof_ns - first.timestamp_sof_ns
-        # Consecutive frames closer than the shortest period mean another unit, such as
-        # microseconds.
-        if frames > 0 and 0 <= elapsed_ns < frames * MIN_FRAME_PERIOD_NS:
-            raise FrameTimestampError(
-                f"{camera} camera: frames {first.frame_id}..{last.frame_id}: expected start-of-"
-                f"frame stamps in nanoseconds, got {first.timestamp_sof_ns}.."
-                f"{last.timestamp_sof_ns}; let the camera source multiply its stamps"
-            )
-        if self._unpaired.hit():
-            logger.error(
-                "%s camera: %d frames up to %d (start of frame %d ns) pair with none of the other "
-                "camera (%s ns); check that both cameras use one clock (%d such runs so far)",
-                camera,
-                MAX_RECEIVES,
-                last.frame_id,
-                last.timestamp_sof_ns,
-                other_sof_ns,
-                self._unpaired.total,
-            )
 
 
 def _elapsed_ns(before_ns: int | None, sof_ns: int) -> int:

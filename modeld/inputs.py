@@ -1,18 +1,18 @@
-"""Fills the model's inputs besides pictures from the messages of the vehicle.
+"""The model's inputs besides pictures: what is known of the vehicle, and what the host makes of it.
 
-Values from the bus are checked here once: a negative or non-finite delay counts as zero, and so
-does a speed (models before October 2024 took speeds as they came, also when reversing).
+The messages of the vehicle are read, and checked, by ``modeld.bus_reader``.
 """
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import DESIRE_LENGTH
 from modeld.desire import VehicleState
+from modeld.validity import Reason
 from runtime.driving_interface import ActionRule
 
 # A rising edge of the one-hot desire is a step of 1; the margin absorbs float noise.
@@ -27,13 +27,6 @@ SUBSCRIPTIONS: Final = (
     "carControl",
     "liveDelay",
 )
-
-
-class MessageSource(Protocol):
-    """The part of ``cereal.pubsub.SubMaster`` that is read here."""
-
-    def __getitem__(self, service: str) -> Any:
-        """Return the newest message of a service, default-initialised before the first."""
 
 
 @dataclass(slots=True)
@@ -127,12 +120,8 @@ def read_car_parameters(car_params: Any) -> CarParameters:
     )
 
 
-def _finite(value: float) -> float:
-    return value if math.isfinite(value) else 0.0
-
-
 def _non_negative(value: float) -> float:
-    return max(0.0, _finite(value))
+    return max(0.0, value) if math.isfinite(value) else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,39 +133,14 @@ class BusInputs:
         is_rhd: The driver sits on the right.
         lateral_delay_s: Measured delay from steering command to curvature.
         road_frame_id: Newest frame id that the camera daemon announced.
+        reasons: Why messages that rest on it are not valid.
     """
 
     vehicle: VehicleState
     is_rhd: bool
     lateral_delay_s: float
     road_frame_id: int
-
-
-def read_bus_inputs(messages: MessageSource, *, clip_speed: bool = True) -> BusInputs:
-    """Read the newest messages; those never received have their schema defaults.
-
-    Args:
-        messages: the bus.
-        clip_speed: speeds below 0 count as 0, as `ActionRule.clip_speed`.
-    """
-    car_state = messages["carState"]
-    speed_mps = car_state.vEgo
-    vehicle = VehicleState(
-        v_ego_mps=_non_negative(speed_mps) if clip_speed else _finite(speed_mps),
-        left_blinker=car_state.leftBlinker,
-        right_blinker=car_state.rightBlinker,
-        steering_pressed=car_state.steeringPressed,
-        steering_torque=car_state.steeringTorque,
-        left_blindspot=car_state.leftBlindspot,
-        right_blindspot=car_state.rightBlindspot,
-        lateral_active=messages["carControl"].latActive,
-    )
-    return BusInputs(
-        vehicle=vehicle,
-        is_rhd=messages["driverMonitoringState"].isRHD,
-        lateral_delay_s=_non_negative(messages["liveDelay"].lateralDelay),
-        road_frame_id=messages["roadCameraState"].frameId,
-    )
+    reasons: tuple[Reason, ...] = ()
 
 
 def action_times(lateral_delay_s: float, car: CarParameters, rule: ActionRule) -> ActionTimes:

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import runtime
 from modeld.config import Config
 from modeld.errors import ConfigError, ModeldError, ModelInterfaceError, StoreError
-from modeld.health_snapshot import SelfTestFacts
+from modeld.health_snapshot import SelfTestFacts, TestResult
 from modeld.model_store import candidates
 from runtime.errors import RuntimeFault
+from runtime.selftest import self_test
 
 logger = logging.getLogger(__name__)
+
+# No start takes longer than three frames by it; `modeld selftest` does all of them.
+SELF_TEST_RUNS: Final = 3
 
 # What a kind of artifact must hold; raises ModelInterfaceError.
 Check = Callable[[Mapping[str, Any]], object]
@@ -62,40 +66,89 @@ class Models:
     reason: str
 
 
-def load_models(
-    config: Config, kinds: Mapping[str, Check], resources: ExitStack, remembered: str
-) -> Models:
-    """Load both models.
+@dataclass(frozen=True, slots=True)
+class Loader:
+    """How artifacts are loaded.
 
-    Args:
+    Attributes:
         config: Settings.
         kinds: Kinds of artifacts that can be run, and what they must hold.
         resources: Closes the programs.
+        on_build: Called before each program that has to be compiled, which takes seconds.
+    """
+
+    config: Config
+    kinds: Mapping[str, Check]
+    resources: ExitStack
+    on_build: Callable[[], None] = lambda: None
+
+    def load(self, path: Path) -> LoadedModel:
+        """Load an artifact and test it.
+
+        Raises:
+            ModelInterfaceError: It is not one that can be run here. RuntimeFault: it is damaged,
+                its kernels do not build, or it fails its self-test on this device.
+        """
+        logger.info("loading %s", path)
+        start_ns = time.perf_counter_ns()
+        artifact = runtime.read_artifact(path)
+        check = self.kinds.get(artifact.manifest.kind)
+        if check is None:
+            raise ModelInterfaceError(
+                f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
+                f"{artifact.manifest.kind!r}; compile the model without --plain"
+            )
+        # Before its kernels are built and cameras are waited for, which may never come.
+        try:
+            check(artifact.manifest.metadata)
+        except ModelInterfaceError as error:
+            # The path is told here: the check knows metadata, but no file.
+            raise ModelInterfaceError(f"{path}: {error}") from error
+        program = runtime.load_program(
+            artifact,
+            self.config.device,
+            priority=self.config.realtime.gpu_priority,
+            on_build=self.on_build,
+        )
+        self.resources.callback(program.close)
+        report = self_test(program, limit=SELF_TEST_RUNS)
+        elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
+        result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
+        facts = SelfTestFacts(result, report.duration_ms, str(report))
+        return LoadedModel(path, artifact, program, facts)
+
+
+def load_models(loader: Loader, remembered: str) -> Models:
+    """Load both models.
+
+    Args:
+        loader: Loads one.
         remembered: Why this drive goes on with the fallback model; "" if it does not.
 
     Raises:
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
             asked for.
     """
-    fallback_path = _fallback_path(config)
+    fallback_path = _fallback_path(loader.config)
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
-        return Models(_load(fallback_path, config, kinds, resources), None, remembered)
+        return Models(loader.load(fallback_path), None, remembered)
     try:
-        first = _first_of(_model_paths(config), config, kinds, resources)
+        first = _first_of(_model_paths(loader.config), loader)
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
         logger.error("model not usable, the fallback model is taken: %s", error)  # noqa: TRY400 -- the message is for a user
         try:
-            return Models(_load(fallback_path, config, kinds, resources), None, str(error))
+            return Models(loader.load(fallback_path), None, str(error))
         except (ModeldError, RuntimeFault) as second:
             logger.error("fallback model not usable either: %s", second)  # noqa: TRY400 -- as above
             raise error from second
     if fallback_path is None:
         return Models(first, None, "")
     try:
-        fallback = _load(fallback_path, config, kinds, resources)
+        fallback = loader.load(fallback_path)
         if fallback.kind != first.kind:
             raise ModelInterfaceError(
                 f"{fallback.path}: expected an artifact of kind {first.kind!r}, as the model that "
@@ -137,43 +190,11 @@ def _fallback_path(config: Config) -> Path | None:
         return None
 
 
-def _first_of(
-    paths: Sequence[Path], config: Config, kinds: Mapping[str, Check], resources: ExitStack
-) -> LoadedModel:
+def _first_of(paths: Sequence[Path], loader: Loader) -> LoadedModel:
     """Load the first of some artifacts that can be used."""
     for path in paths[:-1]:
         try:
-            return _load(path, config, kinds, resources)
+            return loader.load(path)
         except (ModeldError, RuntimeFault) as error:
             logger.error("model not usable, the one before is taken: %s", error)  # noqa: TRY400 -- the message is for a user
-    return _load(paths[-1], config, kinds, resources)
-
-
-def _load(
-    path: Path, config: Config, kinds: Mapping[str, Check], resources: ExitStack
-) -> LoadedModel:
-    """Load an artifact and test it.
-
-    Raises:
-        ModelInterfaceError: It is not one that can be run here. RuntimeFault: it is damaged, its
-            kernels do not build, or the device does not give what it should.
-    """
-    logger.info("loading %s", path)
-    start_ns = time.perf_counter_ns()
-    artifact = runtime.read_artifact(path)
-    check = kinds.get(artifact.manifest.kind)
-    if check is None:
-        raise ModelInterfaceError(
-            f"{path}: expected an artifact of kind {' or '.join(kinds)}, got "
-            f"{artifact.manifest.kind!r}; compile the model without --plain"
-        )
-    # Before its kernels are built and cameras are waited for, which may never come.
-    try:
-        check(artifact.manifest.metadata)
-    except ModelInterfaceError as error:
-        # The path is told here: the check knows metadata, but no file.
-        raise ModelInterfaceError(f"{path}: {error}") from error
-    program = runtime.load_program(artifact, config.device)
-    resources.callback(program.close)
-    logger.info("loaded %s in %.2f s", path, (time.perf_counter_ns() - start_ns) * 1e-9)
-    return LoadedModel(path, artifact, program, SelfTestFacts())
+    return loader.load(paths[-1])

@@ -1,64 +1,66 @@
-"""What the loop logs of frames that went wrong, at most once in a hundred."""
+"""What the loop logs of frames that went wrong."""
 
-import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
+from cereal.frames import Frame
 from modeld.drop_filter import DropStatus
-from modeld.errors import CameraSizeError
+from modeld.episodes import NS_PER_S, Episodes, Kind
+from modeld.errors import ModeldError
 from modeld.frame_sync import FramePair
-from modeld.throttle import Throttle
+from modeld.loop_state import Fault
 
-# Records of the loop keep the name that they have had.
-logger: Final = logging.getLogger("modeld.daemon")
+REFUSED: Final = Kind(
+    "frames refused", over="frames can be used again", unit="frames", fault=Fault.FRAME_REFUSED
+)
+# Counted by the loop: several may be missing at once.
+DROPPED: Final = Kind("frames dropped", quiet_ns=10 * NS_PER_S)
+NOT_FINITE: Final = Kind("not finite", unit="runs", fault=Fault.NOT_FINITE, quiet_ns=10 * NS_PER_S)
+OVERWRITTEN: Final = Kind(
+    "frames overwritten", unit="frames", fault=Fault.FRAME_OVERWRITTEN, quiet_ns=10 * NS_PER_S
+)
 
 
 @dataclass(slots=True)
 class LoopLog:
-    """Counts what goes wrong, each kind by itself."""
+    """Says what goes wrong, each kind by itself.
 
-    _refused: Throttle = field(default_factory=Throttle)
-    _dropped: Throttle = field(default_factory=Throttle)
-    _not_finite: Throttle = field(default_factory=Throttle)
-    _overwritten: Throttle = field(default_factory=Throttle)
+    Attributes:
+        episodes: Of the loop.
+    """
 
-    def refused(self, error: CameraSizeError) -> None:
-        """Log a pair of frames that the model cannot take."""
-        if self._refused.hit():
-            logger.error(
-                "frames not used, waiting for others: %s (%d times so far)",
-                error,
-                self._refused.total,
-            )
+    episodes: Episodes
+
+    def refused(self, error: ModeldError) -> None:
+        """Log frames that the model, or the configuration, cannot take."""
+        self.episodes.happen(REFUSED, f"frames not used, waiting for others: {error}")
 
     def dropped(self, drop: DropStatus, frames: FramePair, *, skipped: bool) -> None:
-        """Log missing frames before a pair, and whether the model is not run with it."""
-        if self._dropped.hit():
-            logger.error(
-                "frames dropped: %d, before frame %d%s (%d times so far)",
-                drop.dropped,
-                frames.main.frame_id,
-                "; model not run" if skipped else "",
-                self._dropped.total,
-            )
+        """Count and log missing frames before a pair, and whether the model is not run with it."""
+        self.episodes.state.dropped += drop.dropped
+        self.episodes.state.count(Fault.FRAMES_DROPPED, drop.dropped)
+        self.episodes.happen(
+            DROPPED,
+            f"frames dropped: {drop.dropped}, before frame {frames.main.frame_id}"
+            f"{'; model not run' if skipped else ''}",
+        )
 
-    def not_finite(self, frames: FramePair) -> None:
-        """Log a run whose outputs cannot be used."""
-        if self._not_finite.hit():
-            logger.error(
-                "model outputs of frame %d are not finite: state reset, messages marked invalid "
-                "(%d times so far)",
-                frames.main.frame_id,
-                self._not_finite.total,
-            )
+    def not_finite(self, frame_id: int, then: str) -> None:
+        """Log a run whose outputs cannot be used.
 
-    def overwritten(self, frames: FramePair) -> None:
+        Args:
+            frame_id: Of its frame.
+            then: What is done instead.
+        """
+        self.episodes.happen(
+            NOT_FINITE, f"model outputs of frame {frame_id} are not finite: {then}"
+        )
+
+    def overwritten(self, main: Frame, extra: Frame | None = None) -> None:
         """Log a run that the camera process overtook."""
-        if self._overwritten.hit():
-            logger.error(
-                "frame %d or %d was overwritten while it was used: messages marked invalid "
-                "while the model sees it (%d times so far)",
-                frames.main.frame_id,
-                frames.extra.frame_id,
-                self._overwritten.total,
-            )
+        which = f"{main.frame_id}" if extra is None else f"{main.frame_id} or {extra.frame_id}"
+        self.episodes.happen(
+            OVERWRITTEN,
+            f"frame {which} was overwritten while it was used: messages marked invalid while the "
+            "model sees it",
+        )

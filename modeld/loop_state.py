@@ -28,6 +28,8 @@ class Fault(StrEnum):
     FRAME_OVERWRITTEN = "frameOverwritten"
     FRAME_REFUSED = "frameRefused"
     FRAME_IDS_BACK = "frameIdsBack"
+    FRAME_STAMPS = "frameStamps"
+    FRAME_FROZEN = "frameFrozen"
     FRAMES_DROPPED = "framesDropped"
     NO_FRAME = "noFrame"
     CAMERA_LOST = "cameraLost"

@@ -59,6 +59,11 @@ class ModelSession:
         return ", ".join(self.model.checkpoints.values())
 
     @property
+    def image_frames(self) -> int:
+        """For how many frames an image is seen by the model, its own included."""
+        return (self.model.interface.image.gap or _GAP_INSIDE_MODEL) + 1
+
+    @property
     def clips_speed(self) -> bool:
         """Whether speeds below 0 count as 0."""
         return self._rule.clip_speed
@@ -116,10 +121,18 @@ class ModelSession:
             self.not_finite_runs = 0
             return self.warm_up.ran()
         self.not_finite_runs += 1
+        self._forget()
+        return False
+
+    def restart(self) -> None:
+        """Begin with empty histories: what they hold is of another time than what comes now."""
+        self.model.reset()
+        self._forget()
+
+    def _forget(self) -> None:
         self.warm_up.restart()
         # The desire's history went with the reset, so a desire that lasts is sent again.
         self._pulse.reset()
-        return False
 
     def images_whole(self, *, intact: bool) -> bool:
         """Tell whether the images of the model are of whole frames; once after each run.
@@ -133,5 +146,5 @@ class ModelSession:
             whole = self._torn_runs == 0
             self._torn_runs = max(0, self._torn_runs - 1)
             return whole
-        self._torn_runs = self.model.interface.image.gap or _GAP_INSIDE_MODEL
+        self._torn_runs = self.image_frames - 1
         return False

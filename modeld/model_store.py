@@ -20,8 +20,8 @@ from modeld.store_manifest import (
     MAX_MANIFEST_BYTES,
     ModelId,
     StoreManifest,
-    checked_word,
     parse_manifest,
+    word_problems,
 )
 from modeld.store_selection import (
     ROLES,
@@ -161,7 +161,9 @@ class ModelStore:
             model = ModelId.of(text)
             self.manifest(model)
             return model
-        checked_word("name", text)
+        problems = word_problems("name", text)
+        if problems:
+            raise StoreError("; ".join(problems))
         self._check_store()
         places = sorted(path.name for path in self.directory.glob(f"{text}@*"))
         if len(places) == 1:
@@ -336,8 +338,8 @@ class ModelStore:
                 yield
         except OSError as error:
             raise StoreError(
-                f"{error.filename or self.directory}: cannot be changed: {error.strerror}; nothing "
-                "was changed in the store"
+                f"{error.filename or self.directory}: cannot be changed: {error.strerror}; "
+                "correct that, and see modeld models list for what is there"
             ) from error
 
 

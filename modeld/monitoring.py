@@ -23,20 +23,27 @@ from cereal.frames import Frame, FrameFormat
 from cereal.pubsub import PubMaster, SubMaster
 from cereal.schema import reading
 from cereal.transport import Transport
-from modeld.calibration import ANGLE_COUNT, CALIBRATION_LOG_PERIOD, read_angles
+from modeld.bus_reader import GarbageWatch
+from modeld.calibration import ANGLE_COUNT, read_angles
+from modeld.calibration_input import CALIBRATION_REFUSED
 from modeld.camera_input import CameraInput
 from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
+from modeld.episodes import Episodes
 from modeld.errors import CameraSizeError, ModelInterfaceError
 from modeld.fill_driver_state import MonitoringFrame, fill_driver_state
+from modeld.frame_judge import FrameJudge
 from modeld.frame_sync import CameraSource
-from modeld.loop_state import Fault, LoopState, Phase
+from modeld.judgement import NOT_FINITE, OVERWRITTEN
+from modeld.loop_log import LoopLog
+from modeld.loop_state import LoopState, Phase
 from modeld.monitoring_outputs import MonitoringOutputs, MonitoringParser, nobody
 from modeld.parse_outputs import check_vector
 from modeld.run_guard import RunGuard
 from modeld.service_parts import ServiceParts
 from modeld.startup import wait_for_driver_camera
-from modeld.throttle import Throttle
+from modeld.sync_log import NS_PER_MS, no_frame
+from modeld.validity import Reason, ValidityLog
 from runtime.errors import ArtifactError
 from runtime.monitoring_interface import MonitoringInterface, parse_monitoring_interface
 
@@ -45,6 +52,7 @@ logger = logging.getLogger(__name__)
 PUBLICATION: Final = "driverStateV2"
 SUBSCRIPTIONS: Final = ("liveCalibration",)
 ENTRY: Final = "run"
+NO_FRAME: Final = no_frame("driver")
 
 
 class MonitoringProgram(Protocol):
@@ -130,9 +138,12 @@ class Monitoring:
         self._camera = camera
         self._publications = PubMaster((PUBLICATION,), transport, clock)
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
-        self._no_frame, self._refused = Throttle(), Throttle()
-        self._not_finite, self._overwritten = Throttle(), Throttle()
-        self._rejected = Throttle(CALIBRATION_LOG_PERIOD)
+        self._episodes = Episodes(clock, logger, self.state)
+        self._garbage = GarbageWatch(self._messages, self._episodes)
+        # Nothing is kept from frame to frame: their order is told and marks nothing.
+        self._judge = FrameJudge("driver", self._episodes, hold=0)
+        self._validity = ValidityLog(logger, self.state)
+        self._log = LoopLog(self._episodes)
 
     def close(self) -> None:
         """Give up the places on the bus; program, camera and transport stay the caller's."""
@@ -160,26 +171,25 @@ class Monitoring:
         frame = self._camera.receive(self._config.frame_timeout_ms)
         state.iterated_ns = time.monotonic_ns()
         if frame is None:
-            state.count(Fault.NO_FRAME)
-            if self._no_frame.hit():
-                logger.warning(
-                    "no frame from the driver camera within %d ms (%d such waits so far)",
-                    self._config.frame_timeout_ms,
-                    self._no_frame.total,
-                )
+            wait_ms = self._config.frame_timeout_ms
+            text = f"no frame from the driver camera within {wait_ms} ms"
+            self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
             return None
+        self._episodes.end(NO_FRAME)
         # A timeout of 0 takes what has arrived: the camera alone paces the loop.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)
+        self._garbage.look()
         self._take_calibration()
         # A camera may come back as another one; what cannot be used is as if it had not come.
         try:
             payload = self._input.payload(frame)
         except CameraSizeError as error:
-            state.count(Fault.FRAME_REFUSED)
-            self._report_refused(error)
+            self._log.refused(error)
             return MonitoringStep(frame.frame_id, published=False, valid=False)
         self._take_format(frame.format)
+        # A driver, and the sensor's noise, are never still.
+        self._judge.look(frame, self._clock.now_ns(), moving=True)
         state.awaiting_ns = state.awaiting_ns or state.iterated_ns
         state.frames += 1
         state.frame_id = frame.frame_id
@@ -224,7 +234,7 @@ class Monitoring:
             with reading("liveCalibration"):
                 self.calibration[0] = read_angles(self._messages["liveCalibration"].rpyCalib)
         except MessageError as error:
-            self._report_rejected(error)
+            self._episodes.happen(CALIBRATION_REFUSED, f"calibration not used: {error}")
 
     def _take_format(self, form: FrameFormat) -> None:
         """Bring the matrix up to date for frames of this format."""
@@ -252,26 +262,12 @@ class Monitoring:
         finite = bool(np.isfinite(vector).all())
         outputs = self._parser.parse(vector) if finite else self._report_not_finite(frame)
         end_ns = self._clock.now_ns()
-        # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
-        intact = self._camera.is_intact()
-        if not intact:
-            self.state.count(Fault.FRAME_OVERWRITTEN)
-        if not finite:
-            self.state.count(Fault.NOT_FINITE)
-        told = (("outputs not finite", finite), ("frame overwritten", intact))
-        self.state.reasons = tuple(text for text, holds in told if not holds)
-        if not intact and self._overwritten.hit():
-            logger.error(
-                "driver frame %d was overwritten while it was used: message marked invalid "
-                "(%d times so far)",
-                frame.frame_id,
-                self._overwritten.total,
-            )
+        valid = self._settle(frame, finite=finite)
         facts = MonitoringFrame(
             frame_id=frame.frame_id,
             execution_time_s=(end_ns - start_ns) * 1e-9,
             program_time_s=(ran_ns - start_ns) * 1e-9,
-            valid=finite and intact,
+            valid=valid,
         )
         event = self._publications.new(PUBLICATION)
         raw = vector.tobytes() if self._config.send_raw_predictions else None
@@ -279,26 +275,21 @@ class Monitoring:
         self._publications.send(PUBLICATION, event)
         return facts.valid
 
-    def _report_refused(self, error: CameraSizeError) -> None:
-        if self._refused.hit():
-            logger.error(
-                "driver frame not used, waiting for others: %s (%d times so far)",
-                error,
-                self._refused.total,
-            )
-
-    def _report_rejected(self, error: MessageError) -> None:
-        if self._rejected.hit():
-            logger.error("calibration not used (%d so far): %s", self._rejected.total, error)
+    def _settle(self, frame: Frame, *, finite: bool) -> bool:
+        """Tell whether the message about a frame is valid; logs and keeps the reasons."""
+        reasons: tuple[Reason, ...] = self._judge.reasons
+        if not finite:
+            reasons += (NOT_FINITE,)
+        # The ring is shared memory: a slow run may be overtaken by the camera's next frames.
+        if not self._camera.is_intact():
+            self._log.overwritten(frame)
+            reasons += (OVERWRITTEN,)
+        self._validity.update(reasons, self._clock.now_ns())
+        self._episodes.settle()
+        return not reasons
 
     def _report_not_finite(self, frame: Frame) -> MonitoringOutputs:
-        if self._not_finite.hit():
-            logger.error(
-                "model outputs of driver frame %d are not finite: nobody is reported, message "
-                "marked invalid (%d times so far)",
-                frame.frame_id,
-                self._not_finite.total,
-            )
+        self._log.not_finite(frame.frame_id, "nobody is reported, message marked invalid")
         return nobody()
 
 
@@ -338,7 +329,8 @@ def start(
         stop: Ends the wait.
         resources: Closes what was opened.
     """
-    camera = wait_for_driver_camera(config.camera_server, stop, service.state)
+    episodes = Episodes(MonotonicClock(), logger, service.state)
+    camera = wait_for_driver_camera(config.camera_server, stop, episodes)
     if camera is None:
         return None
     resources.callback(camera.close)

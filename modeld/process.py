@@ -21,17 +21,24 @@ from cereal.errors import CerealError
 from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
+from modeld.config_sources import changed_settings
 from modeld.driving_model import check_interface
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import Check, LoadedModel, Models, load_models
+from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
-from modeld.realtime import Effect, apply_to_loop, apply_to_process
+from modeld.realtime import (
+    Effect,
+    apply_to_loop,
+    apply_to_process,
+    apply_to_program,
+    awake,
+)
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import MarkerKeeper, RoadState
@@ -40,6 +47,10 @@ from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 
 logger = logging.getLogger(__name__)
+
+# For one program of kernels, from one `extend_start` to the next. PoCL takes seconds; slower ones
+# and processors have room, as only a compiler that hangs is to be found by it.
+BUILD_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +89,13 @@ def run(config: Config) -> int:
             Each message is one line for the user and each class has an ``exit_code``.
     """
     notifier = Notifier.from_environment(os.environ)
-    shows_tracebacks = config.log_level == "debug"
     with (
         ServiceLog(
-            format=config.log_format, level=config.log_level, tracebacks=shows_tracebacks
+            format=config.log_format, level=config.log_level, tracebacks=config.log_tracebacks
         ) as log,
         StopSignals() as stop,
     ):
+        logger.info("settings: %s", changed_settings(config) or "all as by default")
         service = _Service(config, stop, notifier, log)
         exit_code = 0
         ending = Ending.STOPPED
@@ -97,7 +108,9 @@ def run(config: Config) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            notifier.stopping()
+            # A manager that is told of an end kills what goes on instead of ending.
+            if ending is not Ending.RELOAD:
+                notifier.stopping()
         logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
     if ending is Ending.RELOAD:
         _start_anew(notifier)
@@ -171,13 +184,18 @@ class _Service:
         # Loading takes seconds inside calls that know no signals, so these interrupt it by an
         # exception.
         with self._stop.interrupting():
-            models = load_models(
+            checks = {name: kind.check for name, kind in KINDS.items()}
+            loader = Loader(
                 self._config,
-                {name: kind.check for name, kind in KINDS.items()},
+                checks,
                 self._resources,
-                self._marker.read(),
+                lambda: self._notifier.extend_start(BUILD_S),
             )
-        self._effects = apply_to_process(self._config.realtime)
+            models = load_models(loader, self._marker.read())
+        settings = self._config.realtime
+        self._effects = apply_to_process(settings)
+        self._effects += apply_to_program(settings, models.first.program)
+        self._effects += self._resources.enter_context(awake(wanted=settings.keep_awake))
         supervisor = self._supervisor(models)
         self._notifier.ready()
         try:
@@ -208,6 +226,7 @@ class _Service:
                 MarkerKeeper(self._marker, state),
                 road,
                 self._health(models, state, transport),
+                lambda _now_ns: transport.log_refused(),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,

@@ -199,6 +199,11 @@ class _Handler(logging.Handler):
         kind = (record.pathname, record.lineno, str(record.msg))
         self._writer.put(kind, entry_of(record))
 
+    def close(self) -> None:
+        """Write what waits; also called by ``logging.shutdown``, before a process ends at once."""
+        self._writer.close()
+        super().close()
+
 
 class ServiceLog:
     """The log of a process that serves, while it is entered.
@@ -250,7 +255,7 @@ class ServiceLog:
         handler = _Handler(self._writer)
         self._writer.start()
         # In reverse at the end: no new records, then those that wait are written.
-        self._restore.callback(self._writer.close)
+        self._restore.callback(handler.close)
         self._restore.callback(root.removeHandler, handler)
         root.addHandler(handler)
         root.setLevel(self._level)

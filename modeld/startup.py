@@ -15,19 +15,20 @@ from types import FrameType
 from typing import Final, Self
 
 from cereal.errors import FrameError, MessageError
-from cereal.frames import FrameRingReader, available_streams
+from cereal.frames import FrameRingReader, available_streams, unusable_streams
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
+from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.errors import ParameterError
 from modeld.inputs import CarParameters, read_car_parameters
-from modeld.loop_state import LoopState, Phase
+from modeld.loop_state import Phase
 from modeld.params import car_of_params
 
 logger = logging.getLogger(__name__)
 
 POLL_S: Final = 0.1
-# After so many polls without an answer the user is told what is missing: a second.
-PATIENCE_POLLS: Final = 10
+# After so long without an answer the user is told what is missing.
+PATIENCE_NS: Final = NS_PER_S
 ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
 DRIVER_STREAM: Final = "driver"
@@ -114,25 +115,9 @@ class CameraStreams:
                 reader.close()
 
 
-class _Patience:
-    """Says once what is waited for, when it does not come at once.
-
-    Args:
-        what: is missing, and what helps.
-    """
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-        self._polls = 0
-
-    def count(self) -> None:
-        """Count a poll without an answer."""
-        self._polls += 1
-        if self._polls == PATIENCE_POLLS:
-            logger.warning("waiting for %s", self._what)
-
-
-def wait_for_cameras(server: str, stop: threading.Event, state: LoopState) -> CameraStreams | None:
+def wait_for_cameras(
+    server: str, stop: threading.Event, episodes: Episodes
+) -> CameraStreams | None:
     """Wait until a camera daemon offers a road or wide stream, and connect.
 
     The main stream conflates: a slow daemon works on the newest frame. With two cameras the extra
@@ -141,33 +126,59 @@ def wait_for_cameras(server: str, stop: threading.Event, state: LoopState) -> Ca
     Args:
         server: Name the camera daemon publishes under.
         stop: Ends the wait.
-        state: Where it is told that the loop waits.
+        episodes: Takes that the loop waits; so does its state.
 
     Returns:
         None when stopped.
     """
     logger.info("waiting for camera streams of %r", server)
-    patience = _Patience(
-        f"camera streams of {server!r}; start the camera server, or name another one with "
-        "--camera-server"
-    )
+    kind = _cameras_missing(f"camera streams of {server!r}")
+    wanted, state = {ROAD_STREAM, WIDE_STREAM}, episodes.state
     found: set[str] = set()
     state.phase = Phase.WAITING_CAMERA
     while not stop.wait(POLL_S if found else 0.0):
         state.iterated_ns = time.monotonic_ns()
-        streams = available_streams(server) & {ROAD_STREAM, WIDE_STREAM}
+        streams = available_streams(server) & wanted
+        unusable = _unusable(server, wanted)
         # A daemon opens its streams one after the other; believe what two polls agree on.
         if streams and streams == found:
             try:
-                return _connect(server, streams)
+                cameras = _connect(server, streams)
             except FrameError as error:
-                logger.info("camera streams of %r not ready: %s", server, error)
+                unusable = unusable or str(error)
+            else:
+                episodes.end(kind)
+                if unusable:
+                    logger.warning("going on without one of the cameras: %s", unusable)
+                return cameras
         found = streams
-        if not found:
-            patience.count()
-            if stop.wait(POLL_S):
-                break
+        if not found or unusable:
+            episodes.happen(kind, _what_is_missing(kind.name, unusable))
+        if not found and stop.wait(POLL_S):
+            break
     return None
+
+
+def _cameras_missing(what: str) -> Kind:
+    return Kind(
+        what,
+        over=f"{what} found",
+        unit="looks",
+        level=logging.WARNING,
+        patience_ns=PATIENCE_NS,
+    )
+
+
+def _unusable(server: str, streams: set[str]) -> str:
+    """Return why streams that are there cannot be read; "" if there is none."""
+    reasons = unusable_streams(server)
+    return "; ".join(reason for stream, reason in reasons.items() if stream in streams)
+
+
+def _what_is_missing(what: str, unusable: str) -> str:
+    if unusable:
+        return f"waiting for {what}: {unusable}"
+    return f"waiting for {what}; start the camera server, or name another one with --camera-server"
 
 
 def _connect(server: str, streams: set[str]) -> CameraStreams:
@@ -185,32 +196,34 @@ def _connect(server: str, streams: set[str]) -> CameraStreams:
 
 
 def wait_for_driver_camera(
-    server: str, stop: threading.Event, state: LoopState
+    server: str, stop: threading.Event, episodes: Episodes
 ) -> FrameRingReader | None:
     """Wait until a camera daemon offers a driver stream, and connect; it conflates.
 
     Args:
         server: Name the camera daemon publishes under.
         stop: Ends the wait.
-        state: Where it is told that the loop waits.
+        episodes: Takes that the loop waits; so does its state.
 
     Returns:
         None when stopped.
     """
     logger.info("waiting for the driver camera of %r", server)
-    patience = _Patience(
-        f"the driver camera of {server!r}; start the camera server, or name another one with "
-        "--camera-server"
-    )
+    kind = _cameras_missing(f"the driver camera of {server!r}")
+    state = episodes.state
     state.phase = Phase.WAITING_CAMERA
     while not stop.is_set():
         state.iterated_ns = time.monotonic_ns()
+        unusable = _unusable(server, {DRIVER_STREAM})
         if DRIVER_STREAM in available_streams(server):
             try:
-                return FrameRingReader(server, DRIVER_STREAM, conflate=True)
+                camera = FrameRingReader(server, DRIVER_STREAM, conflate=True)
             except FrameError as error:
-                logger.info("driver camera of %r not ready: %s", server, error)
-        patience.count()
+                unusable = unusable or str(error)
+            else:
+                episodes.end(kind)
+                return camera
+        episodes.happen(kind, _what_is_missing(kind.name, unusable))
         stop.wait(POLL_S)
     return None
 
@@ -218,7 +231,7 @@ def wait_for_driver_camera(
 def wait_for_car(
     transport: Transport,
     stop: threading.Event,
-    state: LoopState,
+    episodes: Episodes,
     params_dir: Path | None = None,
 ) -> CarParameters | None:
     """Wait until the car has been recognised: a parameter or a message, whichever comes first.
@@ -229,27 +242,33 @@ def wait_for_car(
     Args:
         transport: The bus; ``carParams`` comes on it.
         stop: Ends the wait.
-        state: Where it is told that the loop waits.
+        episodes: Takes that the loop waits; so does its state.
         params_dir: Where the parameter CarParams appears; None: the message only.
 
     Returns:
         None when stopped.
     """
     logger.info("waiting for carParams; --demo uses a built-in car instead")
-    patience = _Patience(
-        "carParams on the bus"
-        + (f" or in {params_dir}" if params_dir is not None else "")
-        + "; --demo uses a built-in car instead"
+    place = "" if params_dir is None else f" or in {params_dir}"
+    kind = Kind(
+        "no car",
+        over="carParams found",
+        unit="looks",
+        level=logging.WARNING,
+        patience_ns=PATIENCE_NS,
     )
     look = _CarLook(transport.subscriber("carParams", conflate=True), params_dir)
+    state = episodes.state
     try:
         state.phase = Phase.WAITING_CAR
         while not stop.is_set():
             state.iterated_ns = time.monotonic_ns()
             car = look.take()
             if car is not None:
+                episodes.end(kind)
                 return car
-            patience.count()
+            text = f"waiting for carParams on the bus{place}; --demo uses a built-in car instead"
+            episodes.happen(kind, text)
     finally:
         look.subscriber.close()
     return None

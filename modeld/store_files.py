@@ -54,12 +54,15 @@ def write_new(path: Path, data: bytes) -> None:
 def replace_file(path: Path, data: bytes) -> None:
     """Replace a small file in one step: after a crash it has the old or the new content.
 
-    The caller holds the lock of the store: a file that a killed process left beside it is removed.
+    The caller holds the lock of the store, and has removed what a killed command left.
     """
     beside = path.with_name(f".{path.name}.new")
-    beside.unlink(missing_ok=True)
-    write_new(beside, data)
-    beside.rename(path)
+    try:
+        write_new(beside, data)
+        beside.rename(path)
+    except BaseException:
+        beside.unlink(missing_ok=True)
+        raise
     sync_directory(path.parent)
 
 

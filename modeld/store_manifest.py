@@ -44,7 +44,19 @@ class ModelId:
         name, separator, version = text.partition("@")
         if not separator:
             raise StoreError(f"{text!r}: expected NAME@VERSION; see modeld models list")
-        return ModelId(checked_word("name", name), checked_word("version", version))
+        return ModelId.checked(name, version)
+
+    @staticmethod
+    def checked(name: str, version: str) -> "ModelId":
+        """Return the id of a name and a version.
+
+        Raises:
+            StoreError: one of them, or both, are none.
+        """
+        problems = word_problems("name", name) + word_problems("version", version)
+        if problems:
+            raise StoreError("; ".join(problems))
+        return ModelId(name, version)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,18 +99,12 @@ class StoreManifest:
         return (json.dumps(content, indent=1) + "\n").encode("ascii")
 
 
-def checked_word(what: str, text: str) -> str:
-    """Return a name or version.
-
-    Raises:
-        StoreError: it has other characters, or would leave the store.
-    """
-    if not _WORD.fullmatch(text):
-        raise StoreError(
-            f"{what}: expected 1 to 64 of a-z 0-9 . _ - that begin with a letter or digit, found "
-            f"{text[:80]!r}"
-        )
-    return text
+def word_problems(what: str, text: str) -> list[str]:
+    """Return what is wrong with a name or version: other characters, or a way out of the store."""
+    if _WORD.fullmatch(text):
+        return []
+    expected = "1 to 64 of a-z 0-9 . _ - that begin with a letter or digit"
+    return [f"{what}: expected {expected}, found {text[:80]!r}"]
 
 
 def parse_manifest(data: bytes) -> StoreManifest:
@@ -112,18 +118,21 @@ def parse_manifest(data: bytes) -> StoreManifest:
     content = plain_object(data)
     if content.get("format") != FORMAT:
         raise StoreError(f"format: expected {FORMAT}, found {_shown(content.get('format'))}")
-    fields: Mapping[str, type] = {name: _TYPES[name] for name in _TYPES}
-    unknown = sorted(set(content) - set(fields))
-    missing = sorted(set(fields) - set(content))
+    unknown = sorted(set(content) - set(_TYPES))
+    missing = sorted(set(_TYPES) - set(content))
     if unknown or missing:
         found = [f"unknown {', '.join(unknown)[:200]}"] if unknown else []
         found += [f"missing {', '.join(missing)}"] if missing else []
-        raise StoreError(f"expected the fields {', '.join(fields)}; {'; '.join(found)}")
-    for name, kind in fields.items():
-        if type(content[name]) is not kind:
-            raise StoreError(f"{name}: expected {kind.__name__}, found {_shown(content[name])}")
-    _check_values(content)
-    values = {name: content[name] for name in fields if name not in ("format", "signature")}
+        raise StoreError(f"expected the fields {', '.join(_TYPES)}; {'; '.join(found)}")
+    problems = [
+        f"{name}: expected {kind.__name__}, found {_shown(content[name])}"
+        for name, kind in _TYPES.items()
+        if type(content[name]) is not kind
+    ]
+    problems = problems or _value_problems(content)
+    if problems:
+        raise StoreError("; ".join(problems))
+    values = {name: content[name] for name in _TYPES if name not in ("format", "signature")}
     return StoreManifest(**values)
 
 
@@ -157,11 +166,10 @@ _TYPES: Final[Mapping[str, type]] = {
 }
 
 
-def _check_values(content: Mapping[str, Any]) -> None:
-    for name in ("name", "version"):
-        checked_word(name, content[name])
+def _value_problems(content: Mapping[str, Any]) -> list[str]:
+    problems = [p for name in ("name", "version") for p in word_problems(name, content[name])]
     if content["kind"] not in _KINDS:
-        raise StoreError(
+        problems.append(
             f"kind: expected {' or '.join(_KINDS)}, found {_shown(content['kind'])}; compile the "
             "model without --plain"
         )
@@ -171,12 +179,13 @@ def _check_values(content: Mapping[str, Any]) -> None:
         ("interface", _TEXT, "at most 128 printable characters"),
     ):
         if not pattern.fullmatch(content[name]):
-            raise StoreError(f"{name}: expected {what}, found {_shown(content[name])}")
+            problems.append(f"{name}: expected {what}, found {_shown(content[name])}")
     for name, low, high in (("size", 1, _MAX_SIZE), ("minimum_abi", 1, _MAX_ABI)):
         if not low <= content[name] <= high:
-            raise StoreError(f"{name}: expected {low}..{high}, found {_shown(content[name])}")
+            problems.append(f"{name}: expected {low}..{high}, found {_shown(content[name])}")
     if content["signature"]:
-        raise StoreError("signature: expected none, as this version checks no signatures")
+        problems.append("signature: expected none, as this version checks no signatures")
+    return problems
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

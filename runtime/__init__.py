@@ -14,6 +14,7 @@ from runtime.errors import (
     InputError,
     NoDeviceError,
     RuntimeFault,
+    SelfTestError,
 )
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from runtime.entry import TensorSpec
     from runtime.executor import Program, build_binaries, load_program, run_once
     from runtime.profile import KernelTime
+    from runtime.selftest import SelfTestReport, self_test
     from runtime.stats import ProgramStats
 
 # Resolved on first use, so that a command which needs no device does not load pyopencl.
@@ -30,12 +32,14 @@ _LAZY = {
     "KernelTime": "runtime.profile",
     "Program": "runtime.executor",
     "ProgramStats": "runtime.stats",
+    "SelfTestReport": "runtime.selftest",
     "TensorSpec": "runtime.entry",
     "build_binaries": "runtime.executor",
     "choose_device": "runtime.device",
     "list_devices": "runtime.device",
     "load_program": "runtime.executor",
     "run_once": "runtime.executor",
+    "self_test": "runtime.selftest",
 }
 
 
@@ -58,6 +62,8 @@ __all__ = [
     "Program",
     "ProgramStats",
     "RuntimeFault",
+    "SelfTestError",
+    "SelfTestReport",
     "TensorSpec",
     "build_binaries",
     "choose_device",
@@ -65,5 +71,6 @@ __all__ = [
     "load_program",
     "read_artifact",
     "run_once",
+    "self_test",
     "write_artifact",
 ]

@@ -15,7 +15,7 @@ from runtime.linker import MISSING, ensure_linker
 from runtime.opencl import cl
 from runtime.pocl_cpu import POCL, WHEEL_VERSION
 from runtime.probe import UNKNOWN, examine
-from runtime.workers import Workers, starting, workers_of
+from runtime.workers import Candidates, Workers, starting
 
 _INSTALL_HINT: Final = "install the `pocl` extra (pip install 'modeld[pocl]') or an OpenCL driver"
 
@@ -59,7 +59,11 @@ class Device:
     info: DeviceInfo
     handle: cl.Device
     context: cl.Context
-    workers: Workers | None = None  # threads that can be placed; None where there are none
+    candidates: Candidates | None = None  # threads of which some may be its workers
+
+    def workers(self) -> Workers | None:
+        """Return the threads that can be placed, when kernels have run; None if there are none."""
+        return None if self.candidates is None else self.candidates.workers()
 
 
 def list_devices() -> list[DeviceInfo]:
@@ -116,8 +120,9 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
         context = cl.Context([handle])
     except cl.Error as error:
         raise NoDeviceError(f"{info.name}: cannot be opened: {first_line(error)}") from error
-    _, threads = _devices_of(handle.platform)
-    return Device(info, handle, context, workers_of(threads, info.compute_units))
+    # Which of the two starts the threads depends on the loader and on what is installed.
+    threads = (*_platforms()[1], *_devices_of(handle.platform)[1])
+    return Device(info, handle, context, Candidates(threads, info.compute_units))
 
 
 def _matches(info: DeviceInfo, name: str) -> bool:
@@ -134,12 +139,14 @@ def _matches(info: DeviceInfo, name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=1)
-def _platforms() -> tuple[cl.Platform, ...]:
+def _platforms() -> tuple[tuple[cl.Platform, ...], tuple[int, ...]]:
+    """Return all platforms, and the threads that their drivers started meanwhile."""
     try:
-        return tuple(cl.get_platforms())
+        platforms, threads = starting(cl.get_platforms)
+        return tuple(platforms), threads
     except cl.Error as error:  # PLATFORM_NOT_FOUND_KHR: the loader has no driver at all
         if error.code == cl.status_code.PLATFORM_NOT_FOUND_KHR:
-            return ()
+            return (), ()
         raise NoDeviceError(
             f"the OpenCL platforms cannot be listed: {first_line(error)}"
         ) from error
@@ -158,7 +165,7 @@ def _devices_of(platform: cl.Platform) -> tuple[tuple[cl.Device, ...], tuple[int
 def _discover() -> list[tuple[DeviceInfo, cl.Device]]:
     """Return all devices with their descriptions, preferred first: GPUs, CPUs (PoCL's), others."""
     found = []
-    for number, platform in enumerate(_platforms()):
+    for number, platform in enumerate(_platforms()[0]):
         for index, handle in enumerate(_devices_of(platform)[0]):
             found.append((_describe(f"{number}:{index}", platform, handle), handle))
     found.sort(key=lambda item: _rank(item[0]))

@@ -2,6 +2,7 @@
 
 RuntimeFault                 exit code 4   something went wrong while a program ran
 ├── ArtifactError            exit code 4   the artifact file is missing, damaged or not for us
+├── SelfTestError            exit code 4   the device computes something else than the model
 ├── NoDeviceError            exit code 3   no OpenCL device can be used
 ├── BuildError               exit code 3   the device's compiler rejected a kernel
 └── InputError               exit code 2   the caller's arrays or names do not fit the program
@@ -24,6 +25,10 @@ class RuntimeFault(Exception):  # noqa: N818 - the base of the tree is not itsel
 
 class ArtifactError(RuntimeFault):
     """The artifact cannot be loaded: missing, truncated, damaged, or of another format."""
+
+
+class SelfTestError(RuntimeFault):
+    """A loaded program gives other values than its artifact says that the model gives."""
 
 
 class NoDeviceError(RuntimeFault):

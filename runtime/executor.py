@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from numpy.typing import NDArray
@@ -12,17 +12,25 @@ from runtime.device import Device, choose_device
 from runtime.errors import ArtifactError
 from runtime.program import Program
 from runtime.program_cache import ProgramCache, shared_cache
+from runtime.selftest import self_test
 from runtime.stats import ProgramStats
 
 
 def load_program(
-    path: str | os.PathLike[str] | Artifact, device: Device | str | None = None
+    path: str | os.PathLike[str] | Artifact,
+    device: Device | str | None = None,
+    *,
+    priority: str | None = None,
+    on_build: Callable[[], None] = lambda: None,
 ) -> Program:
     """Load an artifact onto a device.
 
     Args:
         path: the artifact, made by `modeld compile`; or one that was read.
         device: an opened device, a name as for `choose_device`, or None for the best one.
+        priority: "high", "medium" or "low" of its work on the device; None leaves the driver's.
+            `Program.priority_refusal` says why it was not taken.
+        on_build: called before each program that has to be compiled, which takes seconds.
 
     Raises:
         ArtifactError: the file is missing, damaged, or does not fit the device.
@@ -32,8 +40,8 @@ def load_program(
     artifact = path if isinstance(path, Artifact) else read_artifact(path)
     opened = device if isinstance(device, Device) else choose_device(device)
     try:
-        cache = ProgramCache(opened)
-        program = Program(artifact, opened, cache, warm_up=True)
+        cache = ProgramCache(opened, on_build=on_build)
+        program = Program(artifact, opened, cache, warm_up=True, priority=priority)
         cache.save()
     except ArtifactError as error:
         raise ArtifactError(f"{artifact.path or 'artifact'}: {error}") from error
@@ -71,16 +79,19 @@ def build_binaries(
 ) -> list[bytes]:
     """Return the device binaries that the compiler puts into an artifact, one per program.
 
-    They are taken after every kernel was launched once, so that loading them compiles nothing. The
-    manifest's `target` must then name `device.info.name` and `device.info.driver`.
+    They are taken after every kernel was launched once, so that loading them compiles nothing, and
+    after the self-test, where there is one. The manifest's `target` must then name
+    `device.info.name` and `device.info.driver`.
 
     Raises:
         ArtifactError, NoDeviceError, BuildError, RuntimeFault: as `load_program`.
+        SelfTestError: the programs compute something else than the model.
     """
     opened = device if isinstance(device, Device) else choose_device(device)
     cache = ProgramCache(opened)
     artifact = from_memory(manifest, data)
     with Program(artifact, opened, cache, warm_up=True) as program:
+        self_test(program)
         return program.binaries()
 
 

@@ -18,6 +18,7 @@ from runtime.errors import ArtifactError
 from runtime.fields import Fields
 from runtime.image_spec import ImageSpec, parse_image
 from runtime.megakernel_spec import MegakernelSpec, check_table, parse_function, parse_megakernel
+from runtime.selftest_spec import TestVector, parse_vectors
 
 MAGIC: Final = "modeld-artifact"
 FORMAT: Final = 1  # layout of the file and keys of the manifest
@@ -124,7 +125,10 @@ class EntrySpec:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """A checked manifest; `raw` is the dictionary it was read from."""
+    """A checked manifest; `raw` is the dictionary it was read from.
+
+    `self_test` is empty where the artifact has none.
+    """
 
     name: str
     kind: str
@@ -137,7 +141,7 @@ class Manifest:
     kernels: tuple[KernelSpec, ...]
     entries: tuple[EntrySpec, ...]
     megakernel: MegakernelSpec | None
-    self_test: dict[str, Any]
+    self_test: tuple[TestVector, ...]
     data_size: int
     raw: dict[str, Any]
 
@@ -208,14 +212,27 @@ def parse_manifest(raw: object) -> Manifest:
         kernels=kernels,
         entries=_parse_entries(top.get("entries", dict), buffers, len(kernels)),
         megakernel=megakernel,
-        self_test=top.get("self_test", dict),
+        self_test=(),
         data_size=data_size,
         raw=top.value,
     )
     _check_names(manifest)
+    manifest = replace(manifest, self_test=_parse_self_test(top, manifest))
     _check_data_ranges(manifest)
     _check_totals(manifest)
     return manifest
+
+
+def _parse_self_test(top: Fields, manifest: Manifest) -> tuple[TestVector, ...]:
+    states = {b.name: (b.shape, b.dtype) for b in manifest.buffers if b.kind == "state"}
+    ports = {}
+    for entry in manifest.entries:
+        outputs = (manifest.buffers[index] for index in entry.outputs)
+        ports[entry.name] = {
+            "output": {b.name: (b.shape, b.dtype) for b in outputs},
+            "state": states,
+        }
+    return parse_vectors(top.value, ports)
 
 
 def _parse_model(fields: Fields) -> ModelSource:

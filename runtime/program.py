@@ -22,6 +22,7 @@ from runtime.memory import DeviceMemory
 from runtime.opencl import cl
 from runtime.profile import KernelTime, Span, summarize
 from runtime.program_cache import ProgramCache, binary_of
+from runtime.queue import drain, open_first_queue, open_queue
 from runtime.states import States
 from runtime.stats import make_stats
 
@@ -32,15 +33,20 @@ class Program:
     """A loaded artifact, ready to run on one device; made by `load_program` or `run_once`."""
 
     def __init__(
-        self, artifact: Artifact, device: Device, cache: ProgramCache, *, warm_up: bool = False
+        self,
+        artifact: Artifact,
+        device: Device,
+        cache: ProgramCache,
+        *,
+        warm_up: bool = False,
+        priority: str | None = None,
     ) -> None:
         started_ns = time.perf_counter_ns()
         self._is_open = True
         self._manifest = artifact.manifest
         self._device = device
-        self._workers = device.workers
         self._cache = cache
-        self._queue = _open_queue(device)
+        self._queue, self.priority_refusal = open_first_queue(device, priority)
         _log_target(artifact, device)
         # The count is the cache's, over all programs; the difference is what this one built.
         built_before = cache.built_from_source
@@ -67,6 +73,8 @@ class Program:
         self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
+        # Known by now: they have run.
+        self.workers = device.workers()
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
@@ -213,8 +221,8 @@ class Program:
         stats.runs += 1
         duration_ns = time.perf_counter_ns() - started_ns
         stats.last_run_ms = duration_ns / 1e6
-        if self._workers is not None:
-            self._workers.ran(duration_ns)
+        if self.workers is not None:
+            self.workers.ran(duration_ns)
         if self._check:
             check_finite(bound.results, bound.name)
             if self._megakernel is not None and not self._megakernel.idle(self._queue):
@@ -261,7 +269,7 @@ class Program:
             # Arrays of the caller and events must stay until the device has done with them, also
             # after an error.
             if self._unfinished:
-                _drain(queue)
+                drain(queue)
             pending.clear()
 
     def _recover(self, queue: cl.CommandQueue) -> None:
@@ -303,7 +311,7 @@ class Program:
         bound = self._entry(entry)
         bound.check_inputs(inputs)
         # Profiling is a property of a queue and slows each launch, so `run` has one without.
-        queue = _open_queue(self._device, profiling=True)
+        queue = open_queue(self._device, profiling=True)
         steps = self._steps_of(bound)
         result = []
         for _ in range(iterations):
@@ -375,26 +383,6 @@ class Program:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _drain(queue: cl.CommandQueue) -> None:
-    """Wait for what a queue still runs; that it may fail, its user knows already."""
-    try:
-        queue.finish()
-    except cl.Error as error:
-        logger.debug("waiting for a queue: %s", first_line(error))
-
-
-def _open_queue(device: Device, *, profiling: bool = False) -> cl.CommandQueue:
-    try:
-        if not profiling:
-            return cl.CommandQueue(device.context)
-        enable = cl.command_queue_properties.PROFILING_ENABLE
-        return cl.CommandQueue(device.context, properties=enable)
-    except cl.Error as error:
-        raise RuntimeFault(
-            f"{device.info.name}: cannot make a command queue: {first_line(error)}"
-        ) from error
 
 
 def _log_target(artifact: Artifact, device: Device) -> None:

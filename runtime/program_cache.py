@@ -9,6 +9,7 @@ import atexit
 import functools
 import hashlib
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
@@ -41,8 +42,15 @@ def cache_key(source: str, options: str, info: DeviceInfo) -> str:
 class ProgramCache:
     """Builds programs for one device; identical programs are built once and shared."""
 
-    def __init__(self, device: Device, directory: Path | None = None) -> None:
+    def __init__(
+        self,
+        device: Device,
+        directory: Path | None = None,
+        *,
+        on_build: Callable[[], None] = lambda: None,
+    ) -> None:
         self.device = device
+        self._on_build = on_build  # called before each compilation
         self._binaries = EntryStore(directory or cache_dir() / "programs", "program")
         self.built_from_source = 0  # how many programs had to be compiled
         self._built: dict[str, cl.Program] = {}
@@ -63,6 +71,7 @@ class ProgramCache:
         if program is None:
             program = self._from_artifact(spec, target) or self._from_cache(key, spec.options)
             if program is None:
+                self._on_build()
                 program = self._compile(spec)
                 self.built_from_source += 1
                 self._unsaved[key] = program

@@ -1,5 +1,7 @@
 """The states of a program by name: read and written between runs."""
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -28,10 +30,8 @@ class States:
         """
         index, spec = self._state(name)
         array = np.empty(spec.shape, spec.dtype)
-        try:
-            cl.enqueue_copy(self._queue, array, self._memory.buffer(index), is_blocking=True)
-        except cl.Error as error:
-            raise self._fault(name, error) from error
+        with _naming(self._name, name):
+            cl.enqueue_copy(self._queue, array, self._memory.buffer(index))
         return array
 
     def write(self, name: str, value: NDArray[Any]) -> None:
@@ -52,10 +52,8 @@ class States:
                 f"{self._name}: state {name!r}: expected {spec.dtype}{list(spec.shape)}, "
                 f"C-contiguous, found {value.dtype}{list(value.shape)}"
             )
-        try:
-            cl.enqueue_copy(self._queue, self._memory.buffer(index), value, is_blocking=True)
-        except cl.Error as error:
-            raise self._fault(name, error) from error
+        with _naming(self._name, name):
+            cl.enqueue_copy(self._queue, self._memory.buffer(index), value)
 
     def _state(self, name: str) -> tuple[int, BufferSpec]:
         found = self._found.get(name)
@@ -64,5 +62,11 @@ class States:
             raise InputError(f"{self._name}: no state {name!r}; it has: {names or 'none'}")
         return found
 
-    def _fault(self, name: str, error: Exception) -> RuntimeFault:
-        return RuntimeFault(f"{self._name}: state {name!r}: {first_line(error)}")
+
+@contextlib.contextmanager
+def _naming(program: str, state: str) -> Iterator[None]:
+    """Turn the device's error into one that says which state was copied."""
+    try:
+        yield
+    except cl.Error as error:
+        raise RuntimeFault(f"{program}: state {state!r}: {first_line(error)}") from error

@@ -109,6 +109,21 @@ class Workers:
         """Whether each has CPUs of its own now."""
         return self._governor.apart
 
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(thread for thread, _ in self._shares)
+
+    def run_first(self, priority: int) -> None:
+        """Have the system run them before others: `priority` of SCHED_FIFO; 0 ends that.
+
+        Raises:
+            OSError: the system refuses it, or a thread has ended.
+        """
+        policy = os.SCHED_FIFO if priority else os.SCHED_OTHER
+        for thread, _ in self._shares:
+            os.sched_setscheduler(thread, policy | os.SCHED_RESET_ON_FORK, os.sched_param(priority))
+
     def ran(self, duration_ns: int) -> None:
         """Take note of a run that took so long, and place the workers for the next one."""
         self._ran_ns += duration_ns
@@ -182,6 +197,37 @@ def workers_of(threads: Sequence[int], compute_units: int) -> Workers | None:
         return Workers(threads, home)
     except (OSError, ValueError, IndexError) as error:
         logger.debug("worker threads are placed by the system: %s", error)
+        return None
+
+
+class Candidates:
+    """Threads of which some are the workers of one device, until they have worked.
+
+    Where several drivers are installed, the loader opens all of them at once, and nothing tells
+    whose thread is whose: but only the workers of this device run when it has something to do.
+    """
+
+    def __init__(self, threads: Sequence[int], compute_units: int) -> None:
+        self._units = compute_units
+        self._workers: Workers | None = None
+        self._before = {t: switches for t in threads if (switches := _switches(t)) is not None}
+
+    def workers(self) -> Workers | None:
+        """Return the workers, if a kernel has run since; see `workers_of` for when there are none.
+
+        Asked again, it looks again as long as there are none.
+        """
+        if self._workers is None:
+            worked = [t for t, before in self._before.items() if _switches(t) not in (before, None)]
+            self._workers = workers_of(worked, self._units)
+        return self._workers
+
+
+def _switches(thread: int) -> int | None:
+    """Return how often a thread got a CPU (Linux: proc_pid_schedstat); None if it has ended."""
+    try:
+        return int((_TASKS / str(thread) / "schedstat").read_text("ascii").split()[2])
+    except (OSError, ValueError, IndexError):
         return None
 
 

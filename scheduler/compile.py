@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -64,12 +64,16 @@ class CompiledModel:
         manifest, data: as `runtime.write_artifact` takes them; programs hold no binaries yet.
         arena_unplanned: bytes the intermediates of the largest entry would take without reuse.
         notes: what was assumed about the models, one sentence each.
+        graphs: what it was compiled from, by entry; `scheduler.check.vectors` evaluates them.
+        sources: the models, in run order.
     """
 
     manifest: dict[str, Any]
     data: bytes
     arena_unplanned: int
     notes: tuple[str, ...] = ()
+    graphs: Mapping[str, EntryGraph] = field(default_factory=dict)
+    sources: tuple[OnnxModel, ...] = ()
 
     @property
     def kernels(self) -> int:
@@ -79,6 +83,8 @@ class CompiledModel:
     def build(self, device: str | None = None, progress: Progress | None = None) -> CompiledModel:
         """Return the model with device binaries, built on a device of this machine.
 
+        They are taken of a program that has passed the self-test, where the model has one.
+
         Args:
             device: as for `runtime.load_program`.
             progress: called with ("building kernels", done, total).
@@ -86,6 +92,7 @@ class CompiledModel:
         Raises:
             NoDeviceError: there is no device.
             BuildError: a program does not build.
+            SelfTestError: the device computes something else than the model.
         """
         chosen = choose_device(device)
         if progress is not None:
@@ -133,7 +140,7 @@ def compile_plain(
     imported = import_model(model, bind=bind)
     emitted = emitted_plain(imported, _context(options), options.get("tables"))
     finished = _finish(emitted, {"model": model}, {})
-    return replace(finished, notes=imported.notes)
+    return replace(finished, notes=imported.notes, graphs={"run": _plain_graph(imported)})
 
 
 def emitted_plain(
@@ -149,13 +156,16 @@ def emitted_plain(
     Raises:
         SchedulerError: it cannot be compiled.
     """
-    graph = EntryGraph(
+    name = Path(imported.source.name).stem or "model"
+    return _emitted({"run": _plain_graph(imported)}, context, name, "plain", tables)
+
+
+def _plain_graph(imported: ImportedModel) -> EntryGraph:
+    return EntryGraph(
         {n: t.node for n, t in imported.outputs.items()},
         inputs=[t.node for t in imported.inputs.values()],
         origins=imported.origins,
     )
-    name = Path(imported.source.name).stem or "model"
-    return _emitted({"run": graph}, context, name, "plain", tables)
 
 
 def compile_driving(
@@ -186,7 +196,7 @@ def compile_driving(
     emitted = _emitted(entries, _context(options), "driving", "driving", options.get("tables"))
     roles = {part.role: model for part, model in zip(found.models, ordered, strict=True)}
     finished = _finish(emitted, roles, {"interface": found.plain()})
-    return replace(finished, notes=notes)
+    return replace(finished, notes=notes, graphs=entries)
 
 
 def compile_monitoring(
@@ -213,7 +223,7 @@ def compile_monitoring(
     tables = options.get("tables")
     emitted = _emitted({"run": graph}, _context(options), MONITORING, MONITORING, tables)
     finished = _finish(emitted, {ROLE: model}, {"interface": found.interface.plain()})
-    return replace(finished, notes=found.notes)
+    return replace(finished, notes=found.notes, graphs={"run": graph})
 
 
 def driving_sizes(model: OnnxModel, interface: Interface) -> dict[str, int]:
@@ -272,4 +282,5 @@ def _finish(
                 "checkpoint": props.get("model_checkpoint", ""),
             }
         )
-    return CompiledModel(emitted.manifest, emitted.data, emitted.arena_unplanned)
+    sources = tuple(models.values())
+    return CompiledModel(emitted.manifest, emitted.data, emitted.arena_unplanned, sources=sources)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
+from modeld.config import SETTINGS
+from modeld.config_sources import OTHER_VARIABLES
 from scheduler.device.spec import SPECS
 from scheduler.kernelize import realize
 from tests.scheduler.onnx_import.tiny_models import model_of, value
@@ -47,6 +49,15 @@ def parser_of(command: str) -> argparse.ArgumentParser:
     return parser
 
 
+def options_of(parser: argparse.ArgumentParser) -> Iterator[str]:
+    """Yield the options of a command, and those of its actions where it has some."""
+    yield from parser._option_string_actions
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for chosen in action.choices.values():
+                yield from options_of(chosen)
+
+
 # --- commands ---------------------------------------------------------------------------------
 
 
@@ -64,7 +75,7 @@ def test_documented_commands_and_options_exist(line: str) -> None:
         assert words[0] in ("--help", "--version"), line
         return
     assert words[0] in COMMANDS, f"modeld has no command {words[0]!r}"
-    known = set(parser_of(words[0])._option_string_actions)
+    known = set(options_of(parser_of(words[0])))
     unknown = [word for word in words if word.startswith("-") and word.split("=")[0] not in known]
     assert not unknown, f"modeld {words[0]} has no option {unknown}"
 
@@ -196,6 +207,17 @@ def test_environment_variables_are_those_of_the_code() -> None:
     for name, where in rows:
         documented.setdefault(name, set()).add(where)
     assert documented == variables_read()
+
+
+def test_variables_of_settings_are_those_of_the_code() -> None:
+    page = read("docs/env-vars.md")
+    rows = re.findall(r"^\| `([\w.]+)` \| `(MODELD_\w+)` \| (\S+) \|$", page, re.MULTILINE)
+    assert rows == [
+        (key, setting.variable, f"`{setting.doc.option.split()[0]}`" if setting.doc.option else "-")
+        for key, setting in SETTINGS.items()
+    ]
+    others = re.findall(r"^\| `(MODELD_\w+)` \| `", page, re.MULTILINE)
+    assert tuple(others) == OTHER_VARIABLES
 
 
 # --- numbers, links ---------------------------------------------------------------------------

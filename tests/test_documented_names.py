@@ -15,9 +15,11 @@ from pathlib import Path
 
 import pytest
 
+from modeld.config import SETTINGS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("cereal", "runtime", "scheduler", "modeld", "tools")
-FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", "deploy", ".github", ".ci")
+FOLDERS = (*PACKAGES, "tests", "benchmarks", "docs", ".github", ".ci")
 DOCUMENTS = sorted(
     path.relative_to(ROOT).as_posix()
     for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks/README.md"]
@@ -42,9 +44,11 @@ ONNX = "Adagrad Adam Gradient Momentum Like light simple test_resnet50 test_shri
 ONNX += "test_dft_inverse_opset19 test_resize_downsample_scales_linear_align_corners "
 ONNX += "test_resize_downsample_scales_cubic_align_corners"
 OTHERS = "RLIMIT_AS SCHED_IDLE fdatasync BEAM logTime"
+SYSTEMD = "CPUSchedulingPolicy StateDirectory SupplementaryGroups MemoryMax ReadWritePaths "
+SYSTEMD += "CONFIG_RT_GROUP_SCHED libc6"
 COMPOSED = "exec_ms source_late_ms driver_delivered"
 EXAMPLES = "_ns _ms _hz _bytes _px _m _mps _rad a_from_b XXXXXXXX COUNT UID CLASS Raises utils"
-FOREIGN = frozenset(" ".join((OPENCL, ONNX, OTHERS, COMPOSED, EXAMPLES)).split())
+FOREIGN = frozenset(" ".join((OPENCL, ONNX, OTHERS, SYSTEMD, COMPOSED, EXAMPLES)).split())
 
 
 @functools.cache
@@ -64,7 +68,7 @@ def module(name: str) -> ast.Module:
 @functools.cache
 def known_words() -> frozenset[str]:
     """Return every word that the code or its configuration has, and those of file names."""
-    found: set[str] = set()
+    found = {setting.variable for setting in SETTINGS.values()}
     for name in files():
         found.update(WORD.findall(name))
         if name.endswith(".py") and name != Path(__file__).relative_to(ROOT).as_posix():
@@ -125,6 +129,8 @@ def missing_file(span: str) -> bool:
 def missing_member(dotted: str) -> str | None:
     """Return what of a dotted name is missing: in a package, in a module, in a class of ours."""
     head, *rest = dotted.split(".")
+    if rest == ["service"]:  # a unit
+        return None
     if head in PACKAGES:
         path = Path(head)
         while rest and (ROOT / path / rest[0]).is_dir():
@@ -164,6 +170,8 @@ def problems(document: str) -> Iterator[str]:
             ours = span.split("/")[0] in FOLDERS or span.endswith((".py", ".capnp"))
             if ours and missing_file(span):
                 yield f"`{span}`: no such file"
+        elif span in SETTINGS:  # realtime.priority is no member of modeld/realtime.py
+            continue
         elif (dotted := DOTTED.match(span)) and (missing := missing_member(dotted[1])):
             yield f"`{span}`: {missing}"
         for word in WORD.findall(span):

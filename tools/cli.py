@@ -54,6 +54,7 @@ COMMANDS: dict[str, Command] = {
     "compile": Command("tools.compile", "compile ONNX models into one artifact"),
     "inspect": Command("tools.inspect", "show what is inside an artifact, a model or a log"),
     "exec": Command("tools.exec", "run an artifact once on given arrays"),
+    "selftest": Command("tools.selftest", "run the self-test that an artifact carries"),
     "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
@@ -62,7 +63,10 @@ COMMANDS: dict[str, Command] = {
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
     "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
+    "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
+    "models": Command("tools.models", "add, check and select the models that the daemon runs"),
+    "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
@@ -196,7 +200,9 @@ def _dispatch(arguments: list[str]) -> int:
     if run is None:
         parser.print_help(sys.stderr)
         return 2
-    _configure_logging(_count_verbosity(arguments))
+    # The parser counts before and after the command apart.
+    args.verbosity = _count_verbosity(arguments)
+    _configure_logging(args.verbosity)
     return run(args)
 
 

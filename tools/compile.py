@@ -20,10 +20,12 @@ from typing import Any
 
 from cereal.frames import FrameFormat, nv12_format
 from runtime.device import choose_device
+from runtime.errors import SelfTestError
 from runtime.quantities import count_text, flops_text, size_text
 from scheduler.cache.schedules import EntryGraph
 from scheduler.check.driving import verify_driving
 from scheduler.check.self_check import Report, verify
+from scheduler.check.vectors import with_self_test
 from scheduler.compile import (
     CompiledModel,
     CompileOptions,
@@ -120,6 +122,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="run what was compiled on the device and compare it with onnxruntime, or onnx's "
         "evaluator; write nothing if it differs",
+    )
+    parser.add_argument(
+        "--no-selftest",
+        action="store_true",
+        help="leave out the self-test that `modeld selftest` and the daemon run",
     )
     parser.add_argument(
         "--no-binary", action="store_true", help="leave device binaries out: no device is needed"
@@ -255,6 +262,24 @@ def _verify(args: argparse.Namespace, compiled: CompiledModel) -> list[Report]:
     return reports
 
 
+def _tested(args: argparse.Namespace, compiled: CompiledModel, *, keep: bool) -> CompiledModel:
+    """Return a model with its self-test and with binaries that passed it, as far as wanted.
+
+    Raises:
+        SelfCheckError: the device computes something else.
+    """
+    if not args.no_selftest:
+        compiled = with_self_test(compiled, keep=keep)
+    if args.no_binary:
+        return compiled
+    try:
+        return compiled.build(args.device, _progress)
+    except SelfTestError as error:
+        raise SelfCheckError(
+            f"{error}; nothing was written, --no-selftest writes it all the same"
+        ) from error
+
+
 def _flags(args: argparse.Namespace) -> Flags:
     """Return the flags of the environment; --viz wins over VIZ."""
     flags = Flags.from_environment()
@@ -288,7 +313,7 @@ def run(args: argparse.Namespace) -> int:
     compiled = _compile(args, flags, tuned)
     drawn = flags.viz_path(compiled.manifest["name"])
     scheduled_s = time.perf_counter() - started
-    compiled = compiled if args.no_binary else compiled.build(args.device, _progress)
+    compiled = _tested(args, compiled, keep=flags.schedule_cache)
     checks = _verify(args, compiled) if args.verify else []
     digest = compiled.write(args.output)
     report = {
@@ -296,6 +321,7 @@ def run(args: argparse.Namespace) -> int:
         "sha256": digest,
         "interface": compiled.manifest["metadata"].get("interface", {}).get("name"),
         **_sizes(compiled),
+        "self_test_runs": len(compiled.manifest["self_test"].get("vectors", ())),
         "schedule_s": round(scheduled_s, 2),
         "total_s": round(time.perf_counter() - started, 2),
         "notes": list(compiled.notes),

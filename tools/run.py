@@ -3,61 +3,56 @@
 With a driver monitoring artifact it takes the driver camera's frames, and driverStateV2 comes out;
 run it beside the other. The driving daemon waits for a camera server's shared-memory frames and for
 carParams, on the bus or as a parameter of the stack; --demo does without carParams. SIGTERM stops
-it cleanly (exit code 0), SIGINT too (130). Options win over the TOML file of --config, which may
-hold: model demo device bus_address stack port_hash params_dir camera_server frame_timeout_ms
-lat_smooth_s long_smooth_s send_raw_predictions, and tables [camera.road] and [camera.wide] with
-width, height and focal_px.
+it cleanly (exit code 0), SIGINT too (130).
+
+Every setting may stand in the TOML file of --config, in an environment variable (MODELD_ and the
+setting in capitals: MODELD_BUS_ADDRESS, MODELD_REALTIME_PRIORITY), or in an option, here or with
+--set; options win over variables, these over the file. modeld config --sample prints a file with
+all of them, modeld config what is in force.
+
+It logs one line a record on stderr: what it loads, waits for, runs and finds wrong. -q logs errors
+only, -v everything, -vv with tracebacks.
 
 Example:
   modeld run --model driving.pkl --demo --bus ipc:///run/modeld
   modeld run --model dmonitoring.pkl --bus ipc:///run/modeld
+  modeld run --config /etc/modeld/config.toml --log-format json --set realtime.priority=54
+  MODELD_MODEL=driving.pkl MODELD_REALTIME_LOCK_MEMORY=1 modeld run
 """
 
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
+import logging
+import os
 
 from modeld import process
-from modeld.config import load_config
-from tools.lib.bus_options import add_stack_arguments
+from modeld.config_sources import load_config
+from modeld.service_log import ServiceLog
 from tools.lib.json_output import print_json
+from tools.lib.setting_options import add_setting_arguments, settings_given
+
+logger = logging.getLogger("modeld")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
-    parser.add_argument(
-        "--model", type=Path, help="driving or driver monitoring artifact; may stand in the file"
-    )
-    parser.add_argument("--demo", action="store_true", help="a built-in car, without carParams")
-    parser.add_argument("--config", type=Path, metavar="TOML", help="settings file")
-    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
-    parser.add_argument(
-        "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)"
-    )
-    add_stack_arguments(parser)
-    parser.add_argument(
-        "--params",
-        type=Path,
-        metavar="DIRECTORY",
-        help="parameters of the stack, for CarParams (by its rule)",
-    )
-    parser.add_argument("--camera-server", metavar="NAME", help="whose frames to take (camerad)")
+    add_setting_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run until a signal; return 0 after SIGTERM, 130 after SIGINT."""
-    overrides = {
-        "model": args.model,
-        "demo": args.demo or None,
-        "device": args.device,
-        "bus_address": args.bus,
-        "stack": args.stack,
-        "port_hash": args.port_hash,
-        "params_dir": args.params,
-        "camera_server": args.camera_server,
-    }
-    exit_code = process.run(load_config(args.config, overrides))
+    """Run until a signal; return 0 after SIGTERM, 130 after SIGINT, or an error's exit code."""
+    config = load_config(args.config, os.environ, settings_given(args))
+    try:
+        exit_code = process.run(config)
+    except Exception as error:
+        code = getattr(error, "exit_code", None)
+        if not isinstance(code, int):
+            raise
+        # Like all else that a service says: in its format, with its priority, never waited for.
+        with ServiceLog(format=config.log_format):
+            logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
+        return code
     if args.json:
         print_json({"exit_code": exit_code})
     return exit_code

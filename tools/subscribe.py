@@ -33,7 +33,6 @@ from cereal.schema import content, member_name, read_event, reading
 from cereal.services import member_of, service
 from cereal.transport import ZmqTransport
 from cereal.transport.base import Subscriber
-from cereal.transport.refusals import RefusalLog
 from modeld.health import HEALTH_SERVICES
 from modeld.startup import StopSignals
 from tools.errors import ToolError, UsageError
@@ -215,7 +214,6 @@ def _receive(
         SilenceError: nothing came for ``timeout_s``.
     """
     waiting: Sequence[Subscriber] = list(subscribers.values())
-    refusals = RefusalLog(transport)
     last = looked = monotonic()
     while not stop.event.is_set():
         if transport.wait(waiting, POLL_MS):
@@ -226,7 +224,7 @@ def _receive(
                 "found none; is the daemon running on this address?"
             )
         if monotonic() - looked > LOOK_S:
-            refusals.look()
+            transport.log_refused()
             looked = monotonic()
         for name, subscriber in subscribers.items():
             while (data := subscriber.receive()) is not None:

@@ -56,6 +56,10 @@ class Transport(Protocol):
         """Return of each subscribed service that this process may not receive why, in one line."""
         ...
 
+    def log_refused(self) -> None:
+        """Log what `refused` says, each change of it once."""
+        ...
+
     def close(self) -> None:
         """Close everything that this transport opened."""
         ...

@@ -53,6 +53,9 @@ class MemoryTransport:
         """Return {}: nobody is kept from anything."""
         return {}
 
+    def log_refused(self) -> None:
+        """Do nothing, as nothing is refused."""
+
     def close(self) -> None:
         """Forget all publishers and subscribers."""
         with self._changed:

@@ -57,6 +57,7 @@ class ZmqTransport:
         self._ports = stack.port if ports is None else ports
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._open: list[ZmqPublisher | ZmqSubscriber] = []
+        self._said: Mapping[str, str] = {}
 
     def endpoint(self, service: str, *, bind: bool = False) -> str:
         """Return the ZeroMQ endpoint of `service`, to bind or to connect to."""
@@ -97,7 +98,7 @@ class ZmqTransport:
         """Connect to the endpoint of `service`; retries in the background until it is bound.
 
         A socket that is there and may not be used is said in the log; it may be replaced by
-        another, so the subscriber stays. `refused` tells later.
+        another, so the subscriber stays. `log_refused` tells later.
 
         Raises:
             TransportError: the endpoint is not one, or its directory is not there or is closed.
@@ -106,9 +107,6 @@ class ZmqTransport:
         path = ipc.path_of(endpoint)
         if path is not None:
             ipc.check_directory(service, path)
-            reason = ipc.why_no_connection(service, path)
-            if reason is not None:
-                logger.warning("%s", reason)
         socket = self._context.socket(zmq.SUB)
         socket.setsockopt(zmq.LINGER, 0)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
@@ -124,7 +122,9 @@ class ZmqTransport:
                 f"zmq transport, {service}: expected to connect to {endpoint}, got {error}; "
                 "check the address"
             ) from error
-        return self._keep(ZmqSubscriber(socket, service))
+        subscriber = self._keep(ZmqSubscriber(socket, service))
+        self.log_refused()
+        return subscriber
 
     def refused(self) -> Mapping[str, str]:
         """Return of each service whose socket this process may not use why, in one line.
@@ -140,6 +140,16 @@ class ZmqTransport:
                 if reason is not None:
                     reasons[end.service] = reason
         return reasons
+
+    def log_refused(self) -> None:
+        """Log what `refused` says, each change of it once; for now and then, not for each frame."""
+        found = self.refused()
+        for service, reason in found.items():
+            if self._said.get(service) != reason:
+                logger.warning("%s", reason)
+        for service in self._said.keys() - found.keys():
+            logger.info("%s: its socket is no longer refused", service)
+        self._said = found
 
     def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
         """Wait until one of `subscribers` has a message; False on timeout."""

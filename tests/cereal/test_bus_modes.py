@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from cereal.transport import MemoryTransport, ZmqTransport
-from cereal.transport.refusals import RefusalLog
 from tests.other_user import (
     CAMERA_USER,
     DAEMON_USER,
@@ -52,15 +51,13 @@ print(dict(transport.refused()))
 """
 WATCHER = """
 import logging
-from cereal.transport.refusals import RefusalLog
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
 transport = ZmqTransport("ipc://" + arguments[0])
 subscriber = transport.subscriber("carState")
-refusals = RefusalLog(transport)
 print("subscribed", flush=True)
 for _ in sys.stdin:
-    refusals.look()
-    refusals.look()
+    transport.log_refused()
+    transport.log_refused()
     print("looked", flush=True)
     data = subscriber.receive(200)
     print(data, flush=True)
@@ -202,13 +199,15 @@ def test_what_is_open_is_not_refused(tmp_path: Path, caplog: pytest.LogCaptureFi
     subscriber = transport.subscriber("carState")
     assert transport.refused() == {}
     transport.publisher("carState")
-    assert RefusalLog(transport).look() == {}
+    transport.log_refused()
+    assert transport.refused() == {}
     subscriber.close()
     transport.close()
     assert transport.refused() == {}
     memory = MemoryTransport()
     memory.subscriber("carState")
-    assert RefusalLog(memory).look() == {}
+    memory.log_refused()
+    assert memory.refused() == {}
     tcp = ZmqTransport()
     tcp.subscriber("carState")
     assert tcp.refused() == {}

@@ -164,7 +164,7 @@ def test_other_messages_on_a_service_are_rejected() -> None:
         bus.publisher.send("carState", data)
         sm.update()
         assert not sm.updated["carState"]
-    assert sm.rejected == 4
+    assert sum(sm.rejected.values()) == 4
     assert not sm.seen["carState"]
 
 
@@ -176,7 +176,7 @@ def test_driver_monitoring_of_2026_is_read_under_the_same_name() -> None:
     bus.publisher.send("driverMonitoringState", event.to_bytes())
     sm.update()
     assert sm["driverMonitoringState"].isRHD
-    assert sm.rejected == 0
+    assert sum(sm.rejected.values()) == 0
 
 
 def test_update_waits_for_the_polled_service_only() -> None:
@@ -304,7 +304,7 @@ def test_hostile_message_costs_a_subscriber_no_time() -> None:
     words = (4 << 32, 0x0001_0002_0000_0000, 9, 79, 1 | endless << 32)
     bus.transport.publisher("pandaStates").send(struct.pack("<5Q", *words))
     sm.update()
-    assert sm.rejected == 1
+    assert sum(sm.rejected.values()) == 1
     assert list(sm["pandaStates"]) == []
 
 
@@ -356,4 +356,4 @@ def test_close_frees_the_services() -> None:
     again = PubMaster(["carState"], bus.transport, bus.clock)
     again.send("carState", b"x")
     sm.update()
-    assert sm.rejected == 0
+    assert sum(sm.rejected.values()) == 0

@@ -1,11 +1,17 @@
 """Frames and programs for the tests of the daemon."""
 
+import logging
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from cereal.clock import Clock, ManualClock
 from cereal.frames import Frame, FrameFormat, nv12_format
+from modeld.episodes import Episodes
+from modeld.frame_sync import CameraSource, FrameSync
+from modeld.loop_state import LoopState
+from modeld.sync_log import SyncLog
 from tests.modeld.fake_program import FakeProgram, make_interface
 
 
@@ -14,6 +20,22 @@ def make_frame(form: FrameFormat, frame_id: int, sof_ns: int | None = None) -> F
     start_ns = frame_id * 50_000_000 if sof_ns is None else sof_ns
     data = np.full(form.size, frame_id % 256, np.uint8)
     return Frame(data, form, frame_id, start_ns, start_ns + 15_000_000)
+
+
+def make_episodes(clock: Clock | None = None) -> Episodes:
+    """Episodes of a loop of their own, on a clock that stands still unless it is given."""
+    return Episodes(clock or ManualClock(), logging.getLogger("modeld.test"), LoopState())
+
+
+def make_sync(
+    main: CameraSource,
+    extra: CameraSource | None,
+    *,
+    timeout_ms: int = 100,
+    clock: Clock | None = None,
+) -> FrameSync:
+    """Pairing of two cameras."""
+    return FrameSync(main, extra, SyncLog(make_episodes(clock)), timeout_ms)
 
 
 @pytest.fixture

@@ -1,10 +1,19 @@
-from dataclasses import FrozenInstanceError
+import re
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
 
 from modeld.calibration import Camera, DeviceCameras
-from modeld.config import Config, load_config
+from modeld.config import SETTINGS, Config, RealtimeConfig
+from modeld.config_sample import sample_config
+from modeld.config_sources import (
+    OTHER_VARIABLES,
+    Given,
+    changed_settings,
+    load_config,
+    load_settings,
+)
 from modeld.errors import ConfigError
 
 
@@ -44,6 +53,23 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         lat_smooth_s = 0
         long_smooth_s = 0.5
         send_raw_predictions = true
+        fallback_model = "../small.pkl"
+        models_dir = "/var/lib/models"
+        role = "monitoring"
+        simulation = true
+        state_dir = "state"
+        run_timeout_ms = 200
+        non_finite_limit = 5
+        log_format = "json"
+        log_level = "debug"
+        log_tracebacks = true
+        metrics_file = "metrics.prom"
+        [realtime]
+        cpus = "0-3,6"
+        priority = 54
+        lock_memory = true
+        freeze_gc = false
+        gpu_priority = "high"
         [camera.road]
         width = 960
         height = 540
@@ -68,7 +94,20 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         long_smooth_s=0.5,
         send_raw_predictions=True,
         cameras=DeviceCameras(Camera(960, 540, 800.0), Camera(960, 540, 300.5)),
+        fallback_model=tmp_path / "../small.pkl",
+        models_dir=Path("/var/lib/models"),
+        role="monitoring",
+        simulation=True,
+        state_dir=tmp_path / "state",
+        run_timeout_ms=200,
+        non_finite_limit=5,
+        log_format="json",
+        log_level="debug",
+        log_tracebacks=True,
+        metrics_file=tmp_path / "metrics.prom",
+        realtime=RealtimeConfig("0-3,6", 54, True, False, "high"),
     )
+    assert set(load_settings(path).sources.values()) == {f"file {path}"}
 
 
 def test_stack_and_hash_give_the_ports() -> None:
@@ -93,14 +132,6 @@ def test_parameters_lie_where_the_environment_says(
     assert Config(params_dir=Path("here")).parameters() == Path("here")
 
 
-def test_options_win_over_the_file_unless_not_given(tmp_path: Path) -> None:
-    path = write(tmp_path, 'model = "a.pkl"\ncamera_server = "file"\n')
-    config = load_config(path, {"model": "b.pkl", "camera_server": None, "demo": True})
-    assert config.model == Path("b.pkl")
-    assert config.camera_server == "file"
-    assert config.demo
-
-
 def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     results = []
     for value in ("1", "yes", "0", ""):
@@ -114,7 +145,26 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("modle = 'x'", r"unknown key modle; known keys are model, demo"),
+        ("modle = 'x'", r"unknown key modle; did you mean model\?"),
+        ("bus_adress = 'x'", r"unknown key bus_adress; did you mean bus_address\?"),
+        ("bus = 'x'", r"unknown key bus; did you mean bus_address\?"),
+        ("zzz = 1", r"unknown key zzz$"),
+        ("priority = 5", r"unknown key priority; did you mean realtime\.priority\?"),
+        ("[realtme]\npriority = 5", r"unknown table \[realtme\]; did you mean realtime\?"),
+        ("[realtime]\nprio = 5", r"unknown key realtime\.prio; did you mean realtime\.priority"),
+        ("[realtime]\ndemo = true", r"unknown key realtime\.demo; did you mean demo\?"),
+        ("realtime = 3", r"realtime: expected \[realtime\], got 3"),
+        ("[realtime]\npriority = 100", r"realtime\.priority: expected 0\.\.99, got 100"),
+        ("[realtime]\ncpus = '3-1'", r"realtime\.cpus: expected CPUs as 7 or 0-3,6, got '3-1'"),
+        ("[realtime]\ncpus = 3", r"realtime\.cpus: expected str, got int 3"),
+        ("[realtime]\ngpu_priority = 'max'", r"expected one of high, medium, low, got 'max'"),
+        ("run_timeout_ms = 49", r"run_timeout_ms: expected 50\.\.10000, got 49"),
+        ("non_finite_limit = 101", r"non_finite_limit: expected 1\.\.100, got 101"),
+        ("log_format = 'xml'", r"log_format: expected one of text, json, got 'xml'"),
+        ("log_level = 'INFO'", r"log_level: expected one of debug, info, warning, error, got"),
+        ("model = 'a'\nfallback_model = 'a'", r"fallback_model: expected another artifact"),
+        ('metrics_file = "a\\u0000"', r"metrics_file: expected a path, got 'a\\x00'"),
+        ("demo = 1\nb = 2\nlog_level = 'x'", r"demo: .*; unknown key b; log_level: "),
         ("demo = 1", r"demo: expected bool, got int 1"),
         ("frame_timeout_ms = true", r"frame_timeout_ms: expected int, got bool True"),
         ("frame_timeout_ms = 0", r"frame_timeout_ms: expected 1\.\.10000, got 0"),
@@ -129,16 +179,21 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("port_hash = 'md5'", r"port_hash: expected one of murmur, fnv1a, got 'md5'"),
         ("camera_server = 'a/b'", r"camera_server: expected a name"),
         ("demo =", r"expected TOML"),
-        ("camera = 3", r"\[camera\]: expected tables"),
-        ("[camera.side]\nwidth = 3", r"\[camera\]: expected tables"),
-        ("[camera.road]\nwidth = 960", r"\[camera\.road\]: missing focal_px, height"),
+        ("camera = 3", r"camera: expected \[camera\.road\] and \[camera\.wide\], got 3"),
+        ("[[camera]]\nroad = 3", r"camera: expected \[camera\.road\] and \[camera\.wide\], got"),
+        ("[camera.side]\nwidth = 3", r"unknown table \[camera\.side\]; did you mean camera\.wide"),
+        ("[camera.road]\nwidth = 960", r"\[camera\.road\]: missing height, focal_px"),
+        (
+            "[camera.wide]\nwidth = 960\nheight = 540\nfocal_px = 1",
+            r"\[camera\.wide\]: expected \[camera\.road\], too",
+        ),
         (
             "[camera.road]\nwidth = 960\nheight = 540\nfocal_px = 1\nfov = 2",
             r"unknown key camera\.road\.fov",
         ),
         (
             "[camera.road]\nwidth = 960\nheight = 0\nfocal_px = 800",
-            r"camera\.road\.height: expected 2\.\.16384, got 0",
+            r"toml: camera\.road\.height: expected 2\.\.16384, got 0$",
         ),
     ],
 )
@@ -163,6 +218,150 @@ def test_bytes_that_are_no_text_are_a_config_error(tmp_path: Path) -> None:
         load_config(path)
 
 
-def test_unknown_option_is_a_config_error() -> None:
-    with pytest.raises(ConfigError, match="option 'modle'"):
-        load_config(None, {"modle": "x"})
+ENVIRONMENT = {
+    "MODELD_CACHE_DIR": "/cache",
+    "MODELD_TEST_SESSION": "1",
+    "HOME": "/",
+    "MODELD_BUS_ADDRESS": "ipc:///variable",
+    "MODELD_REALTIME_PRIORITY": "7",
+    "MODELD_REALTIME_FREEZE_GC": "off",
+    "MODELD_CAMERA_ROAD_FOCAL_PX": "900",
+    "MODELD_MODEL": "variable.pkl",
+    "MODELD_LAT_SMOOTH_S": "0.25",
+    "MODELD_DEVICE": "",
+}
+
+
+def test_each_source_wins_over_those_before_it(tmp_path: Path) -> None:
+    path = write(
+        tmp_path,
+        """
+        bus_address = "ipc:///file"
+        camera_server = "file"
+        model = "file.pkl"
+        device = "file"
+        [realtime]
+        priority = 1
+        [camera.road]
+        width = 960
+        height = 540
+        focal_px = 800
+        """,
+    )
+    options = [Given("bus_address", "ipc:///option", "--bus"), Given("demo", "true", "--demo")]
+    loaded = load_settings(path, ENVIRONMENT, options)
+    assert loaded.config == Config(
+        bus_address="ipc:///option",
+        camera_server="file",
+        model=Path("variable.pkl"),
+        device="file",
+        demo=True,
+        lat_smooth_s=0.25,
+        realtime=RealtimeConfig(priority=7, freeze_gc=False),
+        cameras=DeviceCameras(Camera(960, 540, 900.0), None),
+    )
+    sources = loaded.sources
+    assert list(sources) == list(SETTINGS)
+    assert sources["bus_address"] == "option --bus"
+    assert sources["realtime.priority"] == "variable MODELD_REALTIME_PRIORITY"
+    assert sources["camera.road.width"] == f"file {path}"
+    assert sources["camera.road.focal_px"] == "variable MODELD_CAMERA_ROAD_FOCAL_PX"
+    assert sources["device"] == f"file {path}"
+    assert sources["stack"] == "default"
+
+
+def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:
+    path = write(tmp_path, "modle = 'x'")
+    environment = {"MODELD_BUS_ADDRES": "x", "MODELD_DEMO": "maybe", "MODELD_RUN_TIMEOUT_MS": "1"}
+    options = [
+        Given("realtime.priority", "fast", "--priority"),
+        Given("lat_smooth_s", "nan", "--set lat_smooth_s"),
+        Given("demmo", "1", "--set demmo"),
+    ]
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, environment, options)
+    assert str(caught.value) == (
+        f"{path}: unknown key modle; did you mean model?; "
+        "environment: unknown variable MODELD_BUS_ADDRES; did you mean MODELD_BUS_ADDRESS?; "
+        "MODELD_DEMO: expected true or false, got 'maybe'; "
+        "MODELD_RUN_TIMEOUT_MS: expected 50..10000, got 1; "
+        "options: --priority: expected 0..99, got 'fast'; "
+        "--set lat_smooth_s: expected 0.0..5.0, got nan; "
+        "unknown key demmo; did you mean demo?"
+    )
+
+
+def test_the_variable_of_the_other_stack_loses_against_the_file_and_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SEND_RAW_PRED", "1")
+    loaded = load_settings(None, {"SEND_RAW_PRED": "1"})
+    assert loaded.config.send_raw_predictions
+    assert loaded.sources["send_raw_predictions"] == "variable SEND_RAW_PRED"
+    path = write(tmp_path, "send_raw_predictions = false")
+    loaded = load_settings(path, {"SEND_RAW_PRED": "1"})
+    assert not loaded.config.send_raw_predictions
+    assert loaded.sources["send_raw_predictions"] == f"file {path}"
+
+
+def test_variables_of_settings_are_distinct_and_no_others() -> None:
+    variables = [setting.variable for setting in SETTINGS.values()]
+    assert len(set(variables)) == len(variables)
+    assert not set(variables) & set(OTHER_VARIABLES)
+    assert not [name for name in variables if name.startswith("MODELD_TEST_")]
+
+
+def test_every_field_is_a_setting() -> None:
+    first = {key.partition(".")[0] for key in SETTINGS}
+    assert first == {item.name for item in fields(Config)} - {"cameras"} | {"camera"}
+
+
+def test_a_config_checks_itself() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config(frame_timeout_ms=0, realtime=RealtimeConfig(cpus="all"))
+    assert str(caught.value) == (
+        "frame_timeout_ms: expected 1..10000, got 0; "
+        "realtime.cpus: expected CPUs as 7 or 0-3,6, got 'all'"
+    )
+
+
+def test_changed_settings_are_those_that_are_no_defaults() -> None:
+    assert changed_settings(Config()) == ""
+    config = Config(
+        model=Path("a b.pkl"),
+        realtime=RealtimeConfig(lock_memory=True),
+        cameras=DeviceCameras(Camera(960, 540, 800.0), None),
+    )
+    assert changed_settings(config) == (
+        'model = "a b.pkl", camera.road.width = 960, camera.road.height = 540, '
+        "camera.road.focal_px = 800.0, realtime.lock_memory = true"
+    )
+
+
+# --- the sample -------------------------------------------------------------------------------
+
+
+def test_the_sample_sets_nothing(tmp_path: Path) -> None:
+    assert load_config(write(tmp_path, sample_config())) == Config()
+
+
+def test_the_sample_holds_every_setting_once_and_can_be_uncommented(tmp_path: Path) -> None:
+    lines = [line.removeprefix("# ") for line in sample_config().splitlines()]
+    # What explains has two of them, besides the head.
+    lines = [line for line in lines if line.startswith("[") or re.match(r"\w+ = ", line)]
+    loaded = load_settings(write(tmp_path, "\n".join(lines)))
+    assert set(loaded.sources.values()) == {f"file {tmp_path / 'modeld.toml'}"}
+    assert sum(" = " in line for line in lines) == len(SETTINGS)
+    for key, value in loaded.config.values().items():
+        if SETTINGS[key].default is not None:
+            assert value == SETTINGS[key].default
+
+
+def test_the_sample_takes_values_that_are_in_force(tmp_path: Path) -> None:
+    text = sample_config({"model": Path('/a"b\\c\n.pkl'), "realtime.priority": 54})
+    config = load_config(write(tmp_path, text))
+    assert config == Config(model=Path('/a"b\\c\n.pkl'), realtime=RealtimeConfig(priority=54))
+
+
+def test_lines_of_the_sample_fit_a_terminal() -> None:
+    assert max(map(len, sample_config().splitlines())) <= 100

@@ -213,7 +213,7 @@ def test_dropped_frame_prepares_and_publishes_nothing(
         result = bench.step(2)
     assert result == StepResult(2, 1, False, False, 0.0)
     assert bench.messages() is None
-    assert "frames dropped: 1, before frame 2; model not run (1 times" in caplog.text
+    assert "frames dropped: 1, before frame 2; model not run" in caplog.messages
     after = bench.step(3)
     assert after is not None
     assert after.published
@@ -237,7 +237,7 @@ def test_dropped_frame_is_run_where_the_model_says_so(
     assert messages is not None
     assert messages["modelV2"].valid
     assert not messages["cameraOdometry"].valid
-    assert "frames dropped: 1, before frame 2 (1 times so far)" in caplog.text
+    assert "frames dropped: 1, before frame 2" in caplog.messages
 
 
 def test_drop_percentage_is_published(bench: Bench) -> None:
@@ -309,9 +309,10 @@ def test_lane_change_ends_when_the_model_says_so(bench: Bench, logit: float, sta
         bench.step(frame_id)
     bench.step(2)
     # Ten frames to fade out, twenty to come back.
-    bench.send("carState", leftBlinker=False, **driver)
     states = []
     for frame_id in range(3, 33):
+        bench.send("carState", leftBlinker=False, **driver)
+        bench.send("carControl", latActive=True)
         bench.step(frame_id)
         states.append(bench.daemon.lane_change.state.name)
     assert states[-1] == state
@@ -440,16 +441,6 @@ def test_no_camera_is_rejected(small_program: FakeProgram) -> None:
     transport, clock = MemoryTransport(), ManualClock()
     with pytest.raises(CameraConfigError, match="expected a road or a wide camera"):
         Daemon(Config(), small_program, transport, clock, None, None)
-
-
-def test_configured_cameras_must_fit_the_frames(
-    small_program: FakeProgram, small_format: FrameFormat
-) -> None:
-    config = Config(cameras=DeviceCameras(Camera(960, 540, 800.0), None))
-    with pytest.raises(CameraConfigError, match="expected frames of 960x540"):
-        Daemon(
-            config, small_program, MemoryTransport(), ManualClock(), MemoryFrameSource(small_format)
-        )
 
 
 def test_run_forever_ends_when_stopped(bench: Bench) -> None:

@@ -138,10 +138,10 @@ def test_full_histories_are_logged_once(
     bench: Bench, caplog: pytest.LogCaptureFixture, reset: bool
 ) -> None:
     """ADR 0080: what is published while they fill is valid; only the log tells."""
-    bench.calibrate()
     full = []
     with caplog.at_level(logging.INFO, "modeld.daemon"):
         for frame_id in range(220):
+            bench.calibrate()
             bench.program.vision[0, 0] = np.nan if reset and frame_id == 50 else 0.0
             result = bench.step(frame_id)
             assert result is not None
@@ -240,10 +240,9 @@ def test_a_model_of_2024_leaves_acceleration_empty(
 def test_the_frame_path_keeps_no_memory_and_logs_nothing(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bench.calibrate()
-
     def frames(first: int, last: int) -> None:
         for frame_id in range(first, last):
+            bench.calibrate()
             bench.step(frame_id)
             bench.messages()
             bench.program.calls.clear()

@@ -19,7 +19,7 @@ from modeld.daemon import Daemon
 from modeld.driving_model import check_interface
 from modeld.errors import ModelInterfaceError
 from modeld.fallback_marker import FallbackMarker, state_directory
-from modeld.load_models import load_models
+from modeld.load_models import Loader, load_models
 from modeld.loop_state import Fault
 from runtime.errors import ArtifactError, RuntimeFault
 from tests.modeld.fake_program import FakeProgram, make_interface
@@ -153,7 +153,7 @@ def test_models_that_load_are_both_there(tmp_path: Path, small_format: FrameForm
         fallback_model=write(tmp_path / "b.pkl", small_format),
     )
     with ExitStack() as resources:
-        models = load_models(config, KINDS, resources, "")
+        models = load_models(Loader(config, KINDS, resources), "")
         assert models.fallback is not None
         assert (models.first.path.name, models.fallback.path.name) == ("a.pkl", "b.pkl")
         assert models.reason == ""
@@ -168,7 +168,7 @@ def test_a_damaged_model_leaves_the_fallback(
         model=tmp_path / "a.pkl", fallback_model=write(tmp_path / "b.pkl", small_format)
     )
     with ExitStack() as resources:
-        models = load_models(config, KINDS, resources, "")
+        models = load_models(Loader(config, KINDS, resources), "")
         assert models.first.path.name == "b.pkl"
         assert models.fallback is None
         assert "a.pkl" in models.reason
@@ -183,7 +183,7 @@ def test_where_both_are_damaged_the_first_is_the_error(
         (tmp_path / name).write_bytes(name.encode())
     config = Config(model=tmp_path / "a.pkl", fallback_model=tmp_path / "b.pkl")
     with pytest.raises(ArtifactError, match=r"a\.pkl"), ExitStack() as resources:
-        load_models(config, KINDS, resources, "")
+        load_models(Loader(config, KINDS, resources), "")
     assert "fallback model not usable either" in caplog.text
 
 
@@ -198,7 +198,7 @@ def test_without_a_usable_fallback_the_model_is_run_alone(
         model=write(tmp_path / "a.pkl", small_format), fallback_model=tmp_path / "b.pkl"
     )
     with ExitStack() as resources:
-        models = load_models(config, KINDS, resources, "")
+        models = load_models(Loader(config, KINDS, resources), "")
         assert (models.first.path.name, models.fallback, models.reason) == ("a.pkl", None, "")
     assert "fallback model not usable, going on without one" in caplog.text
 
@@ -212,14 +212,14 @@ def test_a_drive_goes_on_with_the_fallback_after_a_restart(
         fallback_model=write(tmp_path / "b.pkl", small_format),
     )
     with ExitStack() as resources:
-        models = load_models(config, KINDS, resources, "it hung")
+        models = load_models(Loader(config, KINDS, resources), "it hung")
         assert (models.first.path.name, models.reason) == ("b.pkl", "it hung")
 
 
 def test_artifacts_of_other_kinds_are_refused(tmp_path: Path, small_format: FrameFormat) -> None:
     config = Config(model=write(tmp_path / "a.pkl", small_format, kind="plain"))
     with pytest.raises(ModelInterfaceError, match="without --plain"), ExitStack() as resources:
-        load_models(config, KINDS, resources, "")
+        load_models(Loader(config, KINDS, resources), "")
 
 
 # --- the marker -------------------------------------------------------------------------------

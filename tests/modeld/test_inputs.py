@@ -6,17 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cereal.schema import new_event
 from modeld.desire import VehicleState
 from modeld.inputs import (
     DEMO_CAR,
-    SUBSCRIPTIONS,
     ActionTimes,
+    BusInputs,
     CarParameters,
     DesirePulse,
     HostInputs,
     action_times,
-    read_bus_inputs,
     read_car_parameters,
     write_traffic_convention,
 )
@@ -50,59 +48,6 @@ def test_traffic_convention(is_rhd: bool, expected: list[list[int]]) -> None:
     out = np.full((1, 2), 9, np.float32)
     write_traffic_convention(out, is_rhd=is_rhd)
     assert out.tolist() == expected
-
-
-def messages() -> dict[str, Any]:
-    return {name: getattr(new_event(name, mono_time_ns=0), name) for name in SUBSCRIPTIONS}
-
-
-def test_bus_inputs_before_any_message() -> None:
-    inputs = read_bus_inputs(messages())
-    assert inputs.vehicle == VehicleState()
-    assert not inputs.is_rhd
-    assert inputs.lateral_delay_s == 0.0
-    assert inputs.road_frame_id == 0
-
-
-def test_bus_inputs_are_read_from_their_fields() -> None:
-    sources = messages()
-    car = sources["carState"]
-    car.vEgo, car.leftBlinker, car.steeringPressed = 12.5, True, True
-    car.steeringTorque, car.rightBlindspot = -3.0, True
-    sources["carControl"].latActive = True
-    sources["driverMonitoringState"].isRHD = True
-    sources["liveDelay"].lateralDelay = 0.25
-    sources["roadCameraState"].frameId = 77
-    inputs = read_bus_inputs(sources)
-    assert inputs.vehicle == VehicleState(
-        v_ego_mps=12.5,
-        left_blinker=True,
-        right_blinker=False,
-        steering_pressed=True,
-        steering_torque=-3.0,
-        left_blindspot=False,
-        right_blindspot=True,
-        lateral_active=True,
-    )
-    assert (inputs.is_rhd, inputs.lateral_delay_s, inputs.road_frame_id) == (True, 0.25, 77)
-
-
-@pytest.mark.parametrize("value", [-1.0, math.nan, math.inf])
-def test_impossible_speed_and_delay_count_as_zero(value: float) -> None:
-    sources = messages()
-    sources["carState"].vEgo = value
-    sources["liveDelay"].lateralDelay = value
-    inputs = read_bus_inputs(sources)
-    assert (inputs.vehicle.v_ego_mps, inputs.lateral_delay_s) == (0.0, 0.0)
-
-
-@pytest.mark.parametrize(
-    ("value", "speed"), [(-1.0, -1.0), (3.0, 3.0), (math.nan, 0.0), (math.inf, 0.0)]
-)
-def test_speeds_as_they_come_before_october_2024(value: float, speed: float) -> None:
-    sources = messages()
-    sources["carState"].vEgo = value
-    assert read_bus_inputs(sources, clip_speed=False).vehicle.v_ego_mps == speed
 
 
 CAR = CarParameters(longitudinal_actuator_delay_s=0.5, name="x", steer_actuator_delay_s=0.12)
@@ -153,11 +98,9 @@ def test_delays_and_action_times_of_the_generations(
 def test_host_inputs_are_rewritten_in_place() -> None:
     host = HostInputs()
     arrays = (host.traffic_convention, host.lateral_control_params, host.action_t)
-    sources = messages()
-    sources["carState"].vEgo = 12.5
-    sources["driverMonitoringState"].isRHD = True
+    bus = BusInputs(VehicleState(v_ego_mps=12.5), is_rhd=True, lateral_delay_s=0, road_frame_id=0)
     times = ActionTimes(lateral_s=0.35, longitudinal_s=0.85, lateral_delay_s=0.3)
-    host.update(read_bus_inputs(sources), times)
+    host.update(bus, times)
     assert [array.shape for array in arrays] == [(1, 2)] * 3
     assert [array.dtype for array in arrays] == [np.float32] * 3
     traffic, params, action_t = (array[0].tolist() for array in arrays)

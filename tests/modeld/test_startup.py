@@ -11,17 +11,20 @@ from typing import Any
 import pytest
 
 import runtime
-from cereal.frames import FrameFormat, FrameRingWriter, available_streams
+from cereal.clock import ManualClock
+from cereal.frames import DIRECTORY, FrameFormat, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 from modeld import startup
 from modeld.config import Config
+from modeld.episodes import Episodes
 from modeld.errors import ConfigError, ModelInterfaceError
 from modeld.inputs import CarParameters
-from modeld.loop_state import LoopState
+from modeld.loop_state import Phase
 from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
+from tests.modeld.conftest import make_episodes
 from tests.runtime import tiny
 
 
@@ -58,7 +61,7 @@ def test_connects_to_the_streams_that_exist(
 ) -> None:
     writers = [FrameRingWriter(server, stream, small_format) for stream in streams]
     try:
-        cameras = wait_for_cameras(server, stop, LoopState())
+        cameras = wait_for_cameras(server, stop, make_episodes())
         assert cameras is not None
         assert (cameras.road is not None, cameras.wide is not None) == expected
         cameras.close()
@@ -76,7 +79,7 @@ def test_waits_for_cameras_that_come_later(
     )
     starter.start()
     try:
-        cameras = wait_for_cameras(server, stop, LoopState())
+        cameras = wait_for_cameras(server, stop, make_episodes())
         assert cameras is not None
         cameras.close()
     finally:
@@ -102,7 +105,7 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
 
     monkeypatch.setattr(startup, "available_streams", look_then_open)
     try:
-        cameras = wait_for_cameras(server, stop, LoopState())
+        cameras = wait_for_cameras(server, stop, make_episodes())
         assert cameras is not None
         assert cameras.wide is not None
         cameras.close()
@@ -114,8 +117,8 @@ def test_stream_that_opens_just_after_the_first_is_not_missed(
 def test_waits_end_when_stopped(server: str) -> None:
     stop = threading.Event()
     threading.Timer(0.05, stop.set).start()
-    assert wait_for_cameras(server, stop, LoopState()) is None
-    assert wait_for_car(MemoryTransport(), stop, LoopState()) is None
+    assert wait_for_cameras(server, stop, make_episodes()) is None
+    assert wait_for_car(MemoryTransport(), stop, make_episodes()) is None
 
 
 def test_waits_for_the_car(stop: threading.Event) -> None:
@@ -125,7 +128,7 @@ def test_waits_for_the_car(stop: threading.Event) -> None:
     event.carParams.longitudinalActuatorDelay = 0.25
     event.carParams.carFingerprint = "TEST CAR"
     threading.Timer(0.05, lambda: publisher.send(event.to_bytes())).start()
-    assert wait_for_car(transport, stop, LoopState()) == CarParameters(0.25, "TEST CAR")
+    assert wait_for_car(transport, stop, make_episodes()) == CarParameters(0.25, "TEST CAR")
 
 
 def car_event(name: str) -> Any:
@@ -142,7 +145,7 @@ def write_param(directory: Path, name: str) -> None:
 
 def test_car_of_the_parameter_needs_no_message(stop: threading.Event, tmp_path: Path) -> None:
     write_param(tmp_path, "FILE CAR")
-    car = wait_for_car(MemoryTransport(), stop, LoopState(), tmp_path)
+    car = wait_for_car(MemoryTransport(), stop, make_episodes(), tmp_path)
     assert car is not None
     assert car.name == "FILE CAR"
 
@@ -151,7 +154,7 @@ def test_car_of_a_parameter_that_comes_while_waiting(stop: threading.Event, tmp_
     timer = threading.Timer(0.15, write_param, [tmp_path / "params", "FILE CAR"])
     (tmp_path / "params").mkdir()
     timer.start()
-    car = wait_for_car(MemoryTransport(), stop, LoopState(), tmp_path / "params")
+    car = wait_for_car(MemoryTransport(), stop, make_episodes(), tmp_path / "params")
     assert car is not None
     assert car.name == "FILE CAR"
 
@@ -177,7 +180,7 @@ def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
     sender = threading.Thread(target=send)
     with caplog.at_level(logging.WARNING):
         sender.start()
-        car = wait_for_car(transport, stop, LoopState(), tmp_path)
+        car = wait_for_car(transport, stop, make_episodes(), tmp_path)
         sender.join()
     assert car is not None
     assert car.name == "BUS CAR"
@@ -251,38 +254,107 @@ def test_run_with_a_missing_model_is_one_typed_error(tmp_path: Path) -> None:
 
 
 class Polls(threading.Event):
-    """Set after it was looked at so many times."""
+    """Set after so many looks, each of which takes a tenth of a second of a clock set by hand."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, clock: ManualClock, seconds: float) -> None:
         super().__init__()
-        self.left = count
+        self.clock = clock
+        self.left = round(10 * seconds)
 
     def is_set(self) -> bool:
         self.left -= 1
+        self.clock.advance_ns(100_000_000)
         return self.left < 0
 
     def wait(self, timeout: float | None = None) -> bool:
-        del timeout
-        return self.is_set()
+        # The pause between two looks; while streams are missing there is another look without one.
+        return self.is_set() if timeout else self.left < 0
 
 
-def test_a_wait_that_takes_long_says_once_what_is_missing(
-    server: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> Episodes:
     monkeypatch.setattr(startup, "POLL_S", 0.001)
+    return make_episodes(ManualClock())
+
+
+def polls(episodes: Episodes, seconds: float) -> Polls:
+    assert isinstance(episodes.clock, ManualClock)
+    return Polls(episodes.clock, seconds)
+
+
+def test_a_wait_that_takes_long_says_what_is_missing_and_less_and_less_often(
+    server: str, waiting: Episodes, caplog: pytest.LogCaptureFixture
+) -> None:
     # What a command shows without -v.
     caplog.set_level("WARNING")
-    assert wait_for_cameras(server, Polls(startup.PATIENCE_POLLS), LoopState()) is None
-    assert wait_for_car(MemoryTransport(), Polls(startup.PATIENCE_POLLS - 1), LoopState()) is None
+    assert wait_for_cameras(server, polls(waiting, 0.9), waiting) is None
+    assert waiting.state.phase is Phase.WAITING_CAMERA
     assert caplog.messages == []
-    assert wait_for_cameras(server, Polls(8 * startup.PATIENCE_POLLS), LoopState()) is None
-    assert wait_for_car(MemoryTransport(), Polls(4 * startup.PATIENCE_POLLS), LoopState()) is None
-    cameras, car = caplog.messages
-    assert cameras == (
+    said = make_episodes(waiting.clock)
+    assert wait_for_cameras(server, polls(said, 45), said) is None
+    cameras = (
         f"waiting for camera streams of '{server}'; start the camera server, or name another one "
         "with --camera-server"
     )
-    assert car == "waiting for carParams on the bus; --demo uses a built-in car instead"
+    assert [text.split(" (")[0] for text in caplog.messages] == [cameras] * 3
+    assert caplog.messages[1] == f"{cameras} (11.0 s, 111 looks)"
+
+
+def test_a_wait_for_the_car_says_what_is_missing(
+    waiting: Episodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    assert wait_for_car(MemoryTransport(), polls(waiting, 0.9), waiting) is None
+    assert caplog.messages == []
+    said = make_episodes(waiting.clock)
+    assert wait_for_car(MemoryTransport(), polls(said, 5), said) is None
+    assert said.state.phase is Phase.WAITING_CAR
+    assert [text.split(" (")[0] for text in caplog.messages] == [
+        "waiting for carParams on the bus; --demo uses a built-in car instead"
+    ]
+
+
+def test_the_end_of_a_wait_is_said(
+    server: str,
+    waiting: Episodes,
+    small_format: FrameFormat,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("WARNING")
+    writers: list[FrameRingWriter] = []
+
+    class Opening(Polls):
+        """The camera comes after five seconds."""
+
+        def wait(self, timeout: float | None = None) -> bool:
+            if self.left == 50 and not writers:
+                writers.append(FrameRingWriter(server, "road", small_format))
+            return super().wait(timeout)
+
+    assert isinstance(waiting.clock, ManualClock)
+    cameras = wait_for_cameras(server, Opening(waiting.clock, 10), waiting)
+    assert cameras is not None
+    cameras.close()
+    for writer in writers:
+        writer.close()
+    assert caplog.messages[-1] == f"camera streams of '{server}' found after 4.9 s, 50 looks"
+
+
+def test_a_camera_that_is_there_and_cannot_be_read_is_said(
+    server: str, waiting: Episodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("WARNING")
+    ring = DIRECTORY / f"frames_{server}_road"
+    # Refused to whoever asks, root too.
+    ring.symlink_to("elsewhere")
+    try:
+        assert wait_for_cameras(server, polls(waiting, 5), waiting) is None
+    finally:
+        ring.unlink()
+    (text,) = caplog.messages
+    assert text.startswith(
+        f"waiting for camera streams of '{server}': {ring}: expected to read a frame ring, got "
+    )
 
 
 @pytest.mark.opencl

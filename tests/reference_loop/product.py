@@ -33,7 +33,8 @@ class Product:
         self.wide = None if single else MemoryFrameSource(layout(first.wide))
         cameras = DeviceCameras(_camera(car.road), None if single else _camera(car.wide))
         self.program = program
-        config = Config(cameras=cameras, send_raw_predictions=raw)
+        # A drive has two calibrations in all.
+        config = Config(cameras=cameras, send_raw_predictions=raw, simulation=True)
         self.daemon = Daemon(config, program, transport, self.clock, self.road, self.wide)
         params = new_event("carParams", mono_time_ns=0)
         params.carParams.steerActuatorDelay = car.steer_delay

@@ -68,7 +68,12 @@ CAMERAS = ("road", "wide")
 
 
 def write_tiny_driving(
-    path: Path, largest: tuple[int, int] = (960, 540), *, bad_frame: int = -1
+    path: Path,
+    largest: tuple[int, int] = (960, 540),
+    *,
+    bad_frame: int = -1,
+    speed_mps: float = 15.0,
+    name: str = "tiny",
 ) -> Path:
     """Write the artifact.
 
@@ -76,20 +81,23 @@ def write_tiny_driving(
         path: where to.
         largest: (width, height) of the largest camera that it has room for.
         bad_frame: 1-based run since the reset whose policy output is NaN; -1 for none.
+        speed_mps: of the plan, which tells two such models apart.
+        name: of the model.
     """
-    builder = _Builder(nv12_format(*largest).payload_bytes, bad_frame)
+    builder = _Builder(nv12_format(*largest).payload_bytes, bad_frame, speed_mps, name)
     write_artifact(path, builder.manifest(), builder.data)
     return path
 
 
 class _Builder:
-    def __init__(self, capacity: int, bad_frame: int) -> None:
+    def __init__(self, capacity: int, bad_frame: int, speed_mps: float, name: str) -> None:
+        self.name = name
         self.buffers: list[dict[str, Any]] = []
         self.kernels: list[dict[str, Any]] = []
         self.data = b""
         source = SOURCE.replace("BAD_FRAME", str(bad_frame))
         self.programs = [{"source": source, "options": "", "binary": b""}]
-        weights = {"vision": _vision_weights(), "policy": _policy_weights()}
+        weights = {"vision": _vision_weights(), "policy": _policy_weights(speed_mps)}
         self.weights = {
             f"{role}_{part}": self._weight(f"{role}_{part}", array)
             for role, pair in weights.items()
@@ -127,7 +135,7 @@ class _Builder:
             "magic": "modeld-artifact",
             "format": 1,
             "abi": 1,
-            "name": "tiny",
+            "name": self.name,
             "kind": "driving",
             "models": [
                 {
@@ -204,14 +212,14 @@ def _vision_weights() -> tuple[Floats, Floats]:
     return bias, mode
 
 
-def _policy_weights() -> tuple[Floats, Floats]:
-    """A steady 15 m/s straight on, and a mode that curves the plan."""
+def _policy_weights(speed_mps: float) -> tuple[Floats, Floats]:
+    """A steady speed straight on, and a mode that curves the plan."""
     bias, mode = np.zeros(POLICY.width, np.float32), np.zeros(POLICY.width, np.float32)
     time_s = (10.0 * (np.arange(33) / 32) ** 2).astype(np.float32)
     plan = np.zeros((33, 15), np.float32)
-    plan[:, 0], plan[:, 3] = 15.0 * time_s, 15.0
+    plan[:, 0], plan[:, 3] = speed_mps * time_s, speed_mps
     bias[:495] = plan.ravel()
     bend = np.zeros((33, 15), np.float32)
-    bend[:, 1] = 0.02 * (15.0 * time_s) ** 2 / 100.0
+    bend[:, 1] = 0.02 * (speed_mps * time_s) ** 2 / 100.0
     mode[:495] = bend.ravel()
     return bias, mode

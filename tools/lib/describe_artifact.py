@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from runtime.artifact import Artifact, read_artifact
 from runtime.driving_interface import Interface
-from runtime.quantities import flops_column
+from runtime.quantities import count_text, flops_column
 from tools.lib.describe_interface import interface_facts, interface_section, stored_interface
 from tools.lib.table import Section, format_size
 
@@ -43,6 +43,7 @@ def describe(path: Path) -> tuple[dict[str, Any], list[Section]]:
         "programs": len(manifest.programs),
         "binaries": sum(1 for program in manifest.programs if program.binary),
         "kernels": len({(kernel.program, kernel.name) for kernel in manifest.kernels}),
+        "self_test": [{"entry": v.entry, "seed": v.seed} for v in manifest.self_test],
     }
     return facts, _sections(artifact)
 
@@ -74,6 +75,7 @@ def _sections(artifact: Artifact) -> list[Section]:
         ("weights", format_size(manifest.data_size)),
         ("arena", format_size(manifest.arena_size)),
         ("programs", f"{len(manifest.programs)}, {binaries} with a device binary"),
+        ("self-test", _self_test(manifest)),
     ]
     overview += [
         (model.role, f"{model.file}, checkpoint {model.checkpoint or 'unknown'}")
@@ -100,6 +102,12 @@ def _sections(artifact: Artifact) -> list[Section]:
         Section("tensors", ("entry", "use", "name", "dtype", "shape"), tensors),
         _kernel_section(manifest),
     ]
+
+
+def _self_test(manifest: Manifest) -> str:
+    runs = Counter(vector.entry for vector in manifest.self_test)
+    seeds = (f"{count_text(count, 'seed')} of {entry}" for entry, count in runs.items())
+    return ", ".join(seeds) or "none"
 
 
 def _interface(manifest: Manifest) -> list[Section]:

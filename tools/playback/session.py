@@ -100,7 +100,8 @@ class PlaybackSession:
         self._clock = ManualClock()
         self._sources = _make_sources(info.formats)
         self.daemon = Daemon(
-            replace(config, cameras=info.cameras),
+            # Recorded services may be thinned out, or not be there at all.
+            replace(config, cameras=info.cameras, simulation=True),
             program,
             transport,
             self._clock,

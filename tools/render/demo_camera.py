@@ -73,6 +73,7 @@ class DemoCamera:
             ]
         # Before the rings, which stay behind when a constructor fails.
         self._bus = CarBus(transport, MOUNTING)
+        self._shown: int | None = None
         # Together, after the slow part: a daemon connects to what streams it finds.
         self._rings = make_rings(
             server, {name: nv12_format(one.width, one.height) for name, one in streams.items()}
@@ -83,8 +84,10 @@ class DemoCamera:
         now_ns = self._bus.clock.now_ns()
         times = FrameTimes(frame_id, now_ns - READOUT_NS, now_ns)
         state = self._world.state(picture * TICKS_PER_FRAME)
+        # A parked car shows one picture; a moving one that does is a camera that hangs.
+        parked, self._shown = picture == self._shown, picture
         car = CarSample(
-            state.speed_mps,
+            0.0 if parked else state.speed_mps,
             state.steering_angle_deg,
             left_blinker=state.blinker == LEFT,
             right_blinker=state.blinker == RIGHT,

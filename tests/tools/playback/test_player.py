@@ -22,7 +22,7 @@ from cereal.frames import Frame, FrameRingReader, available_streams, nv12_format
 from cereal.schema import content, new_event, read_event
 from cereal.transport import MemoryTransport, ZmqTransport
 from modeld.drop_filter import DropFilter
-from modeld.frame_sync import FrameSync
+from tests.modeld.conftest import make_sync
 from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, READOUT_NS, START_NS, MemoryDrive
 from tools.drives.drive import Message, Moment
 from tools.errors import DriveError, ToolError, UsageError
@@ -311,7 +311,7 @@ def test_the_daemon_pairs_every_frame_around_a_seek(delta_s: float) -> None:
     for _, stream, number, sof, eof in tape.frames:
         streams[stream].append(Frame(np.zeros(layout.size, np.uint8), layout, number, sof, eof))
     count = len(streams["road"])
-    sync = FrameSync(Queue(streams["road"]), Queue(streams["wideRoad"]))
+    sync = make_sync(Queue(streams["road"]), Queue(streams["wideRoad"]))
     pairs = [sync.receive() for _ in range(count)]
     assert all(pair is not None and pair.main.frame_id == pair.extra.frame_id for pair in pairs)
 

@@ -13,9 +13,10 @@ import pytest
 
 import modeld.daemon
 import tools.regress_drives
+from modeld.bus_reader import BusReader
 from modeld.confidence import ConfidenceFilter
 from modeld.fill_message import fill_model_v2
-from modeld.inputs import BusInputs, DesirePulse, action_times, read_bus_inputs
+from modeld.inputs import BusInputs, DesirePulse, action_times
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.regress.here import run_here
@@ -48,18 +49,18 @@ def regress(
     drive = make_video()
     weights = tiny_driving._policy_weights
 
-    def with_a_bend() -> Any:
-        bias, mode = weights()
+    def with_a_bend(speed_mps: float) -> Any:
+        bias, mode = weights(speed_mps)
         time_s = 10.0 * (np.arange(33) / 32) ** 2
         bias[YAW:495:15] = 0.02 * time_s**2
         return bias, mode
 
     monkeypatch.setattr(tiny_driving, "_policy_weights", with_a_bend)
     bending = write_tiny_driving(tmp_path / "bending.pkl", SIZE)
-    read = read_bus_inputs
+    read = BusReader.read
 
-    def with_lane_change(messages: Any, **more: Any) -> BusInputs:
-        found = read(messages, **more)
+    def with_lane_change(self: BusReader, now_ns: int) -> BusInputs:
+        found = read(self, now_ns)
         at = found.road_frame_id
         vehicle = replace(
             found.vehicle,
@@ -70,7 +71,7 @@ def regress(
         )
         return replace(found, vehicle=vehicle)
 
-    monkeypatch.setattr(modeld.daemon, "read_bus_inputs", with_lane_change)
+    monkeypatch.setattr(BusReader, "read", with_lane_change)
     monkeypatch.setattr(tools.regress_drives, "_run_jobs", run_here)
 
     def call(*more: str, model: Path = bending) -> list[tuple[str, str]]:

@@ -12,10 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from modeld.bus_reader import BusReader
 from modeld.confidence import ConfidenceFilter
 from modeld.driving_model import DrivingModel, ModelInputs
 from modeld.fill_message import fill_model_v2
-from modeld.inputs import DesirePulse, read_bus_inputs
+from modeld.inputs import DesirePulse
 from modeld.model_session import ModelSession
 from tests.tools.regress.planted import EDGE_FRAME, FRAMES, Planted
 from tools.drives.drive import Moment
@@ -152,9 +153,9 @@ def test_confidence_of_the_wrong_frame(
 def test_no_lateral_delay(
     planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    read = BusReader.read
     monkeypatch.setattr(
-        "modeld.daemon.read_bus_inputs",
-        lambda messages, **more: replace(read_bus_inputs(messages, **more), lateral_delay_s=0.0),
+        BusReader, "read", lambda self, now_ns: replace(read(self, now_ns), lateral_delay_s=0.0)
     )
     text = said(planted, capsys)
     assert re.search(r"modelV2\.action\.desiredCurvature: value in \d+ frames from 0 on", text)

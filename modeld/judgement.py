@@ -1,0 +1,99 @@
+"""Why messages are valid or not: frames, calibration, vehicle and outputs taken together."""
+
+import logging
+from typing import Final
+
+from cereal.pubsub import SubMaster
+from modeld.calibration import Calibration
+from modeld.calibration_input import CalibrationInput
+from modeld.driving_model import ModelResult
+from modeld.episodes import Episodes
+from modeld.frame_judge import MOVING_MPS, FrameJudge
+from modeld.frame_sync import FramePair
+from modeld.inputs import BusInputs
+from modeld.validity import Freshness, Reason, ValidityLog
+
+# Records of the loop keep the name that they have had.
+logger: Final = logging.getLogger("modeld.daemon")
+
+DEVICE_FAILED: Final = Reason("device failed", "device failed")
+NOT_FINITE: Final = Reason("not finite", "outputs not finite")
+OVERWRITTEN: Final = Reason("overwritten", "frames overwritten while they were used")
+WIDE_LOST: Final = Reason("wide lost", "wide camera lost")
+APART: Final = Reason("apart", "frames of different moments")
+
+
+class Judgement:
+    """Judges each frame of the driving loop: `look` before the run, `settle` after it.
+
+    Args:
+        calibration: Kept up to date from the bus.
+        messages: The bus.
+        episodes: Takes what is wrong.
+        freshness: Of the services.
+        main_name: Camera of the main frames, "road" or "wide".
+    """
+
+    def __init__(
+        self,
+        calibration: Calibration,
+        messages: SubMaster,
+        episodes: Episodes,
+        freshness: Freshness,
+        main_name: str,
+    ) -> None:
+        self._calibration = CalibrationInput(calibration, messages, episodes, freshness)
+        self._episodes = episodes
+        self._main = FrameJudge(main_name, episodes)
+        self._wide = FrameJudge("wide", episodes)
+        self._log = ValidityLog(logger, episodes.state)
+
+    @property
+    def restarted(self) -> bool:
+        """Whether the main frame is of a time before that of the frame before it."""
+        return self._main.restarted
+
+    def look(self, frames: FramePair, bus: BusInputs, image_frames: int) -> None:
+        """Look at what a run is about to be given; once for each pair of frames.
+
+        Args:
+            frames: Of the run.
+            bus: What is known of the vehicle.
+            image_frames: For how many runs the model sees an image.
+        """
+        self._calibration.update()
+        now_ns, moving = self._episodes.clock.now_ns(), bus.vehicle.v_ego_mps > MOVING_MPS
+        self._main.hold = self._wide.hold = image_frames
+        self._main.look(frames.main, now_ns, moving=moving)
+        if frames.extra is not frames.main:
+            self._wide.look(frames.extra, now_ns, moving=moving)
+
+    def settle(
+        self, frames: FramePair, bus: BusInputs, result: ModelResult, *, whole: bool
+    ) -> bool:
+        """Say of a run whether its messages are valid; logs and keeps the reasons.
+
+        Args:
+            frames: As given to `look`.
+            bus: Likewise.
+            result: Of the run.
+            whole: The images that the model sees are of whole frames.
+        """
+        now_ns = self._episodes.clock.now_ns()
+        uncalibrated = self._calibration.reason(now_ns)
+        reasons = bus.reasons + self._main.reasons
+        if uncalibrated is not None:
+            reasons = (uncalibrated, *reasons)
+        if frames.extra is not frames.main:
+            reasons += self._wide.reasons
+        for holds, reason in (
+            (result.finite, DEVICE_FAILED if result.failed else NOT_FINITE),
+            (whole, OVERWRITTEN),
+            (not frames.lacks_extra, WIDE_LOST),
+            (not frames.apart, APART),
+        ):
+            if not holds:
+                reasons += (reason,)
+        self._log.update(reasons, now_ns)
+        self._episodes.settle()
+        return not reasons

@@ -1,0 +1,236 @@
+"""A setting as data: its type, bounds, option and what it does, beside its default in ``Config``.
+
+Everything that knows settings is made from these: reading of files, variables and options, the
+checks, the sample file, ``modeld config`` and the options of ``modeld run``.
+"""
+
+import dataclasses
+import difflib
+import math
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
+
+_DOC: Final = "doc"
+_TRUE: Final = ("1", "true", "yes", "on")
+_FALSE: Final = ("0", "false", "no", "off")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Doc:
+    """What a field of the settings is, besides its name, type and default.
+
+    Attributes:
+        text: What it does, in sentences.
+        bounds: Least and largest number, inclusive.
+        choices: The texts that are known; a ``Literal`` in the field's type says them itself.
+        check: Returns what was expected of a text that is not acceptable, else None.
+        example: A value for the sample file, of a setting that has no default.
+        option: Of ``modeld run``, with a placeholder for its value: ``--model FILE``.
+    """
+
+    text: str
+    bounds: tuple[float, float] | None = None
+    choices: tuple[str, ...] = ()
+    check: Callable[[str], str | None] | None = None
+    example: str | float | None = None
+    option: str | None = None
+
+
+def doc(
+    text: str,
+    *,
+    bounds: tuple[float, float] | None = None,
+    choices: tuple[str, ...] = (),
+    check: Callable[[str], str | None] | None = None,
+    example: str | float | None = None,
+    option: str | None = None,
+) -> dict[str, Doc]:
+    """Return the metadata of a dataclass field that is a setting; arguments as of ``Doc``."""
+    return {_DOC: Doc(text, bounds, choices, check, example, option)}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting.
+
+    Attributes:
+        key: In a file, tables with dots: ``realtime.priority``.
+        kind: bool, int, float, str or Path.
+        default: What holds where nothing is said; None: as its text says.
+        doc: What it is.
+    """
+
+    key: str
+    kind: type
+    default: Any
+    doc: Doc
+
+    @property
+    def variable(self) -> str:
+        """The environment variable."""
+        return f"MODELD_{self.key.upper().replace('.', '_')}"
+
+    @property
+    def expected(self) -> str:
+        """What a value has to be, for people."""
+        doc = self.doc
+        if doc.choices:
+            return f"one of {', '.join(doc.choices)}"
+        if doc.bounds is not None:
+            return "{}..{}".format(*doc.bounds)
+        if self.kind is bool:
+            return "true or false"
+        return {int: "a whole number", float: "a number", Path: "a path"}.get(self.kind, "a text")
+
+    def parse(self, text: str) -> Any:
+        """Return the value that a variable or an option spells.
+
+        Raises:
+            ValueError: It spells none; the message begins with "expected".
+        """
+        if self.kind is bool:
+            word = text.lower()
+            if word not in (*_TRUE, *_FALSE):
+                raise ValueError(f"expected true or false, got {text!r}")
+            return word in _TRUE
+        if self.kind in (int, float):
+            try:
+                return self.checked(self.kind(text))
+            except (ValueError, OverflowError) as error:
+                if str(error).startswith("expected"):
+                    raise
+                raise ValueError(f"expected {self.expected}, got {text!r}") from error
+        return self.checked(self.kind(text))
+
+    def convert(self, value: Any) -> Any:
+        """Return the value that a file holds.
+
+        Raises:
+            ValueError: It has another type or is out of bounds; the message begins with "expected".
+        """
+        # TOML writes 1 for 1.0; a bool is an int to Python but not to the reader of a file.
+        if self.kind is float and isinstance(value, int) and not isinstance(value, bool):
+            return self.checked(float(value))
+        held = str if self.kind is Path else self.kind
+        if type(value) is not held:
+            raise ValueError(
+                f"expected {held.__name__}, got {type(value).__name__} {_short(value)}"
+            )
+        return self.checked(self.kind(value))
+
+    def checked(self, value: Any) -> Any:
+        """Return a value of the setting's type.
+
+        Raises:
+            ValueError: It is out of bounds; the message begins with "expected".
+        """
+        doc = self.doc
+        expected = None
+        if doc.bounds is not None:
+            if not math.isfinite(value) or not doc.bounds[0] <= value <= doc.bounds[1]:
+                expected = self.expected
+        elif doc.choices:
+            expected = None if value in doc.choices else self.expected
+        elif doc.check is not None:
+            expected = doc.check(value)
+        elif self.kind is Path and "\0" in str(value):
+            expected = self.expected
+        if expected is not None:
+            shown = str(value) if self.kind is Path else value
+            raise ValueError(f"expected {expected}, got {_short(shown)}")
+        return value
+
+
+def settings_of(table: type, prefix: str = "") -> dict[str, Setting]:
+    """Return the settings of a dataclass by key; of those that are dataclasses, too, inside."""
+    found: dict[str, Setting] = {}
+    hints = get_type_hints(table)
+    for field in dataclasses.fields(table):
+        key, kind = f"{prefix}{field.name}", hints[field.name]
+        if isinstance(kind, type) and dataclasses.is_dataclass(kind):
+            found |= settings_of(kind, f"{key}.")
+            continue
+        doc = field.metadata.get(_DOC)
+        if doc is None:
+            continue
+        choices = next((get_args(k) for k in _members(kind) if get_origin(k) is Literal), ())
+        if choices:
+            doc = dataclasses.replace(doc, choices=choices)
+        made = field.default_factory
+        default = field.default if made is dataclasses.MISSING else made()
+        (plain,) = (k for k in _members(kind) if k is not types.NoneType)
+        found[key] = Setting(key, str if choices else plain, default, doc)
+    return found
+
+
+def suggestion(word: str, known: Iterable[str], prefix: str = "") -> str:
+    """Return "; did you mean ...?" for what comes nearest, "" where nothing does.
+
+    Args:
+        word: What somebody wrote.
+        known: What there is; what begins with the word comes nearest, as bus_address for bus.
+        prefix: What all begin with, which makes none of them likelier.
+    """
+    short = word.removeprefix(prefix)
+    names = {name.removeprefix(prefix): name for name in known}
+    nearest = [name for name in names if len(short) > 2 and name.startswith(short)]
+    nearest = nearest or difflib.get_close_matches(short, names, 1)
+    return f"; did you mean {names[nearest[0]]}?" if nearest else ""
+
+
+def differing(values: Mapping[str, Any], settings: Mapping[str, Setting]) -> str:
+    """Return the settings that are not their defaults, as ``key = value, ...``."""
+    return ", ".join(
+        f"{key} = {shown(value)}" for key, value in values.items() if value != settings[key].default
+    )
+
+
+def shown(value: Any) -> str:
+    """Return a value as a file would hold it; "-" for none."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, str | Path):
+        return toml_text(str(value))
+    return repr(value)
+
+
+def toml_text(text: str) -> str:
+    """Return a basic string of TOML."""
+    escaped = "".join(
+        f"\\{c}" if c in '"\\' else c if c.isprintable() else f"\\U{ord(c):08X}" for c in text
+    )
+    return f'"{escaped}"'
+
+
+def cpu_list(text: str) -> str | None:
+    """Check "7" or "0-3,6"; whether there are such CPUs is seen when they are used."""
+    ranges = [re.fullmatch(r"(\d{1,4})(?:-(\d{1,4}))?", part.strip()) for part in text.split(",")]
+    good = all(r is not None and int(r[1]) <= int(r[2] or r[1]) for r in ranges)
+    return None if good else "CPUs as 7 or 0-3,6"
+
+
+def bus_address(text: str) -> str | None:
+    """Check the form of an address; whether it can be bound is seen when it is."""
+    good = text.startswith(("tcp://", "ipc://"))
+    return None if good else "tcp://HOST or ipc:///DIRECTORY"
+
+
+def server_name(text: str) -> str | None:
+    """Check the name of a camera server, of which files are named."""
+    return None if text and "/" not in text else "a name without '/'"
+
+
+def _members(kind: Any) -> tuple[Any, ...]:
+    union = get_origin(kind) in (typing.Union, types.UnionType)
+    return get_args(kind) if union else (kind,)
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

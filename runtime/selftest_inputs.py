@@ -1,0 +1,167 @@
+"""The rule that makes inputs and states of a seed; fixed for ever, as artifacts rely on it.
+
+    stream      splitmix64 of the seed, the kind and the name: 64-bit words, little endian
+    uint8 int8  its bytes
+    bool        the lowest bit of each byte
+    integers    of 16 bits and more: the lowest bit of each word, so 0 or 1, an index of nearly all
+    floats      the sum of the four 16-bit parts of a word, near N(0, 1) and within 3.5
+
+Inputs of programs that see cameras would mean nothing as such noise, so four kinds have a form:
+
+    x_frame, x_geometry     a pair: an NV12 picture of at most 640x400 with a texture
+    x_transform             3x3: about the middle of the picture, sheared a little
+    desire, ...             one 1 among zeros
+
+Integer arithmetic and single roundings only, no function of a library: the same bits everywhere.
+Change nothing here without a new RULE in `runtime.selftest_spec`.
+"""
+
+import hashlib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+
+_FRAME, _GEOMETRY, _TRANSFORM = "_frame", "_geometry", "_transform"
+_ONE_OF_SEVERAL: Final = frozenset({"desire", "traffic_convention"})
+# Luma pixels of the picture; a program that takes smaller frames only gets half of that, and so on.
+_WIDTH, _HEIGHT = 640, 400
+# The texture: a triangle wave, steep enough to tell rows and columns apart and so flat, noise
+# included, that a position rounded to the neighbouring 1/32 pixel changes a sample by 1 at most.
+_PEAK: Final = 224
+_NOISE: Final = 15
+# A sum of four uniform values in 0 .. 65535 has this mean, and this much makes its deviation 1.
+_MEAN: Final = 131070
+_UNIT: Final = np.float32(math.sqrt(3.0) / 65536)
+# Splitmix64, from Steele, Lea and Flood, "Fast splittable pseudorandom number generators" (2014).
+_STEP: Final = np.uint64(0x9E3779B97F4A7C15)
+_MIX: Final = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
+
+
+class Port(NamedTuple):
+    """An input, or a state before a run; of a partial input the shape is the longest."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    partial: bool = False
+
+
+def seeded_inputs(ports: Sequence[Port], seed: int) -> dict[str, Array]:
+    """Return an array for each input of an entry, as `Program.run` takes them."""
+    found = {port.name: port for port in ports}
+    made = {}
+    for port in ports:
+        view = port.name.rpartition("_")[0]
+        frame, geometry = found.get(view + _FRAME), found.get(view + _GEOMETRY)
+        # Without both there is no telling what the bytes are.
+        layout = None if frame is None or geometry is None else _layout(frame, geometry, seed)
+        made[port.name] = _input(port, seed, layout)
+    return made
+
+
+def seeded_states(ports: Iterable[Port], seed: int) -> dict[str, Array]:
+    """Return an array for each state."""
+    return {port.name: _values(port, "state", seed) for port in ports}
+
+
+def _words(kind: str, name: str, seed: int, count: int) -> NDArray[np.uint64]:
+    key = hashlib.sha256(f"{seed}/{kind}/{name}".encode()).digest()[:8]
+    words = np.arange(1, count + 1, dtype=np.uint64)
+    words *= _STEP
+    words += np.uint64(int.from_bytes(key, "little"))
+    for shift, factor in _MIX:
+        words ^= words >> np.uint64(shift)
+        words *= np.uint64(factor)
+    words ^= words >> np.uint64(31)
+    return words
+
+
+def _bytes(kind: str, name: str, seed: int, count: int) -> NDArray[np.uint8]:
+    return _words(kind, name, seed, -(-count // 8)).astype("<u8").view(np.uint8)[:count]
+
+
+def _values(port: Port, kind: str, seed: int) -> Array:
+    size, dtype = math.prod(port.shape), port.dtype
+    if dtype.kind == "b":
+        made: Array = (_bytes(kind, port.name, seed, size) & 1).astype(dtype)
+    elif dtype.itemsize == 1:
+        made = _bytes(kind, port.name, seed, size).view(dtype)
+    elif dtype.kind in "iu":
+        made = (_words(kind, port.name, seed, size) & np.uint64(1)).astype(dtype)
+    else:
+        parts = _words(kind, port.name, seed, size).astype("<u8").view("<u2").reshape(size, 4)
+        made = ((parts.sum(1, dtype=np.int32) - _MEAN) * _UNIT).astype(dtype)
+    return np.ascontiguousarray(made.reshape(port.shape))
+
+
+class _Layout(NamedTuple):
+    """A picture in pixels and bytes; `scale` is its width as a share of the usual one."""
+
+    width: int
+    height: int
+    stride: int
+    scale: float
+
+    @property
+    def size(self) -> int:
+        """Bytes of both planes."""
+        return self.stride * (self.height + self.height // 2)
+
+
+def _layout(frame: Port, geometry: Port, seed: int) -> _Layout | None:
+    """Return the layout of the picture that a frame is; None where these are something else."""
+    is_frame = frame.partial and frame.dtype == np.uint8 and len(frame.shape) == 1
+    if not is_frame or (geometry.dtype, geometry.shape) != (np.dtype(np.int32), (4,)):
+        return None
+    width, height = _WIDTH, _HEIGHT
+    while True:
+        # Every second seed has padding behind its rows.
+        layout = _Layout(width, height, width + seed % 2 * 64, width / _WIDTH)
+        if layout.size <= frame.shape[0]:
+            return layout
+        if height < 8:
+            return None
+        width, height = width // 2, height // 4 * 2
+
+
+def _input(port: Port, seed: int, layout: _Layout | None) -> Array:
+    name, dtype = port.name, port.dtype
+    if name.endswith(_TRANSFORM) and port.shape == (3, 3) and dtype.kind == "f":
+        return _transform(name, seed, 1.0 if layout is None else layout.scale).astype(dtype)
+    if layout is not None and name.endswith(_GEOMETRY):
+        width, height, stride, _ = layout
+        return np.array([width, height, stride, stride * height], np.int32)
+    if layout is not None and name.endswith(_FRAME):
+        return _picture(name, seed, layout)
+    if name in _ONE_OF_SEVERAL and dtype.kind == "f" and 0 not in port.shape:
+        hot = np.zeros(port.shape, dtype)
+        hot.reshape(-1)[int(_words("input", name, seed, 1)[0]) % hot.size] = 1
+        return hot
+    return _values(port, "input", seed)
+
+
+def _picture(name: str, seed: int, layout: _Layout) -> Array:
+    rows = layout.size // layout.stride
+    column = np.arange(layout.stride, dtype=np.int32)[None, :] // 2
+    row = np.arange(rows, dtype=np.int32)[:, None]
+    wave = (3 * column + 5 * row + 64 * seed) % (2 * _PEAK)
+    noise = _bytes("input", name, seed, layout.size).reshape(rows, layout.stride) & _NOISE
+    picture: Array = (np.minimum(wave, 2 * _PEAK - wave) + noise).astype(np.uint8)
+    return picture.reshape(-1)
+
+
+def _transform(name: str, seed: int, scale: float) -> NDArray[np.float64]:
+    """Return model pixel -> camera pixel: scaled by 0.4, moved by some pixels, a little askew."""
+    u = _words("input", name, seed, 8).astype("<u8").view("<u2")[::4] / 65536
+    return np.array(
+        [
+            [scale * (0.40 + 0.04 * u[0]), 0.01 * (u[1] - 0.5), scale * (8 + 16 * u[2])],
+            [0.01 * (u[3] - 0.5), scale * (0.40 + 0.04 * u[4]), scale * (4 + 8 * u[5])],
+            [1e-5 * u[6], 1e-5 * u[7], 1.0],
+        ]
+    )

@@ -1,0 +1,179 @@
+"""Makes the self-test that an artifact carries: what the model gives for seeded inputs and states.
+
+    graph before any pass, numpy interpreter -> expected values -> manifest["self_test"]
+
+The interpreter shares nothing with what is tested: no pass, no kernel, no driver. It needs 0.5 s
+for a run of the driving models, so what it gave is kept beside the cached schedules. The runtime
+compares (`runtime.selftest`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from runtime.cache_dir import cache_dir
+from runtime.entry_store import EntryStore
+from runtime.plainpickle import PlainPickleError, decode, encode
+from runtime.selftest_inputs import Port, seeded_inputs, seeded_states
+from runtime.selftest_spec import (
+    RULE,
+    ExpectedValues,
+    TestVector,
+    plain_self_test,
+    positions,
+)
+from scheduler.cache.schedules import EntryGraph, compiler_version
+from scheduler.check.model_rounding import rounding_of
+from scheduler.check.outputs import Rounding, tolerance_of
+from scheduler.compile import CompiledModel
+from scheduler.errors import SchedulerError
+from scheduler.ir.digest import graph_digest
+from scheduler.ir.interp import evaluate
+from scheduler.ir.node import Buffer, Node, toposort
+from scheduler.ir.ops import Op
+
+Array = NDArray[Any]
+
+# Of the default entry, and of each other one. All are run within the time of three frames.
+SEEDS: Final = (1, 2)
+OTHER_SEEDS: Final = (3,)
+# Floating-point operations of a run, at 2 to 10 a nanosecond in numpy: beyond the first bound there
+# is one seed, beyond the second there is no self-test. The driving models need less than 2e9.
+ONE_SEED_FLOPS: Final = 20e9
+MOST_FLOPS: Final = 200e9
+# From finest to coarsest.
+_ROUNDINGS: Final = (Rounding.FLOAT, Rounding.HALF, Rounding.QUANTISED)
+
+
+class _NoVectorsError(Exception):
+    """Why a model has no self-test."""
+
+
+def with_self_test(compiled: CompiledModel, *, keep: bool = True) -> CompiledModel:
+    """Return a compiled model with its self-test, or with a note that says why it has none.
+
+    Args:
+        compiled: as the front door made it; without binaries, which are taken of what passes it.
+        keep: whether vectors may come from the cache, and are put there.
+    """
+    try:
+        made = _cached(compiled) if keep else _made(compiled)
+    except _NoVectorsError as reason:
+        note = f"no self-test is carried: {reason}"
+        return replace(compiled, notes=(*compiled.notes, note))
+    return replace(compiled, manifest={**compiled.manifest, "self_test": made})
+
+
+def _cached(compiled: CompiledModel) -> dict[str, Any]:
+    version = compiler_version()
+    if version is None:
+        return _made(compiled)
+    digests = [f"{name} {graph_digest(dict(g.roots()))}" for name, g in compiled.graphs.items()]
+    text = f"{RULE} {version} {_rounding(compiled)} {_flops(compiled)} {digests}"
+    key = hashlib.sha256(text.encode()).hexdigest()
+    store = EntryStore(cache_dir() / "selftests", "self-test")
+    known = store.get(key)
+    if known is not None:
+        try:
+            return dict(decode(known)[0])
+        except (PlainPickleError, TypeError, ValueError):
+            store.remove(key)
+    made = _made(compiled)
+    store.put(key, encode(made))
+    return made
+
+
+def _made(compiled: CompiledModel) -> dict[str, Any]:
+    flops = _flops(compiled)
+    if flops > MOST_FLOPS:
+        raise _NoVectorsError(
+            f"a run takes {flops:.1e} operations, more than the {MOST_FLOPS:.0e} that are "
+            "computed without a device"
+        )
+    rounding = _rounding(compiled)
+    vectors = []
+    for number, (entry, graph) in enumerate(compiled.graphs.items()):
+        seeds = OTHER_SEEDS if number else SEEDS[:1] if flops > ONE_SEED_FLOPS else SEEDS
+        vectors += [_vector(entry, graph, seed, rounding) for seed in seeds]
+    return plain_self_test(tuple(vectors))
+
+
+def _flops(compiled: CompiledModel) -> int:
+    """Return the operations of the largest entry."""
+    manifest = compiled.manifest
+    flops = [int(kernel["flops"]) for kernel in manifest["kernels"]]
+    launches: list[list[int]] = [entry["launches"] for entry in manifest["entries"].values()]
+    return max(sum(flops[i] for i in listed) for listed in launches)
+
+
+def _rounding(compiled: CompiledModel) -> Rounding:
+    halves = bool(compiled.manifest["metadata"].get("precision"))
+    found = [rounding_of(model, stores_halves=halves)[0] for model in compiled.sources]
+    return max(found, key=_ROUNDINGS.index, default=Rounding.FLOAT)
+
+
+def _vector(entry: str, graph: EntryGraph, seed: int, rounding: Rounding) -> TestVector:
+    roots = [*graph.outputs.values(), *graph.states]
+    expected = []
+    for (kind, name), value in zip(
+        [
+            *(("output", name) for name in graph.outputs),
+            *(("state", _state_of(node).name) for node in graph.states),
+        ],
+        _evaluated(entry, roots, seed),
+        strict=True,
+    ):
+        values = value.reshape(-1)[positions(value.size)]
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            raise _NoVectorsError(
+                f'{kind} "{name}" of entry {entry} is not finite for inputs near N(0, 1)'
+            )
+        tolerance, share = _tolerance(values.dtype, rounding)
+        expected.append(ExpectedValues(kind, name, value.shape, values, tolerance, share))
+    return TestVector(seed, entry, tuple(expected))
+
+
+def _tolerance(dtype: np.dtype[Any], rounding: Rounding) -> tuple[float, float]:
+    """Return tolerance and share as `ExpectedValues` has them; they are those of `--verify`."""
+    allowed = tolerance_of(dtype, rounding)
+    if dtype.kind == "f":
+        return allowed, 0.0
+    # What was rounded to 8 bits may be one step further; a few comparisons may turn out otherwise.
+    return (1.0 if dtype.itemsize == 1 and dtype.kind in "iu" else 0.0), allowed
+
+
+def _state_of(node: Node) -> Buffer:
+    """Return the state that an ASSIGN writes; its first source may be another one."""
+    while node.op is not Op.BUFFER:
+        node = node.src[0]
+    buffer: Buffer = node.arg
+    return buffer
+
+
+def _evaluated(entry: str, roots: list[Node], seed: int) -> list[Array]:
+    found = {n.arg for n in toposort(roots) if n.op is Op.BUFFER and n.arg.data is None}
+    ports = {
+        buffer: Port(buffer.name, buffer.shape, buffer.dtype.np, buffer.partial)
+        for buffer in sorted(found, key=lambda b: b.serial)
+    }
+    inputs = seeded_inputs([p for b, p in ports.items() if b.kind == "input"], seed)
+    states = seeded_states([p for b, p in ports.items() if b.kind == "state"], seed)
+    given: Mapping[Buffer, Array] = {
+        b: inputs[b.name] if b.kind == "input" else states[b.name]
+        for b in ports
+        if b.kind in ("input", "state")
+    }
+    try:
+        return evaluate(roots, given)
+    except (SchedulerError, IndexError, ValueError, MemoryError) as error:
+        # A kernel without a reference, an index of a seed that is none.
+        reason = (str(error).splitlines() or [type(error).__name__])[0]
+        raise _NoVectorsError(f"entry {entry} cannot be computed without a device: {reason}") from (
+            error
+        )

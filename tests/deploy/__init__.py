@@ -1,0 +1,1 @@
+"""docs/deploy.md, command by command, in a bare Debian: `python -m tests.deploy`."""

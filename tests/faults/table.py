@@ -1,0 +1,64 @@
+"""The table of docs/faults.md as data: the bounds and log lines that tests and soak hold to."""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parents[2] / "docs/faults.md"
+COLUMNS = (
+    "Fault",
+    "Published meanwhile",
+    "Resumes within",
+    "Logged",
+    "Exit code",
+    "systemd",
+    "Test",
+)
+_SPAN = re.compile(r"`([^`]+)`")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One fault.
+
+    Attributes:
+        fault: what happens to the daemon.
+        within_s: bound from its end, or from the fault where it does not end, to valid messages.
+        logged: regular expressions of lines of the log; ``...`` in the document is any text.
+        exit_code: of the process; None if it goes on.
+        test: name of the test's function.
+    """
+
+    fault: str
+    within_s: float
+    logged: tuple[str, ...]
+    exit_code: int | None
+    test: str
+
+
+@functools.cache
+def rows() -> dict[str, Row]:
+    """Return the rows of the document by test."""
+    found: dict[str, Row] = {}
+    for line in DOCUMENT.read_text(encoding="utf-8").splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not line.startswith("|") or len(cells) != len(COLUMNS) or not _SPAN.search(cells[-1]):
+            continue
+        fault, _, within, logged, code, _, test = cells
+        (name,) = _SPAN.findall(test)
+        assert name not in found, f"{name} has two rows"
+        found[name] = Row(
+            fault,
+            float(within.removesuffix(" s")) if within != "-" else 0.0,
+            tuple(_pattern(span) for span in _SPAN.findall(logged)),
+            int(code) if code.lstrip("-").isdigit() else None,
+            name,
+        )
+    return found
+
+
+def _pattern(text: str) -> str:
+    return ".*".join(re.escape(part) for part in text.split("..."))

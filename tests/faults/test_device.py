@@ -1,0 +1,190 @@
+"""Rows about the device and the model on it: errors, hangs, values; alone and with a fallback."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.faults.checks import check_logged, check_resumed
+from tests.faults.faulty_opencl import Mode
+from tests.faults.table import Row
+from tests.faults.world import FALLBACK_MPS, PRIMARY_MPS, World, running_world
+
+pytestmark = [pytest.mark.opencl, pytest.mark.alone]
+WITH_FALLBACK = """
+fallback_model = "{directory}/safe.pkl"
+state_dir = "{directory}/state"
+run_timeout_ms = 200
+"""
+# The fault's own frame, and two more, until the fallback model has spoken: the issue's three.
+FRAMES_TO_FALLBACK = 3
+
+
+@contextmanager
+def world_with_fallback(directory: Path) -> Iterator[World]:
+    """A daemon with both models, which is restarted as systemd would; it drives the primary."""
+    (directory / "state").mkdir()
+    more = WITH_FALLBACK.format(directory=directory)
+    with running_world(directory, more=more, faulty=True, restarts=True) as world:
+        world.wait_valid()
+        assert world.recorder.messages[-1].speed_mps == pytest.approx(PRIMARY_MPS, abs=0.5)
+        yield world
+
+
+def is_fallback(speed_mps: float) -> bool:
+    """Whether the plan is the fallback model's."""
+    return abs(speed_mps - FALLBACK_MPS) < 0.5
+
+
+def check_fallback(world: World, row: Row, start_ns: int, most: int = FRAMES_TO_FALLBACK) -> None:
+    """The fallback model speaks within some frames, in the same process, and for good."""
+    first = world.wait_message(lambda message: is_fallback(message.speed_mps), start_ns)
+    last = [m for m in world.recorder.since(start_ns - 10**9) if m.arrived_ns < first.arrived_ns]
+    good = [m.frame_id for m in last if m.valid and m.arrived_ns <= start_ns]
+    assert first.frame_id - good[-1] <= most + 1
+    check_resumed(world, row, start_ns)
+    check_logged(world, row, start_ns)
+    world.control.clear()
+    time.sleep(1.0)
+    after = world.recorder.since(first.arrived_ns)
+    assert all(is_fallback(message.speed_mps) for message in after)
+    ids = [message.frame_id for message in after]
+    assert ids == sorted(set(ids))
+    assert len(world.service.lives) == 1
+    assert world.service.life.code is None
+    assert not world.service.lines("Traceback")
+    assert (world.directory / "state/fallback.json").exists()
+
+
+@pytest.mark.parametrize("mode", [Mode.DEVICE_LOST, Mode.OUT_OF_RESOURCES])
+def test_run_fails_with_a_fallback(tmp_path: Path, row: Row, mode: Mode) -> None:
+    with world_with_fallback(tmp_path) as world:
+        start_ns = time.monotonic_ns()
+        world.control.order(mode, program="primary")
+        check_fallback(world, row, start_ns)
+
+
+@pytest.mark.parametrize("mode", [Mode.DEVICE_LOST, Mode.OUT_OF_RESOURCES])
+def test_run_fails_without_a_fallback(tmp_path: Path, row: Row, mode: Mode) -> None:
+    with running_world(tmp_path, faulty=True, restarts=True) as world:
+        world.wait_valid()
+        failed = world.service.life
+        start_ns = time.monotonic_ns()
+        world.control.order(mode, 1)
+        check_resumed(world, row, start_ns)
+        assert failed.code == row.exit_code
+        check_logged(world, row, start_ns)
+        assert not world.service.lines("Traceback")
+
+
+def test_device_is_lost_for_all_models(tmp_path: Path, row: Row) -> None:
+    """The process ends, and the next one takes the device again once it is back."""
+    with world_with_fallback(tmp_path) as world:
+        failed = world.service.life
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.DEVICE_LOST)
+        world.service.wait_line(row.logged[0], start_ns)
+        while failed.code is None:
+            time.sleep(0.01)
+        assert failed.code == row.exit_code
+        time.sleep(0.5)
+        world.control.clear()
+        check_resumed(world, row, time.monotonic_ns())
+
+
+def test_kernel_never_returns_with_a_fallback(tmp_path: Path, row: Row) -> None:
+    with world_with_fallback(tmp_path) as world:
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.HANG, 1, program="primary")
+        # 200 ms of waiting, in which frames go by, and two frames more.
+        check_fallback(world, row, start_ns, most=4 + FRAMES_TO_FALLBACK)
+        # `check_fallback` has let the call return: nothing of it is published.
+        assert world.service.pings(time.monotonic_ns() - 2_000_000_000)
+
+
+def test_kernel_never_returns_without_a_fallback(tmp_path: Path, row: Row) -> None:
+    more = "run_timeout_ms = 200"
+    with running_world(tmp_path, more=more, faulty=True, restarts=True) as world:
+        world.wait_valid()
+        hung = world.service.life
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.HANG, 1)
+        check_resumed(world, row, start_ns)
+        assert hung.code == row.exit_code
+        check_logged(world, row, start_ns)
+
+
+def test_outputs_not_finite_once(tmp_path: Path, row: Row) -> None:
+    with world_with_fallback(tmp_path) as world:
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.NOT_FINITE, 1, program="primary")
+        world.wait_message(lambda message: not message.valid, start_ns)
+        check_resumed(world, row, start_ns)
+        check_logged(world, row, start_ns)
+        assert not any(is_fallback(m.speed_mps) for m in world.recorder.messages)
+
+
+def test_outputs_not_finite_three_times(tmp_path: Path, row: Row) -> None:
+    with world_with_fallback(tmp_path) as world:
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.NOT_FINITE, program="primary")
+        check_fallback(world, row, start_ns)
+
+
+def test_outputs_not_finite_without_a_fallback(tmp_path: Path, row: Row) -> None:
+    with running_world(tmp_path, faulty=True) as world:
+        world.wait_valid()
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.NOT_FINITE)
+        world.wait_message(lambda message: not message.valid, start_ns)
+        invalid_ns = time.monotonic_ns()
+        time.sleep(0.5)
+        seen = world.recorder.since(invalid_ns)
+        assert len(seen) >= 5
+        assert not any(message.valid for message in seen)
+        check_logged(world, row, start_ns)
+        world.control.clear()
+        check_resumed(world, row, time.monotonic_ns())
+
+
+def test_fallback_is_kept_when_the_process_dies(tmp_path: Path, row: Row) -> None:
+    with world_with_fallback(tmp_path) as world:
+        world.control.order(Mode.DEVICE_LOST, 1, program="primary")
+        start_ns = time.monotonic_ns()
+        world.wait_message(lambda message: is_fallback(message.speed_mps), start_ns)
+        while not (tmp_path / "state/fallback.json").exists():
+            time.sleep(0.01)
+            assert time.monotonic_ns() - start_ns < 5e9
+        killed = world.service.life
+        world.service.signal(9)
+        ended_ns = time.monotonic_ns()
+        check_resumed(world, row, ended_ns)
+        check_logged(world, row, ended_ns)
+        assert killed.code == row.exit_code
+        time.sleep(0.5)
+        new = [
+            m
+            for m in world.recorder.since(ended_ns)
+            if m.arrived_ns > world.service.life.started_ns
+        ]
+        assert new
+        assert all(is_fallback(message.speed_mps) for message in new)
+
+
+def test_primary_is_slow_now_and_then(tmp_path: Path, row: Row) -> None:
+    """Runs of 120 ms are late, not hung: ids stay in order, and the model is kept."""
+    with world_with_fallback(tmp_path) as world:
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.SLOW, 5, ms=120, program="primary")
+        while world.control.happened < 5:
+            time.sleep(0.01)
+            assert time.monotonic_ns() - start_ns < 10e9
+        check_resumed(world, row, time.monotonic_ns())
+        seen = world.recorder.since(start_ns)
+        assert [m.frame_id for m in seen] == sorted({m.frame_id for m in seen})
+        assert not any(is_fallback(m.speed_mps) for m in seen)
+        check_logged(world, row, start_ns)

@@ -1,0 +1,173 @@
+"""Rows about the process: signals, stops, kills, processors, memory, descriptors, its log."""
+
+from __future__ import annotations
+
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.faults.cgroup import memory_group
+from tests.faults.checks import check_logged, check_resumed, check_undisturbed
+from tests.faults.service import Setup, command
+from tests.faults.table import Row
+from tests.faults.world import World, running_world
+
+pytestmark = [pytest.mark.opencl, pytest.mark.alone]
+
+
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes that compute and do nothing else."""
+    command = [sys.executable, "-c", "while True: pass"]
+    processes = [subprocess.Popen(command) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+
+
+def test_process_is_stopped_for_a_moment(world: World, row: Row) -> None:
+    start_ns = time.monotonic_ns()
+    world.service.signal(signal.SIGSTOP)
+    time.sleep(0.7)
+    world.service.signal(signal.SIGCONT)
+    healed_ns = time.monotonic_ns()
+    check_resumed(world, row, healed_ns)
+    check_logged(world, row, start_ns)
+    time.sleep(0.5)
+    assert not world.service.lines("fallback model takes over", start_ns)
+
+
+def test_process_is_stopped_for_long(tmp_path: Path, row: Row) -> None:
+    with running_world(tmp_path, restarts=True) as world:
+        world.wait_valid()
+        world.service.wait_ready()
+        stopped = world.service.life
+        start_ns = time.monotonic_ns()
+        world.service.signal(signal.SIGSTOP)
+        while world.service.life is stopped:
+            time.sleep(0.01)
+            assert time.monotonic_ns() - start_ns < 10e9
+        assert stopped.by_watchdog
+        assert stopped.code == row.exit_code
+        check_resumed(world, row, stopped.ended_ns)
+
+
+def test_process_is_killed(tmp_path: Path, row: Row) -> None:
+    with running_world(tmp_path, restarts=True) as world:
+        world.wait_valid()
+        for _ in range(3):
+            killed = world.service.life
+            world.service.signal(signal.SIGKILL)
+            ended_ns = time.monotonic_ns()
+            check_resumed(world, row, ended_ns)
+            assert killed.code == row.exit_code
+
+
+def test_processors_are_taken(world: World, row: Row) -> None:
+    start_ns = time.monotonic_ns()
+    with busy_processes(4):
+        time.sleep(2.0)
+        seen = world.recorder.since(start_ns)
+        ids = [message.frame_id for message in seen]
+        assert ids == sorted(set(ids))
+        assert len(ids) >= 10
+        world.service.wait_ready()
+    check_resumed(world, row, time.monotonic_ns())
+    check_logged(world, row, start_ns)
+
+
+def test_no_more_memory_can_be_had(world: World, row: Row) -> None:
+    """The address space may not grow: what runs needs no more than it has."""
+    held = resource.prlimit(world.service.pid, resource.RLIMIT_AS)
+    pages = int(Path(f"/proc/{world.service.pid}/statm").read_text(encoding="utf-8").split()[0])
+    start_ns = time.monotonic_ns()
+    resource.prlimit(
+        world.service.pid, resource.RLIMIT_AS, (pages * resource.getpagesize(), held[1])
+    )
+    try:
+        time.sleep(2.0)
+        check_undisturbed(world, start_ns)
+    finally:
+        resource.prlimit(world.service.pid, resource.RLIMIT_AS, held)
+    check_resumed(world, row, time.monotonic_ns())
+
+
+def test_neighbour_takes_the_memory_of_the_group(world: World, row: Row) -> None:
+    """Of the processes that share a limit the one that grows is killed, and this one goes on."""
+    with memory_group(world.service.pid, spare_mib=64) as join:
+        start_ns = time.monotonic_ns()
+        code = (
+            "import time\nheld = []\nwhile True: held.append(bytearray(1 << 22)); time.sleep(0.01)"
+        )
+        neighbour = subprocess.Popen(command(join, [sys.executable, "-c", code]))
+        assert neighbour.wait(20) != 0
+        time.sleep(0.5)
+        check_undisturbed(world, start_ns, longest_gap_s=0.5)
+    check_resumed(world, row, time.monotonic_ns())
+
+
+def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
+    def change(setup: Setup) -> Setup:
+        return replace(setup, limits=f"ulimit -v {400 << 10}")
+
+    with running_world(tmp_path, change=change) as world:
+        start_ns = 0
+        assert world.service.wait_exit() == row.exit_code
+        check_logged(world, row, start_ns)
+        assert not world.service.lines("Traceback")
+
+
+def test_too_few_descriptors_to_start(tmp_path: Path, row: Row) -> None:
+    def change(setup: Setup) -> Setup:
+        return replace(setup, limits="ulimit -n 24")
+
+    with running_world(tmp_path, change=change) as world:
+        assert world.service.wait_exit() == row.exit_code
+        check_logged(world, row, 0)
+        assert not world.service.lines("Traceback")
+
+
+def test_no_more_descriptors_can_be_had(world: World, row: Row) -> None:
+    """Nor a camera that comes back, until the limit is another one."""
+    pid = world.service.pid
+    held = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    open_now = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (open_now, held[1]))
+    try:
+        start_ns = time.monotonic_ns()
+        time.sleep(1.0)
+        check_undisturbed(world, start_ns)
+        world.cameras.restart()
+        time.sleep(1.0)
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, held)
+    check_resumed(world, row, time.monotonic_ns())
+
+
+def test_log_is_not_read(tmp_path: Path, row: Row) -> None:
+    """The pipe of stderr is full: each camera fault logs more."""
+
+    def change(setup: Setup) -> Setup:
+        return replace(setup, read_log=False)
+
+    with running_world(tmp_path, change=change) as world:
+        world.wait_valid()
+        for _ in range(40):
+            world.cameras.next_id += 5
+            time.sleep(0.02)
+        start_ns = time.monotonic_ns()
+        check_resumed(world, row, start_ns)
+        time.sleep(1.0)
+        check_undisturbed(world, start_ns + 500_000_000)
+        assert world.service.life.code is None

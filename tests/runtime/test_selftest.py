@@ -1,0 +1,300 @@
+"""The self-test at load: a driver that miscompiles, a stale binary, a flipped weight.
+
+The program is that of `tiny`, and what it must give is computed here by hand. All of it runs on the
+real device: what the compiler of a broken driver would have made is a binary of another source.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from runtime.artifact import from_memory, read_artifact, write_artifact
+from runtime.device import choose_device
+from runtime.errors import ArtifactError, InputError, SelfTestError
+from runtime.executor import build_binaries, load_program
+from runtime.program import Program
+from runtime.selftest import run_self_test, self_test
+from runtime.selftest_inputs import Port, seeded_inputs, seeded_states
+from runtime.selftest_spec import MAX_VALUES, ExpectedValues, TestVector, plain_self_test, positions
+from tests.runtime import tiny
+
+SEED = 7
+F32, U8, I32 = (np.dtype(name) for name in ("float32", "uint8", "int32"))
+INPUTS = [Port("x", (4,), F32), Port("frame", (100,), U8)]
+STATES = [Port("queue", (3, 4), F32)]
+
+Manifest = dict[str, Any]
+
+
+def vector(entry: str = "run") -> TestVector:
+    """What the program of `tiny` gives for the seed."""
+    given = seeded_inputs(INPUTS, SEED)
+    queue = seeded_states(STATES, SEED)["queue"]
+    after = np.concatenate([queue[1:], given["x"][None]])
+    y = 2 * after.sum(0) + tiny.WEIGHT
+    count = given["frame"][:50].sum(keepdims=True).astype(np.int32)
+    arrays = [("state", "queue", after, 1e-4), ("output", "y", y, 1e-4)]
+    arrays += [("output", "count", count, 0.0)]
+    expected = (
+        ExpectedValues(kind, name, array.shape, array.reshape(-1), tolerance, 0.0)
+        for kind, name, array, tolerance in arrays
+    )
+    return TestVector(SEED, entry, tuple(expected))
+
+
+def carrying(made: Callable[..., Manifest] = tiny.manifest) -> Manifest:
+    """The program, with a self-test and binaries of this device."""
+    raw = made(self_test=plain_self_test((vector(),)))
+    return with_binaries(raw, build_binaries(raw, tiny.data_blob()))
+
+
+def with_binaries(raw: Manifest, binaries: list[bytes]) -> Manifest:
+    info = choose_device().info
+    programs = [{**p, "binary": b} for p, b in zip(raw["programs"], binaries, strict=True)]
+    target = {**raw["target"], "device": info.name, "driver": info.driver}
+    return {**raw, "programs": programs, "target": target}
+
+
+def built_of(old: str, new: str, made: Callable[..., Manifest]) -> list[bytes]:
+    """Return binaries of the program with other text in its sources."""
+    raw = made()
+    assert any(old in p["source"] for p in raw["programs"])
+    raw["programs"] = [{**p, "source": p["source"].replace(old, new)} for p in raw["programs"]]
+    return build_binaries(raw, tiny.data_blob())
+
+
+def loaded(raw: Manifest, path: Path, data: bytes = b"") -> Program:
+    """Write the artifact, which makes its digests right, and load it."""
+    write_artifact(path, raw, data or tiny.data_blob())
+    return load_program(path)
+
+
+BOTH = pytest.mark.parametrize("made", [tiny.manifest, tiny.megakernel_manifest])
+
+
+@BOTH
+def test_a_sound_program_passes_and_is_left_as_it_was_loaded(
+    made: Callable[..., Manifest], tmp_path: Path
+) -> None:
+    with loaded(carrying(made), tmp_path / "a.pkl") as program:
+        report = self_test(program)
+        assert (report.runs, report.passed) == (1, True)
+        assert str(report).startswith("self-test passed: 1 runs, 17 values")
+        assert [d.name for d in report.deviations] == ["queue", "y", "count"]
+        assert not program.state("queue").any()
+        assert self_test(program).deviations == report.deviations
+        assert self_test(program, limit=0).runs == 0
+
+
+def test_an_artifact_without_one_says_so(tmp_path: Path) -> None:
+    with loaded(tiny.manifest(), tmp_path / "a.pkl") as program:
+        assert str(self_test(program)) == "no self-test"
+    raw = tiny.manifest()
+    del raw["self_test"]
+    with loaded(raw, tmp_path / "b.pkl") as program:
+        assert self_test(program).runs == 0
+
+
+@BOTH
+def test_a_driver_that_miscompiles_is_found(made: Callable[..., Manifest], tmp_path: Path) -> None:
+    # The compiler of a driver has made another factor of 2.
+    raw = with_binaries(carrying(made), built_of("2.0f * total", "2.01f * total", made))
+    with (
+        loaded(raw, tmp_path / "a.pkl") as program,
+        pytest.raises(SelfTestError) as caught,
+    ):
+        self_test(program)
+    assert caught.value.exit_code == 4
+    text = str(caught.value)
+    for part in ("tiny: self-test on", "entry 'run', seed 7: output 'y' at [", "tolerance 1e-04"):
+        assert part in text
+    assert "do not drive with it" in text
+    assert text.isprintable()
+
+
+@BOTH
+def test_a_stale_binary_is_found(made: Callable[..., Manifest], tmp_path: Path) -> None:
+    # The binary is that of the program before the queue got its third row.
+    old = "total[i] = queue[i] + queue[4 + i] + queue[8 + i];"
+    raw = with_binaries(
+        carrying(made), built_of(old, "total[i] = queue[4 + i] + queue[8 + i];", made)
+    )
+    with loaded(raw, tmp_path / "a.pkl") as program, pytest.raises(SelfTestError, match="'y'"):
+        self_test(program)
+
+
+@pytest.mark.parametrize("bit", [31, 30, 23, 16])
+def test_a_flipped_weight_is_found(bit: int, tmp_path: Path) -> None:
+    data = bytearray(tiny.data_blob())
+    (word,) = struct.unpack_from("<I", data, 4)
+    struct.pack_into("<I", data, 4, word ^ 1 << bit)
+    with (
+        loaded(carrying(), tmp_path / "a.pkl", bytes(data)) as program,
+        pytest.raises(SelfTestError, match=r"output 'y' at \[1\]"),
+    ):
+        self_test(program)
+
+
+def test_a_flip_within_the_tolerance_is_not_found(tmp_path: Path) -> None:
+    data = bytearray(tiny.data_blob())
+    data[4] ^= 1  # the last place of a weight
+    with loaded(carrying(), tmp_path / "a.pkl", bytes(data)) as program:
+        assert self_test(program).passed
+
+
+def test_what_is_not_finite_fails_and_is_null_in_json(tmp_path: Path) -> None:
+    data = bytearray(tiny.data_blob())
+    struct.pack_into("<f", data, 0, float("nan"))
+    with loaded(carrying(), tmp_path / "a.pkl", bytes(data)) as program:
+        report = run_self_test(program)
+        assert not program.state("queue").any()
+    assert not report.passed
+    assert report.worst is not None
+    assert report.worst.index == (0,)
+    row = next(r for r in report.plain()["deviations"] if r["name"] == "y")
+    assert (row["found"], row["deviation"], row["beyond"]) == (None, None, 1)
+
+
+def test_binaries_are_taken_of_a_program_that_passes() -> None:
+    raw = tiny.manifest(self_test=plain_self_test((vector(),)))
+    raw["programs"][0]["source"] = tiny.SOURCE.replace("2.0f", "3.0f")
+    with pytest.raises(SelfTestError, match="output 'y'"):
+        build_binaries(raw, tiny.data_blob())
+
+
+def test_an_integer_may_be_off_as_its_bound_says(tmp_path: Path) -> None:
+    def with_count(by: int, tolerance: float, share: float) -> bool:
+        one = vector()
+        values = one.expected[2].values + by
+        count = ExpectedValues("output", "count", (1,), values, tolerance, share)
+        changed = TestVector(SEED, "run", (*one.expected[:2], count))
+        raw = tiny.manifest(self_test=plain_self_test((changed,)))
+        with loaded(raw, tmp_path / "a.pkl") as program:
+            return run_self_test(program).passed
+
+    assert with_count(1, 1.0, 0.0)
+    assert not with_count(2, 1.0, 0.0)
+    assert with_count(2, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rule": 2}, r"self_test\.rule: 2, this version knows 1"),
+        ({"vectors": {}}, r"self_test\.vectors: expected list"),
+        ({"vectors": [{}] * 17}, r"self_test\.vectors: 17 items"),
+        ({"entry": "walk"}, r"vectors\[0\]\.entry: there is no entry 'walk'"),
+        ({"seed": -1}, r"vectors\[0\]\.seed: -1 is outside"),
+        ({"entry": "prepare"}, r"expected\[1\]\.name: there is no output 'y'"),
+        ({"kind": "weight"}, r"expected\[0\]\.kind: unknown value 'weight'"),
+        ({"values": b"123"}, r"expected\[0\]\.values: 3 bytes, expected 12 values of float32"),
+        ({"values": b"\xff" * 48}, r"expected\[0\]\.values: not all are finite"),
+        ({"tolerance": -1.0}, r"expected\[0\]\.tolerance: -1.0"),
+        ({"share": float("nan")}, r"expected\[0\]\.share: nan"),
+    ],
+)
+def test_a_wrong_field_is_refused_by_name(change: dict[str, Any], message: str) -> None:
+    raw = plain_self_test((vector(),))
+    first = raw["vectors"][0]
+    for level in (raw, first, first["expected"][0]):
+        level.update({key: value for key, value in change.items() if key in level})
+    with pytest.raises(ArtifactError, match=message):
+        from_memory(tiny.manifest(self_test=raw), tiny.data_blob())
+
+
+def test_vectors_are_the_same_after_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.pkl"
+    write_artifact(path, tiny.manifest(self_test=plain_self_test((vector(),))), tiny.data_blob())
+    found = read_artifact(path).manifest.self_test
+    assert plain_self_test(found) == plain_self_test((vector(),))
+    assert found[0].expected[1].values.dtype == np.float32
+
+
+def test_states_are_written_as_they_are_read(tmp_path: Path) -> None:
+    with tiny.load(tmp_path / "a.pkl") as program:
+        value = np.arange(12, dtype=np.float32).reshape(3, 4)
+        program.set_state("queue", value)
+        np.testing.assert_array_equal(program.state("queue"), value)
+        with pytest.raises(InputError, match=r"state 'queue': expected float32\[3, 4\]"):
+            program.set_state("queue", value.astype(np.float64))
+        with pytest.raises(InputError, match="state 'queue'"):
+            program.set_state("queue", np.zeros((4, 3), np.float32).T)
+        with pytest.raises(InputError, match="no state 'x'; it has: queue"):
+            program.set_state("x", value)
+
+
+# --- the rule ------------------------------------------------------------------------------------
+
+
+RULE_1: dict[str, list[float]] = {
+    "f": [-0.10040376335382462, 1.5257196426391602, 0.34222909808158875],
+    "u": [79, 198, 36],
+    "i": [1, 1, 0],
+    "b": [False, False, True],
+    "road_frame": [78, 72, 78],
+    "road_geometry": [640, 400, 704],
+    "road_transform": [0.4212695360183716, -0.0003913879336323589, 11.00927734375],
+}
+
+
+def test_the_rule_stays_what_it_is() -> None:
+    # Artifacts that exist rely on each of these numbers.
+    made = seeded_inputs(
+        [
+            Port("f", (3,), F32),
+            Port("u", (5,), U8),
+            Port("i", (6,), np.dtype("int64")),
+            Port("b", (6,), np.dtype("bool")),
+            Port("road_frame", (1 << 20,), U8, partial=True),
+            Port("road_geometry", (4,), I32),
+            Port("road_transform", (3, 3), F32),
+            Port("desire", (8,), F32),
+        ],
+        1,
+    )
+    shown = {name: array.reshape(-1)[:3].tolist() for name, array in made.items()}
+    assert shown.pop("desire") == [0, 0, 0]
+    assert shown == RULE_1
+    assert made["road_frame"].shape == (704 * 600,)
+    assert made["road_geometry"].tolist() == [640, 400, 704, 704 * 400]
+    assert made["desire"].tolist() == [0, 0, 0, 0, 0, 0, 0, 1]
+
+
+def test_floats_are_near_a_standard_normal() -> None:
+    values = seeded_states([Port("s", (100_000,), F32)], 4)["s"]
+    assert abs(float(values.mean())) < 0.02
+    assert abs(float(values.std()) - 1) < 0.02
+    assert np.abs(values).max() < 3.5
+
+
+def test_a_picture_fits_the_room_that_there_is() -> None:
+    for room in (640 * 600, 100_000, 5_000, 96):
+        ports = [Port("a_frame", (room,), U8, partial=True), Port("a_geometry", (4,), I32)]
+        made = seeded_inputs(ports, 2)
+        width, height, stride, offset = made["a_geometry"].tolist()
+        assert offset + stride * height // 2 == len(made["a_frame"]) <= room
+        assert width <= stride
+        assert height % 2 == 0
+
+
+def test_neighbouring_samples_are_close() -> None:
+    # So that a position rounded to the next 1/32 pixel changes a sample by 1 at most.
+    ports = [Port("a_frame", (640 * 600,), U8, partial=True), Port("a_geometry", (4,), I32)]
+    rows = seeded_inputs(ports, 2)["a_frame"].reshape(600, 640).astype(int)
+    assert np.abs(np.diff(rows, axis=0)).max() <= 32
+    assert np.abs(np.diff(rows, axis=1)).max() <= 32
+
+
+def test_kept_positions_are_spread_over_all_of_an_array() -> None:
+    assert positions(0).tolist() == []
+    assert positions(5).tolist() == [0, 1, 2, 3, 4]
+    many = positions(10**6)
+    assert len(many) == MAX_VALUES
+    assert np.diff(many).min() >= 244
+    assert many[-1] > 10**6 - 260

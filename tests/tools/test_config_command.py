@@ -1,0 +1,167 @@
+"""`modeld config`, and how `modeld run` takes its settings and says what it does."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from modeld.config import SETTINGS, Config
+from modeld.config_sample import sample_config
+from modeld.config_sources import load_config
+from tests.tools.tiny_driving import write_tiny_driving
+from tools.cli import main
+
+LINE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z [DIWE] [\w.]+: .+")
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    path = tmp_path / "config.toml"
+    path.write_text('model = "a.pkl"\n[realtime]\npriority = 5\n', encoding="utf-8")
+    return path
+
+
+def test_every_setting_is_shown_with_its_source(
+    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_CAMERA_SERVER", "cams")
+    assert main(["config", "--config", str(file), "--bus", "ipc:///x", "-v"]) == 0
+    rows = [re.split(r"  +", line) for line in capsys.readouterr().out.splitlines()]
+    assert [row[0] for row in rows] == list(SETTINGS)
+    shown = {key: (value, source) for key, value, source in rows}
+    assert shown["model"] == (f'"{file.parent / "a.pkl"}"', f"file {file}")
+    assert shown["realtime.priority"] == ("5", f"file {file}")
+    assert shown["camera_server"] == ('"cams"', "variable MODELD_CAMERA_SERVER")
+    assert shown["bus_address"] == ('"ipc:///x"', "option --bus")
+    assert shown["log_level"] == ('"debug"', "option -v")
+    assert shown["demo"] == ("false", "default")
+    assert shown["device"] == ("-", "default")
+
+
+def test_changed_settings_as_json(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["--set", "camera.road.width=960", "--set", "camera.road.height = 540"]
+    arguments += ["--set", "camera.road.focal_px=800", "--lock-memory", "-q", "--log-level", "info"]
+    command = ["--json", "config", "--config", str(file), "--changed", *arguments]
+    assert main(command) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "model": {"value": str(file.parent / "a.pkl"), "source": f"file {file}"},
+        "log_level": {"value": "info", "source": "option --log-level"},
+        "camera.road.width": {"value": 960, "source": "option --set camera.road.width"},
+        "camera.road.height": {"value": 540, "source": "option --set camera.road.height"},
+        "camera.road.focal_px": {"value": 800.0, "source": "option --set camera.road.focal_px"},
+        "realtime.priority": {"value": 5, "source": f"file {file}"},
+        "realtime.lock_memory": {"value": True, "source": "option --lock-memory"},
+    }
+
+
+def test_the_sample_is_printed_and_can_be_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["config", "--sample"]) == 0
+    printed = capsys.readouterr().out
+    assert printed == sample_config()
+    path = tmp_path / "sample.toml"
+    path.write_text(printed, encoding="utf-8")
+    assert load_config(path) == Config()
+
+
+@pytest.mark.parametrize("command", ["config", "run"])
+def test_wrong_settings_are_one_line_and_exit_code_2(
+    command: str, file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_BUS", "ipc:///x")
+    monkeypatch.setenv("MODELD_BUS_ADRESS", "ipc:///x")
+    assert main([command, "--config", str(file), "--set", "realtime.prio=3"]) == 2
+    assert capsys.readouterr().err == (
+        "modeld: error: environment: "
+        "unknown variable MODELD_BUS; did you mean MODELD_BUS_ADDRESS?; "
+        "unknown variable MODELD_BUS_ADRESS; did you mean MODELD_BUS_ADDRESS?; "
+        "options: unknown key realtime.prio; did you mean realtime.priority?\n"
+    )
+
+
+def test_other_commands_take_any_variable(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODELD_BUS", "ipc:///x")
+    assert main(["config", "--help"]) == 0
+    assert "--sample" in capsys.readouterr().out
+
+
+# --- what a run says --------------------------------------------------------------------------
+
+
+def run(arguments: list[str], until: str | None) -> Iterator[str]:
+    """Yield the lines that a process says on stderr, and end it by SIGTERM after ``until``."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tools.cli", "run", *arguments],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+    ) as process:
+        watchdog = threading.Timer(60.0, process.kill)
+        watchdog.start()
+        assert process.stderr is not None
+        for line in process.stderr:
+            yield line.rstrip("\n")
+            if until is not None and until in line:
+                process.terminate()
+                until = None
+        watchdog.cancel()
+    yield f"exit code {process.returncode}"
+
+
+@pytest.fixture
+def arguments(tmp_path: Path) -> list[str]:
+    (tmp_path / "bus").mkdir()
+    return ["--bus", f"ipc://{tmp_path}/bus", "--camera-server", f"test_log_{os.getpid()}"]
+
+
+@pytest.mark.opencl
+def test_a_run_says_what_it_does_in_lines_with_times(tmp_path: Path, arguments: list[str]) -> None:
+    model = write_tiny_driving(tmp_path / "model.pkl", (320, 240))
+    *lines, ended = run(["--model", str(model), "--demo", *arguments], "waiting for camera streams")
+    assert ended == "exit code 0"
+    assert [line for line in lines if not LINE.fullmatch(line)] == []
+    messages = [line.partition(": ")[2] for line in lines]
+    assert messages[0].startswith(f'settings: model = "{model}", demo = true, bus_address = ')
+    assert f"loading {model}" in messages
+    assert messages[-1] == "stopping"
+
+
+@pytest.mark.opencl
+def test_a_run_that_logs_warnings_says_only_that_it_waits_for_long(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    model = write_tiny_driving(tmp_path / "model.pkl", (320, 240))
+    options = ["--model", str(model), "--demo", "--log-level", "warning", *arguments]
+    *lines, ended = run(options, "waiting for camera streams")
+    assert ended == "exit code 0"
+    assert [line[25:26] for line in lines] == ["W"]
+
+
+@pytest.mark.parametrize("json_lines", [False, True])
+def test_the_error_that_ends_a_run_is_a_record_in_its_format(
+    tmp_path: Path, arguments: list[str], *, json_lines: bool
+) -> None:
+    model = tmp_path / "none.pkl"
+    form = ["--log-format", "json"] if json_lines else []
+    *lines, ended = run(["--model", str(model), "-q", *form, *arguments], None)
+    assert ended == "exit code 4"
+    (line,) = lines
+    if json_lines:
+        record = json.loads(line)
+        assert (record["level"], record["logger"]) == ("error", "modeld")
+        assert record["message"].startswith(f"{model}: ")
+    else:
+        assert LINE.fullmatch(line)
+        assert f" E modeld: {model}: " in line

@@ -1,0 +1,234 @@
+"""Write the systemd units of the daemons, their user and a commented configuration.
+
+Writes modeld.service and dmonitoringmodeld.service, a file for systemd-sysusers and, where there is
+none yet, /etc/modeld/config.toml and /etc/modeld/dmonitoring.toml. Each file is replaced as a
+whole. A unit that somebody has changed since it was written is refused without --force; a
+configuration that is there is never touched. Starts nothing: the next commands are printed.
+
+Root is not needed with --print, or with a --prefix that may be written: the files then lie below
+it, and say the same.
+
+Example:
+  modeld install-unit
+  modeld install-unit --print
+  modeld install-unit --prefix build/root --bin /usr/bin/modeld
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import sys
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+
+from modeld.config_sample import sample_config
+from modeld.model_store import DEFAULT_STORE
+from runtime.whole_file import whole_file
+from tools.errors import ToolError, UsageError
+from tools.lib.json_output import print_json
+
+# One line in front of what is written: by it an update knows that nobody has changed the rest.
+MARK = "# Written by modeld install-unit; sha256 of what follows: "
+NAME = re.compile(r"[a-z_][a-z0-9_-]{0,30}")
+# Of systemd: a quote, white space or a specifier would be read as something else.
+PLAIN_PATH = re.compile(r"/[\w./@+-]*")
+
+
+class ChangedFileError(ToolError):
+    """A file that would be replaced was changed by somebody."""
+
+
+@dataclass(frozen=True)
+class Daemon:
+    """What differs between the daemons.
+
+    Attributes:
+        name: of the unit, without ``.service``.
+        description: of the unit.
+        config: name of the configuration's file.
+        role: whose model of the store it runs.
+        oom_score: Who is killed first when memory is short: -1000 never, 1000 first.
+    """
+
+    name: str
+    description: str
+    config: str
+    role: str
+    oom_score: int
+
+
+DAEMONS = (
+    Daemon("modeld", "Driving model", "config.toml", "driving", -900),
+    Daemon("dmonitoringmodeld", "Driver monitoring model", "dmonitoring.toml", "monitoring", -800),
+)
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A file to write.
+
+    Attributes:
+        path: where it belongs, without the prefix.
+        text: that is written.
+        kept: whether a file that is there stays, whatever it holds.
+    """
+
+    path: Path
+    text: str
+    kept: bool = False
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--print", action="store_true", help="print the files, write nothing")
+    parser.add_argument(
+        "--prefix", type=Path, default=Path("/"), metavar="DIRECTORY", help="write below it (/)"
+    )
+    parser.add_argument(
+        "--bin", type=Path, metavar="PATH", help="the command the units start (this one)"
+    )
+    parser.add_argument("--user", default="modeld", metavar="NAME", help="user of the units")
+    parser.add_argument(
+        "--config",
+        type=Path,
+        default=Path("/etc/modeld"),
+        metavar="DIRECTORY",
+        help="where the units look for their configuration (/etc/modeld)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace units that were changed, too")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print or write the files."""
+    command = args.bin or Path(sys.prefix) / "bin" / "modeld"
+    for option, path in (("--bin", command), ("--config", args.config)):
+        if not PLAIN_PATH.fullmatch(str(path)):
+            raise UsageError(
+                f"{option}: expected an absolute path of letters, digits and . _ @ + -, got {path}"
+            )
+    if not NAME.fullmatch(args.user):
+        raise UsageError(f"--user: expected the name of a user, got {args.user!r}")
+    planned = plan(command, args.user, args.config)
+    if args.print:
+        if args.json:
+            print_json({"files": {str(one.path): one.text for one in planned}})
+        else:
+            print("\n".join(f"# {one.path}\n{one.text}" for one in planned), end="")
+        return 0
+    done = write(planned, args.prefix, force=args.force)
+    if args.json:
+        print_json({"files": {str(path): what for path, what in done.items()}})
+        return 0
+    for path, what in done.items():
+        print(f"{path}: {what}")
+    print(next_steps(args.prefix, command, args.config))
+    return 0
+
+
+def plan(command: Path, user: str, config: Path) -> list[Planned]:
+    """Return the files of a machine.
+
+    Args:
+        command: absolute path of ``modeld``.
+        user: of the units.
+        config: directory of the configurations.
+    """
+    units = resources.files("modeld") / "units"
+    template = (units / "daemon.service").read_text(encoding="utf-8")
+    users = (units / "modeld.sysusers").read_text(encoding="utf-8")
+    planned = []
+    for daemon in DAEMONS:
+        values = {
+            "name": daemon.name,
+            "description": daemon.description,
+            "bin": str(command),
+            "config": str(config / daemon.config),
+            "user": user,
+            "oom_score": str(daemon.oom_score),
+        }
+        path = Path("/etc/systemd/system") / f"{daemon.name}.service"
+        planned.append(Planned(path, _marked(_filled(template, values))))
+    path = Path("/etc/sysusers.d/modeld.conf")
+    planned.append(Planned(path, _marked(_filled(users, {"user": user}))))
+    return planned + [
+        Planned(config / daemon.config, configuration(daemon), kept=True) for daemon in DAEMONS
+    ]
+
+
+def configuration(daemon: Daemon) -> str:
+    """Return the configuration of a fresh machine: every setting as a comment, but for these."""
+    return sample_config({"models_dir": DEFAULT_STORE, "role": daemon.role})
+
+
+def write(planned: list[Planned], prefix: Path, *, force: bool) -> dict[Path, str]:
+    """Write the files, or none.
+
+    Args:
+        planned: the files.
+        prefix: directory that stands for ``/``.
+        force: replace what somebody has changed.
+
+    Returns:
+        What became of each: "written", "replaced", "unchanged" or "kept".
+
+    Raises:
+        ChangedFileError: one of them was changed; nothing is written.
+        OSError: one cannot be read or written.
+    """
+    done: dict[Path, str] = {}
+    for one in planned:
+        path = prefix / one.path.relative_to("/")
+        found = path.read_text(encoding="utf-8", errors="replace") if path.exists() else None
+        if found is None:
+            done[path] = "written"
+        elif found == one.text:
+            done[path] = "unchanged"
+        elif one.kept:
+            done[path] = "kept"
+        elif force or _is_untouched(found):
+            done[path] = "replaced"
+        else:
+            raise ChangedFileError(
+                f"{path}: expected a file that install-unit wrote, found one that was changed; "
+                "move your changes to a file of `systemctl edit`, or replace it with --force"
+            )
+    for one, (path, what) in zip(planned, done.items(), strict=True):
+        if what in ("written", "replaced"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(path) as file:
+                file.write(one.text.encode())
+            # Whatever the umask is: the daemon's user reads them.
+            path.chmod(0o644)
+    return done
+
+
+def next_steps(prefix: Path, command: Path, config: Path) -> str:
+    """Return what to do after the files are there."""
+    if prefix != Path("/"):
+        return f"next: copy what is below {prefix} to the machine"
+    return (
+        "next:\n"
+        "  systemd-sysusers\n"
+        f"  {command} models add driving.pkl --name NAME --version VERSION\n"
+        f"  {command} models select NAME\n"
+        "  systemctl daemon-reload\n"
+        "  systemctl enable --now modeld.service\n"
+        f"settings: {config / DAEMONS[0].config}"
+    )
+
+
+def _filled(template: str, values: dict[str, str]) -> str:
+    """Put the values in their places, which are written @name@."""
+    return re.sub(r"@(\w+)@", lambda place: values[place[1]], template)
+
+
+def _marked(text: str) -> str:
+    return f"{MARK}{hashlib.sha256(text.encode()).hexdigest()}\n{text}"
+
+
+def _is_untouched(found: str) -> bool:
+    """Whether a file is as some version of this command wrote it."""
+    return found == _marked(found.partition("\n")[2])

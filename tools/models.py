@@ -1,0 +1,271 @@
+"""Manage the store of models that the daemon runs from: add, check, select, go back.
+
+A model version is copied into the store with its digest, and run once before it counts. What is
+selected is what the daemon runs where its configuration names models_dir and no model; the one
+selected before is kept. Selecting and going back is done only while the car is parked: nobody on
+the bus says that it drives. The daemon takes what is selected when it is told to reload, or at its
+next start. Roles: driving, fallback (takes over where the driving model fails), monitoring.
+
+Example:
+  modeld models add driving.pkl --name example --version 1.2
+  modeld models select example@1.2
+  modeld models rollback --role driving
+  modeld models list
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cereal.transport import ZmqTransport
+from modeld.config import Config
+from modeld.config_sources import Given, load_config
+from modeld.errors import ModeldError, StoreError
+from modeld.model_store import DEFAULT_STORE, Entry, ModelStore, SelfTest
+from modeld.parked import why_not_parked
+from modeld.store_manifest import ModelId
+from modeld.store_selection import ROLES, Selected
+from runtime.errors import RuntimeFault
+from tools.lib.bus_options import add_stack_arguments
+from tools.lib.json_output import print_json
+from tools.lib.table import format_size, format_table
+
+logger = logging.getLogger(__name__)
+
+_UNIT = {
+    "driving": "modeld",
+    "fallback": "modeld",
+    "monitoring": "dmonitoringmodeld",
+}
+_SHORT_DIGEST = 12
+# Option -> the setting that it is.
+_SETTINGS = {
+    "store": "models_dir",
+    "bus": "bus_address",
+    "stack": "stack",
+    "port_hash": "port_hash",
+    "device": "device",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the actions and the options of each."""
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True, title="actions")
+    _action(actions, "list", "show the models, what is selected, and whether they are sound")
+    add = _action(actions, "add", "copy an artifact into the store, after checking and running it")
+    add.add_argument("file", type=Path, help="driving or driver monitoring artifact")
+    add.add_argument("--name", required=True, help="of the model: a-z 0-9 . _ -")
+    add.add_argument("--version", required=True, help="of the model: a-z 0-9 . _ -")
+    verify = _action(actions, "verify", "check models to the last byte")
+    verify.add_argument("models", nargs="*", metavar="NAME[@VERSION]", help="which (all)")
+    verify.add_argument("--run", action="store_true", help="run them on the device, too")
+    select = _action(actions, "select", "make a model the one that the daemon runs")
+    select.add_argument("model", metavar="NAME[@VERSION]", help="which")
+    select.add_argument("--role", choices=ROLES, help="for what (by the model's kind)")
+    rollback = _action(actions, "rollback", "go back to the model that was selected before")
+    rollback.add_argument("--role", choices=ROLES, default="driving", help="of what (driving)")
+    for changing in (select, rollback):
+        changing.add_argument("--force", action="store_true", help="also while the car drives")
+        changing.add_argument(
+            "--bus", metavar="ADDRESS", help="tcp://HOST or ipc:///DIRECTORY (tcp://127.0.0.1)"
+        )
+        add_stack_arguments(changing)
+    for running in (add, verify, select, rollback):
+        running.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Do what is asked for; 4 if a model is found not to be sound."""
+    config = load_config(args.config, os.environ, _settings_given(args))
+    store = ModelStore(config.models_dir or DEFAULT_STORE)
+    if args.action == "list":
+        return _list(store, as_json=args.json)
+    if args.action == "verify":
+        return _verify(store, args, config)
+    if args.action == "add":
+        return _add(store, args, config)
+    return _switch(store, args, config)
+
+
+def _settings_given(args: argparse.Namespace) -> list[Given]:
+    values = vars(args)
+    return [
+        Given(key, str(values[name]), f"--{name.replace('_', '-')}")
+        for name, key in _SETTINGS.items()
+        if values.get(name) is not None
+    ]
+
+
+def _action(actions: Any, name: str, summary: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(name, help=summary, description=summary)
+    parser.add_argument("--store", type=Path, metavar="DIRECTORY", help=f"({DEFAULT_STORE})")
+    parser.add_argument(
+        "--config", type=Path, metavar="TOML", help="settings file, for models_dir and the bus"
+    )
+    # As those of modeld itself, which are read wherever they stand.
+    for short, long in (("-v", "--verbose"), ("-q", "--quiet")):
+        parser.add_argument(short, long, action="count", default=argparse.SUPPRESS)
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS)
+    return parser
+
+
+def _list(store: ModelStore, *, as_json: bool) -> int:
+    entries, selection = store.entries(), store.selection()
+    unsound = [entry for entry in entries if entry.problem]
+    if as_json:
+        print_json(
+            {
+                "store": str(store.directory),
+                "models": [_plain(entry, selection) for entry in entries],
+                "selected": {role: _plain_selected(one) for role, one in selection.items()},
+            }
+        )
+    elif entries:
+        header = ("model", "version", "kind", "sha256", "size", "added", "selected", "sound")
+        print(format_table(header, [_row(entry, selection) for entry in entries]))
+    else:
+        print(f"{store.directory}: no models; modeld models add adds one")
+    for entry in unsound:
+        logger.error("%s", entry.problem)
+    return StoreError.exit_code if unsound else 0
+
+
+def _row(entry: Entry, selection: dict[str, Selected]) -> tuple[object, ...]:
+    sound = "no" if entry.problem else "yes"
+    manifest = entry.manifest
+    if manifest is None:
+        return (entry.directory.name, None, None, None, None, None, "", sound)
+    marks = ", ".join(_marks(manifest.id, selection))
+    digest, size = manifest.sha256[:_SHORT_DIGEST], format_size(manifest.size)
+    return (
+        *(manifest.name, manifest.version, manifest.kind, digest, size, manifest.added),
+        *(marks, sound),
+    )
+
+
+def _marks(model: ModelId, selection: dict[str, Selected]) -> list[str]:
+    marks = []
+    for role, one in selection.items():
+        if one.current == model:
+            marks.append(role)
+        elif one.previous == model:
+            marks.append(f"{role} before")
+    return marks
+
+
+def _plain(entry: Entry, selection: dict[str, Selected]) -> dict[str, Any]:
+    model = entry.manifest.id if entry.manifest else None
+    return {
+        "directory": entry.directory.name,
+        "manifest": asdict(entry.manifest) if entry.manifest else None,
+        "current": [role for role, one in selection.items() if model and one.current == model],
+        "previous": [role for role, one in selection.items() if model and one.previous == model],
+        "sound": not entry.problem,
+        "problem": entry.problem or None,
+    }
+
+
+def _plain_selected(one: Selected) -> dict[str, str | None]:
+    return {
+        "current": str(one.current) if one.current else None,
+        "previous": str(one.previous) if one.previous else None,
+    }
+
+
+def _verify(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
+    self_test = _self_test(config) if args.run else None
+    problems: dict[str, str | None] = {}
+    for name in args.models or [entry.directory.name for entry in store.entries()]:
+        try:
+            model = store.find(name)
+            store.verify(model)
+            if self_test is not None:
+                self_test(store.path_of(model))
+            problems[str(model)] = None
+        except (ModeldError, RuntimeFault) as error:
+            problems[name] = str(error)
+    found = [problem for problem in problems.values() if problem]
+    if args.json:
+        print_json({"store": str(store.directory), "problems": problems})
+    else:
+        for name, problem in problems.items():
+            print(f"{name}: {'not sound' if problem else 'sound'}")
+    for problem in found:
+        logger.error("%s", problem)
+    return StoreError.exit_code if found else 0
+
+
+def _add(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
+    manifest = store.add(
+        args.file,
+        ModelId.checked(args.name, args.version),
+        now_s=datetime.now(UTC).timestamp(),
+        self_test=_self_test(config),
+    )
+    if args.json:
+        print_json({"store": str(store.directory), "manifest": asdict(manifest)})
+    else:
+        print(
+            f"{manifest.id}: {manifest.kind}, {format_size(manifest.size)}, sha256 "
+            f"{manifest.sha256[:_SHORT_DIGEST]}; take it with: modeld models select {manifest.id}"
+        )
+    return 0
+
+
+def _switch(store: ModelStore, args: argparse.Namespace, config: Config) -> int:
+    """Select or go back; the car is asked first."""
+    self_test = _self_test(config)
+    if args.action == "select":
+        model = store.find(args.model)
+        role = args.role or store.manifest(model).kind
+        _check_parked(config, force=args.force)
+        selected = store.select(model, role, self_test=self_test)
+    else:
+        role = args.role
+        _check_parked(config, force=args.force)
+        selected = store.rollback(role, self_test=self_test)
+    if args.json:
+        print_json({"store": str(store.directory), "role": role, **_plain_selected(selected)})
+    else:
+        before = f"before: {selected.previous}" if selected.previous else "nothing before"
+        print(f"{role}: {selected.current} ({before})")
+        print(f"the daemon takes it at its next start, or with: systemctl reload {_UNIT[role]}")
+    return 0
+
+
+def _self_test(config: Config) -> SelfTest:
+    # Reading a list needs none of what runs a model.
+    from tools.lib.model_check import self_test_on
+
+    return self_test_on(config.device)
+
+
+def _check_parked(config: Config, *, force: bool) -> None:
+    """Refuse, or with `force` warn, where the car drives.
+
+    Raises:
+        StoreError: it does.
+    """
+    scheme, _, place = config.bus_address.partition("://")
+    if scheme == "ipc" and not Path(place).exists():
+        # Nobody has made the directory, so nobody publishes in it.
+        return
+    transport = ZmqTransport(config.bus_address, stack=config.bus_stack)
+    try:
+        reason = why_not_parked(transport)
+    finally:
+        transport.close()
+    if not reason:
+        return
+    if not force:
+        raise StoreError(
+            f"{config.bus_address}: expected a parked car, but {reason}; nothing was switched, "
+            "park it or use --force"
+        )
+    logger.warning("switched although %s", reason)
