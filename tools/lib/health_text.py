@@ -114,7 +114,7 @@ def _frames(health: Health) -> str:
     last = f", id {health['frameId']}, last {age_s:.2f} s ago" if age_s >= 0 else ""
     return (
         f"{rate:.1f}/s published; {health['frames']} used, {health['published']} published, "
-        f"{health['valid']} valid, {health['dropped']} dropped{last}"
+        f"{health['publishedValid']} valid, {health['dropped']} dropped{last}"
     )
 
 
