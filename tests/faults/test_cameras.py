@@ -14,7 +14,7 @@ from tests.faults.checks import check_logged, check_resumed
 from tests.faults.faulty_opencl import Mode
 from tests.faults.service import ROOT
 from tests.faults.table import Row
-from tests.faults.world import World
+from tests.faults.world import LOG_PAUSE_S, World
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone]
 # Too large for the artifact, and one that it has room for and the configuration does not know.
@@ -121,6 +121,8 @@ def test_camera_process_is_killed(world: World, row: Row) -> None:
     with other:
         try:
             world.wait_valid(timeout_s=15.0)
+            # That frames were missing meanwhile is another outage.
+            time.sleep(LOG_PAUSE_S)
             start_ns = time.monotonic_ns()
             other.kill()
             other.wait()
