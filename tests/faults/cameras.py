@@ -20,6 +20,7 @@ class Cameras:
 
     Attributes:
         paused: streams that keep their ring and send nothing.
+        still: whether pictures stay the same, while ids and stamps go on.
         repeating: whether the same frame, with its id and stamps, is sent again and again.
         offset_ns: added to the stamps of frames.
         late_ns: from the end of the exposure to when a frame is sent.
@@ -31,7 +32,7 @@ class Cameras:
         self.server = server
         self.slots = slots
         self.paused: set[str] = set()
-        self.repeating = False
+        self.repeating = self.still = False
         self.offset_ns = 0
         self.late_ns = 0
         self.next_id = 1
@@ -95,6 +96,7 @@ class Cameras:
     def reset(self) -> None:
         """Go back to two healthy cameras."""
         self.paused.clear()
+        self.still = False
         self.repeating, self.offset_ns, self.late_ns, self.pixel = False, 0, 0, 64
         with self._lock:
             missing = [stream for stream in STREAMS if stream not in self._rings]
@@ -132,7 +134,8 @@ class Cameras:
                 if ring is None or stream in self.paused:
                     continue
                 # No picture of a moving car is like the one before.
-                ring.next_buffer()[:64] = (self.pixel + frame_id) % 256
+                pixel = self.pixel if self.still else self.pixel + frame_id
+                ring.next_buffer()[:64] = pixel % 256
                 self._sent[frame_id] = time.monotonic_ns()
                 ring.publish(frame_id, max(0, stamp_ns - READOUT_NS), max(0, stamp_ns))
             self._sent.pop(frame_id - 1000, None)
