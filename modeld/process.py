@@ -108,7 +108,9 @@ def run(config: Config) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            notifier.stopping()
+            # A manager that is told of an end kills what goes on instead of ending.
+            if ending is not Ending.RELOAD:
+                notifier.stopping()
         logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
     if ending is Ending.RELOAD:
         _start_anew(notifier)
@@ -190,6 +192,8 @@ class _Service:
                 lambda: self._notifier.extend_start(BUILD_S),
             )
             models = load_models(loader, self._marker.read())
+        # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
         self._effects = apply_to_process(settings)
         self._effects += apply_to_program(settings, models.first.program)
