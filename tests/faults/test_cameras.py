@@ -47,6 +47,16 @@ def test_frozen_frames(world: World, row: Row) -> None:
     check_resumed(world, row, healed_ns)
 
 
+def test_pictures_stay_the_same(world: World, row: Row) -> None:
+    """Ids and stamps go on, but the sensor is stuck, and the car drives."""
+    start_ns = time.monotonic_ns()
+    world.cameras.still = True
+    world.wait_message(lambda m: not m.valid, start_ns, 3.0)
+    check_logged(world, row, start_ns)
+    world.cameras.still = False
+    check_resumed(world, row, time.monotonic_ns())
+
+
 def test_camera_sends_nothing(world: World, row: Row) -> None:
     start_ns = time.monotonic_ns()
     world.cameras.paused.update(("road", "wideRoad"))
