@@ -48,6 +48,7 @@ def test_frozen_frames(world: World, row: Row) -> None:
 
 
 def test_pictures_stay_the_same(world: World, row: Row) -> None:
+    """Ids and stamps go on, but the sensor is stuck, and the car drives."""
     start_ns = time.monotonic_ns()
     world.cameras.still = True
     world.wait_message(lambda m: not m.valid, start_ns, 3.0)
