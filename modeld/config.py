@@ -72,6 +72,13 @@ class RealtimeConfig:
     freeze_gc: bool = field(
         default=True, metadata=doc("No cyclic garbage collection while the loop runs.")
     )
+    keep_awake: bool = field(
+        default=False,
+        metadata=doc(
+            "No CPU of the machine sleeps deeper than it wakes from at once; costs power.",
+            option="--keep-awake",
+        ),
+    )
     gpu_priority: str | None = field(
         default=None,
         metadata=doc(

@@ -53,6 +53,7 @@ class _Episode:
         last_ns: When it happened last.
         times: How often since it began.
         due_ns: No line before.
+        said_ns: When there was a line last.
         repeat_ns: From the next line to the one after.
         is_said: There has been a line since it began.
     """
@@ -62,6 +63,7 @@ class _Episode:
     last_ns: int = 0
     times: int = 0
     due_ns: int = 0
+    said_ns: int = 0
     repeat_ns: int = REPEAT_NS
     is_said: bool = False
 
@@ -116,7 +118,8 @@ class Episodes:
         self.logger.log(kind.level, "%s%s", text, lasting)
         if episode.is_said:
             episode.repeat_ns = min(2 * episode.repeat_ns, LONGEST_REPEAT_NS)
-        episode.is_said, episode.due_ns = True, now_ns + episode.repeat_ns
+        episode.is_said, episode.said_ns = True, now_ns
+        episode.due_ns = now_ns + episode.repeat_ns
 
     def settle(self) -> None:
         """Find what is over, and say so; call it after each iteration that did its work."""
@@ -135,23 +138,26 @@ class Episodes:
             if kind.over and (episode.is_said or not was_short):
                 if not episode.is_said and now_ns < episode.due_ns:
                     continue
-                self.logger.warning("%s after %s", kind.over, episode.so_far())
-                episode.due_ns = now_ns + SHORTEST_NS
+                self._say_over(episode, now_ns)
             elif episode.is_said:
                 episode.due_ns = 0
             self._active.remove(episode)
 
     def end(self, kind: Kind) -> None:
-        """Say that a wait is over, at once: it happens no more."""
+        """Say that it is over, where that is known; at once, if the last line is old enough."""
         episode = self._all.get(kind.name)
         if episode is None or episode not in self._active:
             return
+        now_ns = self.clock.now_ns()
+        if not episode.is_said or now_ns - episode.said_ns < SHORTEST_NS:
+            # It may flap: `settle` finds whether it does.
+            return
         self._active.remove(episode)
-        if episode.is_said:
-            now_ns = self.clock.now_ns()
-            episode.last_ns = max(episode.last_ns, now_ns)
-            self.logger.warning("%s after %s", kind.over, episode.so_far())
-            episode.due_ns = now_ns + SHORTEST_NS
+        self._say_over(episode, now_ns)
+
+    def _say_over(self, episode: _Episode, now_ns: int) -> None:
+        self.logger.warning("%s after %s", episode.kind.over, episode.so_far())
+        episode.due_ns = now_ns + SHORTEST_NS
 
     def _begin_anew(self, episode: _Episode) -> None:
         """Forget an episode of another time: a replay has set its clock back."""

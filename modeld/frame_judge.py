@@ -38,7 +38,8 @@ class FrameJudge:
     Attributes:
         camera: "road", "wide" or "driver", for messages.
         episodes: Takes what is wrong.
-        hold: For how many frames an image of a wrong moment is seen by the model, its own included.
+        hold: For how many frames the model sees the image of a frame, its own included; so long one
+            of a wrong moment marks.
         restarted: The last frame came from before the one before it: histories of the model are
             of another time.
         reasons: Why messages made with the last frame are not valid.

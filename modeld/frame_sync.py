@@ -144,6 +144,7 @@ class FrameSync:
             # Only one wait in a call, so that a stop is noticed between two.
             wait_ms = 0
             before_ns = self._main_frame.timestamp_sof_ns if self._main_frame else None
+            self.log.main_frame()
             if before_ns == frame.timestamp_sof_ns:
                 self.log.same_start(frame)
             self._notice_restart(frame)
@@ -263,6 +264,7 @@ class FrameSync:
         if frame is None or self._returned < self._pairs_needed:
             return None
         self._is_lost = False
+        self.log.extra_back()
         self._extra_sof_ns = frame.timestamp_sof_ns
         return frame
 

@@ -140,7 +140,8 @@ class Monitoring:
         self._messages = SubMaster(SUBSCRIPTIONS, transport, clock)
         self._episodes = Episodes(clock, logger, self.state)
         self._garbage = GarbageWatch(self._messages, self._episodes)
-        self._judge = FrameJudge("driver", self._episodes)
+        # Nothing is kept from frame to frame: their order is told and marks nothing.
+        self._judge = FrameJudge("driver", self._episodes, hold=0)
         self._validity = ValidityLog(logger, self.state)
         self._log = LoopLog(self._episodes)
 
@@ -174,6 +175,7 @@ class Monitoring:
             text = f"no frame from the driver camera within {wait_ms} ms"
             self._episodes.happen(NO_FRAME, text, waited_ns=wait_ms * NS_PER_MS)
             return None
+        self._episodes.end(NO_FRAME)
         # A timeout of 0 takes what has arrived: the camera alone paces the loop.
         self._messages.update(0)
         stages.mark("wait", state.iterated_ns)

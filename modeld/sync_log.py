@@ -1,7 +1,7 @@
 """What pairing says of cameras: which one sends nothing, or frames that belong to no others."""
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from cereal.frames import Frame
@@ -79,10 +79,19 @@ class SyncLog:
     episodes: Episodes
     main_name: str = "road"
     _lost_text: str = ""
+    _no_main: Kind = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Name the outage once."""
+        self._no_main = no_frame(self.main_name)
 
     def no_main_frame(self, wait_ms: int) -> None:
         """Say that a wait for the main camera was in vain."""
-        self._no_frame(no_frame(self.main_name), self.main_name, wait_ms)
+        self._no_frame(self._no_main, self.main_name, wait_ms)
+
+    def main_frame(self) -> None:
+        """Say that one came."""
+        self.episodes.end(self._no_main)
 
     def no_extra_frame(self, wait_ms: int) -> None:
         """Say that a wait for the extra camera was in vain."""
@@ -125,6 +134,10 @@ class SyncLog:
     def without_extra(self) -> None:
         """Say that a frame is used without the extra camera's."""
         self.episodes.happen(EXTRA_LOST, self._lost_text)
+
+    def extra_back(self) -> None:
+        """Say that the extra camera is back."""
+        self.episodes.end(EXTRA_LOST)
 
     def unpaired(
         self, run: UnpairedRun, last: Frame, other_sof_ns: int | None, *, of_main: bool

@@ -2,7 +2,7 @@
 
 import logging
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Final
 
 from runtime.device import Device
 from runtime.errors import RuntimeFault, first_line
@@ -55,9 +55,9 @@ def open_first_queue(device: Device, priority: str | None) -> tuple[cl.CommandQu
     if PRIORITY_EXTENSION not in device.info.extensions:
         return open_queue(device), f"{device.info.name} does not have {PRIORITY_EXTENSION}"
     try:
-        # pyopencl takes a list of names and values, which its types do not say.
-        properties: Any = [_CL_QUEUE_PRIORITY_KHR, wanted]
-        return cl.CommandQueue(device.context, properties=properties), ""
+        properties = [_CL_QUEUE_PRIORITY_KHR, wanted]
+        # pyopencl's stub knows flags only, but it takes a list of properties as well.
+        return cl.CommandQueue(device.context, properties=properties), ""  # type: ignore[arg-type]
     except cl.Error as error:
         return open_queue(device), f"{device.info.name} refuses it: {first_line(error)}"
 

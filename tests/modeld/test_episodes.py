@@ -96,6 +96,23 @@ def test_whatever_flaps_there_is_one_line_a_second_at_most(log: Log, seed: int) 
     assert min(gaps) >= 1 - 1e-6
 
 
+def test_an_end_that_is_known_is_said_at_once_unless_it_flaps(log: Log) -> None:
+    log.go(1, lambda _: True)
+    log.episodes.end(OUTAGE)
+    assert [text for _, text in log.lines] == ["it fails"]
+    log.go(1, lambda _: True)
+    log.episodes.end(OUTAGE)
+    assert log.caplog.messages == ["frames again after 2.0 s, 40 waits"]
+    log.episodes.end(OUTAGE)
+    log.go(0.3, lambda _: True)
+    log.episodes.end(OUTAGE)
+    log.go(2, lambda _: False)
+    assert [text for _, text in log.lines[1:]] == [
+        "frames again after 2.0 s, 40 waits",
+        "frames again after 0.3 s, 6 waits",
+    ]
+
+
 def test_what_is_no_outage_has_no_end_and_is_joined(log: Log) -> None:
     log.go(60, lambda second: second in (0, 4, 8, 40), EVENT)
     assert [text for _, text in log.lines] == ["it fails", "it fails"]

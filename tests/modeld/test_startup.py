@@ -337,7 +337,7 @@ def test_the_end_of_a_wait_is_said(
     cameras.close()
     for writer in writers:
         writer.close()
-    assert caplog.messages[-1].startswith(f"camera streams of '{server}' found after 5.")
+    assert caplog.messages[-1] == f"camera streams of '{server}' found after 4.9 s, 50 looks"
 
 
 def test_a_camera_that_is_there_and_cannot_be_read_is_said(
