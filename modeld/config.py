@@ -82,6 +82,13 @@ class RealtimeConfig:
             option="--gpu-priority HINT",
         ),
     )
+    keep_awake: bool = field(
+        default=False,
+        metadata=doc(
+            "No CPU of the machine sleeps deeper than it wakes from at once; costs power.",
+            option="--keep-awake",
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,16 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import runtime
 from modeld.config import Config
 from modeld.errors import ConfigError, ModeldError, ModelInterfaceError, StoreError
-from modeld.health_snapshot import SelfTestFacts
+from modeld.health_snapshot import SelfTestFacts, TestResult
 from modeld.model_store import candidates
 from runtime.errors import RuntimeFault
+from runtime.selftest import self_test
 
 logger = logging.getLogger(__name__)
+
+# No start takes longer than three frames by it; `modeld selftest` does all of them.
+SELF_TEST_RUNS: Final = 3
 
 # What a kind of artifact must hold; raises ModelInterfaceError.
 Check = Callable[[Mapping[str, Any]], object]
@@ -83,7 +87,7 @@ class Loader:
 
         Raises:
             ModelInterfaceError: It is not one that can be run here. RuntimeFault: it is damaged,
-                its kernels do not build, or the device does not give what it should.
+                its kernels do not build, or it fails its self-test on this device.
         """
         logger.info("loading %s", path)
         start_ns = time.perf_counter_ns()
@@ -107,8 +111,12 @@ class Loader:
             on_build=self.on_build,
         )
         self.resources.callback(program.close)
-        logger.info("loaded %s in %.2f s", path, (time.perf_counter_ns() - start_ns) * 1e-9)
-        return LoadedModel(path, artifact, program, SelfTestFacts())
+        report = self_test(program, limit=SELF_TEST_RUNS)
+        elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
+        logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
+        result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
+        facts = SelfTestFacts(result, report.duration_ms, str(report))
+        return LoadedModel(path, artifact, program, facts)
 
 
 def load_models(loader: Loader, remembered: str) -> Models:

@@ -15,6 +15,8 @@ _SOCKET: Final = "NOTIFY_SOCKET"
 _PERIOD: Final = "WATCHDOG_USEC"
 _PID: Final = "WATCHDOG_PID"
 _US_PER_S: Final = 1_000_000
+# A watchdog that runs already goes on while a process loads; kernels may have to be built.
+RELOAD_S: Final = 60.0
 # A line of status that a person reads in `systemctl status`.
 _MAX_STATUS: Final = 400
 
@@ -53,7 +55,8 @@ class Notifier:
 
     def ready(self) -> None:
         """The daemon has what it needs to work, and waits for cameras or has some."""
-        self._send("READY=1")
+        watchdog = self._period(self.watchdog_s)
+        self._send(f"READY=1{watchdog}")
 
     def status(self, text: str) -> None:
         """Describe the present state in one line."""
@@ -68,12 +71,13 @@ class Notifier:
         self._send("STOPPING=1")
 
     def reloading(self, now_ns: int) -> None:
-        """The daemon starts anew by itself; `ready` follows.
+        """The daemon starts anew by itself; `ready` follows, and sets the watchdog's period again.
 
         Args:
             now_ns: ns of the monotonic clock.
         """
-        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}")
+        watchdog = self._period(RELOAD_S if self.watchdog_s else None)
+        self._send(f"RELOADING=1\nMONOTONIC_USEC={now_ns // 1000}{watchdog}")
 
     def extend_start(self, seconds: float) -> None:
         """Starting takes up to so much longer, as kernels are compiled."""
@@ -84,6 +88,11 @@ class Notifier:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
+
+    @staticmethod
+    def _period(seconds: float | None) -> str:
+        """Return the line that sets the watchdog's period; none where there is no watchdog."""
+        return "" if seconds is None else f"\nWATCHDOG_USEC={int(seconds * _US_PER_S)}"
 
     def _send(self, text: str) -> None:
         if self._socket is None or self._address is None:

@@ -32,7 +32,13 @@ from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
-from modeld.realtime import Effect, apply_to_loop, apply_to_process, gpu_effect
+from modeld.realtime import (
+    Effect,
+    apply_to_loop,
+    apply_to_process,
+    apply_to_program,
+    awake,
+)
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import MarkerKeeper, RoadState
@@ -102,7 +108,9 @@ def run(config: Config) -> int:
             logger.error("%s", error)  # noqa: TRY400 -- the message is for a user
             exit_code = error.exit_code
         finally:
-            notifier.stopping()
+            # A manager that is told of an end kills what goes on instead of ending.
+            if ending is not Ending.RELOAD:
+                notifier.stopping()
         logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
     if ending is Ending.RELOAD:
         _start_anew(notifier)
@@ -184,9 +192,12 @@ class _Service:
                 lambda: self._notifier.extend_start(BUILD_S),
             )
             models = load_models(loader, self._marker.read())
+        # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
         self._effects = apply_to_process(settings)
-        self._effects += gpu_effect(settings, models.first.program.priority_refusal)
+        self._effects += apply_to_program(settings, models.first.program)
+        self._effects += self._resources.enter_context(awake(wanted=settings.keep_awake))
         supervisor = self._supervisor(models)
         self._notifier.ready()
         try:

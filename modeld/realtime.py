@@ -4,10 +4,11 @@ Each is optional and none is an error when it is refused: a daemon that is a lit
 better than one that does not start. Whether each took effect is an `Effect`, for the log and for
 the health message. Linux and glibc; where a call does not exist, that is the reason.
 
-`apply_to_process` is called once by the main thread, when the model has been loaded: memory that is
-in use by then is locked, and objects that exist are left alone by the collector. `apply_to_loop` is
-the first act of the loop's thread. Threads of the driver are started by neither thread's settings:
-they exist by then, and `runtime.workers` places them.
+`apply_to_process` and `apply_to_program` are called once by the main thread, when the model has
+been loaded: memory that is in use by then is locked, and objects that exist are left alone by the
+collector. `apply_to_loop` is the first act of the loop's thread. Threads of the driver exist by
+then, so they do not inherit the loop's CPUs: `runtime.workers` places them. See ADR 0094 for what
+each is good for.
 """
 
 import ctypes
@@ -15,6 +16,7 @@ import errno
 import gc
 import os
 import resource
+import struct
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import runtime
 from modeld.config import RealtimeConfig
 
 # The supervisor shares the interpreter with the loop. Whoever wants it waits for so long until it
@@ -45,6 +48,7 @@ _KEPT_HEAP_BYTES: Final = 256 * 1024 * 1024
 
 _CAP_IPC_LOCK: Final = 14  # <linux/capability.h>
 _STATUS: Final = Path("/proc/self/status")
+_LATENCY: Final = Path("/dev/cpu_dma_latency")
 _RT_RUNTIME: Final = Path("/proc/sys/kernel/sched_rt_runtime_us")
 
 
@@ -96,16 +100,52 @@ def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
     return tuple(effects)
 
 
-def gpu_effect(settings: RealtimeConfig, refusal: str) -> tuple[Effect, ...]:
-    """Return what became of the priority of the device's queue.
+def apply_to_program(settings: RealtimeConfig, program: runtime.Program) -> tuple[Effect, ...]:
+    """Ask for what concerns the device's work: its queue, and the threads of a driver for CPUs.
 
     Args:
-        settings: With the priority that was asked for.
-        refusal: Why the device did not take it, as the program says; "" if it did.
+        settings: What is wanted.
+        program: Loaded with ``gpu_priority``.
     """
-    if settings.gpu_priority is None:
-        return ()
-    return (Effect("gpu_priority", settings.gpu_priority, not refusal, refusal),)
+    effects = []
+    if settings.gpu_priority is not None:
+        refusal = program.priority_refusal
+        effects.append(Effect("gpu_priority", settings.gpu_priority, not refusal, refusal))
+    if settings.priority > 0 and program.workers is not None:
+        # On a CPU the model is computed by these: the loop's own priority alone would not help it.
+        name, wanted = "priority of the device's threads", str(settings.priority)
+        try:
+            program.workers.run_first(settings.priority)
+            effects.append(Effect(name, wanted, effective=True))
+        except OSError as error:
+            reason = _refused_first(error, settings.priority)
+            effects.append(Effect(name, wanted, effective=False, reason=reason))
+    return tuple(effects)
+
+
+@contextmanager
+def awake(*, wanted: bool = True) -> Iterator[tuple[Effect, ...]]:
+    """Within, no CPU of the machine goes idle deeper than it wakes from at once.
+
+    Costs power: on a virtual machine an idle CPU counts as busy for its host. The system takes the
+    request back when the process ends, however it ends.
+    """
+    if not wanted:
+        yield ()
+        return
+    name = "keep_awake"
+    try:
+        request = os.open(_LATENCY, os.O_WRONLY | os.O_CLOEXEC)
+    except OSError as error:
+        reason = f"{_LATENCY}: {_text(error)}: let the service write it (group, udev, DeviceAllow)"
+        yield (Effect(name, "true", effective=False, reason=reason),)
+        return
+    try:
+        # Microseconds, a 32-bit number in the machine's order (Linux: pm_qos_interface).
+        os.write(request, struct.pack("=i", 0))
+        yield (Effect(name, "true", effective=True),)
+    finally:
+        os.close(request)
 
 
 @contextmanager
@@ -165,12 +205,13 @@ def _run_first(priority: int) -> Effect:
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, policy, os.sched_param(priority))
     except OSError as error:
-        reason = _priority_refused(priority) if error.errno == errno.EPERM else _text(error)
-        return Effect(name, wanted, effective=False, reason=reason)
+        return Effect(name, wanted, effective=False, reason=_refused_first(error, priority))
     return Effect(name, wanted, effective=True)
 
 
-def _priority_refused(priority: int) -> str:
+def _refused_first(error: OSError, priority: int) -> str:
+    if error.errno != errno.EPERM:
+        return _text(error)
     limit = resource.getrlimit(resource.RLIMIT_RTPRIO)[0]
     if limit != resource.RLIM_INFINITY and limit < priority:
         return f"RLIMIT_RTPRIO is {limit}: set the unit's LimitRTPRIO={priority}"

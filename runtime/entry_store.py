@@ -4,7 +4,7 @@
 
 An entry is written beside its place and renamed, so a reader sees a whole file or none. One that is
 damaged, or belongs to another key, is removed. The oldest used go first when there is too much.
-Used by the caches of probes, programs, kernels and schedules.
+Used by the caches of probes, programs, kernels, schedules and self-tests.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from runtime.cache_dir import NEW, write_whole
 
 logger = logging.getLogger(__name__)
 
-# Bounds of one cache, of which a user has four.
+# Bounds of one cache, of which a user has five.
 MAX_BYTES: Final = 1 << 30
 MAX_FILES: Final = 4096
 

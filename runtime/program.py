@@ -74,7 +74,7 @@ class Program:
         if warm_up:
             self._warm_up()
         # Known by now: they have run.
-        self._workers = device.workers()
+        self.workers = device.workers()
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6
@@ -221,8 +221,8 @@ class Program:
         stats.runs += 1
         duration_ns = time.perf_counter_ns() - started_ns
         stats.last_run_ms = duration_ns / 1e6
-        if self._workers is not None:
-            self._workers.ran(duration_ns)
+        if self.workers is not None:
+            self.workers.ran(duration_ns)
         if self._check:
             check_finite(bound.results, bound.name)
             if self._megakernel is not None and not self._megakernel.idle(self._queue):

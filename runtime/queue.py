@@ -56,7 +56,8 @@ def open_first_queue(device: Device, priority: str | None) -> tuple[cl.CommandQu
         return open_queue(device), f"{device.info.name} does not have {PRIORITY_EXTENSION}"
     try:
         properties = [_CL_QUEUE_PRIORITY_KHR, wanted]
-        return cl.CommandQueue(device.context, properties=properties), ""
+        # pyopencl's stub knows flags only, but it takes a list of properties as well.
+        return cl.CommandQueue(device.context, properties=properties), ""  # type: ignore[arg-type]
     except cl.Error as error:
         return open_queue(device), f"{device.info.name} refuses it: {first_line(error)}"
 

@@ -138,7 +138,7 @@ def _input(port: Port, seed: int, layout: _Layout | None) -> Array:
         return np.array([width, height, stride, stride * height], np.int32)
     if layout is not None and name.endswith(_FRAME):
         return _picture(name, seed, layout)
-    if name in _ONE_OF_SEVERAL and dtype.kind == "f" and math.prod(port.shape):
+    if name in _ONE_OF_SEVERAL and dtype.kind == "f" and 0 not in port.shape:
         hot = np.zeros(port.shape, dtype)
         hot.reshape(-1)[int(_words("input", name, seed, 1)[0]) % hot.size] = 1
         return hot

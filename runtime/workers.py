@@ -109,6 +109,11 @@ class Workers:
         """Whether each has CPUs of its own now."""
         return self._governor.apart
 
+    @property
+    def threads(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(thread for thread, _ in self._shares)
+
     def run_first(self, priority: int) -> None:
         """Have the system run them before others: `priority` of SCHED_FIFO; 0 ends that.
 

@@ -25,11 +25,13 @@ needs_root = pytest.mark.skipif(
     os.geteuid() != 0, reason="only root can start processes of other users"
 )
 
-_PROLOGUE = """
+_IMPORTS = """
 import os, sys
 from pathlib import Path
 from cereal import frames, errors, schema
 from cereal.transport import ZmqTransport
+"""
+_CHANGE = """
 user, group, mask = (int(text) for text in sys.argv[1:4])
 arguments = sys.argv[4:]
 if user:
@@ -51,10 +53,19 @@ def said(call):
 
 @contextlib.contextmanager
 def process_of(
-    script: str, *arguments: object, user: int = 0, group: int = 0, umask: int = 0o022
+    script: str,
+    *arguments: object,
+    user: int = 0,
+    group: int = 0,
+    umask: int = 0o022,
+    imports: str = "",
 ) -> Iterator[subprocess.Popen[str]]:
-    """Run a script as another user (0: as this one); its lines arrive on `stdout`."""
-    command = [sys.executable, "-c", _PROLOGUE + script, str(user), str(group), str(umask)]
+    """Run a script as another user (0: as this one); its lines arrive on `stdout`.
+
+    `imports` is run first, as root.
+    """
+    code = _IMPORTS + imports + _CHANGE + script
+    command = [sys.executable, "-c", code, str(user), str(group), str(umask)]
     with subprocess.Popen(
         [*command, *map(str, arguments)],
         cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,

@@ -117,6 +117,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--beside", metavar="WHAT[,WHAT]", help="--paced: also beside busy, model, one-cpu"
     )
+    options.add_argument(
+        "--realtime", action="store_true", help="--paced: with all that the daemon may ask for"
+    )
     options.add_argument("--model", type=Path, help="--daemon: driving artifact")
     options.add_argument(
         "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -85,8 +86,8 @@ def test_lock_file_of_another_mode_is_mended_by_its_owner(tmp_path: Path) -> Non
 @needs_root
 @pytest.mark.parametrize("umask", UMASKS)
 def test_users_of_one_group_share_a_ring(open_directory: Path, umask: int) -> None:
-    owner = {"user": CAMERA_USER, "group": SHARED_GROUP, "umask": umask}
-    reader = {"user": DAEMON_USER, "group": SHARED_GROUP, "umask": umask}
+    owner: dict[str, Any] = {"user": CAMERA_USER, "group": SHARED_GROUP, "umask": umask}
+    reader: dict[str, Any] = {"user": DAEMON_USER, "group": SHARED_GROUP, "umask": umask}
     with process_of(WRITER, open_directory, **owner) as camera:
         assert line(camera) == "made"
         with process_of(READER, open_directory, **reader) as daemon:
@@ -132,7 +133,7 @@ def test_root_starts_a_writer_first_and_others_start_theirs(open_directory: Path
 
 @needs_root
 def test_what_a_dead_writer_left_is_replaced_by_its_owner_only(open_directory: Path) -> None:
-    owner = {"user": CAMERA_USER, "group": SHARED_GROUP}
+    owner: dict[str, Any] = {"user": CAMERA_USER, "group": SHARED_GROUP}
     with process_of(WRITER, open_directory, **owner) as camera:
         assert line(camera) == "made"
     said = said_by(REFUSED_WRITER, open_directory, user=DAEMON_USER, group=SHARED_GROUP)

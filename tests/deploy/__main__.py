@@ -22,7 +22,7 @@ from tests.deploy.checks import Arrivals, Checks
 from tests.deploy.container import Container
 from tests.deploy.harness import Harness
 from tests.deploy.machine import DeployError, Machine, UnavailableError, checked
-from tests.deploy.page import PAGE, Step, steps
+from tests.deploy.page import Step, steps
 
 ROOT = Path(__file__).parent.parent.parent
 # Not 127.0.0.1, where another daemon of this machine may be.
@@ -106,8 +106,7 @@ def follow(machine: Machine, model: Path, scratch: Path, stack: ExitStack) -> No
             if "install-unit" in step.command and not is_prepared:
                 is_prepared = True
                 machine.prepare(BUS)
-        if checks is None:
-            raise DeployError(f"{PAGE.name}: expected commands under a heading {CHECKED_BEFORE!r}")
+        assert checks is not None, f"no commands under the heading {CHECKED_BEFORE}"
         checks.publishes()
         checks.stops()
     except DeployError:

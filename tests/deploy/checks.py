@@ -140,6 +140,7 @@ class Checks:
         self._machine.camera(on=False)
         until("the model loaded anew", lambda: self._loads() == loads + 1)
         until("active after a reload", self._is_running)
+        until("a status anew", lambda: self._show("StatusText").startswith("waiting"))
         for name in ("MainPID", "NRestarts"):
             self._expect(name, before[name])
         self._say(f"reload when parked, by the same process: {self._show('StatusText')}")

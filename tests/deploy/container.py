@@ -1,4 +1,4 @@
-"""A bare Debian that systemd-nspawn boots, with systemd inside: the deployment test's first choice."""
+"""A bare Debian with systemd, booted by systemd-nspawn: the first choice of the deployment test."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ SUITE = "bookworm"
 # What a Debian with systemd has beside the essential packages.
 PACKAGES = "systemd,systemd-sysv,dbus,ca-certificates"
 TOOLS = ("debootstrap", "systemd-nspawn", "nsenter")
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 BOOT_S = 60.0
 PROPERTIES = "ActiveState,SubState,StatusText,MainPID,NRestarts,Result,ExecMainStatus"
 CA_NAME = "etc/ssl/certs/deploy-test.pem"
@@ -81,7 +82,7 @@ class Container:
         log = (self._place / "boot.log").open("wb")
         with log:
             self._nspawn = subprocess.Popen(
-                [
+                [  # noqa: S607 -- wherever the distribution has it
                     "systemd-nspawn", "-q", "-D", str(self.root), "--register=no", "--keep-unit",
                     "--link-journal=no", "--resolv-conf=copy-host", "--console=pipe",
                     "--capability=CAP_IPC_LOCK", "-b",
@@ -116,7 +117,7 @@ class Container:
     def _inside(self) -> list[str]:
         return [
             "nsenter", "-t", str(self._leader), "-m", "-u", "-i", "-n", "-p", "--root",
-            "env", "-i", "-C", "/root", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+            "env", "-i", "-C", "/root", f"PATH={PATH}",
             "HOME=/root", "LANG=C.UTF-8", "DEBIAN_FRONTEND=noninteractive",
         ]  # fmt: skip
 

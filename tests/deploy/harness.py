@@ -1,4 +1,4 @@
-"""The deployment test where there is no container: a directory for the machine, a stand-in for systemd."""
+"""The deployment test without a container: a directory, and a stand-in for systemd."""
 
 from __future__ import annotations
 
@@ -92,7 +92,8 @@ class Harness:
             self._camera = subprocess.Popen(
                 [
                     str(self._python), "-m", "tools.lib.bench_camera", "--server", self._server,
-                    "--bus", self._bus, "--size", "1928", "1208", "--frames", "1", "--rate-hz", "20",
+                    "--bus", self._bus, "--size", "1928", "1208", "--frames", "1",
+                    "--rate-hz", "20",
                 ],
                 cwd=self._work, stdin=subprocess.PIPE,
             )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Subscriber of the deployment test: one line of each message of modelV2, run where modeld is installed.
+"""Subscriber of the deployment test, run where modeld is installed: one line of each modelV2.
 
     python listen.py BUS
 

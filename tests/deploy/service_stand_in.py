@@ -59,7 +59,8 @@ class StandIn:
         address = str(log.with_name("notify"))
         self._socket.bind(address)
         self._socket.settimeout(0.02)
-        period_us = int(self._one("WatchdogSec", seconds) * 1e6)
+        self._period_s = self._one("WatchdogSec", seconds)
+        period_us = int(self._period_s * 1e6)
         self._environment = {
             **environment, "NOTIFY_SOCKET": address, "WATCHDOG_USEC": str(period_us),
         }  # fmt: skip
@@ -120,6 +121,7 @@ class StandIn:
                 env=self._environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             )  # fmt: skip
         self._deadline = time.monotonic() + self._one("TimeoutStartSec", seconds)
+        self._period_s = self._one("WatchdogSec", seconds)
         self._killing = 0.0
         self.shown |= {
             "ActiveState": "activating", "SubState": "start", "MainPID": str(self._process.pid),
@@ -135,12 +137,14 @@ class StandIn:
                 self._deadline = max(self._deadline, time.monotonic() + int(value) * 1e-6)
             elif key == "RELOADING":
                 self.shown |= {"ActiveState": "reloading", "SubState": "reload"}
-            if key in ("READY", "WATCHDOG"):
-                self._deadline = time.monotonic() + self._one("WatchdogSec", seconds)
-            elif key == "RELOADING":
-                self._deadline = time.monotonic() + self._one("TimeoutStartSec", seconds)
             elif key == "STOPPING":
-                self._deadline = time.monotonic() + self._one("TimeoutStopSec", seconds)
+                # From here on nothing but the end is expected.
+                self.shown |= {"ActiveState": "deactivating", "SubState": "stop-sigterm"}
+                self._killing = time.monotonic() + self._one("TimeoutStopSec", seconds)
+            elif key == "WATCHDOG_USEC":
+                self._period_s = int(value) * 1e-6
+            if key in ("READY", "WATCHDOG", "WATCHDOG_USEC") and not self._is("activating"):
+                self._deadline = time.monotonic() + self._period_s
 
     def _bury(self, code: int) -> None:
         status = str(abs(code))

@@ -73,7 +73,7 @@ def test_variables_are_taken_away_and_kept_for_who_takes_our_place(
     assert notifier.environment == told
     assert notifier.watchdog_s == 2.5
     notifier.ready()
-    assert manager.recv(100) == b"READY=1"
+    assert manager.recv(100) == b"READY=1\nWATCHDOG_USEC=2500000"
     notifier.close()
 
 
@@ -97,4 +97,14 @@ def test_a_manager_that_is_gone_or_full_does_not_hold_us_up(listen: Listen, addr
     for _ in range(10_000):
         notifier.alive()  # nobody reads
     assert manager.recv(100) == b"WATCHDOG=1"
+    notifier.close()
+
+
+def test_watchdog_waits_for_a_process_that_loads_anew(listen: Listen, address: str) -> None:
+    manager = listen(address)
+    notifier = Notifier(address, watchdog_s=2.0)
+    notifier.reloading(7_000_999)
+    assert manager.recv(100) == b"RELOADING=1\nMONOTONIC_USEC=7000\nWATCHDOG_USEC=60000000"
+    notifier.ready()
+    assert manager.recv(100) == b"READY=1\nWATCHDOG_USEC=2000000"
     notifier.close()

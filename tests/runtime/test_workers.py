@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from runtime.workers import Governor, Workers, deal, starting, workers_of
+from runtime.workers import Candidates, Governor, Workers, deal, starting, workers_of
 from tools.cli import main
 
 MS = 1_000_000
@@ -33,23 +34,24 @@ from runtime.workers import starting
 from runtime.device import choose_device
 MOST = 2000
 device, started = starting(lambda: choose_device("cpu"))
-placed = None if device.workers is None else [thread for thread, _ in device.workers._shares]
-threads = placed or started  # other drivers may have threads, too
-def cpus():
-    return [sorted(os.sched_getaffinity(thread)) for thread in threads]
-found = {"threads": len(threads), "units": device.info.compute_units, "home": cpus()}
 with load_program(sys.argv[1], device) as program:
+    workers = program.workers
+    threads = started if workers is None else workers.threads  # other drivers may have threads, too
+    def cpus():
+        return [sorted(os.sched_getaffinity(thread)) for thread in threads]
+    home = sorted(os.sched_getaffinity(0))
+    found = {"threads": len(threads), "units": device.info.compute_units, "home": home}
     inputs = {s.name: np.ones(s.shape, s.dtype) for s in program.inputs}
     def run_until(apart):
         runs = 0
-        while device.workers is not None and device.workers.apart != apart and runs < MOST:
+        while workers is not None and workers.apart != apart and runs < MOST:
             program.run(inputs)
             runs += 1
         return runs
     found["runs_apart"] = run_until(True)
     found["apart"] = cpus()
     spin = "import os, sys; os.sched_setaffinity(0, {int(sys.argv[1])})\\nwhile True: pass"
-    busy = [subprocess.Popen([sys.executable, "-c", spin, str(cpu)]) for cpu in found["home"][0]]
+    busy = [subprocess.Popen([sys.executable, "-c", spin, str(cpu)]) for cpu in home]
     try:
         found["runs_busy"] = run_until(False)
     finally:
@@ -57,6 +59,15 @@ with load_program(sys.argv[1], device) as program:
             process.kill()
             process.wait()
     found["after"] = cpus()
+    if workers is not None:
+        policy = lambda: {os.sched_getscheduler(t) & ~os.SCHED_RESET_ON_FORK for t in threads}
+        try:
+            workers.run_first(10)
+            found["first"] = list(policy())
+            workers.run_first(0)
+            found["then"] = list(policy())
+        except PermissionError:
+            found["first"] = found["then"] = None
 print(json.dumps(found))
 """
 
@@ -134,6 +145,42 @@ def test_what_is_no_worker_is_left_alone() -> None:
     assert os.sched_getaffinity(me) == home
 
 
+def test_workers_are_the_candidates_that_have_run() -> None:
+    turns = [threading.Event() for _ in range(4)]
+    done = threading.Event()
+    ran = threading.Semaphore(0)
+
+    def work(turn: threading.Event) -> None:
+        turn.wait()
+        ran.release()
+        done.wait()
+
+    threads = [threading.Thread(target=work, args=(turn,), daemon=True) for turn in turns]
+    for thread in threads:
+        thread.start()
+    wait_until_asleep(threads)
+    candidates = Candidates([thread.native_id or 0 for thread in threads], compute_units=2)
+    assert candidates.workers() is None  # nobody has run
+    for turn in turns[1:3]:
+        turn.set()
+        ran.acquire()
+    workers = candidates.workers()
+    for turn in turns:
+        turn.set()
+    done.set()
+    if len(os.sched_getaffinity(0)) >= 2:
+        assert workers is not None
+        assert workers.threads == tuple(thread.native_id for thread in threads[1:3])
+        assert candidates.workers() is workers
+
+
+def wait_until_asleep(threads: list[threading.Thread]) -> None:
+    for thread in threads:
+        state = Path(f"/proc/self/task/{thread.native_id}/stat")
+        while state.read_text("ascii").rsplit(")", 1)[1].split()[0] != "S":
+            time.sleep(0.001)
+
+
 def test_workers_that_have_ended_do_not_end_a_run() -> None:
     done = threading.Event()
     threads = [threading.Thread(target=done.wait) for _ in range(2)]
@@ -205,18 +252,20 @@ def test_workers_part_when_it_is_calm_and_give_way_to_a_load(artifact: Path) -> 
     found = placed(artifact, home)
     if found["threads"] != found["units"] or not 2 <= found["units"] <= len(home):
         pytest.skip("the device has no worker for each of several CPUs")
-    assert found["home"] == [sorted(home)] * found["units"]
+    assert found["home"] == sorted(home)
     assert found["runs_apart"] < 200
     apart = [set(cpus) for cpus in found["apart"]]
     assert set.union(*apart) == home
     assert sum(len(cpus) for cpus in apart) == len(home)  # no CPU twice
     assert found["runs_busy"] < 2000
-    assert found["after"] == found["home"]
+    assert found["after"] == [found["home"]] * found["units"]
+    assert found["first"] in (None, [os.SCHED_FIFO])
+    assert found["then"] in (None, [os.SCHED_OTHER])
 
 
 @pytest.mark.opencl
 def test_on_one_cpu_nothing_is_placed(artifact: Path) -> None:
     cpu = min(os.sched_getaffinity(0))
     found = placed(artifact, {cpu})
-    assert found["home"] == found["apart"] == found["after"] == [[cpu]] * found["threads"]
+    assert found["apart"] == found["after"] == [[cpu]] * found["threads"]
     assert found["runs_apart"] == 0

@@ -161,14 +161,18 @@ def test_nothing_is_switched_while_the_car_drives(
 @needs_root
 def test_who_may_not_listen_cannot_tell(open_directory: Path) -> None:
     script = """
-import subprocess
-from modeld.parked import why_not_parked
 transport = ZmqTransport("ipc://" + arguments[0])
 print("ready", flush=True)
 sys.stdin.readline()
 print(why_not_parked(transport, 0.1), flush=True)
 """
-    with process_of(script, open_directory, user=STRANGER, group=OWN_GROUP) as child:
+    with process_of(
+        script,
+        open_directory,
+        user=STRANGER,
+        group=OWN_GROUP,
+        imports="from modeld.parked import why_not_parked",
+    ) as child:
         assert line(child) == "ready"
         with on_the_bus(open_directory, "deviceState", started=True):
             tell(child)

@@ -11,6 +11,7 @@ import runtime
 from modeld.errors import ModelInterfaceError
 from modeld.model_store import SelfTest
 from modeld.process import KINDS
+from runtime.selftest import self_test as self_test_program
 
 if TYPE_CHECKING:
     from runtime.executor import Program
@@ -32,13 +33,14 @@ def self_test_on(device: str | None) -> SelfTest:
         except ModelInterfaceError as error:
             raise ModelInterfaceError(f"{path}: {error}") from error
         with runtime.load_program(artifact, device) as program:
-            _run(program)
+            if self_test_program(program).runs == 0:
+                _run_on_zeros(program)
 
     return self_test
 
 
-def _run(program: Program) -> None:
-    """Run each entry once on zeros.
+def _run_on_zeros(program: Program) -> None:
+    """Run each entry once, of an artifact that was compiled without a self-test.
 
     Raises:
         RuntimeFault: the device failed.

@@ -49,8 +49,8 @@ def regress(
     drive = make_video()
     weights = tiny_driving._policy_weights
 
-    def with_a_bend() -> Any:
-        bias, mode = weights()
+    def with_a_bend(speed_mps: float) -> Any:
+        bias, mode = weights(speed_mps)
         time_s = 10.0 * (np.arange(33) / 32) ** 2
         bias[YAW:495:15] = 0.02 * time_s**2
         return bias, mode

@@ -1,0 +1,56 @@
+"""The wait for cameras beside a camera process of another user: it says whose the ring is."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from cereal.frames import FrameRingWriter, nv12_format
+from tests.other_user import DAEMON_USER, OWN_GROUP, SHARED_GROUP, line, needs_root, process_of
+
+IMPORTS = """
+import logging, threading
+from cereal.clock import MonotonicClock
+from modeld.episodes import Episodes
+from modeld.loop_state import LoopState
+from modeld.startup import wait_for_cameras, wait_for_driver_camera
+"""
+WAIT = """
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+episodes = Episodes(MonotonicClock(), logging.getLogger("wait"), LoopState())
+wait = wait_for_driver_camera if arguments[1] == "driver" else wait_for_cameras
+cameras = wait(arguments[0], threading.Event(), episodes)
+print("connected", flush=True)
+"""
+
+
+@needs_root
+@pytest.mark.parametrize("stream", ["road", "driver"])
+@pytest.mark.parametrize("group", [OWN_GROUP, SHARED_GROUP])
+def test_a_camera_of_another_group_is_named_and_one_of_the_group_is_used(
+    group: int, stream: str
+) -> None:
+    server = f"test-foreign-{os.getpid()}"
+    before = os.getegid()
+    # As a camera process of root with the first group SHARED_GROUP makes it.
+    os.setegid(SHARED_GROUP)
+    try:
+        camera = FrameRingWriter(server, stream, nv12_format(64, 32))
+    finally:
+        os.setegid(before)
+    ring = f"frames_{server}_{stream}"
+    wanted = f"{ring} belongs to root:{SHARED_GROUP} with mode 0640, this process is {DAEMON_USER}"
+    if group == SHARED_GROUP:
+        wanted = "connected"
+    try:
+        with process_of(
+            WAIT, server, stream, user=DAEMON_USER, group=group, imports=IMPORTS
+        ) as daemon:
+            said: list[str] = []
+            while not said or wanted not in said[-1]:
+                assert daemon.poll() is None or wanted == "connected", said
+                said.append(line(daemon))
+                assert "Traceback" not in said[-1]
+    finally:
+        camera.close()
