@@ -27,7 +27,7 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   # --- frames, since the process was started
   frames @14 :UInt64;                 # used
   published @15 :UInt64;              # for which messages went out
-  valid @16 :UInt64;                  # and were valid
+  publishedValid @16 :UInt64;         # and were valid
   dropped @17 :UInt64;                # missing between those used
   frameId @18 :UInt32;                # of the last frame used
   publicationAge @19 :Float32;        # s since the last messages went out; negative: none has yet

@@ -4,7 +4,7 @@
 # lower ordinals, so every ordinal is declared, in order, also those that nobody reads any more.
 # Names may change; ordinals and types may not. What has been out of use for years is `Opaque`: a
 # pointer takes one word whatever it points to. What the daemon neither writes nor reads, but logs
-# hold, stands in driving.capnp, hardware.capnp and gnss.capnp.
+# hold, stands in driving.capnp, hardware.capnp and gnss.capnp; how it is, in health.capnp.
 #
 # Frames of reference:
 #   device  x forward, y right, z down, fixed to the mounted device

@@ -47,7 +47,7 @@ def _fill_model(health: Any, snapshot: HealthSnapshot) -> None:
 def _fill_frames(health: Any, snapshot: HealthSnapshot) -> None:
     health.frames = snapshot.frames
     health.published = snapshot.published
-    health.valid = snapshot.valid
+    health.publishedValid = snapshot.valid
     health.dropped = snapshot.dropped
     health.frameId = snapshot.frame_id & _UINT32
     age_s = snapshot.publication_age_s

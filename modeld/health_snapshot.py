@@ -43,7 +43,7 @@ class ServiceFacts:
 
     Attributes:
         kind: Of the artifact, "driving" or "monitoring".
-        model: Name of the model, where the loop does not say it.
+        model: Path of the model in use; without one, the health message has the loop's name of it.
         sha256: Of the artifact, hexadecimal.
         checkpoints: Name of each model's checkpoint, by role.
         device: The OpenCL device.
@@ -167,7 +167,7 @@ def take_snapshot(
         facts=facts,
         uptime_s=_since_s(facts.started_ns, now_ns),
         phase=str(state.phase),
-        model=state.model or facts.model,
+        model=facts.model or state.model,
         fallback=state.fallback,
         warm_up_left=state.warm_up_left,
         frames=state.frames,

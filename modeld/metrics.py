@@ -81,9 +81,8 @@ def metrics_text(snapshot: HealthSnapshot) -> str:
     daemon = (("daemon", snapshot.facts.kind),)
     lines: list[str] = []
     for name, kind, meaning, samples in _families(snapshot):
-        full = f"modeld_{name}"
-        lines += (f"# HELP {full} {meaning}", f"# TYPE {full} {kind}")
-        lines += [f"{full}{_labels(daemon + labels)} {_number(v)}" for labels, v in samples]
+        lines += (f"# HELP {name} {meaning}", f"# TYPE {name} {kind}")
+        lines += [f"{name}{_labels(daemon + labels)} {_number(v)}" for labels, v in samples]
     lines += _histogram(daemon, snapshot)
     return "\n".join(lines) + "\n"
 
@@ -98,15 +97,25 @@ def _families(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, Samples
         ("device", facts.device),
         ("driver", facts.driver),
     )
-    yield "info", "gauge", "Always 1: what is in use.", [(info, 1)]
+    yield "modeld_info", "gauge", "Always 1: what is in use.", [(info, 1)]
     phases = [((("phase", phase),), float(snapshot.phase == phase)) for phase in Phase]
-    yield "phase", "gauge", "1 for what the loop is doing.", phases
+    yield "modeld_phase", "gauge", "1 for what the loop is doing.", phases
     faults = [((("kind", fault.name),), fault.count) for fault in snapshot.faults]
-    yield "faults_total", "counter", "Faults by kind.", faults
+    yield "modeld_faults_total", "counter", "Faults by kind.", faults
     settings = [((("setting", one.name),), float(one.effective)) for one in facts.realtime]
-    yield "realtime_effective", "gauge", "1 if what was asked of the system is in force.", settings
+    yield (
+        "modeld_realtime_effective",
+        "gauge",
+        "1 if what was asked of the system is in force.",
+        settings,
+    )
     warmth = [((("sensor", one.name),), one.degrees_c) for one in snapshot.temperatures]
-    yield "temperature_celsius", "gauge", "What a sensor of the machine says.", _unique(warmth)
+    yield (
+        "modeld_temperature_celsius",
+        "gauge",
+        "What a sensor of the machine says.",
+        _unique(warmth),
+    )
     for name, kind, meaning, value in _single(snapshot):
         yield name, kind, meaning, [] if value is None else [((), value)]
 
@@ -115,35 +124,45 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
     """Yield name, type, meaning and value of the metrics that have one; None is left out."""
     figures, facts = snapshot.figures, snapshot.facts
     gauge, counter = "gauge", "counter"
-    yield "uptime_seconds", gauge, "Since the process was started.", snapshot.uptime_s
-    yield "fallback", gauge, "1 while the fallback model is in use.", float(bool(snapshot.fallback))
-    passed = {"passed": 1.0, "failed": 0.0}.get(facts.self_test.result)
-    yield "self_test_passed", gauge, "1 if the self-test passed.", passed
-    duration_s = None if passed is None else facts.self_test.duration_ms / _MS_PER_S
-    yield "self_test_seconds", gauge, "Duration of the self-test.", duration_s
-    yield "frames_total", counter, "Frames used.", snapshot.frames
-    yield "frames_published_total", counter, "Frames with messages.", snapshot.published
-    yield "frames_valid_total", counter, "Frames with valid messages.", snapshot.valid
-    yield "frames_dropped_total", counter, "Frames missing between those used.", snapshot.dropped
-    yield "frame_id", gauge, "Of the last frame used.", snapshot.frame_id
+    yield "modeld_uptime_seconds", gauge, "Since the process was started.", snapshot.uptime_s
     yield (
-        "publication_age_seconds",
+        "modeld_fallback",
+        gauge,
+        "1 while the fallback model is in use.",
+        float(bool(snapshot.fallback)),
+    )
+    passed = {"passed": 1.0, "failed": 0.0}.get(facts.self_test.result)
+    yield "modeld_self_test_passed", gauge, "1 if the self-test passed.", passed
+    duration_s = None if passed is None else facts.self_test.duration_ms / _MS_PER_S
+    yield "modeld_self_test_seconds", gauge, "Duration of the self-test.", duration_s
+    yield "modeld_frames_total", counter, "Frames used.", snapshot.frames
+    yield "modeld_frames_published_total", counter, "Frames with messages.", snapshot.published
+    yield "modeld_frames_valid_total", counter, "Frames with valid messages.", snapshot.valid
+    yield (
+        "modeld_frames_dropped_total",
+        counter,
+        "Frames missing between those used.",
+        snapshot.dropped,
+    )
+    yield "modeld_frame_id", gauge, "Of the last frame used.", snapshot.frame_id
+    yield (
+        "modeld_publication_age_seconds",
         gauge,
         "Since the last messages went out.",
         snapshot.publication_age_s,
     )
     wait = "For which a frame has waited for its messages."
-    yield "frame_wait_seconds", gauge, wait, snapshot.frame_wait_s
-    yield "run_seconds", gauge, "For which the present run lasts.", snapshot.run_time_s
+    yield "modeld_frame_wait_seconds", gauge, wait, snapshot.frame_wait_s
+    yield "modeld_run_seconds", gauge, "For which the present run lasts.", snapshot.run_time_s
     reasons = "Reasons why the last messages were not valid."
-    yield "invalid_reasons", gauge, reasons, len(snapshot.reasons)
-    yield "warm_up_runs_left", gauge, "Runs until histories are full.", snapshot.warm_up_left
-    yield "memory_bytes", gauge, "Resident memory.", figures.memory_bytes
-    yield "memory_peak_bytes", gauge, "Largest resident memory.", figures.memory_peak_bytes
-    yield "open_files", gauge, "Open descriptors.", figures.open_files
-    yield "threads", gauge, "Threads.", figures.threads
-    yield "cpu_seconds_total", counter, "Processor time of all threads.", figures.cpu_s
-    yield "major_faults_total", counter, "Pages read from disk.", figures.major_faults
+    yield "modeld_invalid_reasons", gauge, reasons, len(snapshot.reasons)
+    yield "modeld_warm_up_runs_left", gauge, "Runs until histories are full.", snapshot.warm_up_left
+    yield "modeld_memory_bytes", gauge, "Resident memory.", figures.memory_bytes
+    yield "modeld_memory_peak_bytes", gauge, "Largest resident memory.", figures.memory_peak_bytes
+    yield "modeld_open_files", gauge, "Open descriptors.", figures.open_files
+    yield "modeld_threads", gauge, "Threads.", figures.threads
+    yield "modeld_cpu_seconds_total", counter, "Processor time of all threads.", figures.cpu_s
+    yield "modeld_major_faults_total", counter, "Pages read from disk.", figures.major_faults
 
 
 def _histogram(daemon: Labels, snapshot: HealthSnapshot) -> Iterator[str]:

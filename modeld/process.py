@@ -192,6 +192,8 @@ class _Service:
                 lambda: self._notifier.extend_start(BUILD_S),
             )
             models = load_models(loader, self._marker.read())
+        # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
+        signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
         self._effects = apply_to_process(settings)
         self._effects += apply_to_program(settings, models.first.program)

@@ -315,6 +315,11 @@ def test_no_field_hides_behind_a_name_of_the_library() -> None:
         assert not set(kind.schema.fieldnames) & {"schema", "which", "to_dict", "total_size"}
 
 
+def test_no_field_of_our_own_message_hides_the_events() -> None:
+    """Tables have SERVICE.valid and SERVICE.logMonoTime beside the fields of the message."""
+    assert not set(health.ModeldHealth.schema.fieldnames) & {"valid", "logMonoTime"}
+
+
 def test_message_of_an_older_generation_is_read() -> None:
     """livePose before `timestamp`: one data word; what is missing has its default."""
     words = [

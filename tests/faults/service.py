@@ -41,6 +41,7 @@ class Life:
         ended_ns: 0 while it lives.
         code: exit code, negative for a signal, as of `subprocess`.
         by_watchdog: it was ended as it did not ping.
+        period_s: of the watchdog as the process has set it; 0 while it has not.
         asked: it was ended by the test.
     """
 
@@ -51,6 +52,7 @@ class Life:
     ended_ns: int = 0
     code: int | None = None
     by_watchdog: bool = False
+    period_s: float = 0.0
     asked: bool = False
 
 
@@ -251,6 +253,10 @@ class Service:
                 life.pinged_ns = now_ns
             if "WATCHDOG=1" in parts:
                 life.pinged_ns = now_ns
+            for part in parts:
+                name, _, value = part.partition("=")
+                if name == "WATCHDOG_USEC":
+                    life.pinged_ns, life.period_s = now_ns, int(value) / 1e6
 
     def _watch(self) -> None:
         while not self._stop.wait(0.01):
@@ -270,7 +276,7 @@ class Service:
                 self.restarts
                 and life.ready_ns
                 and self.setup.watchdog_s
-                and now_ns - life.pinged_ns > self.setup.watchdog_s * 1e9
+                and now_ns - life.pinged_ns > (life.period_s or self.setup.watchdog_s) * 1e9
             ):
                 life.by_watchdog, life.pinged_ns = True, now_ns
                 # As systemd does: a stopped process takes the signal once it goes on.

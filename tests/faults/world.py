@@ -19,6 +19,7 @@ from tests.faults.vehicle import Vehicle
 from tests.tools.tiny_driving import write_tiny_driving
 
 PRIMARY_MPS, FALLBACK_MPS = 15.0, 9.0
+LOG_PAUSE_S = 1.2
 SETTINGS = """
 model = "{model}"
 demo = true
@@ -92,6 +93,9 @@ class World:
         if not self.recorder.wait(lambda seen: _run_of_valid(seen, 3) is not None, begin_ns, 3.0):
             # What a test before left broken must not fail this one.
             self.cameras.restart()
+        self.wait_valid()
+        # What went wrong is over for the log after a second: what comes next is said again.
+        time.sleep(LOG_PAUSE_S)
         self.wait_valid()
 
 

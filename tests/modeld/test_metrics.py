@@ -129,6 +129,15 @@ def test_counters_gauges_and_their_types() -> None:
     assert value(samples, "memory_bytes") == 1 << 20
     assert value(samples, "cpu_seconds_total") == 4.5
     assert value(samples, "temperature_celsius", sensor="cpu") == 54.5
+    page = Path(__file__).parents[2] / "docs/formats/health.md"
+    documented = {
+        name: row[1].strip()
+        for row in re.findall(
+            r"^\| (`modeld_.*?) \|([^|]*)\|", page.read_text("utf-8"), re.MULTILINE
+        )
+        for name in re.findall(r"`(\w+)`", row[0])
+    }
+    assert types == documented
     for name, kind in types.items():
         assert (kind == "counter") is name.endswith("_total"), name
     assert types["modeld_stage_seconds"] == "histogram"

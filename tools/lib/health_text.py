@@ -65,7 +65,7 @@ def health_text(
         for fault in seen
     )
     lines.append(_row("faults", painter.paint(faults, YELLOW) if seen else "none"))
-    lines.append(_row("process", _process(health)))
+    lines.append(_row("process", _process(health, earlier)))
     if health["temperatures"]:
         warm = [f"{one['name']} {one['degrees']:.0f}" for one in health["temperatures"]]
         lines.append(_row("deg C", ", ".join(warm)))
@@ -114,7 +114,7 @@ def _frames(health: Health) -> str:
     last = f", id {health['frameId']}, last {age_s:.2f} s ago" if age_s >= 0 else ""
     return (
         f"{rate:.1f}/s published; {health['frames']} used, {health['published']} published, "
-        f"{health['valid']} valid, {health['dropped']} dropped{last}"
+        f"{health['publishedValid']} valid, {health['dropped']} dropped{last}"
     )
 
 
@@ -143,8 +143,12 @@ def _ms(value: float | None, bounds: Sequence[float]) -> str:
     return f"> {value:.0f}" if bounds and value >= bounds[-1] else f"{value:.1f}"
 
 
-def _process(health: Health) -> str:
-    share = 100 * health["cpuTime"] / health["uptime"] if health["uptime"] else 0.0
+def _process(health: Health, earlier: Health | None) -> str:
+    before = {"cpuTime": 0.0, "uptime": 0.0}
+    if earlier is not None and earlier["uptime"] < health["uptime"]:
+        before = {name: earlier[name] for name in before}
+    time_s = health["uptime"] - before["uptime"]
+    share = 100 * (health["cpuTime"] - before["cpuTime"]) / time_s if time_s > 0 else 0.0
     return (
         f"{format_size(health['memory'])} resident (peak {format_size(health['memoryPeak'])}), "
         f"{health['openFiles']} files, {health['threads']} threads, {share:.0f} % of a CPU, "
