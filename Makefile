@@ -53,7 +53,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs soak test-pages test-drivers test-interfaces test-deploy fuzz check format map site bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy soak fuzz check format map site bench clean
 .PHONY: regress-program
 
 help:

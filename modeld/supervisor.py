@@ -216,7 +216,11 @@ class Supervisor:
         self._report_ns = now_ns
         notifier.status(status_line(state))
         for report in self._reports:
-            report(now_ns)
+            try:
+                report(now_ns)
+            except Exception:
+                # Who says how the drive goes must not be what ends it.
+                logger.exception("a report failed, going on")
 
     def _wants_reload(self, now_ns: int) -> bool:
         """Tell whether to start anew: asked by SIGHUP, or after a drive with the fallback model."""
