@@ -143,7 +143,9 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.against is None and (args.bind or args.constant):
         raise UsageError("--bind and --constant are for --against; an artifact has them built in")
-    mode = next((name for name in MODES if getattr(args, name) not in (None, False)), None)
+    # A number of 0 was asked for too; its module says what it expects.
+    given = (name for name in MODES if not any(getattr(args, name) is v for v in (None, False)))
+    mode = next(given, None)
     if mode in (None, "roofline"):
         if len(args.path) != 1:
             raise UsageError(

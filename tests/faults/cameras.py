@@ -20,23 +20,22 @@ class Cameras:
 
     Attributes:
         paused: streams that keep their ring and send nothing.
-        still: whether pictures stay the same, while ids and stamps go on.
         repeating: whether the same frame, with its id and stamps, is sent again and again.
         offset_ns: added to the stamps of frames.
         late_ns: from the end of the exposure to when a frame is sent.
         next_id: of the next frame.
-        pixel: value of all pixels.
+        still: whether all pictures are the same.
     """
 
     def __init__(self, server: str, form: FrameFormat = NORMAL, slots: int = 8) -> None:
         self.server = server
         self.slots = slots
         self.paused: set[str] = set()
-        self.repeating = self.still = False
+        self.repeating = False
         self.offset_ns = 0
         self.late_ns = 0
         self.next_id = 1
-        self.pixel = 64
+        self.still = False
         self._lock = threading.Lock()
         self._rings: dict[str, FrameRingWriter] = {}
         self._last = (0, 0)
@@ -96,8 +95,7 @@ class Cameras:
     def reset(self) -> None:
         """Go back to two healthy cameras."""
         self.paused.clear()
-        self.still = False
-        self.repeating, self.offset_ns, self.late_ns, self.pixel = False, 0, 0, 64
+        self.repeating, self.offset_ns, self.late_ns, self.still = False, 0, 0, False
         with self._lock:
             missing = [stream for stream in STREAMS if stream not in self._rings]
             others = [ring for ring in self._rings.values() if ring.format != NORMAL]
@@ -134,8 +132,7 @@ class Cameras:
                 if ring is None or stream in self.paused:
                     continue
                 # No picture of a moving car is like the one before.
-                pixel = self.pixel if self.still else self.pixel + frame_id
-                ring.next_buffer()[:64] = pixel % 256
+                ring.next_buffer()[...] = 64 if self.still else 32 + frame_id % 64
                 self._sent[frame_id] = time.monotonic_ns()
                 ring.publish(frame_id, max(0, stamp_ns - READOUT_NS), max(0, stamp_ns))
             self._sent.pop(frame_id - 1000, None)
