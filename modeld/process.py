@@ -204,6 +204,8 @@ class _Service:
             ending = supervisor.run()
         finally:
             self.left_behind = supervisor.left_behind
+            # A process that ends at once after falling back must not come up with the other model.
+            self._keep_marker(time.monotonic_ns())
         # A parked car has ended its drive.
         if ending is Ending.RELOAD:
             self._marker.clear()
@@ -218,6 +220,7 @@ class _Service:
         parts = ServiceParts(models.first.program, transport, fallback, state)
         start = KINDS[models.first.kind].start
         road = RoadState(transport)
+        self._keep_marker = MarkerKeeper(self._marker, state)
         return Supervisor(
             lambda: start(config, parts, stop.event, self._resources),
             state,
@@ -225,7 +228,7 @@ class _Service:
             self._notifier,
             run_timeout_s=config.run_timeout_ms / 1000,
             reports=(
-                MarkerKeeper(self._marker, state),
+                self._keep_marker,
                 road,
                 self._health(models, state, transport),
                 lambda _now_ns: transport.log_refused(),
