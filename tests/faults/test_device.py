@@ -151,6 +151,7 @@ def test_device_is_lost_for_all_models(tmp_path: Path, row: Row) -> None:
         time.sleep(0.5)
         world.control.clear()
         check_resumed(world, row, time.monotonic_ns())
+        assert is_fallback(world.recorder.messages[-1].speed_mps)
 
 
 def test_kernel_never_returns_with_a_fallback(tmp_path: Path, row: Row) -> None:

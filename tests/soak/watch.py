@@ -26,6 +26,11 @@ SETTLED_S = 20.0
 LONGEST_SILENCE_NS = 5 * NS_PER_S // 2
 
 
+def count_dropped(messages: list[Message]) -> int:
+    """Frames without a message, between the first and the last that has one."""
+    return sum(after.frame_id - before.frame_id - 1 for before, after in pairwise(messages))
+
+
 @dataclass(slots=True)
 class Fault:
     """One fault of the run.
@@ -96,6 +101,8 @@ class Watch:
         self._judge_gaps(messages, end_ns)
         for fault in self.faults:
             self._judge_fault(fault, messages)
+        if not self.faults and (dropped := count_dropped(messages)):
+            self.violate(end_ns, f"{dropped} frames dropped, and nothing was wrong")
         self._judge_growth()
         self._judge_lives(end_ns)
         if self.world.recorder.unreadable:
