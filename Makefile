@@ -9,6 +9,7 @@
 #   make test-logs  10 000 damaged logs, and 50 writers that are killed
 #   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
 #   make test-interfaces  each revision of the driving models against a second, independent loop
+#   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make test-deploy  docs/deploy.md, command by command, in a bare Debian with systemd
 #   make bench   speed of the example models beside other runtimes, into benchmarks/results/
@@ -41,12 +42,18 @@ DRIVERS_ARGS ?=
 # Of `make test-deploy`.
 DEPLOY_ARGS ?=
 
+# Of `make soak`: for how long, which faults and how many; SOAK_ARGS=--undisturbed has none.
+SOAK_SECONDS ?= 300
+SOAK_SEED ?= 1
+SOAK_FAULTS_PER_MINUTE ?= 7
+SOAK_ARGS ?=
+
 # Of `make regress`: the timing gate (its references hold for one processor only), more options.
 REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy fuzz check format map site bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy soak fuzz check format map site bench clean
 .PHONY: regress-program
 
 help:
@@ -112,6 +119,11 @@ test-logs: $(STAMP)
 
 test-pages: $(STAMP)
 	$(BIN)/python -m pytest tests/tools/views/test_pages_in_a_browser.py tests/tools/views/test_rerun_file.py
+
+# The report is in build/soak.md, whatever comes of it.
+soak: $(STAMP)
+	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED) \
+		--faults-per-minute $(SOAK_FAULTS_PER_MINUTE) --report $(BUILD)/soak.md $(SOAK_ARGS)
 
 # Part of `make test` too: 221 frames of an example of each revision, and planted faults.
 test-interfaces: $(STAMP)

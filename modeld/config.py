@@ -72,13 +72,6 @@ class RealtimeConfig:
     freeze_gc: bool = field(
         default=True, metadata=doc("No cyclic garbage collection while the loop runs.")
     )
-    keep_awake: bool = field(
-        default=False,
-        metadata=doc(
-            "No CPU of the machine sleeps deeper than it wakes from at once; costs power.",
-            option="--keep-awake",
-        ),
-    )
     gpu_priority: str | None = field(
         default=None,
         metadata=doc(
@@ -87,6 +80,13 @@ class RealtimeConfig:
             choices=("high", "medium", "low"),
             example="high",
             option="--gpu-priority HINT",
+        ),
+    )
+    keep_awake: bool = field(
+        default=False,
+        metadata=doc(
+            "No CPU of the machine sleeps deeper than it wakes from at once; costs power.",
+            option="--keep-awake",
         ),
     )
 

@@ -69,8 +69,8 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         priority = 54
         lock_memory = true
         freeze_gc = false
-        keep_awake = false
         gpu_priority = "high"
+        keep_awake = true
         [camera.road]
         width = 960
         height = 540
@@ -106,7 +106,7 @@ def test_every_key_of_a_file_is_read(tmp_path: Path) -> None:
         log_level="debug",
         log_tracebacks=True,
         metrics_file=tmp_path / "metrics.prom",
-        realtime=RealtimeConfig("0-3,6", 54, True, False, False, "high"),
+        realtime=RealtimeConfig("0-3,6", 54, True, False, "high", keep_awake=True),
     )
     assert set(load_settings(path).sources.values()) == {f"file {path}"}
 

@@ -148,3 +148,18 @@ def test_lines_come_while_it_runs_and_the_sum_after_the_signal(tmp_path: Path) -
     count = sum(1 for _ in read_log(log))
     assert last == {"messages": {"modelV2": count}, "damaged": 0, "log": str(log)}
     assert len(rest) == count
+
+
+def test_health_is_a_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    event = new_event("modeldHealth", mono_time_ns=2_000_000_000, valid=True)
+    health = event.modeldHealth
+    health.phase, health.frameId, health.published, health.dropped = "running", 7, 6, 1
+    health.invalidReasons, health.isFallback = ["no calibration", "wide camera lost"], True
+    messages = [("modeldHealth", event.to_bytes())]
+    [line], _ = _follow(monkeypatch, capsys, messages, "modeldHealth")
+    assert line.split(maxsplit=4)[4] == (
+        "running  frame 7  6 published  1 dropped  not valid: no calibration; wide camera lost"
+        "  FALLBACK"
+    )
