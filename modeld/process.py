@@ -204,8 +204,6 @@ class _Service:
             ending = supervisor.run()
         finally:
             self.left_behind = supervisor.left_behind
-            # A process that ends at once after falling back must not come up with the other model.
-            self._keep_marker(time.monotonic_ns())
         # A parked car has ended its drive.
         if ending is Ending.RELOAD:
             self._marker.clear()
@@ -220,7 +218,6 @@ class _Service:
         parts = ServiceParts(models.first.program, transport, fallback, state)
         start = KINDS[models.first.kind].start
         road = RoadState(transport)
-        self._keep_marker = MarkerKeeper(self._marker, state)
         return Supervisor(
             lambda: start(config, parts, stop.event, self._resources),
             state,
@@ -228,13 +225,13 @@ class _Service:
             self._notifier,
             run_timeout_s=config.run_timeout_ms / 1000,
             reports=(
-                self._keep_marker,
                 road,
                 self._health(models, state, transport),
                 lambda _now_ns: transport.log_refused(),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,
+            each_tick=MarkerKeeper(self._marker, state),
         )
 
     def _enter_thread(self) -> None:
