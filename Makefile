@@ -53,8 +53,8 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy fuzz check format map site bench clean
-.PHONY: regress-program soak
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy soak fuzz check format map site bench clean
+.PHONY: regress-program
 
 help:
 	@sed -n 's/^#   //p' Makefile

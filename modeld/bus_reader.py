@@ -45,8 +45,8 @@ class MessageSource(Received, Protocol):
         """Return the newest message of a service, default-initialised before the first."""
 
 
-# What is read of a service that is garbage may change with each message; what is said does not.
-_QUIET_NS: Final = 5 * NS_PER_S
+# Services of 1 Hz and more say it again before it counts as over.
+_QUIET_NS: Final = 2 * NS_PER_S
 
 
 class BusReader:

@@ -10,9 +10,9 @@ from modeld.loop_state import Fault
 from modeld.validity import ANGLES, Freshness, Reason, Received, silence
 
 SERVICE: Final = "liveCalibration"
-# Calibrations come four times a second, and in recordings once.
+# Calibrations come four times a second, in some recordings once.
 CALIBRATION_REFUSED: Final = Kind(
-    "calibration not used", fault=Fault.INPUT_REJECTED, quiet_ns=5 * NS_PER_S
+    "calibration not used", fault=Fault.INPUT_REJECTED, quiet_ns=2 * NS_PER_S
 )
 
 

@@ -284,7 +284,8 @@ class Daemon:
         judgement.look(frames, bus, self._session.image_frames)
         if judgement.restarted:
             try:
-                self._session.restart()
+                with self.guard.running():
+                    self._session.restart()
             except RuntimeFault as error:
                 self._give_up(error)
 

@@ -56,6 +56,7 @@ class _Episode:
         said_ns: When there was a line last.
         repeat_ns: From the next line to the one after.
         is_said: There has been a line since it began.
+        is_over: It is known to be over; the line is due a second after the one before.
     """
 
     kind: Kind
@@ -66,6 +67,7 @@ class _Episode:
     said_ns: int = 0
     repeat_ns: int = REPEAT_NS
     is_said: bool = False
+    is_over: bool = False
 
     def so_far(self) -> str:
         lasted_s = (self.last_ns - self.begin_ns) / NS_PER_S
@@ -110,8 +112,9 @@ class Episodes:
             episode.begin_ns, episode.times = now_ns - waited_ns, 0
             episode.due_ns = max(episode.due_ns, episode.begin_ns + kind.patience_ns)
             episode.is_said, episode.repeat_ns = False, REPEAT_NS
-        episode.last_ns = now_ns
+        episode.last_ns, episode.is_over = now_ns, False
         episode.times += 1
+        self._say_known_ends(now_ns)
         if now_ns < episode.due_ns:
             return
         lasting = f" ({episode.so_far()})" if episode.times > 1 else ""
@@ -149,11 +152,15 @@ class Episodes:
         if episode is None or episode not in self._active:
             return
         now_ns = self.clock.now_ns()
-        if not episode.is_said or now_ns - episode.said_ns < SHORTEST_NS:
-            # It may flap: `settle` finds whether it does.
-            return
-        self._active.remove(episode)
-        self._say_over(episode, now_ns)
+        episode.is_over = episode.is_said
+        self._say_known_ends(now_ns)
+
+    def _say_known_ends(self, now_ns: int) -> None:
+        """Say ends that are known, where the last line is a second old: it might flap."""
+        for episode in tuple(self._active):
+            if episode.is_over and now_ns - episode.said_ns >= SHORTEST_NS:
+                self._active.remove(episode)
+                self._say_over(episode, now_ns)
 
     def _say_over(self, episode: _Episode, now_ns: int) -> None:
         self.logger.warning("%s after %s", episode.kind.over, episode.so_far())

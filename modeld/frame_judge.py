@@ -24,8 +24,8 @@ MOVING_MPS: Final = 1.0
 # Stamps and clock may part by so much from one frame to the next; a hiccup is shorter.
 JUMP_NS: Final = NS_PER_S
 
-_IDS: Final = Kind("frame ids", fault=Fault.FRAME_IDS_BACK, quiet_ns=5 * NS_PER_S)
-_STAMPS: Final = Kind("frame stamps", fault=Fault.FRAME_STAMPS, quiet_ns=5 * NS_PER_S)
+_IDS: Final = Kind("frame ids", fault=Fault.FRAME_IDS_BACK, quiet_ns=2 * NS_PER_S)
+_STAMPS: Final = Kind("frame stamps", fault=Fault.FRAME_STAMPS, quiet_ns=2 * NS_PER_S)
 _FROZEN: Final = Kind(
     "frozen picture", over="pictures change again", unit="frames", fault=Fault.FRAME_FROZEN
 )

@@ -14,10 +14,10 @@ REFUSED: Final = Kind(
     "frames refused", over="frames can be used again", unit="frames", fault=Fault.FRAME_REFUSED
 )
 # Counted by the loop: several may be missing at once.
-DROPPED: Final = Kind("frames dropped", quiet_ns=10 * NS_PER_S)
-NOT_FINITE: Final = Kind("not finite", unit="runs", fault=Fault.NOT_FINITE, quiet_ns=10 * NS_PER_S)
+DROPPED: Final = Kind("frames dropped", quiet_ns=2 * NS_PER_S)
+NOT_FINITE: Final = Kind("not finite", unit="runs", fault=Fault.NOT_FINITE, quiet_ns=2 * NS_PER_S)
 OVERWRITTEN: Final = Kind(
-    "frames overwritten", unit="frames", fault=Fault.FRAME_OVERWRITTEN, quiet_ns=10 * NS_PER_S
+    "frames overwritten", unit="frames", fault=Fault.FRAME_OVERWRITTEN, quiet_ns=2 * NS_PER_S
 )
 
 

@@ -37,8 +37,9 @@ class MetricsFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.failures = 0
-        # In the same directory, or it could not be renamed; hidden, so that no collector takes it.
-        self._beside = path.with_name(f".{path.name}.{os.getpid()}")
+        # In the same directory, or it could not be renamed; hidden, so that no collector takes it;
+        # of one name, so that what a killed process leaves is written over by the next.
+        self._beside = path.with_name(f".{path.name}.part")
         self._is_failing = False
 
     def write(self, snapshot: HealthSnapshot) -> None:

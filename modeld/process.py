@@ -225,13 +225,13 @@ class _Service:
             self._notifier,
             run_timeout_s=config.run_timeout_ms / 1000,
             reports=(
-                MarkerKeeper(self._marker, state),
                 road,
                 self._health(models, state, transport),
                 lambda _now_ns: transport.log_refused(),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,
+            each_tick=MarkerKeeper(self._marker, state),
         )
 
     def _enter_thread(self) -> None:

@@ -18,6 +18,7 @@ import os
 import resource
 import struct
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -91,7 +92,8 @@ def apply_to_process(settings: RealtimeConfig) -> tuple[Effect, ...]:
 def apply_to_loop(settings: RealtimeConfig) -> tuple[Effect, ...]:
     """Ask for what concerns the calling thread alone."""
     effects = []
-    if settings.lock_memory:
+    # The main thread's stack is not all there to be touched; it grows, and is locked as it does.
+    if settings.lock_memory and threading.current_thread() is not threading.main_thread():
         effects.append(_touch_stack())
     if settings.cpus is not None:
         effects.append(_stay_on(settings.cpus))

@@ -1,4 +1,4 @@
-"""Small things that the supervisor does once a second beside the health message."""
+"""Small things that the supervisor does beside the health message."""
 
 from typing import Final
 
@@ -13,14 +13,14 @@ _STALE_NS: Final = 10_000_000_000
 
 
 class MarkerKeeper:
-    """Remembers a fallback once it has happened."""
+    """Remembers a fallback as soon as it has happened: the next fault may end the process."""
 
     def __init__(self, marker: FallbackMarker, state: LoopState) -> None:
         self._marker = marker
         self._state = state
         self._written = ""
 
-    def __call__(self, _now_ns: int) -> None:
+    def __call__(self) -> None:
         """Write the marker if there is something new to remember."""
         reason = self._state.fallback
         if reason and reason != self._written:

@@ -140,8 +140,9 @@ def wait_for_cameras(
         state.iterated_ns = time.monotonic_ns()
         streams = available_streams(server) & wanted
         unusable = _unusable(server, wanted)
-        # A daemon opens its streams one after the other; believe what two polls agree on.
-        if streams and streams == found:
+        # A daemon opens its streams one after the other; believe what two polls agree on, or that
+        # there are both.
+        if streams and (streams == found or len(streams) == 2):
             try:
                 cameras = _connect(server, streams)
             except FrameError as error:

@@ -81,6 +81,7 @@ class Supervisor:
         reports: Sequence[Callable[[int], None]] = (),
         is_on_road: Callable[[], bool] = lambda: False,
         enter_thread: Callable[[], None] = lambda: None,
+        each_tick: Callable[[], None] = lambda: None,
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -93,6 +94,7 @@ class Supervisor:
             reports: Called once a second, in the main thread, with ns of the monotonic clock.
             is_on_road: Whether the car says that it is driven.
             enter_thread: The first act of each thread of the loop.
+            each_tick: What cannot wait for a report; once more when the loop has ended.
         """
         self.left_behind = False
         self._make_loop = make_loop
@@ -103,6 +105,7 @@ class Supervisor:
         self._reports = reports
         self._is_on_road = is_on_road
         self._enter_thread = enter_thread
+        self._each_tick = each_tick
         self._loop: Loop | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread()
@@ -119,6 +122,12 @@ class Supervisor:
             RunTimeoutError: The model hangs, and there is no fallback model.
             Exception: What the loop raised.
         """
+        try:
+            return self._watch()
+        finally:
+            self._each_tick()
+
+    def _watch(self) -> Ending:
         now_ns = time.monotonic_ns()
         # Until the loop's first wait, progress counts from here.
         self._state.iterated_ns = self._report_ns = now_ns
@@ -133,6 +142,7 @@ class Supervisor:
             if self._stop.event.is_set():
                 return self._finish()
             self._watch_run(now_ns - before_ns)
+            self._each_tick()
             self._tell(now_ns)
             if self._wants_reload(now_ns):
                 self._stop.event.set()
@@ -216,7 +226,11 @@ class Supervisor:
         self._report_ns = now_ns
         notifier.status(status_line(state))
         for report in self._reports:
-            report(now_ns)
+            try:
+                report(now_ns)
+            except Exception:
+                # Who says how the drive goes must not be what ends it.
+                logger.exception("a report failed, going on")
 
     def _wants_reload(self, now_ns: int) -> bool:
         """Tell whether to start anew: asked by SIGHUP, or after a drive with the fallback model."""

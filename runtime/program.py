@@ -73,8 +73,7 @@ class Program:
         self.stats = make_stats(self._manifest, device.info.name, device.info.driver, built)
         if warm_up:
             self._warm_up()
-        # Known by now: they have run.
-        self.workers = device.workers()
+        self.workers = device.workers()  # known by now, as they have run
         # The warm-up has run on zero inputs and advanced the states, so these are set anew.
         self.reset()
         self.stats.load_ms = (time.perf_counter_ns() - started_ns) / 1e6

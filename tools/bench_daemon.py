@@ -13,6 +13,8 @@ With ``--monitoring`` a second daemon runs driver monitoring beside it, fed by a
 a period later; ``monitoring`` has the same figures of driverStateV2, without ``host_ms``, as that
 message does not say when its frame came.
 
+``--realtime`` runs the daemons with priority, locked memory and CPUs kept awake (ADR 0094).
+
 ``source_late_ms``: how late the camera process published its frames; where that is more than a few
 milliseconds the machine was busy with something else.
 """
@@ -50,6 +52,7 @@ RATE_HZ = 20.0
 START_TIMEOUT_S = 120.0  # loading, and building kernels where the artifact has no binaries
 SETTLE_S = 2.0  # after the first valid message: caches, clocks, connections
 LAST_MESSAGE_S = 1.0
+REALTIME = ("--priority", "50", "--lock-memory", "--keep-awake")
 PARTS = ("p50", "p99", "max")
 FOCAL_PER_WIDTH = {"road": 1.37, "wide": 0.29}  # any plausible camera: 2648 and 567 px of 1928
 
@@ -64,6 +67,7 @@ class Bench:
         seconds: of the part that counts.
         device: as for ``modeld run``.
         monitoring: driver monitoring artifact; None for driving alone.
+        realtime: with the options of `REALTIME`.
     """
 
     model: Path
@@ -71,6 +75,7 @@ class Bench:
     seconds: float
     device: str | None = None
     monitoring: Path | None = None
+    realtime: bool = False
 
     @property
     def frames(self) -> int:
@@ -89,10 +94,11 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--daemon: expected the artifact as --model driving.pkl and no other file")
     if not (math.isfinite(args.daemon) and args.daemon >= 1):
         raise UsageError(f"--daemon: expected 1 second or more, found {args.daemon:g}")
-    size = _camera_size(args.model, args.camera)
+    size = camera_size(args.model, args.camera)
     if args.monitoring is not None:
         _check_monitoring(args.monitoring)
-    result = measure(Bench(args.model, size, args.daemon, args.device, args.monitoring))
+    bench = Bench(args.model, size, args.daemon, args.device, args.monitoring, args.realtime)
+    result = measure(bench)
     if args.json:
         print_json(result)
     else:
@@ -100,7 +106,7 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
+def camera_size(model: Path, wanted: str | None) -> tuple[int, int]:
     """Return the camera to imitate: the wanted one, else that of `fitting_format`."""
     artifact = read_driving_artifact(model)
     if wanted is None:
@@ -129,7 +135,7 @@ def measure(bench: Bench) -> dict[str, Any]:
     with tempfile.TemporaryDirectory(prefix="modeld-bench-") as directory, ExitStack() as stack:
         bus, server = f"ipc://{directory}", f"bench-{os.getpid()}"
         config = Path(directory) / "bench.toml"
-        config.write_text(_camera_config(bench.size), encoding="utf-8")
+        config.write_text(camera_config(bench.size), encoding="utf-8")
         transport = ZmqTransport(bus)
         stack.callback(transport.close)
         serve = ["--server", server, "--bus", bus, "--size", *map(str, bench.size)]
@@ -138,6 +144,7 @@ def measure(bench: Bench) -> dict[str, Any]:
         camera = stack.enter_context(Child("camera", "tools.lib.bench_camera", serve))
         work = ["--config", str(config), "--bus", bus, "--camera-server", server]
         work += ["--device", bench.device] if bench.device else []
+        work += REALTIME if bench.realtime else []
 
         def watched(name: str, service: str, *options: str) -> WatchedDaemon:
             child = Child(name, "tools.cli", ["run", *options, *work])
@@ -166,7 +173,8 @@ def measure(bench: Bench) -> dict[str, Any]:
     return result
 
 
-def _camera_config(size: tuple[int, int]) -> str:
+def camera_config(size: tuple[int, int]) -> str:
+    """Return the TOML tables of plausible cameras of (width, height)."""
     width, height = size
     return "".join(
         f"[camera.{name}]\nwidth = {width}\nheight = {height}\nfocal_px = {width * focal:.1f}\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import time
@@ -84,6 +85,7 @@ class Checks:
         self.comes_back_after(signal.SIGSTOP, "SIGSTOP of the main process")
         self.comes_back_however_often()
         self.reloads()
+        self.gives_up_on_a_wrong_configuration()
         self.stops()
         self._machine.camera(on=False)
 
@@ -94,6 +96,10 @@ class Checks:
         time.sleep(5)  # more than two periods of the watchdog
         self._expect("NRestarts", "0")
         self._say(f"active (running) without a camera: {self._show('StatusText')}")
+        for line in self._journal().splitlines():
+            # A machine whose limits cannot be raised has no real time to give: that is no failure.
+            if found := re.search(r"modeld\.process: ((cpus|priority|lock_memory) .*)", line):
+                self._say(f"real time: {found[1]}")
 
     def publishes(self) -> None:
         """With a camera modelV2 arrives."""
@@ -147,6 +153,25 @@ class Checks:
         start_ns = time.monotonic_ns()
         self._machine.camera(on=True)
         self._resumed(start_ns, "the camera process came back")
+
+    def gives_up_on_a_wrong_configuration(self) -> None:
+        """Exit code 2 is final until somebody starts it again."""
+        self._machine.control("stop")
+        config = self._machine.path("/etc/modeld/config.toml")
+        text = config.read_text(encoding="utf-8")
+        config.write_text(f"bus_adress = 1\n{text}", encoding="utf-8")
+        with contextlib.suppress(DeployError):
+            self._machine.control("start")
+        until("the service failed", lambda: self._show("ActiveState") == "failed")
+        before = self._show("NRestarts")
+        time.sleep(2)
+        self._expect("ActiveState", "failed")
+        self._expect("ExecMainStatus", "2")
+        self._expect("NRestarts", before)
+        config.write_text(text, encoding="utf-8")
+        start_ns = time.monotonic_ns()
+        self._machine.control("start")
+        self._resumed(start_ns, "a wrong configuration, exit code 2, then a right one")
 
     def stops(self) -> None:
         """SIGTERM ends it with 0, and nothing starts it again."""

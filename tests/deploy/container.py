@@ -32,6 +32,13 @@ Group=modeld
 ExecStart=/bin/sh -c "sleep infinity | exec /opt/modeld/bin/python -m tools.lib.bench_camera \
 --server camerad --bus {bus} --size 1928 1208 --frames 1 --rate-hz 20"
 """
+# What the unit has to allow.
+REALTIME = """\
+[realtime]
+cpus = "0"
+priority = 50
+lock_memory = true
+"""
 # CarParams of a car that was recognised, where the stack's parameters lie.
 CAR = """
 from pathlib import Path
@@ -125,6 +132,10 @@ class Container:
         """Copy a file to /root."""
         shutil.copy(source, self.root / "root" / name)
 
+    def path(self, name: str) -> Path:
+        """Return a file of the root."""
+        return self.root / name.lstrip("/")
+
     def python(self, name: str, *arguments: str, output: Path) -> subprocess.Popen[bytes]:
         """Start a script of /root as nobody in particular."""
         command = [*self._inside(), "/opt/modeld/bin/python", f"/root/{name}", *arguments]
@@ -133,7 +144,9 @@ class Container:
 
     def prepare(self, bus: str) -> None:
         """Set the bus, install car and camera."""
-        self.shell(f"""sed -i '1i bus_address = "{bus}"' /etc/modeld/config.toml""")
+        config = self.path("/etc/modeld/config.toml")
+        text = config.read_text(encoding="utf-8")
+        config.write_text(f'bus_address = "{bus}"\n{text}\n{REALTIME}', encoding="utf-8")
         self.shell(f"/opt/modeld/bin/python - <<'END'\n{CAR}\nEND")
         unit = self.root / "etc/systemd/system/camera.service"
         unit.write_text(CAMERA.format(bus=bus), encoding="utf-8")

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from tests.deploy.checks import until
 from tests.deploy.container import CAR
 from tests.deploy.machine import DeployError, checked
 from tests.deploy.page import Step
@@ -67,6 +68,10 @@ class Harness:
                 cwd=self._work, stdin=subprocess.DEVNULL, stdout=file,
             )  # fmt: skip
 
+    def path(self, name: str) -> Path:
+        """Return a file of the directory."""
+        return self._place / name.lstrip("/")
+
     @property
     def _python(self) -> Path:
         return self._place / "opt/modeld/bin/python"
@@ -110,6 +115,7 @@ class Harness:
             self._service.stop()
         if verb in ("start", "restart"):
             self._service.start()
+            until("the service ready", lambda: self.show()["ActiveState"] in ("active", "failed"))
         if verb == "reload":
             self.signal(1)
 

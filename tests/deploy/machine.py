@@ -35,11 +35,14 @@ class Machine(Protocol):
     def put(self, source: Path, name: str) -> None:
         """Copy a file into the directory where the page's commands run."""
 
+    def path(self, name: str) -> Path:
+        """Return where a file of the machine lies, by its absolute name."""
+
     def python(self, name: str, *arguments: str, output: Path) -> subprocess.Popen[bytes]:
         """Start a script that was ``put`` there with the Python that has modeld."""
 
     def prepare(self, bus: str) -> None:
-        """Set the bus, and install a car and a camera process, which the page leaves to others."""
+        """Set bus and what else the place needs; install a car and a camera process."""
 
     def camera(self, *, on: bool) -> None:
         """Start or stop the camera process."""

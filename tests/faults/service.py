@@ -127,6 +127,11 @@ class Service:
         """Of the present process."""
         return self.life.pid
 
+    @property
+    def watchdog_ns(self) -> int:
+        """Within which time the present process has to ping."""
+        return int((self.life.period_s or self.setup.watchdog_s) * 1e9)
+
     def start(self) -> None:
         """Start a process."""
         setup = self.setup
@@ -276,7 +281,7 @@ class Service:
                 self.restarts
                 and life.ready_ns
                 and self.setup.watchdog_s
-                and now_ns - life.pinged_ns > (life.period_s or self.setup.watchdog_s) * 1e9
+                and now_ns - life.pinged_ns > self.watchdog_ns
             ):
                 life.by_watchdog, life.pinged_ns = True, now_ns
                 # As systemd does: a stopped process takes the signal once it goes on.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +16,8 @@ from tests.faults.checks import check_logged, check_resumed
 from tests.faults.faulty_opencl import Mode
 from tests.faults.service import ROOT
 from tests.faults.table import Row
-from tests.faults.world import LOG_PAUSE_S, World
+from tests.faults.world import LOG_PAUSE_S, World, running_world
+from tests.tools.tiny_driving import write_tiny_driving
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone]
 # Too large for the artifact, and one that it has room for and the configuration does not know.
@@ -45,6 +48,16 @@ def test_frozen_frames(world: World, row: Row) -> None:
     healed_ns = time.monotonic_ns()
     check_logged(world, row, start_ns - 200_000_000)
     check_resumed(world, row, healed_ns)
+
+
+def test_pictures_stay_the_same(world: World, row: Row) -> None:
+    """Ids and stamps go on, but the sensor is stuck, and the car drives."""
+    start_ns = time.monotonic_ns()
+    world.cameras.still = True
+    world.wait_message(lambda m: not m.valid, start_ns, 3.0)
+    check_logged(world, row, start_ns)
+    world.cameras.still = False
+    check_resumed(world, row, time.monotonic_ns())
 
 
 def test_camera_sends_nothing(world: World, row: Row) -> None:
@@ -97,6 +110,28 @@ def test_camera_restarts_with_a_size_that_is_not_known(world: World, row: Row) -
     world.cameras.restart(NORMAL)
     healed_ns = time.monotonic_ns()
     check_resumed(world, row, healed_ns)
+
+
+def _other_sensor(event: Any) -> None:
+    event.roadCameraState.sensor = "os04c10"
+
+
+def _other_device(event: Any) -> None:
+    event.deviceState.deviceType = "tizi"
+
+
+def test_camera_restarts_with_another_size(tmp_path: Path, row: Row) -> None:
+    """Both readouts of a sensor that the table of cameras knows, binned and full."""
+    model = write_tiny_driving(tmp_path / "large.pkl", (2688, 1520), name="primary")
+    with running_world(tmp_path, model=model) as world:
+        world.vehicle.changes.update(deviceState=_other_device, roadCameraState=_other_sensor)
+        world.cameras.slots = 3
+        for size in ((1344, 760), (2688, 1520), (1344, 760)):
+            start_ns = time.monotonic_ns()
+            world.cameras.restart(nv12_format(*size))
+            check_resumed(world, row, start_ns)
+        check_logged(world, row, 0)
+        assert world.service.life.code is None
 
 
 def test_camera_restarts_too_large(world: World, row: Row) -> None:
@@ -194,6 +229,8 @@ def test_stamps_of_frames_jump(world: World, row: Row, offset_s: int) -> None:
 
 
 def test_frames_are_missing(world: World, row: Row) -> None:
+    # The log joins what happens again within two seconds.
+    time.sleep(2.5)
     start_ns = time.monotonic_ns()
     world.cameras.next_id += 7
     # It is said at once, and then less and less often.
@@ -203,6 +240,7 @@ def test_frames_are_missing(world: World, row: Row) -> None:
 
 
 def test_frame_ids_go_back(world: World, row: Row) -> None:
+    time.sleep(2.5)
     start_ns = time.monotonic_ns()
     world.cameras.next_id -= 20
     check_resumed(world, row, start_ns)

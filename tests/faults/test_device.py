@@ -7,12 +7,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import runtime
+from runtime.selftest_inputs import Port, seeded_inputs, seeded_states
+from runtime.selftest_spec import ExpectedValues, TestVector, plain_self_test, positions
 from tests.faults.checks import check_logged, check_resumed
-from tests.faults.faulty_opencl import Mode
+from tests.faults.faulty_opencl import Control, Mode
+from tests.faults.service import Setup
 from tests.faults.table import Row
-from tests.faults.world import FALLBACK_MPS, PRIMARY_MPS, World, running_world
+from tests.faults.world import FALLBACK_MPS, PRIMARY_MPS, ROOM, World, running_world
+from tests.tools.tiny_driving import write_tiny_driving
 
 pytestmark = [pytest.mark.opencl, pytest.mark.alone]
 WITH_FALLBACK = """
@@ -22,6 +28,7 @@ run_timeout_ms = 200
 """
 # The fault's own frame, and two more, until the fallback model has spoken: the issue's three.
 FRAMES_TO_FALLBACK = 3
+SEED = 5
 
 
 @contextmanager
@@ -33,6 +40,56 @@ def world_with_fallback(directory: Path) -> Iterator[World]:
         world.wait_valid()
         assert world.recorder.messages[-1].speed_mps == pytest.approx(PRIMARY_MPS, abs=0.5)
         yield world
+
+
+def with_self_test(path: Path) -> Path:
+    """Write the primary model anew, with the self-test that a device without faults passes."""
+    write_tiny_driving(path, ROOM, speed_mps=PRIMARY_MPS, name="primary")
+    with runtime.load_program(path) as program:
+        buffers = program.manifest.buffers
+        states = [Port(b.name, b.shape, np.dtype(b.dtype)) for b in buffers if b.kind == "state"]
+        for name, value in seeded_states(states, SEED).items():
+            program.set_state(name, value)
+        specs = program.entry_inputs("run")
+        ports = [Port(s.name, s.shape, s.dtype, s.partial) for s in specs]
+        outputs = program.run(seeded_inputs(ports, SEED), "run")
+        expected = tuple(
+            ExpectedValues(
+                "output", name, array.shape, array.ravel()[positions(array.size)].copy(), 1e-3, 0.0
+            )
+            for name, array in outputs.items()
+        )
+    vector = TestVector(SEED, "run", expected)
+    plain = plain_self_test((vector,))
+    return write_tiny_driving(path, ROOM, speed_mps=PRIMARY_MPS, name="primary", self_test=plain)
+
+
+def miscompiled(setup: Setup) -> Setup:
+    """Let the device compute something else with the primary model."""
+    assert setup.control is not None
+    with_self_test(setup.control.with_name("primary.pkl"))
+    Control(setup.control).order(Mode.WRONG, program="primary")
+    return setup
+
+
+def test_self_test_fails_with_a_fallback(tmp_path: Path, row: Row) -> None:
+    (tmp_path / "state").mkdir()
+    more = WITH_FALLBACK.format(directory=tmp_path)
+    with running_world(tmp_path, more=more, faulty=True, change=miscompiled) as world:
+        assert world.wait_valid(world.service.life.started_ns, 15.0) <= row.within_s
+        check_logged(world, row, 0)
+        assert all(is_fallback(message.speed_mps) for message in world.recorder.messages)
+
+
+def test_self_test_fails_without_a_fallback(tmp_path: Path, row: Row) -> None:
+    with running_world(tmp_path, faulty=True, restarts=True, change=miscompiled) as world:
+        failed = world.service.life
+        check_logged(world, row, 0, 15.0)
+        # The driver is another one at the next start, say.
+        world.control.clear()
+        check_resumed(world, row, time.monotonic_ns())
+        assert failed.code == row.exit_code
+        assert not world.service.lines("Traceback")
 
 
 def is_fallback(speed_mps: float) -> bool:
@@ -94,6 +151,7 @@ def test_device_is_lost_for_all_models(tmp_path: Path, row: Row) -> None:
         time.sleep(0.5)
         world.control.clear()
         check_resumed(world, row, time.monotonic_ns())
+        assert is_fallback(world.recorder.messages[-1].speed_mps)
 
 
 def test_kernel_never_returns_with_a_fallback(tmp_path: Path, row: Row) -> None:

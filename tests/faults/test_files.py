@@ -138,6 +138,15 @@ def test_cache_directory_cannot_be_written(tmp_path: Path, row: Row) -> None:
         check_logged(world, row, start_ns)
 
 
+def test_disk_of_the_cache_is_full(tmp_path: Path, row: Row) -> None:
+    def change(setup: Setup) -> Setup:
+        return replace(setup, environment={"MODELD_CACHE_DIR": str(tmp_path / "cache")})
+
+    with full_directory(tmp_path / "cache"), running_world(tmp_path, change=change) as world:
+        check_resumed(world, row, world.service.life.started_ns)
+        check_logged(world, row, 0)
+
+
 def test_disk_of_the_metrics_is_full(tmp_path: Path, row: Row) -> None:
     """`/dev/full` takes nothing, as a full disk does."""
     more = f'metrics_file = "{tmp_path}/metrics/modeld.prom"'

@@ -20,6 +20,8 @@ from tests.tools.tiny_driving import write_tiny_driving
 
 PRIMARY_MPS, FALLBACK_MPS = 15.0, 9.0
 LOG_PAUSE_S = 1.2
+# Of the largest camera that the models have room for.
+ROOM = (512, 256)
 SETTINGS = """
 model = "{model}"
 demo = true
@@ -144,9 +146,7 @@ def running_world(
     form = NORMAL
     if model is None:
         for name, speed_mps in (("primary", PRIMARY_MPS), ("safe", FALLBACK_MPS)):
-            write_tiny_driving(
-                directory / f"{name}.pkl", (512, 256), speed_mps=speed_mps, name=name
-            )
+            write_tiny_driving(directory / f"{name}.pkl", ROOM, speed_mps=speed_mps, name=name)
         settings = write_settings(
             directory, server, directory / "primary.pkl", more + SMALL_CAMERAS
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from cereal.transport.memory import MemoryTransport
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_snapshot import SelfTestFacts, ServiceFacts, TestResult
 from modeld.loop_state import Fault, LoopState, Phase
+from modeld.metrics import MetricsFile
 from modeld.process_figures import FigureReader
 from modeld.realtime import Effect
 from modeld.stages import BOUNDS_MS, NS_PER_MS
@@ -226,3 +228,26 @@ def test_the_loop_writes_while_it_is_looked_at(line: Line) -> None:
     finally:
         stop.set()
         thread.join()
+
+
+def test_reports_leave_nothing_behind(tmp_path: Path) -> None:
+    """The collector does not run while the daemon drives: nothing may need it."""
+    transport = MemoryTransport()
+    reporter = HealthReporter(
+        FACTS,
+        LoopState(),
+        transport,
+        ManualClock(),
+        "modeldHealth",
+        MetricsFile(tmp_path / "modeld.prom"),
+    )
+    reporter.report(NS_PER_S)
+    gc.collect()
+    gc.disable()
+    try:
+        for second in range(50):
+            reporter.report(second * NS_PER_S)
+        reporter.close()
+        assert gc.collect() < 50
+    finally:
+        gc.enable()

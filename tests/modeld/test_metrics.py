@@ -267,7 +267,7 @@ def test_a_disk_that_hangs_stops_no_report(
 ) -> None:
     """A named pipe that nobody reads stands for the disk: opening it waits for ever."""
     path = tmp_path / "modeld.prom"
-    pipe = tmp_path / f".modeld.prom.{os.getpid()}"
+    pipe = tmp_path / ".modeld.prom.part"
     os.mkfifo(pipe)
     reporter = HealthReporter(
         ServiceFacts("driving"),

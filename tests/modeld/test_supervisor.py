@@ -237,6 +237,31 @@ def test_the_manager_hears_of_progress_only(tmp_path: Path) -> None:
         notifier.close()
 
 
+def test_a_report_that_fails_does_not_end_the_drive(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+
+    def fails(_now_ns: int) -> None:
+        raise ValueError("no")
+
+    bench.supervisor._reports = (fails, bench.reports.append)
+    bench.thread.start()
+    bench.until(lambda: bench.reports)
+    assert bench.end() is Ending.STOPPED
+    assert "a report failed, going on" in caplog.text
+
+
+def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
+    bench = Bench(has_fallback=True)
+    seen: list[str] = []
+    bench.supervisor._each_tick = lambda: seen.append(bench.state.fallback)
+    bench.thread.start()
+    bench.until(lambda: seen)
+    # Between two ticks the fallback model is taken, and fails, too.
+    bench.state.fallback, bench.loop.raises = "lost", ValueError("x")
+    bench.thread.join(SOON_S)
+    assert seen[-1] == "lost"
+
+
 def test_reload_waits_until_the_car_is_parked(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     supervisor, state = bench.supervisor, bench.state

@@ -19,7 +19,6 @@ from tests.soak.run import soak
 FALLBACK = """
 fallback_model = "{directory}/safe.pkl"
 state_dir = "{directory}/state"
-run_timeout_ms = 200
 """
 
 

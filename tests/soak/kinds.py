@@ -76,6 +76,12 @@ def _frozen(world: World, rng: random.Random) -> int:
     return _well(world)
 
 
+def _still(world: World, _rng: random.Random) -> int:
+    world.cameras.still = True
+    time.sleep(2.5)
+    return _well(world)
+
+
 def _silent(world: World, rng: random.Random) -> int:
     world.cameras.paused.update(("road", "wideRoad"))
     time.sleep(rng.uniform(0.5, 3.0))
@@ -307,6 +313,7 @@ def _slow_runs(world: World, _rng: random.Random) -> int:
 KINDS = (
     Kind("test_late_frames", _late),
     Kind("test_frozen_frames", _frozen, "nothing"),
+    Kind("test_pictures_stay_the_same", _still, "invalid", 1.6),
     Kind("test_camera_sends_nothing", _silent, "nothing"),
     Kind("test_extra_camera_sends_nothing", _no_extra, "invalid", 0.2),
     Kind("test_camera_restarts_with_the_same_size", _restart),

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tests.soak.watch import NS_PER_S, Fault, Watch
+from tests.soak.watch import NS_PER_S, Fault, Watch, count_dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,6 @@ def report(watch: Watch, facts: Facts) -> str:
 
 def _head(watch: Watch, facts: Facts) -> str:
     messages = watch.world.recorder.since(watch.start_ns)
-    ids = np.array([message.frame_id for message in messages])
     invalid = sum(not message.valid for message in messages)
     arrivals = np.array([message.arrived_ns for message in messages]) / 1e6
     gaps_ms = np.diff(arrivals)
@@ -48,9 +47,8 @@ def _head(watch: Watch, facts: Facts) -> str:
         ("Machine", f"{platform.machine()}, Python {platform.python_version()}"),
     ]
     if not watch.faults and len(messages) > 1:
-        dropped = int((np.diff(ids) - 1).sum())
         rows += [
-            ("Frames dropped", str(dropped)),
+            ("Frames dropped", str(count_dropped(messages))),
             ("Between messages, median", f"{np.median(gaps_ms):.2f} ms"),
             ("Between messages, p99", f"{np.percentile(gaps_ms, 99):.2f} ms"),
             ("Between messages, longest", f"{gaps_ms.max():.1f} ms"),

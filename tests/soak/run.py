@@ -38,7 +38,7 @@ def deal(seed: int, seconds: float, per_minute: float) -> list[Fault]:
 
 def soak(world: World, seed: int, seconds: float, per_minute: float) -> Watch:
     """Disturb a world that is well; return what was seen, judged."""
-    watch = Watch(world, time.monotonic_ns())
+    watch = Watch(world, time.monotonic_ns(), model_is_known=per_minute > 0)
     stop = threading.Event()
     sampler = threading.Thread(target=_sample, args=(watch, stop), daemon=True)
     sampler.start()

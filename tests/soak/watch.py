@@ -26,6 +26,11 @@ SETTLED_S = 20.0
 LONGEST_SILENCE_NS = 5 * NS_PER_S // 2
 
 
+def count_dropped(messages: list[Message]) -> int:
+    """Frames without a message, between the first and the last that has one."""
+    return sum(after.frame_id - before.frame_id - 1 for before, after in pairwise(messages))
+
+
 @dataclass(slots=True)
 class Fault:
     """One fault of the run.
@@ -66,6 +71,7 @@ class Watch:
     """Collects while the soak runs, judges afterwards.
 
     Attributes:
+        model_is_known: whether it is the small one, whose speed tells it from the fallback.
         faults: in order.
         samples: about one a second, of healthy moments.
         violations: one line each.
@@ -73,6 +79,7 @@ class Watch:
 
     world: World
     start_ns: int
+    model_is_known: bool = True
     faults: list[Fault] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
@@ -96,6 +103,8 @@ class Watch:
         self._judge_gaps(messages, end_ns)
         for fault in self.faults:
             self._judge_fault(fault, messages)
+        if not self.faults and (dropped := count_dropped(messages)):
+            self.violate(end_ns, f"{dropped} frames dropped, and nothing was wrong")
         self._judge_growth()
         self._judge_lives(end_ns)
         if self.world.recorder.unreadable:
@@ -107,6 +116,8 @@ class Watch:
 
     def _judge_messages(self, messages: list[Message]) -> None:
         """No frame twice, none out of order, none stale, each valid where nothing is wrong."""
+        others: list[Message] = []
+        invalid: list[Message] = []
         for before, message in pairwise(messages):
             at_ns, fault = message.arrived_ns, self.disturbed(message.arrived_ns)
             # Only cameras that count anew may make ids fall, and these are restarted by a fault.
@@ -117,12 +128,18 @@ class Watch:
             if fault is not None:
                 continue
             if not message.valid:
-                self.violate(at_ns, f"frame {message.frame_id} is not valid without a fault")
-            if abs(message.speed_mps - PRIMARY_MPS) > 1.0:
-                self.violate(at_ns, f"frame {message.frame_id} is not of the primary model")
+                invalid.append(message)
+            if self.model_is_known and abs(message.speed_mps - PRIMARY_MPS) > 1.0:
+                others.append(message)
             age_ns = at_ns - message.timestamp_eof_ns
             if age_ns > OLDEST_NS:
                 self.violate(at_ns, f"frame {message.frame_id} is {age_ns / 1e6:.0f} ms old")
+        for wrong, what in ((invalid, "not valid"), (others, "not of the primary model")):
+            if wrong:
+                self.violate(
+                    wrong[0].arrived_ns,
+                    f"frame {wrong[0].frame_id} is {what} without a fault; so many: {len(wrong)}",
+                )
 
     def _judge_gaps(self, messages: list[Message], end_ns: int) -> None:
         """Without a fault messages never cease."""

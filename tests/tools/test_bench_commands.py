@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib.util
 import json
 import signal
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -231,8 +233,25 @@ def test_paced_measures_every_pause_in_every_company(
         for row in times.values():
             assert 0 < row["p50_ms"] <= row["p99_ms"]
             assert row["p99_over_p50"] == pytest.approx(row["p99_ms"] / row["p50_ms"])
+    assert found["realtime"] == []
     assert main(["bench", str(artifact), "--paced", "--iters", "1"]) == 0
     assert "p99/p50" in capsys.readouterr().out
+
+
+@pytest.mark.opencl
+def test_paced_says_what_came_of_real_time(tmp_path: Path) -> None:
+    artifact = str(tiny.write(tmp_path / "tiny.pkl"))
+    code = f"from tools.cli import main; main(['bench', {artifact!r}, '--paced', '--iters', '2', "
+    # A process of its own: memory stays locked, and a thread in front, until it ends.
+    done = subprocess.run(
+        [sys.executable, "-c", code + "'--realtime', '--json'])"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    effects = {effect["name"]: effect for effect in json.loads(done.stdout)["realtime"]}
+    assert {"priority", "lock_memory", "freeze_gc", "keep_awake"} <= set(effects)
+    assert all(effect["effective"] or effect["reason"] for effect in effects.values())
 
 
 def test_paced_refuses_what_it_does_not_know(
@@ -294,6 +313,20 @@ def test_daemon_is_measured_as_a_process(
     assert 0 < found["exec_ms_p50"] <= found["exec_ms_p99"]
     assert 0 < found["host_ms_p50"] <= found["host_ms_p99"]
     assert found["fds_growth"] == 0
+
+
+@pytest.mark.opencl
+def test_starts_are_measured_from_the_process_to_the_first_message(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = run_json(capsys, "--start", "1", "--model", str(tiny_model))
+    assert found["starts"] == 1
+    for name in ("start", "restart"):
+        assert 0 < found[f"{name}_ms_p50"] <= found[f"{name}_ms_max"]
+    assert "expected 1 start or more" in error_of(
+        capsys, 2, "--start", "0", "--model", str(tiny_model)
+    )
+    assert "expected the artifact as --model" in error_of(capsys, 2, "--start", "1")
 
 
 @pytest.mark.opencl

@@ -74,6 +74,7 @@ def write_tiny_driving(
     bad_frame: int = -1,
     speed_mps: float = 15.0,
     name: str = "tiny",
+    self_test: dict[str, Any] | None = None,
 ) -> Path:
     """Write the artifact.
 
@@ -83,9 +84,10 @@ def write_tiny_driving(
         bad_frame: 1-based run since the reset whose policy output is NaN; -1 for none.
         speed_mps: of the plan, which tells two such models apart.
         name: of the model.
+        self_test: of the manifest; None for none.
     """
     builder = _Builder(nv12_format(*largest).payload_bytes, bad_frame, speed_mps, name)
-    write_artifact(path, builder.manifest(), builder.data)
+    write_artifact(path, {**builder.manifest(), "self_test": self_test or {}}, builder.data)
     return path
 
 
