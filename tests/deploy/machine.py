@@ -42,7 +42,7 @@ class Machine(Protocol):
         """Start a script that was ``put`` there with the Python that has modeld."""
 
     def prepare(self, bus: str) -> None:
-        """Set bus and what else the place needs, and install a car and a camera process, which the page leaves to others."""
+        """Set bus and what else the place needs; install a car and a camera process."""
 
     def camera(self, *, on: bool) -> None:
         """Start or stop the camera process."""
