@@ -24,6 +24,7 @@ import runtime
 from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingReader
 from cereal.transport import ZmqTransport
+from modeld import realtime
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from modeld.daemon import Daemon
@@ -134,8 +135,12 @@ def measure(
         ]
         for ring in rings:
             stack.callback(ring.close)
+        config = Config(cameras=DeviceCameras(road, wide))
+        # As the daemon's process has it: no collector, the interpreter handed over soon.
+        stack.enter_context(realtime.collector_restored())
+        realtime.apply_to_process(config.realtime)
         daemon = Daemon(
-            Config(cameras=DeviceCameras(road, wide)),
+            config,
             AnswersAtOnce(program),
             transport,
             MonotonicClock(),
