@@ -146,9 +146,14 @@ class SubMaster:
         }
         # With the name of the member that it holds.
         self._data: dict[str, tuple[bytes, str]] = {}
+        # What `update` made to check a message, for whoever asks first: nobody has read it.
+        self._checked_messages: dict[str, Any] = {}
 
     def __getitem__(self, service: str) -> Any:
         """Return a new reader of the newest message of `service`."""
+        checked = self._checked_messages.pop(service, None)
+        if checked is not None:
+            return checked
         newest = self._data.get(service)
         if newest is None:
             return self._defaults[service]
@@ -217,12 +222,13 @@ class SubMaster:
 
     def _take(self, name: str, data: bytes, now_ns: int) -> bool:
         try:
-            event, member = self._read(name, data)
+            event, member, message = self._read(name, data)
         except MessageError as error:
             self.rejected[name] += 1
             self.rejected_why[name] = str(error)
             return False
         self._data[name] = data, member
+        self._checked_messages[name] = message
         self.seen[name] = True
         self.valid[name] = event.valid
         self.mono_time_ns[name] = event.logMonoTime
@@ -233,8 +239,8 @@ class SubMaster:
             tracker.record(now_ns)
         return True
 
-    def _read(self, name: str, data: bytes) -> tuple[Any, str]:
-        """Return the Event of a service, and the name of the member that it holds.
+    def _read(self, name: str, data: bytes) -> tuple[Any, str, Any]:
+        """Return the Event of a service, the name of the member that it holds, and the member.
 
         Raises:
             MessageError: It is none, is damaged, or belongs to another service.
@@ -247,8 +253,7 @@ class SubMaster:
                 f"{member or 'a member newer than our schema'}; stop its sender"
             )
         # A damaged pointer of the message itself shows here, not when it is asked for.
-        content(event, member)
-        return event, member
+        return event, member, content(event, member)
 
     def _is_alive(self, name: str) -> bool:
         frequency_hz = self._services[name].frequency_hz
