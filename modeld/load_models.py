@@ -25,8 +25,19 @@ logger = logging.getLogger(__name__)
 # No start takes longer than three frames by it; `modeld selftest` does all of them.
 SELF_TEST_RUNS: Final = 3
 
-# What a kind of artifact must hold; raises ModelInterfaceError.
-Check = Callable[[Mapping[str, Any]], object]
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """What is asked of artifacts of one kind.
+
+    Attributes:
+        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        try_out: Runs a program once as the loop does, as a first run is slow; raises
+            ModelInterfaceError where its outputs are not those of the metadata.
+    """
+
+    check: Callable[[Mapping[str, Any]], object]
+    try_out: Callable[[runtime.Program], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +83,13 @@ class Loader:
 
     Attributes:
         config: Settings.
-        kinds: Kinds of artifacts that can be run, and what they must hold.
+        kinds: Of artifacts that can be run.
         resources: Closes the programs.
         on_build: Called before each program that has to be compiled, which takes seconds.
     """
 
     config: Config
-    kinds: Mapping[str, Check]
+    kinds: Mapping[str, ModelKind]
     resources: ExitStack
     on_build: Callable[[], None] = lambda: None
 
@@ -92,15 +103,15 @@ class Loader:
         logger.info("loading %s", path)
         start_ns = time.perf_counter_ns()
         artifact = runtime.read_artifact(path)
-        check = self.kinds.get(artifact.manifest.kind)
-        if check is None:
+        kind = self.kinds.get(artifact.manifest.kind)
+        if kind is None:
             raise ModelInterfaceError(
                 f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
                 f"{artifact.manifest.kind!r}; compile the model without --plain"
             )
         # Before its kernels are built and cameras are waited for, which may never come.
         try:
-            check(artifact.manifest.metadata)
+            kind.check(artifact.manifest.metadata)
         except ModelInterfaceError as error:
             # The path is told here: the check knows metadata, but no file.
             raise ModelInterfaceError(f"{path}: {error}") from error
@@ -110,8 +121,14 @@ class Loader:
             priority=self.config.realtime.gpu_priority,
             on_build=self.on_build,
         )
+        try:
+            report = self_test(program, limit=SELF_TEST_RUNS)
+            kind.try_out(program)
+        except (ModeldError, RuntimeFault):
+            # Another model may take its place, and needs the memory.
+            program.close()
+            raise
         self.resources.callback(program.close)
-        report = self_test(program, limit=SELF_TEST_RUNS)
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
         result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
@@ -133,7 +150,12 @@ def load_models(loader: Loader, remembered: str) -> Models:
     fallback_path = _fallback_path(loader.config)
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
-        return Models(loader.load(fallback_path), None, remembered)
+        try:
+            return Models(loader.load(fallback_path), None, remembered)
+        except (ModeldError, RuntimeFault) as error:
+            # Better the model that failed before than none at all.
+            logger.error("fallback model not usable, the other one is tried: %s", error)  # noqa: TRY400 -- the message is for a user
+            fallback_path = None
     try:
         first = _first_of(_model_paths(loader.config), loader)
     except (ModeldError, RuntimeFault) as error:

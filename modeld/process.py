@@ -22,13 +22,13 @@ from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
 from modeld.config_sources import changed_settings
-from modeld.driving_model import check_interface
+from modeld.driving_model import check_interface, try_driving
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
+from modeld.load_models import LoadedModel, Loader, ModelKind, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
@@ -58,19 +58,21 @@ class Kind:
     """How artifacts of one kind are run.
 
     Attributes:
-        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        model: What is asked of them.
         start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
             when stopped.
     """
 
-    check: Check
+    model: ModelKind
     start: Callable[[Config, ServiceParts, threading.Event, ExitStack], Loop | None]
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "driving": Kind(check_interface, daemon.start),
-        "monitoring": Kind(monitoring.check_monitoring, monitoring.start),
+        "driving": Kind(ModelKind(check_interface, try_driving), daemon.start),
+        "monitoring": Kind(
+            ModelKind(monitoring.check_monitoring, monitoring.try_monitoring), monitoring.start
+        ),
     }
 )
 
@@ -184,14 +186,14 @@ class _Service:
         # Loading takes seconds inside calls that know no signals, so these interrupt it by an
         # exception.
         with self._stop.interrupting():
-            checks = {name: kind.check for name, kind in KINDS.items()}
             loader = Loader(
                 self._config,
-                checks,
+                {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
                 lambda: self._notifier.extend_start(BUILD_S),
             )
-            models = load_models(loader, self._marker.read())
+            with self._marker.loading() as remembered:
+                models = load_models(loader, remembered)
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
