@@ -38,6 +38,7 @@ from modeld.realtime import (
     apply_to_process,
     apply_to_program,
     awake,
+    newest,
 )
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
@@ -111,11 +112,15 @@ def run(config: Config) -> int:
             exit_code = error.exit_code
         finally:
             # A manager that is told of an end kills what goes on instead of ending.
-            if ending is not Ending.RELOAD:
+            goes_on = ending is Ending.RELOAD and not stop.signalled
+            if not goes_on:
                 notifier.stopping()
-        logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
-    if ending is Ending.RELOAD:
-        _start_anew(notifier)
+        logger.info("starting anew" if goes_on else "stopping")
+    if goes_on:
+        # Asked once more: a signal may have come meanwhile.
+        if not stop.signalled:
+            _start_anew(notifier)
+        exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
         # Python's own shutdown may wait for what a driver never finishes.
@@ -124,14 +129,24 @@ def run(config: Config) -> int:
 
 
 def _start_anew(notifier: Notifier) -> NoReturn:
-    """Replace this process by one that starts from the beginning, with the same identity."""
+    """Replace this process by one that starts from the beginning, with the same identity.
+
+    Raises:
+        ModeldError: The system refuses it; the service manager's restart does the same.
+    """
     # An ignored signal stays so until the new process has its handler: it must not be ended by it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier.reloading(time.monotonic_ns())
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = [sys.executable, *sys.orig_argv[1:]]
-    os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+    try:
+        os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+    except OSError as error:
+        raise ModeldError(
+            f"{sys.executable}: cannot be started anew: {error.strerror}; the process ends, start "
+            "it again"
+        ) from error
 
 
 class _Service:
@@ -238,7 +253,7 @@ class _Service:
 
     def _enter_thread(self) -> None:
         """Ask for what the loop's thread needs; say what came of all that was asked for."""
-        self._effects += apply_to_loop(self._config.realtime)
+        self._effects = newest(self._effects + apply_to_loop(self._config.realtime))
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
