@@ -151,7 +151,7 @@ def load_models(loader: Loader, remembered: str) -> Models:
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         try:
-            return Models(loader.load(fallback_path), None, remembered)
+            return Models(_load_fallback(loader, fallback_path), None, remembered)
         except (ModeldError, RuntimeFault) as error:
             # Better the model that failed before than none at all.
             logger.error("fallback model not usable, the other one is tried: %s", error)  # noqa: TRY400 -- the message is for a user
@@ -163,24 +163,34 @@ def load_models(loader: Loader, remembered: str) -> Models:
             raise
         logger.error("model not usable, the fallback model is taken: %s", error)  # noqa: TRY400 -- the message is for a user
         try:
-            return Models(loader.load(fallback_path), None, str(error))
+            return Models(_load_fallback(loader, fallback_path), None, str(error))
         except (ModeldError, RuntimeFault) as second:
             logger.error("fallback model not usable either: %s", second)  # noqa: TRY400 -- as above
             raise error from second
     if fallback_path is None:
         return Models(first, None, "")
     try:
-        fallback = loader.load(fallback_path)
-        if fallback.kind != first.kind:
-            raise ModelInterfaceError(
-                f"{fallback.path}: expected an artifact of kind {first.kind!r}, as the model that "
-                f"it stands in for, got {fallback.kind!r}; choose another fallback_model"
-            )
+        fallback = _load_fallback(loader, fallback_path, first.kind)
     except (ModeldError, RuntimeFault) as error:
         # Better to drive without a net than not at all; health and log say so.
         logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- as above
         return Models(first, None, "")
     return Models(first, fallback, "")
+
+
+def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
+    """Load the fallback model.
+
+    Raises:
+        ModelInterfaceError: It is not of the kind of the model that it stands in for.
+    """
+    fallback = loader.load(path)
+    if fallback.kind != kind:
+        raise ModelInterfaceError(
+            f"{path}: expected an artifact of kind {kind!r}, as the model that it stands in for, "
+            f"got {fallback.kind!r}; choose another fallback_model"
+        )
+    return fallback
 
 
 def _model_paths(config: Config) -> Sequence[Path]:
