@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import runtime
 from modeld.config import Config
-from modeld.errors import ConfigError, ModeldError, ModelInterfaceError, StoreError
+from modeld.errors import (
+    ConfigError,
+    ModeldError,
+    ModelInterfaceError,
+    NothingSelectedError,
+    StoreError,
+)
 from modeld.health_snapshot import SelfTestFacts, TestResult
 from modeld.model_store import candidates
 from runtime.errors import RuntimeFault
@@ -70,11 +76,13 @@ class Models:
         first: The model to begin with.
         fallback: The one that takes over; None where there is none, or it is `first` already.
         reason: Why `first` is the fallback model; "" if it is the one that was asked for.
+        problems: Models that were to be used and cannot be, one line each.
     """
 
     first: LoadedModel
     fallback: LoadedModel | None
     reason: str
+    problems: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,35 +155,41 @@ def load_models(loader: Loader, remembered: str) -> Models:
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
             asked for.
     """
-    fallback_path = _fallback_path(loader.config)
+    problems: list[str] = []
+    fallback_path = _fallback_path(loader.config, problems)
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         try:
             return Models(_load_fallback(loader, fallback_path), None, remembered)
         except (ModeldError, RuntimeFault) as error:
             # Better the model that failed before than none at all.
-            logger.error("fallback model not usable, the other one is tried: %s", error)  # noqa: TRY400 -- the message is for a user
+            _note(problems, "fallback model not usable, the other one is tried", error)
             fallback_path = None
     try:
-        first = _first_of(_model_paths(loader.config), loader)
+        first = _first_of(_model_paths(loader.config, problems), loader, problems)
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
-        logger.error("model not usable, the fallback model is taken: %s", error)  # noqa: TRY400 -- the message is for a user
+        _note(problems, "model not usable, the fallback model is taken", error)
         try:
-            return Models(_load_fallback(loader, fallback_path), None, str(error))
+            return Models(_load_fallback(loader, fallback_path), None, str(error), tuple(problems))
         except (ModeldError, RuntimeFault) as second:
-            logger.error("fallback model not usable either: %s", second)  # noqa: TRY400 -- as above
+            _note(problems, "fallback model not usable either", second)
             raise error from second
-    if fallback_path is None:
-        return Models(first, None, "")
-    try:
-        fallback = _load_fallback(loader, fallback_path, first.kind)
-    except (ModeldError, RuntimeFault) as error:
-        # Better to drive without a net than not at all; health and log say so.
-        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- as above
-        return Models(first, None, "")
-    return Models(first, fallback, "")
+    fallback = None
+    if fallback_path is not None:
+        try:
+            fallback = _load_fallback(loader, fallback_path, first.kind)
+        except (ModeldError, RuntimeFault) as error:
+            # Better to drive without a net than not at all.
+            _note(problems, "fallback model not usable, going on without one", error)
+    return Models(first, fallback, "", tuple(problems))
+
+
+def _note(problems: list[str], what: str, error: Exception) -> None:
+    """Log a model that cannot be used, and note it for the health message."""
+    logger.error("%s: %s", what, error)
+    problems.append(f"{what}: {error}")
 
 
 def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
@@ -193,7 +207,7 @@ def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedM
     return fallback
 
 
-def _model_paths(config: Config) -> Sequence[Path]:
+def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
     """Return the artifacts to try, in order.
 
     Raises:
@@ -202,31 +216,37 @@ def _model_paths(config: Config) -> Sequence[Path]:
     if config.model is not None:
         return (config.model,)
     if config.models_dir is not None:
-        return candidates(config.models_dir, config.role)
+        paths, found = candidates(config.models_dir, config.role)
+        problems += [f"model of the store not usable: {text}" for text in found]
+        return paths
     raise ConfigError(
         "model: expected the path of an artifact, or a store with a selected one, got neither; use "
         "--model, or models_dir in the configuration"
     )
 
 
-def _fallback_path(config: Config) -> Path | None:
+def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     """Return the artifact of the fallback model: configured, else selected in the store."""
     if config.fallback_model is not None:
         return config.fallback_model
     if config.model is not None or config.models_dir is None or config.role != "driving":
         return None
     try:
-        return candidates(config.models_dir, "fallback")[0]
+        paths, found = candidates(config.models_dir, "fallback")
+        problems += [f"fallback model of the store not usable: {text}" for text in found]
+        return paths[0]
+    except NothingSelectedError:
+        return None
     except StoreError as error:
-        logger.info("no fallback model: %s", error)
+        _note(problems, "fallback model not usable, going on without one", error)
         return None
 
 
-def _first_of(paths: Sequence[Path], loader: Loader) -> LoadedModel:
+def _first_of(paths: Sequence[Path], loader: Loader, problems: list[str]) -> LoadedModel:
     """Load the first of some artifacts that can be used."""
     for path in paths[:-1]:
         try:
             return loader.load(path)
         except (ModeldError, RuntimeFault) as error:
-            logger.error("model not usable, the one before is taken: %s", error)  # noqa: TRY400 -- the message is for a user
+            _note(problems, "model not usable, the one before is taken", error)
     return loader.load(paths[-1])

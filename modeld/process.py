@@ -168,6 +168,7 @@ class _Service:
         self._resources = ExitStack()
         self._started_ns = time.monotonic_ns()
         self._effects: tuple[Effect, ...] = ()
+        self._problems: tuple[str, ...] = ()
 
     def run(self) -> Ending:
         """Load, watch the loop, and close what was opened.
@@ -209,6 +210,7 @@ class _Service:
             )
             with self._marker.loading() as remembered:
                 models = load_models(loader, remembered)
+        self._problems = models.problems
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
@@ -262,6 +264,7 @@ class _Service:
             model,
             self_test=model.self_test,
             realtime=self._effects,
+            start_problems=self._problems,
             started_ns=self._started_ns,
         )
 
