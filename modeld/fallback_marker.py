@@ -48,32 +48,32 @@ class FallbackMarker:
 
     @contextmanager
     def loading(self) -> Iterator[str]:
-        """Around the loading of models; gives why the fallback model should be taken, as `read`.
+        """Around the loading of models; gives the artifact at which the start before ended, or "".
 
         A model may hang the device before anything watches it. Whoever ends the process then
-        leaves a mark, by which the next one begins with the fallback model.
+        leaves the mark of `load`, by which the next one does without that model.
         """
-        reason = self.read()
-        if not reason and self._is_marked():
-            reason = "the start before did not come to the end of loading the model"
-        self._mark()
         try:
-            yield reason
+            yield self._marked()
         finally:
             self._unmark()
 
-    def _mark(self) -> None:
+    def load(self, path: Path) -> None:
+        """Remember that this artifact is being loaded now."""
         if self.directory is not None:
             with contextlib.suppress(OSError):
-                (self.directory / _LOADING).write_text(_boot_id(), encoding="ascii")
+                text = json.dumps({"boot_id": _boot_id(), "path": str(path)})
+                (self.directory / _LOADING).write_text(text, encoding="ascii")
 
-    def _is_marked(self) -> bool:
+    def _marked(self) -> str:
         if self.directory is None:
-            return False
+            return ""
         try:
-            return (self.directory / _LOADING).read_text(encoding="latin-1") == _boot_id()
-        except OSError:
-            return False
+            with (self.directory / _LOADING).open("rb") as file:
+                found = json.loads(file.read(_LIMIT_BYTES))
+            return str(found["path"]) if found["boot_id"] == _boot_id() else ""
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
 
     def _unmark(self) -> None:
         if self.directory is not None:

@@ -30,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 # No start takes longer than three frames by it; `modeld selftest` does all of them.
 SELF_TEST_RUNS: Final = 3
+_UNFINISHED: Final = "the start before did not come to the end of loading the model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +95,14 @@ class Loader:
         kinds: Of artifacts that can be run.
         resources: Closes the programs.
         on_build: Called before each program that has to be compiled, which takes seconds.
+        on_load: Called before each artifact: it may be the last that the process does.
     """
 
     config: Config
     kinds: Mapping[str, ModelKind]
     resources: ExitStack
     on_build: Callable[[], None] = lambda: None
+    on_load: Callable[[Path], None] = lambda _path: None
 
     def load(self, path: Path) -> LoadedModel:
         """Load an artifact and test it.
@@ -109,6 +112,7 @@ class Loader:
                 its kernels do not build, or it fails its self-test on this device.
         """
         logger.info("loading %s", path)
+        self.on_load(path)
         start_ns = time.perf_counter_ns()
         artifact = runtime.read_artifact(path)
         kind = self.kinds.get(artifact.manifest.kind)
@@ -144,12 +148,13 @@ class Loader:
         return LoadedModel(path, artifact, program, facts)
 
 
-def load_models(loader: Loader, remembered: str) -> Models:
+def load_models(loader: Loader, remembered: str, unfinished: str = "") -> Models:
     """Load both models.
 
     Args:
         loader: Loads one.
         remembered: Why this drive goes on with the fallback model; "" if it does not.
+        unfinished: The artifact whose loading the start before did not end; "" if it did.
 
     Raises:
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
@@ -157,6 +162,14 @@ def load_models(loader: Loader, remembered: str) -> Models:
     """
     problems: list[str] = []
     fallback_path = _fallback_path(loader.config, problems)
+    if unfinished and unfinished == str(fallback_path):
+        # It may hang the device, so nothing would come up with it, whatever the first model does.
+        problem = f"fallback model not usable: {_UNFINISHED}; going on without one"
+        logger.error("%s", problem)
+        problems.append(problem)
+        fallback_path = None
+    elif unfinished:
+        remembered = remembered or _UNFINISHED
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         try:

@@ -207,9 +207,10 @@ class _Service:
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
                 lambda: self._notifier.extend_start(BUILD_S),
+                self._marker.load,
             )
-            with self._marker.loading() as remembered:
-                models = load_models(loader, remembered)
+            with self._marker.loading() as unfinished:
+                models = load_models(loader, self._marker.read(), unfinished)
         self._problems = models.problems
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)

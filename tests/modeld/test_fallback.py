@@ -222,6 +222,28 @@ def test_a_drive_goes_on_with_the_fallback_after_a_restart(
 
 
 @pytest.mark.opencl
+@pytest.mark.parametrize(("unfinished", "taken"), [("a.pkl", "b.pkl"), ("b.pkl", "a.pkl")])
+def test_a_model_whose_loading_did_not_end_is_done_without(
+    tmp_path: Path, small_format: FrameFormat, unfinished: str, taken: str
+) -> None:
+    # As left by a process that was killed while one of them hung the device.
+    marker = FallbackMarker(tmp_path)
+    marker.load(tmp_path / unfinished)
+    config = Config(
+        model=write(tmp_path / "a.pkl", small_format),
+        fallback_model=write(tmp_path / "b.pkl", small_format),
+    )
+    with ExitStack() as resources:
+        loader = Loader(config, KINDS, resources, on_load=marker.load)
+        with marker.loading() as found:
+            models = load_models(loader, marker.read(), found)
+        assert (models.first.path.name, models.fallback) == (taken, None)
+        assert bool(models.reason) == (taken == "b.pkl")
+    with marker.loading() as found:
+        assert found == ""  # it came to its end
+
+
+@pytest.mark.opencl
 def test_without_a_usable_fallback_the_model_that_failed_is_tried_again(
     tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture
 ) -> None:
