@@ -291,6 +291,48 @@ def test_a_drive_with_the_fallback_model_ends_in_a_new_start() -> None:
     assert supervisor._wants_reload(NS_PER_S + PARKED_NS + 1)
 
 
+def test_a_parked_process_that_remembers_a_fallback_goes_back_before_the_next_drive() -> None:
+    bench = Bench()
+    supervisor, state = bench.supervisor, bench.state
+    state.fallback, supervisor._is_remembered = "it hung", True
+    supervisor._started_ns = start_ns = 100 * NS_PER_S
+    # The drive may go on: nothing of the car has been heard yet.
+    assert not supervisor._wants_reload(start_ns + NS_PER_S)
+    bench.on_road = True
+    assert not supervisor._wants_reload(start_ns + PARKED_NS + 1)
+    bench.on_road = False
+    assert supervisor._wants_reload(start_ns + PARKED_NS + 1)
+
+
+def test_a_reload_does_not_end_a_fallback_that_has_just_started_again() -> None:
+    bench = Bench()
+    supervisor = bench.supervisor
+    bench.state.fallback, supervisor._started_ns = "it hung", 100 * NS_PER_S
+    bench.stop.reload.set()
+    assert not supervisor._wants_reload(101 * NS_PER_S)
+    assert supervisor._wants_reload(100 * NS_PER_S + PARKED_NS + 1)
+
+
+def test_a_reload_that_would_fail_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    supervisor, state = bench.supervisor, bench.state
+    state.published, state.published_ns = 1, NS_PER_S
+    supervisor._why_no_reload = lambda: "config.toml: unknown key modle"
+    parked_ns = NS_PER_S + PARKED_NS + 1
+    bench.stop.reload.set()
+    assert not supervisor._wants_reload(parked_ns)
+    assert not bench.stop.reload.is_set()
+    # After a drive with the fallback model: not asked again 40 times a second.
+    state.fallback = "it hung"
+    assert not supervisor._wants_reload(parked_ns)
+    assert [r.message for r in caplog.records] == [
+        "not reloaded, going on as before: config.toml: unknown key modle"
+    ]
+    supervisor._why_no_reload = lambda: ""
+    bench.stop.reload.set()
+    assert supervisor._wants_reload(parked_ns)
+
+
 def test_a_reload_ends_the_loop_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.loop.has_fallback = False
