@@ -1,8 +1,11 @@
-"""Remembers over restarts that a drive goes on with the fallback model: one small file."""
+"""Remembers over restarts that a drive goes on with the fallback model: small files."""
 
+import contextlib
 import json
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -11,11 +14,12 @@ logger = logging.getLogger(__name__)
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 _LIMIT_BYTES: Final = 4096
+_LOADING: Final = "loading"
 
 
 @dataclass(frozen=True, slots=True)
 class FallbackMarker:
-    """The file of one daemon, `fallback.json` in its directory.
+    """The files of one daemon: `fallback.json`, and `loading` while a model is being loaded.
 
     Attributes:
         directory: As `state_dir` of the configuration; None remembers nothing.
@@ -41,6 +45,40 @@ class FallbackMarker:
         except (OSError, ValueError, KeyError, TypeError) as error:
             logger.warning("%s: not used: %s", self._path, error)
             return ""
+
+    @contextmanager
+    def loading(self) -> Iterator[str]:
+        """Around the loading of models; gives why the fallback model should be taken, as `read`.
+
+        A model may hang the device before anything watches it. Whoever ends the process then
+        leaves a mark, by which the next one begins with the fallback model.
+        """
+        reason = self.read()
+        if not reason and self._is_marked():
+            reason = "the start before did not come to the end of loading the model"
+        self._mark()
+        try:
+            yield reason
+        finally:
+            self._unmark()
+
+    def _mark(self) -> None:
+        if self.directory is not None:
+            with contextlib.suppress(OSError):
+                (self.directory / _LOADING).write_text(_boot_id(), encoding="ascii")
+
+    def _is_marked(self) -> bool:
+        if self.directory is None:
+            return False
+        try:
+            return (self.directory / _LOADING).read_text(encoding="latin-1") == _boot_id()
+        except OSError:
+            return False
+
+    def _unmark(self) -> None:
+        if self.directory is not None:
+            with contextlib.suppress(OSError):
+                (self.directory / _LOADING).unlink(missing_ok=True)
 
     def write(self, reason: str) -> None:
         """Remember; a disk that refuses is logged, and the next process decides anew."""

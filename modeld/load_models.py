@@ -25,8 +25,19 @@ logger = logging.getLogger(__name__)
 # No start takes longer than three frames by it; `modeld selftest` does all of them.
 SELF_TEST_RUNS: Final = 3
 
-# What a kind of artifact must hold; raises ModelInterfaceError.
-Check = Callable[[Mapping[str, Any]], object]
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """What is asked of artifacts of one kind.
+
+    Attributes:
+        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        try_out: Runs a program once as the loop does, as a first run is slow; raises
+            ModelInterfaceError where its outputs are not those of the metadata.
+    """
+
+    check: Callable[[Mapping[str, Any]], object]
+    try_out: Callable[[runtime.Program], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +83,13 @@ class Loader:
 
     Attributes:
         config: Settings.
-        kinds: Kinds of artifacts that can be run, and what they must hold.
+        kinds: Of artifacts that can be run.
         resources: Closes the programs.
         on_build: Called before each program that has to be compiled, which takes seconds.
     """
 
     config: Config
-    kinds: Mapping[str, Check]
+    kinds: Mapping[str, ModelKind]
     resources: ExitStack
     on_build: Callable[[], None] = lambda: None
 
@@ -92,15 +103,15 @@ class Loader:
         logger.info("loading %s", path)
         start_ns = time.perf_counter_ns()
         artifact = runtime.read_artifact(path)
-        check = self.kinds.get(artifact.manifest.kind)
-        if check is None:
+        kind = self.kinds.get(artifact.manifest.kind)
+        if kind is None:
             raise ModelInterfaceError(
                 f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
                 f"{artifact.manifest.kind!r}; compile the model without --plain"
             )
         # Before its kernels are built and cameras are waited for, which may never come.
         try:
-            check(artifact.manifest.metadata)
+            kind.check(artifact.manifest.metadata)
         except ModelInterfaceError as error:
             # The path is told here: the check knows metadata, but no file.
             raise ModelInterfaceError(f"{path}: {error}") from error
@@ -110,8 +121,14 @@ class Loader:
             priority=self.config.realtime.gpu_priority,
             on_build=self.on_build,
         )
+        try:
+            report = self_test(program, limit=SELF_TEST_RUNS)
+            kind.try_out(program)
+        except (ModeldError, RuntimeFault):
+            # Another model may take its place, and needs the memory.
+            program.close()
+            raise
         self.resources.callback(program.close)
-        report = self_test(program, limit=SELF_TEST_RUNS)
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
         result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
@@ -133,7 +150,12 @@ def load_models(loader: Loader, remembered: str) -> Models:
     fallback_path = _fallback_path(loader.config)
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
-        return Models(loader.load(fallback_path), None, remembered)
+        try:
+            return Models(_load_fallback(loader, fallback_path), None, remembered)
+        except (ModeldError, RuntimeFault) as error:
+            # Better the model that failed before than none at all.
+            logger.error("fallback model not usable, the other one is tried: %s", error)  # noqa: TRY400 -- the message is for a user
+            fallback_path = None
     try:
         first = _first_of(_model_paths(loader.config), loader)
     except (ModeldError, RuntimeFault) as error:
@@ -141,24 +163,34 @@ def load_models(loader: Loader, remembered: str) -> Models:
             raise
         logger.error("model not usable, the fallback model is taken: %s", error)  # noqa: TRY400 -- the message is for a user
         try:
-            return Models(loader.load(fallback_path), None, str(error))
+            return Models(_load_fallback(loader, fallback_path), None, str(error))
         except (ModeldError, RuntimeFault) as second:
             logger.error("fallback model not usable either: %s", second)  # noqa: TRY400 -- as above
             raise error from second
     if fallback_path is None:
         return Models(first, None, "")
     try:
-        fallback = loader.load(fallback_path)
-        if fallback.kind != first.kind:
-            raise ModelInterfaceError(
-                f"{fallback.path}: expected an artifact of kind {first.kind!r}, as the model that "
-                f"it stands in for, got {fallback.kind!r}; choose another fallback_model"
-            )
+        fallback = _load_fallback(loader, fallback_path, first.kind)
     except (ModeldError, RuntimeFault) as error:
         # Better to drive without a net than not at all; health and log say so.
         logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- as above
         return Models(first, None, "")
     return Models(first, fallback, "")
+
+
+def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
+    """Load the fallback model.
+
+    Raises:
+        ModelInterfaceError: It is not of the kind of the model that it stands in for.
+    """
+    fallback = loader.load(path)
+    if fallback.kind != kind:
+        raise ModelInterfaceError(
+            f"{path}: expected an artifact of kind {kind!r}, as the model that it stands in for, "
+            f"got {fallback.kind!r}; choose another fallback_model"
+        )
+    return fallback
 
 
 def _model_paths(config: Config) -> Sequence[Path]:

@@ -315,7 +315,15 @@ class ModelStore:
         return manifest
 
     def _check_store(self) -> None:
-        if not self.directory.is_dir():
+        try:
+            is_there = self.directory.is_dir()
+        except OSError as error:
+            # Of a directory above it that is closed to this user, for one.
+            raise StoreError(
+                f"{self.directory}: expected a store of models, got {error.strerror}; let this "
+                "process look into the directories above it, or correct models_dir"
+            ) from error
+        if not is_there:
             raise StoreError(
                 f"{self.directory}: expected a store of models, found none; modeld models add "
                 "makes it, --store names another"
@@ -346,15 +354,6 @@ class ModelStore:
 def candidates(models_dir: Path, role: str) -> list[Path]:
     """Return the artifacts that a daemon may run for a role; see `ModelStore.candidates`."""
     return ModelStore(models_dir).candidates(role)
-
-
-def selected_artifact(models_dir: Path, role: str) -> Path:
-    """Return the first of the candidates.
-
-    Raises:
-        StoreError: nothing usable is selected.
-    """
-    return candidates(models_dir, role)[0]
 
 
 def _check_kind(manifest: StoreManifest, role: str) -> None:

@@ -22,13 +22,13 @@ from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
 from modeld.config_sources import changed_settings
-from modeld.driving_model import check_interface
+from modeld.driving_model import check_interface, try_driving
 from modeld.errors import InternalError, ModeldError
 from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
+from modeld.load_models import LoadedModel, Loader, ModelKind, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
@@ -38,6 +38,7 @@ from modeld.realtime import (
     apply_to_process,
     apply_to_program,
     awake,
+    newest,
 )
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
@@ -58,19 +59,21 @@ class Kind:
     """How artifacts of one kind are run.
 
     Attributes:
-        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        model: What is asked of them.
         start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
             when stopped.
     """
 
-    check: Check
+    model: ModelKind
     start: Callable[[Config, ServiceParts, threading.Event, ExitStack], Loop | None]
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "driving": Kind(check_interface, daemon.start),
-        "monitoring": Kind(monitoring.check_monitoring, monitoring.start),
+        "driving": Kind(ModelKind(check_interface, try_driving), daemon.start),
+        "monitoring": Kind(
+            ModelKind(monitoring.check_monitoring, monitoring.try_monitoring), monitoring.start
+        ),
     }
 )
 
@@ -111,11 +114,15 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
             exit_code = error.exit_code
         finally:
             # A manager that is told of an end kills what goes on instead of ending.
-            if ending is not Ending.RELOAD:
+            goes_on = ending is Ending.RELOAD and not stop.signalled
+            if not goes_on:
                 notifier.stopping()
-        logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
-    if ending is Ending.RELOAD:
-        _start_anew(notifier)
+        logger.info("starting anew" if goes_on else "stopping")
+    if goes_on:
+        # Asked once more: a signal may have come meanwhile.
+        if not stop.signalled:
+            _start_anew(notifier)
+        exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
         # Python's own shutdown may wait for what a driver never finishes.
@@ -124,14 +131,24 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
 
 
 def _start_anew(notifier: Notifier) -> NoReturn:
-    """Replace this process by one that starts from the beginning, with the same identity."""
+    """Replace this process by one that starts from the beginning, with the same identity.
+
+    Raises:
+        ModeldError: The system refuses it; the service manager's restart does the same.
+    """
     # An ignored signal stays so until the new process has its handler: it must not be ended by it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier.reloading(time.monotonic_ns())
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = [sys.executable, *sys.orig_argv[1:]]
-    os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+    try:
+        os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+    except OSError as error:
+        raise ModeldError(
+            f"{sys.executable}: cannot be started anew: {error.strerror}; the process ends, start "
+            "it again"
+        ) from error
 
 
 class _Service:
@@ -192,22 +209,23 @@ class _Service:
         # Loading takes seconds inside calls that know no signals, so these interrupt it by an
         # exception.
         with self._stop.interrupting():
-            checks = {name: kind.check for name, kind in KINDS.items()}
             loader = Loader(
                 self._config,
-                checks,
+                {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
                 lambda: self._notifier.extend_start(BUILD_S),
             )
-            remembered = self._marker.read()
-            models = load_models(loader, remembered)
+            # Of a drive before this process; a load that hung would hang again.
+            is_remembered = bool(self._marker.read())
+            with self._marker.loading() as remembered:
+                models = load_models(loader, remembered)
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
         self._effects = apply_to_process(settings)
         self._effects += apply_to_program(settings, models.first.program)
         self._effects += self._resources.enter_context(awake(wanted=settings.keep_awake))
-        supervisor = self._supervisor(models, is_remembered=bool(remembered))
+        supervisor = self._supervisor(models, is_remembered=is_remembered)
         self._notifier.ready()
         try:
             ending = supervisor.run()
@@ -255,7 +273,7 @@ class _Service:
 
     def _enter_thread(self) -> None:
         """Ask for what the loop's thread needs; say what came of all that was asked for."""
-        self._effects += apply_to_loop(self._config.realtime)
+        self._effects = newest(self._effects + apply_to_loop(self._config.realtime))
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 

@@ -30,8 +30,9 @@ REPORT_NS: Final = NS_PER_S
 REPORT_LATEST_NS: Final = NS_PER_S // 2
 # The pause after a frame: the next one comes 50 ms after this one's, which took some 20.
 PAUSE_NS: Final = 10_000_000
-# The loop notices a stop after two waits for frames and a run.
-JOIN_S: Final = 5.0
+# The loop notices a stop after two waits for frames and a run. Shorter than the unit's
+# TimeoutStopSec, so that a process whose loop hangs still ends by itself.
+JOIN_S: Final = 3.0
 # Without a fallback model only a new process helps, and that takes seconds: wait longer.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 # A car that has had no frame for so long, and does not say that it is on the road, is parked.
@@ -115,10 +116,11 @@ class Supervisor:
         self._thread = threading.Thread()
         self._run_ns = 0
         self._stuck_ns = 0
+        self._frame_ns = 0
+        self._quiet_ns = 0
         self._report_ns = 0
         self._alive_ns = 0
         self._reload_said = False
-        self._started_ns = 0
         self._is_remembered = is_remembered
         self._why_no_reload = why_no_reload
         # Until a reload is asked for again.
@@ -134,12 +136,14 @@ class Supervisor:
         try:
             return self._watch()
         finally:
+            # Whatever ended the watching: what a living thread uses must not be closed.
+            self.left_behind = self.left_behind or self._thread.is_alive()
             self._each_tick()
 
     def _watch(self) -> Ending:
         now_ns = time.monotonic_ns()
         # Until the loop's first wait, progress counts from here.
-        self._state.iterated_ns = self._report_ns = self._started_ns = now_ns
+        self._state.iterated_ns = self._report_ns = now_ns
         self._start(self._begin)
         while True:
             self._stop.event.wait(TICK_S)
@@ -150,10 +154,13 @@ class Supervisor:
                 return Ending.STOPPED
             if self._stop.event.is_set():
                 return self._finish()
-            self._watch_run(now_ns - before_ns)
+            # A process that is stopped, or gets no processor, sees neither runs nor frames: a tick
+            # that came late counts as two at most.
+            elapsed_ns = min(now_ns - before_ns, int(2 * TICK_S * NS_PER_S))
+            self._watch_run(elapsed_ns)
             self._each_tick()
             self._tell(now_ns)
-            if self._wants_reload(now_ns):
+            if self._wants_reload(elapsed_ns):
                 self._stop.event.set()
                 self._finish()
                 return Ending.RELOAD
@@ -196,16 +203,12 @@ class Supervisor:
         return Ending.STOPPED
 
     def _watch_run(self, elapsed_ns: int) -> None:
-        """Count how long the present run has taken while this process was running, too.
-
-        A process that is stopped, or gets no processor, has no model that hangs: a tick that came
-        late counts as two at most.
-        """
+        """Count how long the present run has taken while this process was running, too."""
         run_ns, loop = self._state.running_ns, self._loop
         if run_ns != self._run_ns or run_ns == 0 or loop is None:
             self._run_ns, self._stuck_ns = run_ns, 0
             return
-        self._stuck_ns += min(elapsed_ns, int(2 * TICK_S * NS_PER_S))
+        self._stuck_ns += elapsed_ns
         patience = 1 if loop.has_fallback else PATIENCE_WITHOUT_FALLBACK
         if self._stuck_ns < patience * self._timeout_ns or not loop.guard.abandon(run_ns):
             return
@@ -241,14 +244,17 @@ class Supervisor:
                 # Who says how the drive goes must not be what ends it.
                 logger.exception("a report failed, going on")
 
-    def _wants_reload(self, now_ns: int) -> bool:
+    def _wants_reload(self, elapsed_ns: int) -> bool:
         """Tell whether to start anew: asked by SIGHUP, or after a drive with the fallback model."""
         state = self._state
         frame_ns = max(state.published_ns, state.awaiting_ns)
-        if state.fallback:
-            # One that has just started again in a drive has not heard of the road yet.
-            frame_ns = max(frame_ns, self._started_ns)
-        parked = now_ns - frame_ns > PARKED_NS and not self._is_on_road()
+        if frame_ns != self._frame_ns:
+            self._frame_ns, self._quiet_ns = frame_ns, 0
+        self._quiet_ns += elapsed_ns
+        # With the fallback model a drive may go on that this process has not heard of yet.
+        is_idle = frame_ns == 0 and not state.fallback
+        without_frames = is_idle or self._quiet_ns > PARKED_NS
+        parked = without_frames and not self._is_on_road()
         asked = self._stop.reload.is_set()
         if asked and not parked and not self._reload_said:
             self._reload_said = True

@@ -16,10 +16,10 @@ from cereal.transport import MemoryTransport
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from modeld.daemon import Daemon
-from modeld.driving_model import check_interface
+from modeld.driving_model import check_interface, try_driving
 from modeld.errors import ModelInterfaceError
 from modeld.fallback_marker import FallbackMarker, state_directory
-from modeld.load_models import Loader, load_models
+from modeld.load_models import Loader, ModelKind, load_models
 from modeld.loop_state import Fault
 from runtime.errors import ArtifactError, RuntimeFault
 from tests.modeld.fake_program import FakeProgram, make_interface
@@ -143,7 +143,10 @@ def write(path: Path, form: FrameFormat, *, kind: str = "driving") -> Path:
     return path
 
 
-KINDS = {"driving": check_interface, "monitoring": lambda _metadata: None}
+KINDS = {
+    "driving": ModelKind(check_interface, try_driving),
+    "monitoring": ModelKind(lambda _metadata: None, lambda _program: None),
+}
 
 
 @pytest.mark.opencl
@@ -214,6 +217,38 @@ def test_a_drive_goes_on_with_the_fallback_after_a_restart(
     with ExitStack() as resources:
         models = load_models(Loader(config, KINDS, resources), "it hung")
         assert (models.first.path.name, models.reason) == ("b.pkl", "it hung")
+
+
+@pytest.mark.opencl
+def test_without_a_usable_fallback_the_model_that_failed_is_tried_again(
+    tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(
+        model=write(tmp_path / "a.pkl", small_format), fallback_model=tmp_path / "gone.pkl"
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), "it hung")
+        assert (models.first.path.name, models.fallback, models.reason) == ("a.pkl", None, "")
+    assert "fallback model not usable, the other one is tried" in caplog.text
+
+
+@pytest.mark.opencl
+def test_outputs_that_are_not_those_of_the_metadata_are_found_while_loading(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    manifest = make_manifest(small_format.size)
+    (policy,) = [b for b in manifest["buffers"] if b["name"] == "policy_outputs"]
+    policy["shape"] = [1, 500]
+    policy["size"] = 4 * 500
+    manifest["kernels"][2]["global"] = [500, 1, 1]
+    runtime.write_artifact(tmp_path / "a.pkl", manifest, b"")
+    config = Config(
+        model=tmp_path / "a.pkl", fallback_model=write(tmp_path / "b.pkl", small_format)
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), "")
+        assert models.first.path.name == "b.pkl"
+        assert "policy_outputs: expected float32 (1, 1000)" in models.reason
 
 
 def test_artifacts_of_other_kinds_are_refused(tmp_path: Path, small_format: FrameFormat) -> None:
