@@ -78,11 +78,13 @@ KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
 )
 
 
-def run(config: Config) -> int:
+def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     """Run the loop of the artifact's kind until SIGTERM or SIGINT.
 
     Args:
         config: Settings; ``model`` is required.
+        read_again: Reads the settings as a new process would; raises ConfigError. None: they
+            cannot have changed.
 
     Returns:
         Exit code: 0 after SIGTERM, 130 after SIGINT.
@@ -99,7 +101,7 @@ def run(config: Config) -> int:
         StopSignals() as stop,
     ):
         logger.info("settings: %s", changed_settings(config) or "all as by default")
-        service = _Service(config, stop, notifier, log)
+        service = _Service(config, stop, notifier, log, read_again or (lambda: config))
         exit_code = 0
         ending = Ending.STOPPED
         try:
@@ -157,13 +159,19 @@ class _Service:
     """
 
     def __init__(
-        self, config: Config, stop: StopSignals, notifier: Notifier, log: ServiceLog
+        self,
+        config: Config,
+        stop: StopSignals,
+        notifier: Notifier,
+        log: ServiceLog,
+        read_again: Callable[[], Config],
     ) -> None:
         self.left_behind = False
         self._config = config
         self._stop = stop
         self._notifier = notifier
         self._log = log
+        self._read_again = read_again
         self._marker = FallbackMarker(state_directory(config.state_dir))
         self._resources = ExitStack()
         self._started_ns = time.monotonic_ns()
@@ -209,8 +217,10 @@ class _Service:
                 lambda: self._notifier.extend_start(BUILD_S),
                 self._marker.load,
             )
+            # Of a drive before this process; a load that hung would hang again.
+            remembered = self._marker.read()
             with self._marker.loading() as unfinished:
-                models = load_models(loader, self._marker.read(), unfinished)
+                models = load_models(loader, remembered, unfinished)
         self._problems = models.problems
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
@@ -218,7 +228,7 @@ class _Service:
         self._effects = apply_to_process(settings)
         self._effects += apply_to_program(settings, models.first.program)
         self._effects += self._resources.enter_context(awake(wanted=settings.keep_awake))
-        supervisor = self._supervisor(models)
+        supervisor = self._supervisor(models, is_remembered=bool(remembered))
         self._notifier.ready()
         try:
             ending = supervisor.run()
@@ -229,7 +239,7 @@ class _Service:
             self._marker.clear()
         return ending
 
-    def _supervisor(self, models: Models) -> Supervisor:
+    def _supervisor(self, models: Models, *, is_remembered: bool) -> Supervisor:
         config, stop = self._config, self._stop
         transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
         self._resources.callback(transport.close)
@@ -252,7 +262,17 @@ class _Service:
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,
             each_tick=MarkerKeeper(self._marker, state),
+            is_remembered=is_remembered,
+            why_no_reload=self._why_no_reload,
         )
+
+    def _why_no_reload(self) -> str:
+        """Say what is wrong with the settings now: a process that they end is not started again."""
+        try:
+            self._read_again()
+        except ModeldError as error:
+            return str(error)
+        return ""
 
     def _enter_thread(self) -> None:
         """Ask for what the loop's thread needs; say what came of all that was asked for."""

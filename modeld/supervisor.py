@@ -83,6 +83,8 @@ class Supervisor:
         is_on_road: Callable[[], bool] = lambda: False,
         enter_thread: Callable[[], None] = lambda: None,
         each_tick: Callable[[], None] = lambda: None,
+        is_remembered: bool = False,
+        why_no_reload: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -96,6 +98,8 @@ class Supervisor:
             is_on_road: Whether the car says that it is driven.
             enter_thread: The first act of each thread of the loop.
             each_tick: What cannot wait for a report; once more when the loop has ended.
+            is_remembered: The fallback model is in use since a process before this one.
+            why_no_reload: Why a new process could not start, "" if it could; asked before a reload.
         """
         self.left_behind = False
         self._make_loop = make_loop
@@ -117,6 +121,10 @@ class Supervisor:
         self._report_ns = 0
         self._alive_ns = 0
         self._reload_said = False
+        self._is_remembered = is_remembered
+        self._why_no_reload = why_no_reload
+        # Until a reload is asked for again.
+        self._is_refused = False
 
     def run(self) -> Ending:
         """Run the loop until a signal, or until the process should start anew.
@@ -243,15 +251,24 @@ class Supervisor:
         if frame_ns != self._frame_ns:
             self._frame_ns, self._quiet_ns = frame_ns, 0
         self._quiet_ns += elapsed_ns
-        without_frames = frame_ns == 0 or self._quiet_ns > PARKED_NS
+        # With the fallback model a drive may go on that this process has not heard of yet.
+        is_idle = frame_ns == 0 and not state.fallback
+        without_frames = is_idle or self._quiet_ns > PARKED_NS
         parked = without_frames and not self._is_on_road()
         asked = self._stop.reload.is_set()
         if asked and not parked and not self._reload_said:
             self._reload_said = True
             logger.warning("reload asked for while driving: it is done when the car is parked")
-        # One that has seen no frame would find the same again: it has nothing to go back from.
-        after_drive = bool(state.fallback) and state.published > 0
-        return parked and (asked or after_drive)
+        # One that could not load the first model and has seen no frame would find the same again.
+        after_drive = bool(state.fallback) and (state.published > 0 or self._is_remembered)
+        if not parked or not (asked or (after_drive and not self._is_refused)):
+            return False
+        problem = self._why_no_reload()
+        if problem:
+            self._stop.reload.clear()
+            self._reload_said, self._is_refused = False, True
+            logger.error("not reloaded, going on as before: %s", problem)
+        return not problem
 
 
 def has_progress(state: LoopState, now_ns: int) -> bool:

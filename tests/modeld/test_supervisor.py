@@ -326,6 +326,45 @@ def test_a_drive_with_the_fallback_model_ends_in_a_new_start() -> None:
     assert supervisor._wants_reload(1)
 
 
+def test_a_parked_process_that_remembers_a_fallback_goes_back_before_the_next_drive() -> None:
+    bench = Bench()
+    supervisor, state = bench.supervisor, bench.state
+    state.fallback, supervisor._is_remembered = "it hung", True
+    # The drive may go on: nothing of the car has been heard yet.
+    assert not supervisor._wants_reload(PARKED_NS)
+    bench.on_road = True
+    assert not supervisor._wants_reload(1)
+    bench.on_road = False
+    assert supervisor._wants_reload(1)
+
+
+def test_a_reload_does_not_end_a_fallback_that_has_just_started_again() -> None:
+    bench = Bench()
+    bench.state.fallback = "it hung"
+    bench.stop.reload.set()
+    assert not bench.supervisor._wants_reload(PARKED_NS)
+    assert bench.supervisor._wants_reload(1)
+
+
+def test_a_reload_that_would_fail_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    supervisor, state = bench.supervisor, bench.state
+    state.published = 1
+    supervisor._why_no_reload = lambda: "config.toml: unknown key modle"
+    bench.stop.reload.set()
+    assert not supervisor._wants_reload(PARKED_NS + 1)
+    assert not bench.stop.reload.is_set()
+    # After a drive with the fallback model: not asked again 40 times a second.
+    state.fallback = "it hung"
+    assert not supervisor._wants_reload(PARKED_NS + 1)
+    assert [r.message for r in caplog.records] == [
+        "not reloaded, going on as before: config.toml: unknown key modle"
+    ]
+    supervisor._why_no_reload = lambda: ""
+    bench.stop.reload.set()
+    assert supervisor._wants_reload(PARKED_NS + 1)
+
+
 def test_a_reload_ends_the_loop_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
     bench.loop.has_fallback = False
