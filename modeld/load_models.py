@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -86,14 +86,12 @@ class Loader:
         kinds: Of artifacts that can be run.
         resources: Closes the programs.
         on_build: Called before each program that has to be compiled, which takes seconds.
-        refused: Why models that were asked for are not used, a text for each.
     """
 
     config: Config
     kinds: Mapping[str, ModelKind]
     resources: ExitStack
     on_build: Callable[[], None] = lambda: None
-    refused: list[str] = field(default_factory=list)
 
     def load(self, path: Path) -> LoadedModel:
         """Load an artifact and test it.
@@ -149,7 +147,7 @@ def load_models(loader: Loader, remembered: str) -> Models:
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
             asked for.
     """
-    fallback_path = _fallback_path(loader)
+    fallback_path = _fallback_path(loader.config)
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         try:
@@ -157,10 +155,9 @@ def load_models(loader: Loader, remembered: str) -> Models:
         except (ModeldError, RuntimeFault) as error:
             # Better the model that failed before than none at all.
             logger.error("fallback model not usable, the other one is tried: %s", error)  # noqa: TRY400 -- the message is for a user
-            loader.refused.append(str(error))
             fallback_path = None
     try:
-        first = _first_of(_model_paths(loader), loader)
+        first = _first_of(_model_paths(loader.config), loader)
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
@@ -177,7 +174,6 @@ def load_models(loader: Loader, remembered: str) -> Models:
     except (ModeldError, RuntimeFault) as error:
         # Better to drive without a net than not at all; health and log say so.
         logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- as above
-        loader.refused.append(str(error))
         return Models(first, None, "")
     return Models(first, fallback, "")
 
@@ -197,32 +193,30 @@ def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedM
     return fallback
 
 
-def _model_paths(loader: Loader) -> Sequence[Path]:
+def _model_paths(config: Config) -> Sequence[Path]:
     """Return the artifacts to try, in order.
 
     Raises:
         ConfigError: No model is configured. StoreError: The store has none that can be run.
     """
-    config = loader.config
     if config.model is not None:
         return (config.model,)
     if config.models_dir is not None:
-        return candidates(config.models_dir, config.role, loader.refused)
+        return candidates(config.models_dir, config.role)
     raise ConfigError(
         "model: expected the path of an artifact, or a store with a selected one, got neither; use "
         "--model, or models_dir in the configuration"
     )
 
 
-def _fallback_path(loader: Loader) -> Path | None:
+def _fallback_path(config: Config) -> Path | None:
     """Return the artifact of the fallback model: configured, else selected in the store."""
-    config = loader.config
     if config.fallback_model is not None:
         return config.fallback_model
     if config.model is not None or config.models_dir is None or config.role != "driving":
         return None
     try:
-        return candidates(config.models_dir, "fallback", loader.refused)[0]
+        return candidates(config.models_dir, "fallback")[0]
     except StoreError as error:
         logger.info("no fallback model: %s", error)
         return None
@@ -235,5 +229,4 @@ def _first_of(paths: Sequence[Path], loader: Loader) -> LoadedModel:
             return loader.load(path)
         except (ModeldError, RuntimeFault) as error:
             logger.error("model not usable, the one before is taken: %s", error)  # noqa: TRY400 -- the message is for a user
-            loader.refused.append(str(error))
     return loader.load(paths[-1])

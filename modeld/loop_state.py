@@ -22,7 +22,6 @@ class Phase(StrEnum):
 class Fault(StrEnum):
     """Kinds of faults that are counted; names as in docs/faults.md, in health and in metrics."""
 
-    MODEL_REFUSED = "modelRefused"
     DEVICE_ERROR = "deviceError"
     RUN_TIMEOUT = "runTimeout"
     NOT_FINITE = "notFinite"

@@ -171,11 +171,11 @@ class ModelStore:
         found = f"several: {', '.join(places)}" if places else "none; see modeld models list"
         raise StoreError(f"{self.directory}: expected one version of {text!r}, found {found}")
 
-    def candidates(self, role: str, refused: list[str] | None = None) -> list[Path]:
+    def candidates(self, role: str) -> list[Path]:
         """Return the artifacts that a daemon may run for a role, the best first.
 
         The selected one, checked to its last byte, then the one before it. One that is damaged is
-        left out, a line in the log says so, and it is added to `refused`.
+        left out, and a line in the log says so.
 
         Raises:
             StoreError: nothing usable is selected.
@@ -200,8 +200,6 @@ class ModelStore:
                 problems.append(str(error))
             else:
                 found.append(self.path_of(model))
-        if refused is not None:
-            refused += problems
         if not found:
             raise StoreError(
                 f"{'; '.join(problems)}; add it again, or choose another with modeld models select"
@@ -353,9 +351,9 @@ class ModelStore:
             ) from error
 
 
-def candidates(models_dir: Path, role: str, refused: list[str] | None = None) -> list[Path]:
+def candidates(models_dir: Path, role: str) -> list[Path]:
     """Return the artifacts that a daemon may run for a role; see `ModelStore.candidates`."""
-    return ModelStore(models_dir).candidates(role, refused)
+    return ModelStore(models_dir).candidates(role)
 
 
 def _check_kind(manifest: StoreManifest, role: str) -> None:

@@ -29,7 +29,7 @@ from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
 from modeld.load_models import LoadedModel, Loader, ModelKind, Models, load_models
-from modeld.loop_state import Fault, LoopState
+from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
 from modeld.realtime import (
@@ -172,7 +172,6 @@ class _Service:
         self._notifier = notifier
         self._log = log
         self._read_again = read_again
-        self._refused: list[str] = []
         self._marker = FallbackMarker(state_directory(config.state_dir))
         self._resources = ExitStack()
         self._started_ns = time.monotonic_ns()
@@ -215,7 +214,6 @@ class _Service:
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
                 lambda: self._notifier.extend_start(BUILD_S),
-                self._refused,
             )
             # Of a drive before this process; a load that hung would hang again.
             is_remembered = bool(self._marker.read())
@@ -243,8 +241,6 @@ class _Service:
         transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
         self._resources.callback(transport.close)
         state = LoopState(fallback=models.reason)
-        for _ in self._refused:
-            state.count(Fault.MODEL_REFUSED)
         fallback = None if models.fallback is None else models.fallback.program
         parts = ServiceParts(models.first.program, transport, fallback, state)
         start = KINDS[models.first.kind].start
