@@ -78,12 +78,14 @@ class Models:
         fallback: The one that takes over; None where there is none, or it is `first` already.
         reason: Why `first` is the fallback model; "" if it is the one that was asked for.
         problems: Models that were to be used and cannot be, one line each.
+        is_remembered: `first` continues a drive, and is not what would be chosen now.
     """
 
     first: LoadedModel
     fallback: LoadedModel | None
     reason: str
     problems: tuple[str, ...] = ()
+    is_remembered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,19 +150,34 @@ class Loader:
         return LoadedModel(path, artifact, program, facts)
 
 
-def load_models(loader: Loader, remembered: str, unfinished: str = "") -> Models:
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is remembered of processes before this one, "" where there is nothing.
+
+    Attributes:
+        fallback: Why this drive goes on with the fallback model.
+        model: The artifact that this drive began with.
+        unfinished: The artifact whose loading the start before did not end.
+    """
+
+    fallback: str = ""
+    model: str = ""
+    unfinished: str = ""
+
+
+def load_models(loader: Loader, before: Before) -> Models:
     """Load both models.
 
     Args:
         loader: Loads one.
-        remembered: Why this drive goes on with the fallback model; "" if it does not.
-        unfinished: The artifact whose loading the start before did not end; "" if it did.
+        before: What is remembered.
 
     Raises:
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
             asked for.
     """
     problems: list[str] = []
+    remembered, unfinished = before.fallback, before.unfinished
     fallback_path = _fallback_path(loader.config, problems)
     if unfinished and unfinished == str(fallback_path):
         # It may hang the device, so nothing would come up with it, whatever the first model does.
@@ -173,13 +190,17 @@ def load_models(loader: Loader, remembered: str, unfinished: str = "") -> Models
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         try:
-            return Models(_load_fallback(loader, fallback_path), None, remembered)
+            fallback = _load_fallback(loader, fallback_path)
+            return Models(fallback, None, remembered, is_remembered=bool(before.fallback))
         except (ModeldError, RuntimeFault) as error:
             # Better the model that failed before than none at all.
             _note(problems, "fallback model not usable, the other one is tried", error)
             fallback_path = None
     try:
-        first = _first_of(_model_paths(loader.config, problems), loader, problems)
+        paths = _model_paths(loader.config, problems)
+        kept = _kept_path(loader.config, before.model)
+        tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
+        first = _first_of(tried, loader, problems)
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
@@ -189,14 +210,15 @@ def load_models(loader: Loader, remembered: str, unfinished: str = "") -> Models
         except (ModeldError, RuntimeFault) as second:
             _note(problems, "fallback model not usable either", second)
             raise error from second
-    fallback = None
+    stand_in = None
     if fallback_path is not None:
         try:
-            fallback = _load_fallback(loader, fallback_path, first.kind)
+            stand_in = _load_fallback(loader, fallback_path, first.kind)
         except (ModeldError, RuntimeFault) as error:
             # Better to drive without a net than not at all.
             _note(problems, "fallback model not usable, going on without one", error)
-    return Models(first, fallback, "", tuple(problems))
+    continues = first.path == kept != paths[0]
+    return Models(first, stand_in, "", tuple(problems), is_remembered=continues)
 
 
 def _note(problems: list[str], what: str, error: Exception) -> None:
@@ -236,6 +258,14 @@ def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
         "model: expected the path of an artifact, or a store with a selected one, got neither; use "
         "--model, or models_dir in the configuration"
     )
+
+
+def _kept_path(config: Config, kept: str) -> Path | None:
+    """Return the artifact of the store that the drive began with, if it is still there."""
+    if not kept or config.model is not None or config.models_dir is None:
+        return None
+    path = Path(kept)
+    return path if path.is_relative_to(config.models_dir) and path.is_file() else None
 
 
 def _fallback_path(config: Config, problems: list[str]) -> Path | None:

@@ -22,13 +22,13 @@ from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
 from modeld.config_sources import changed_settings
+from modeld.drive_memory import DriveMemory, state_directory
 from modeld.driving_model import check_interface, try_driving
 from modeld.errors import InternalError, ModeldError
-from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import LoadedModel, Loader, ModelKind, Models, load_models
+from modeld.load_models import Before, LoadedModel, Loader, ModelKind, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
@@ -42,7 +42,7 @@ from modeld.realtime import (
 )
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
-from modeld.side_reports import MarkerKeeper, RoadState
+from modeld.side_reports import DriveKeeper, RoadState
 from modeld.startup import StopRequested, StopSignals
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
@@ -172,7 +172,7 @@ class _Service:
         self._notifier = notifier
         self._log = log
         self._read_again = read_again
-        self._marker = FallbackMarker(state_directory(config.state_dir))
+        self._memory = DriveMemory(state_directory(config.state_dir))
         self._resources = ExitStack()
         self._started_ns = time.monotonic_ns()
         self._effects: tuple[Effect, ...] = ()
@@ -215,12 +215,11 @@ class _Service:
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
                 lambda: self._notifier.extend_start(BUILD_S),
-                self._marker.load,
+                self._memory.load,
             )
-            # Of a drive before this process; a load that hung would hang again.
-            remembered = self._marker.read()
-            with self._marker.loading() as unfinished:
-                models = load_models(loader, remembered, unfinished)
+            with self._memory.loading() as unfinished:
+                before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
+                models = load_models(loader, before)
         self._problems = models.problems
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
@@ -228,7 +227,7 @@ class _Service:
         self._effects = apply_to_process(settings)
         self._effects += apply_to_program(settings, models.first.program)
         self._effects += self._resources.enter_context(awake(wanted=settings.keep_awake))
-        supervisor = self._supervisor(models, is_remembered=bool(remembered))
+        supervisor = self._supervisor(models)
         self._notifier.ready()
         try:
             ending = supervisor.run()
@@ -236,10 +235,10 @@ class _Service:
             self.left_behind = supervisor.left_behind
         # A parked car has ended its drive.
         if ending is Ending.RELOAD:
-            self._marker.clear()
+            self._memory.end_drive()
         return ending
 
-    def _supervisor(self, models: Models, *, is_remembered: bool) -> Supervisor:
+    def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
         transport = ZmqTransport(address=config.bus_address, stack=config.bus_stack)
         self._resources.callback(transport.close)
@@ -261,8 +260,8 @@ class _Service:
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,
-            each_tick=MarkerKeeper(self._marker, state),
-            is_remembered=is_remembered,
+            each_tick=DriveKeeper(self._memory, state, models.first.path),
+            is_remembered=models.is_remembered,
             why_no_reload=self._why_no_reload,
         )
 

@@ -82,7 +82,7 @@ class Supervisor:
         reports: Sequence[Callable[[int], None]] = (),
         is_on_road: Callable[[], bool] = lambda: False,
         enter_thread: Callable[[], None] = lambda: None,
-        each_tick: Callable[[], None] = lambda: None,
+        each_tick: Callable[[bool], None] = lambda _is_parked: None,
         is_remembered: bool = False,
         why_no_reload: Callable[[], str] = lambda: "",
     ) -> None:
@@ -97,8 +97,10 @@ class Supervisor:
             reports: Called once a second, in the main thread, with ns of the monotonic clock.
             is_on_road: Whether the car says that it is driven.
             enter_thread: The first act of each thread of the loop.
-            each_tick: What cannot wait for a report; once more when the loop has ended.
-            is_remembered: The fallback model is in use since a process before this one.
+            each_tick: What cannot wait for a report, told whether the car is parked; once more when
+                the loop has ended.
+            is_remembered: The drive of a process before this one is continued with a model that
+                would not be chosen now.
             why_no_reload: Why a new process could not start, "" if it could; asked before a reload.
         """
         self.left_behind = False
@@ -121,6 +123,7 @@ class Supervisor:
         self._report_ns = 0
         self._alive_ns = 0
         self._reload_said = False
+        self._is_parked = False
         self._is_remembered = is_remembered
         self._why_no_reload = why_no_reload
         # Until a reload is asked for again.
@@ -138,7 +141,7 @@ class Supervisor:
         finally:
             # Whatever ended the watching: what a living thread uses must not be closed.
             self.left_behind = self.left_behind or self._thread.is_alive()
-            self._each_tick()
+            self._each_tick(self._is_parked)
 
     def _watch(self) -> Ending:
         now_ns = time.monotonic_ns()
@@ -158,7 +161,7 @@ class Supervisor:
             # that came late counts as two at most.
             elapsed_ns = min(now_ns - before_ns, int(2 * TICK_S * NS_PER_S))
             self._watch_run(elapsed_ns)
-            self._each_tick()
+            self._each_tick(self._is_parked)
             self._tell(now_ns)
             if self._wants_reload(elapsed_ns):
                 self._stop.event.set()
@@ -244,23 +247,27 @@ class Supervisor:
                 # Who says how the drive goes must not be what ends it.
                 logger.exception("a report failed, going on")
 
-    def _wants_reload(self, elapsed_ns: int) -> bool:
-        """Tell whether to start anew: asked by SIGHUP, or after a drive with the fallback model."""
+    def _look_whether_parked(self, elapsed_ns: int) -> None:
         state = self._state
         frame_ns = max(state.published_ns, state.awaiting_ns)
         if frame_ns != self._frame_ns:
             self._frame_ns, self._quiet_ns = frame_ns, 0
         self._quiet_ns += elapsed_ns
-        # With the fallback model a drive may go on that this process has not heard of yet.
-        is_idle = frame_ns == 0 and not state.fallback
+        # A drive may go on that this process has not heard of yet.
+        is_idle = frame_ns == 0 and not (state.fallback or self._is_remembered)
         without_frames = is_idle or self._quiet_ns > PARKED_NS
-        parked = without_frames and not self._is_on_road()
+        self._is_parked = without_frames and not self._is_on_road()
+
+    def _wants_reload(self, elapsed_ns: int) -> bool:
+        """Tell whether to start anew: asked by SIGHUP, or after a drive with another model."""
+        self._look_whether_parked(elapsed_ns)
+        state, parked = self._state, self._is_parked
         asked = self._stop.reload.is_set()
         if asked and not parked and not self._reload_said:
             self._reload_said = True
             logger.warning("reload asked for while driving: it is done when the car is parked")
         # One that could not load the first model and has seen no frame would find the same again.
-        after_drive = bool(state.fallback) and (state.published > 0 or self._is_remembered)
+        after_drive = self._is_remembered or (bool(state.fallback) and state.published > 0)
         if not parked or not (asked or (after_drive and not self._is_refused)):
             return False
         problem = self._why_no_reload()

@@ -182,7 +182,7 @@ def test_a_thread_that_lives_when_watching_ends_keeps_what_it_uses() -> None:
     bench = Bench()
     hang = bench.loop.hangs = threading.Event()
 
-    def fails() -> None:
+    def fails(_is_parked: bool) -> None:
         if bench.state.running_ns:
             raise ValueError("no")
 
@@ -288,7 +288,7 @@ def test_a_report_that_fails_does_not_end_the_drive(caplog: pytest.LogCaptureFix
 def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
     bench = Bench(has_fallback=True)
     seen: list[str] = []
-    bench.supervisor._each_tick = lambda: seen.append(bench.state.fallback)
+    bench.supervisor._each_tick = lambda _parked: seen.append(bench.state.fallback)
     bench.thread.start()
     bench.until(lambda: seen)
     # Between two ticks the fallback model is taken, and fails, too.
