@@ -129,12 +129,11 @@ class SubMaster:
             if one.frequency_hz > 0
         }
         on_demand = {name: one.frequency_hz == 0 for name, one in self._services.items()}
+        self._updated_ns = 0
         self.frame = -1
         self.seen: dict[str, bool] = dict.fromkeys(self._services, False)
         self.updated: dict[str, bool] = dict.fromkeys(self._services, False)
         self.valid: dict[str, bool] = dict(on_demand)
-        self.alive: dict[str, bool] = dict(on_demand)
-        self.freq_ok: dict[str, bool] = dict(on_demand)
         self.recv_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
         self.recv_frame: dict[str, int] = dict.fromkeys(self._services, 0)
         self.mono_time_ns: dict[str, int] = dict.fromkeys(self._services, 0)
@@ -145,30 +144,43 @@ class SubMaster:
         self._defaults: dict[str, Any] = {
             name: content(new_event(name, mono_time_ns=0).as_reader()) for name in self._services
         }
-        self._data: dict[str, bytes] = {}
+        # With the name of the member that it holds.
+        self._data: dict[str, tuple[bytes, str]] = {}
 
     def __getitem__(self, service: str) -> Any:
         """Return a new reader of the newest message of `service`."""
-        data = self._data.get(service)
-        return self._defaults[service] if data is None else content(read_event(data))
+        newest = self._data.get(service)
+        if newest is None:
+            return self._defaults[service]
+        data, member = newest
+        return content(read_event(data), member)
 
     def __contains__(self, service: str) -> bool:
         return service in self._services
+
+    @property
+    def alive(self) -> dict[str, bool]:
+        """Whether the newest message was recent at the last `update`, by service."""
+        return {name: self._is_alive(name) for name in self._services}
+
+    @property
+    def freq_ok(self) -> dict[str, bool]:
+        """Whether messages came at their rate up to the last `update`, by service."""
+        return {name: self._is_freq_ok(name) for name in self._services}
 
     def update(self, timeout_ms: int = 0) -> None:
         """Take over what arrived; wait for a polled service up to `timeout_ms` if none did."""
         if timeout_ms > 0:
             self._transport.wait(self._polled, timeout_ms)
-        now_ns = self._clock.now_ns()
+        now_ns = self._updated_ns = self._clock.now_ns()
         self.frame += 1
         for name, subscriber in self._subscribers.items():
             data = subscriber.receive(0)
             self.updated[name] = data is not None and self._take(name, data, now_ns)
-        self._judge(now_ns)
 
     def all_alive(self, services: Iterable[str] | None = None) -> bool:
         """Tell whether all (of `services`) are alive, apart from those to ignore."""
-        return all(self.alive[name] for name in self._checked(services, self._ignore_alive))
+        return all(self._is_alive(name) for name in self._checked(services, self._ignore_alive))
 
     def all_valid(self, services: Iterable[str] | None = None) -> bool:
         """Tell whether all (of `services`) are valid, apart from those to ignore."""
@@ -176,7 +188,7 @@ class SubMaster:
 
     def all_freq_ok(self, services: Iterable[str] | None = None) -> bool:
         """Tell whether all (of `services`) keep their rate, apart from those to ignore."""
-        return all(self.freq_ok[name] for name in self._checked(services, self._ignore_freq))
+        return all(self._is_freq_ok(name) for name in self._checked(services, self._ignore_freq))
 
     def all_checks(self, services: Iterable[str] | None = None) -> bool:
         """Tell whether all (of `services`) are alive, valid and at their rate."""
@@ -205,12 +217,12 @@ class SubMaster:
 
     def _take(self, name: str, data: bytes, now_ns: int) -> bool:
         try:
-            event = self._read(name, data)
+            event, member = self._read(name, data)
         except MessageError as error:
             self.rejected[name] += 1
             self.rejected_why[name] = str(error)
             return False
-        self._data[name] = data
+        self._data[name] = data, member
         self.seen[name] = True
         self.valid[name] = event.valid
         self.mono_time_ns[name] = event.logMonoTime
@@ -221,29 +233,36 @@ class SubMaster:
             tracker.record(now_ns)
         return True
 
-    def _read(self, name: str, data: bytes) -> Any:
-        """Return the Event of a service.
+    def _read(self, name: str, data: bytes) -> tuple[Any, str]:
+        """Return the Event of a service, and the name of the member that it holds.
 
         Raises:
             MessageError: It is none, is damaged, or belongs to another service.
         """
         event = read_event(data)
         member = member_name(event)
-        if member not in self._members[name]:
+        if member is None or member not in self._members[name]:
             raise MessageError(
                 f"event: expected {' or '.join(self._members[name])}, got "
                 f"{member or 'a member newer than our schema'}; stop its sender"
             )
         # A damaged pointer of the message itself shows here, not when it is asked for.
-        content(event)
-        return event
+        content(event, member)
+        return event, member
 
-    def _judge(self, now_ns: int) -> None:
-        for name, tracker in self._trackers.items():
-            limit_ns = _ALIVE_PERIODS * _NS_PER_S / self._services[name].frequency_hz
-            age_ns = now_ns - self.recv_time_ns[name]
-            self.alive[name] = self.seen[name] and (self._simulation or age_ns < limit_ns)
-            self.freq_ok[name] = self._simulation or tracker.is_ok()
+    def _is_alive(self, name: str) -> bool:
+        frequency_hz = self._services[name].frequency_hz
+        if frequency_hz == 0:
+            return True
+        age_ns = self._updated_ns - self.recv_time_ns[name]
+        is_recent = self._simulation or age_ns < _ALIVE_PERIODS * _NS_PER_S / frequency_hz
+        return self.seen[name] and is_recent
+
+    def _is_freq_ok(self, name: str) -> bool:
+        tracker = self._trackers.get(name)
+        if tracker is None:
+            return True
+        return self.frame >= 0 and (self._simulation or tracker.is_ok())
 
     def _checked(self, services: Iterable[str] | None, ignored: frozenset[str]) -> Iterable[str]:
         names = self._services if services is None else services

@@ -219,14 +219,18 @@ def member_name(event: Any) -> str | None:
         return None
 
 
-def content(event: Any) -> Any:
+def content(event: Any, member: str | None = None) -> Any:
     """Return the message inside the Event: the reader or builder of its union member.
+
+    Args:
+        event: Reader or builder.
+        member: Which message it holds, where that is known already.
 
     Raises:
         MessageError: the member is newer than our schema, or its pointer is damaged.
     """
     try:
-        return getattr(event, str(event.which()))
+        return getattr(event, str(event.which()) if member is None else member)
     except (capnp.KjException, ValueError) as error:
         raise MessageError(
             f"event: expected a member of our schema, got {_first_line(error)}; skip the message"

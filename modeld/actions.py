@@ -5,6 +5,8 @@ openpilot, 2024-2026.
 """
 
 import math
+from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -35,6 +37,7 @@ MIN_ACTION_TIME_S: Final = 1e-3
 ACTION_STOP_SPEED_MPS: Final = 0.3
 ACTION_STOP_ACCELERATION_MPS2: Final = 0.1
 
+_TIMES_S: Final[list[float]] = T_IDXS.tolist()
 _FORWARD_SPEED: Final = PLAN_VELOCITY.start
 _FORWARD_ACCELERATION: Final = PLAN_ACCELERATION.start
 _YAW: Final = PLAN_ORIENTATION.start + 2
@@ -62,6 +65,23 @@ def smooth(value: float, previous: float, tau_s: float, dt_s: float = DT_MODEL_S
     return alpha * value + (1.0 - alpha) * previous
 
 
+def at(time_s: float, values: Sequence[float]) -> float:
+    """Return the value of a plan at a time, between its samples at ``T_IDXS``.
+
+    As ``numpy.interp``, in a tenth of the time that an array for one value takes.
+
+    Args:
+        time_s: After the frame; beyond the last sample it is the last value that holds.
+        values: (33,) finite.
+    """
+    after = bisect_right(_TIMES_S, time_s)
+    if after == 0 or after == len(_TIMES_S):
+        return values[max(after - 1, 0)]
+    before = after - 1
+    slope = (values[after] - values[before]) / (_TIMES_S[after] - _TIMES_S[before])
+    return slope * (time_s - _TIMES_S[before]) + values[before]
+
+
 def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tuple[float, bool]:
     """Return the constant-jerk acceleration that meets the planned speed at ``action_t_s``.
 
@@ -75,11 +95,10 @@ def acceleration_from_plan(plan: NDArray[np.float32], action_t_s: float) -> tupl
         Acceleration in m/s^2, and whether the plan stands still from then on.
     """
     action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
-    speeds = plan[:, _FORWARD_SPEED]
-    target, later = np.interp((action_t_s, action_t_s + STOPPING_LOOKAHEAD_S), T_IDXS, speeds)
-    acceleration = 2.0 * (target - speeds[0]) / action_t_s - plan[0, _FORWARD_ACCELERATION]
-    should_stop = target < STOPPING_SPEED_MPS and later < STOPPING_SPEED_MPS
-    return float(acceleration), bool(should_stop)
+    speeds = plan[:, _FORWARD_SPEED].tolist()
+    target, later = at(action_t_s, speeds), at(action_t_s + STOPPING_LOOKAHEAD_S, speeds)
+    acceleration = 2.0 * (target - speeds[0]) / action_t_s - float(plan[0, _FORWARD_ACCELERATION])
+    return acceleration, target < STOPPING_SPEED_MPS and later < STOPPING_SPEED_MPS
 
 
 def curvature_from_plan(plan: NDArray[np.float32], v_ego_mps: float, action_t_s: float) -> float:
@@ -94,7 +113,7 @@ def curvature_from_plan(plan: NDArray[np.float32], v_ego_mps: float, action_t_s:
     """
     action_t_s = max(action_t_s, MIN_ACTION_TIME_S)
     speed = max(v_ego_mps, MIN_CURVATURE_SPEED_MPS)
-    heading = float(np.interp(action_t_s, T_IDXS, plan[:, _YAW]))
+    heading = at(action_t_s, plan[:, _YAW].tolist())
     return 2.0 * heading / (speed * action_t_s) - float(plan[0, _YAW_RATE]) / speed
 
 

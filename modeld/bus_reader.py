@@ -93,10 +93,10 @@ class BusReader:
         """
         messages, updated = self._messages, self._messages.updated
         self._garbage.look()
-        if updated["carState"]:
-            self._take_car(messages["carState"])
         if updated["carControl"]:
             self._lateral_active = messages["carControl"].latActive
+        if updated["carState"]:
+            self._take_car(messages["carState"])
         if updated["driverMonitoringState"]:
             self._is_rhd = messages["driverMonitoringState"].isRHD
         if updated["liveDelay"]:
@@ -130,6 +130,7 @@ class BusReader:
             steering_torque=self._checked(TORQUE, car.steeringTorque),
             left_blindspot=car.leftBlindspot,
             right_blindspot=car.rightBlindspot,
+            lateral_active=self._lateral_active,
         )
 
     def _checked(self, rule: InputRule, value: float) -> float:

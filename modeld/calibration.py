@@ -276,7 +276,7 @@ def _camera_of_size(name: str, cameras: Sequence[Camera | None], size: tuple[int
 class _Accepted:
     """A calibration that could be used: angles in rad, and of which device."""
 
-    euler_rad: NDArray[np.float32]
+    euler_rad: tuple[float, ...]
     device_type: str
     sensor: str
 
@@ -324,8 +324,10 @@ class Calibration:
             sensor: ``roadCameraState.sensor`` as text; unused with configured cameras.
         """
         try:
-            accepted = _Accepted(read_angles(rpy_rad), device_type, sensor)
-            self._compute(accepted)
+            accepted = _Accepted(tuple(read_angles(rpy_rad).tolist()), device_type, sensor)
+            # Most calibrations repeat the one before.
+            if not self.seen or accepted != self._accepted:
+                self._compute(accepted)
         except (MessageError, CameraConfigError) as error:
             self.refused = str(error)
             return

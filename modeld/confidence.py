@@ -3,6 +3,7 @@
 Figures: openpilot, 2023-2025.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Final
@@ -20,8 +21,9 @@ GREEN_BELOW: Final = 0.01165
 YELLOW_BELOW: Final = 0.06157
 
 # Hard braking is announced only when every recent frame agrees, the newest ones most firmly.
-HARD_BRAKE_5_THRESHOLDS: Final = np.array([0.05, 0.05, 0.15, 0.15, 0.15], np.float32)
-HARD_BRAKE_3_THRESHOLDS: Final = np.array([0.7, 0.7], np.float32)
+# As float32, like the probabilities.
+HARD_BRAKE_5_THRESHOLDS: Final = np.array([0.05, 0.05, 0.15, 0.15, 0.15], np.float32).tolist()
+HARD_BRAKE_3_THRESHOLDS: Final = np.array([0.7, 0.7], np.float32).tolist()
 
 # A survival probability below this is "certainly disengaged by then".
 MIN_SURVIVAL: Final = 1e-6
@@ -76,7 +78,7 @@ class ConfidenceFilter:
             self.history[:-1] = self.history[1:]
             self.history[-1] = independent_disengagements(meta)
         # Row i was made (4 - i) slices ago; its column (4 - i) is about the slice before us now.
-        score = float(np.trace(self.history[:, ::-1])) / HORIZONS
+        score = sum(float(self.history[row, -1 - row]) for row in range(HORIZONS)) / HORIZONS
         if score < GREEN_BELOW:
             return Confidence.GREEN
         return Confidence.YELLOW if score < YELLOW_BELOW else Confidence.RED
@@ -87,25 +89,22 @@ class HardBrakeFilter:
     """Recognises a lasting prediction of hard braking within 2 s.
 
     Attributes:
-        braking_5: (5,) recent P(harder than 5 m/s^2), newest last.
-        braking_3: (2,) recent P(harder than 3 m/s^2), newest last.
+        braking_5: 5 recent P(harder than 5 m/s^2), newest last.
+        braking_3: 2 recent P(harder than 3 m/s^2), newest last.
     """
 
-    braking_5: NDArray[np.float32] = field(
-        default_factory=lambda: np.zeros(HARD_BRAKE_5_THRESHOLDS.size, np.float32)
-    )
-    braking_3: NDArray[np.float32] = field(
-        default_factory=lambda: np.zeros(HARD_BRAKE_3_THRESHOLDS.size, np.float32)
-    )
+    braking_5: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_5_THRESHOLDS))
+    braking_3: list[float] = field(default_factory=lambda: [0.0] * len(HARD_BRAKE_3_THRESHOLDS))
 
     def update(self, meta: NDArray[np.float32]) -> bool:
         """Take the meta probabilities of a frame and say whether to expect hard braking."""
         layout = META_LAYOUTS[meta.size]
-        self.braking_5[:-1] = self.braking_5[1:]
-        self.braking_5[-1] = meta[layout.hard_brake_5][0]
-        self.braking_3[:-1] = self.braking_3[1:]
-        self.braking_3[-1] = meta[layout.hard_brake_3][0]
-        return bool(
-            (self.braking_5 > HARD_BRAKE_5_THRESHOLDS).all()
-            and (self.braking_3 > HARD_BRAKE_3_THRESHOLDS).all()
+        self.braking_5 = [*self.braking_5[1:], float(meta[layout.hard_brake_5][0])]
+        self.braking_3 = [*self.braking_3[1:], float(meta[layout.hard_brake_3][0])]
+        return _all_above(self.braking_5, HARD_BRAKE_5_THRESHOLDS) and _all_above(
+            self.braking_3, HARD_BRAKE_3_THRESHOLDS
         )
+
+
+def _all_above(values: Sequence[float], thresholds: Sequence[float]) -> bool:
+    return all(value > limit for value, limit in zip(values, thresholds, strict=True))

@@ -1,15 +1,18 @@
 """Fills the three messages of a frame from the parsed outputs.
 
 The only module with the messages' camelCase names. Lists are assigned whole from python lists: one
-``tolist`` per array and one assignment per field cost less than a pass over the elements.
+``tolist`` per array and one assignment per field cost less than a pass over the elements. Lists
+that never change are kept as messages have them, and copied.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.schema import log
 from modeld.actions import Action
 from modeld.confidence import Confidence
 from modeld.constants import (
@@ -32,10 +35,17 @@ from modeld.meta_layout import ENGAGED, META_LAYOUTS
 from modeld.parse_outputs import DrivingOutputs
 
 PATH_DEGREE: Final = 4
-_T_LIST: Final = T_IDXS.tolist()
-_X_LIST: Final = X_IDXS.tolist()
-_LEAD_T: Final = list(LEAD_T_S)
-_HORIZONS: Final = list(DISENGAGE_HORIZONS_S)
+
+
+def _message_list(values: Sequence[float]) -> Any:
+    """Return a reader of a List(Float32), the kind of all lists here: any field of it will do."""
+    return log.XYZTData.new_message(t=list(values)).as_reader().t
+
+
+_T_LIST: Final = _message_list(T_IDXS.tolist())
+_X_LIST: Final = _message_list(X_IDXS.tolist())
+_LEAD_T: Final = _message_list(LEAD_T_S)
+_HORIZONS: Final = _message_list(DISENGAGE_HORIZONS_S)
 
 _PLAN_FIELDS: Final = (
     ("position", PLAN_POSITION),
@@ -155,7 +165,8 @@ def _fill_plan(model: Any, outputs: DrivingOutputs) -> None:
         curve.t = _T_LIST
         curve.x, curve.y, curve.z = columns[where]
     stds = outputs.plan_stds[:, PLAN_POSITION].T.tolist()
-    model.position.xStd, model.position.yStd, model.position.zStd = stds
+    position = model.position
+    position.xStd, position.yStd, position.zStd = stds
 
 
 def _fill_temporal_pose(model: Any, outputs: DrivingOutputs) -> None:

@@ -4,11 +4,8 @@ What a frame holds by itself is judged by ``modeld.camera_input``, and how two c
 together by ``modeld.frame_sync``. Reasons: ADR 0088.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
-
-import numpy as np
-from numpy.typing import NDArray
 
 from cereal.frames import Frame
 from modeld.episodes import NS_PER_S, Episodes, Kind
@@ -53,7 +50,7 @@ class FrameJudge:
     _last: tuple[int, int, int] | None = None
     _held: Reason | None = None
     _left: int = 0
-    _samples: NDArray[np.uint8] = field(default_factory=lambda: np.empty(0, np.uint8))
+    _samples: bytes = b""
     _same: int = 0
     _same_since_ns: int = 0
 
@@ -111,8 +108,8 @@ class FrameJudge:
     def _sample(self, frame: Frame, now_ns: int) -> None:
         """Count frames in a row with the same bytes where they are looked at."""
         luma = frame.data[: frame.format.stride * frame.format.height]
-        samples = luma[:: max(1, luma.size // SAMPLES) | 1]
-        if np.array_equal(samples, self._samples):
+        samples = luma[:: max(1, luma.size // SAMPLES) | 1].tobytes()
+        if samples == self._samples:
             self._same += 1
             return
-        self._samples, self._same, self._same_since_ns = samples.copy(), 0, now_ns
+        self._samples, self._same, self._same_since_ns = samples, 0, now_ns

@@ -15,9 +15,6 @@ from modeld.desire import VehicleState
 from modeld.validity import Reason
 from runtime.driving_interface import ActionRule
 
-# A rising edge of the one-hot desire is a step of 1; the margin absorbs float noise.
-PULSE_THRESHOLD: Final = 0.99
-
 SUBSCRIPTIONS: Final = (
     "deviceState",
     "carState",
@@ -38,10 +35,7 @@ class DesirePulse:
     """
 
     pulse: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
-    _level: NDArray[np.float32] = field(default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32))
-    _previous: NDArray[np.float32] = field(
-        default_factory=lambda: np.zeros(DESIRE_LENGTH, np.float32)
-    )
+    _previous: int = 0
 
     def update(self, desire: int) -> NDArray[np.float32]:
         """Take the current desire and return ``pulse``.
@@ -49,17 +43,15 @@ class DesirePulse:
         Args:
             desire: Index into the desire vector; 0 is no desire and never pulses.
         """
-        self._level.fill(0.0)
-        if 0 < desire < DESIRE_LENGTH:
-            self._level[desire] = 1.0
-        rising = self._level - self._previous > PULSE_THRESHOLD
-        np.multiply(self._level, rising, out=self.pulse)
-        self._previous[...] = self._level
+        self.pulse.fill(0.0)
+        if desire != self._previous and 0 < desire < DESIRE_LENGTH:
+            self.pulse[desire] = 1.0
+        self._previous = desire
         return self.pulse
 
     def reset(self) -> None:
         """Forget the level, so that a desire that lasts rises again with the next update."""
-        self._previous.fill(0.0)
+        self._previous = 0
 
 
 def _pair() -> NDArray[np.float32]:
@@ -182,5 +174,8 @@ class HostInputs:
     def update(self, bus: BusInputs, times: ActionTimes) -> None:
         """Write the values of one frame."""
         write_traffic_convention(self.traffic_convention, is_rhd=bus.is_rhd)
-        self.lateral_control_params[0] = bus.vehicle.v_ego_mps, times.lateral_delay_s
-        self.action_t[0] = times.lateral_s, times.longitudinal_s
+        # Number by number: a few cost less so than as a row.
+        self.lateral_control_params[0, 0] = bus.vehicle.v_ego_mps
+        self.lateral_control_params[0, 1] = times.lateral_delay_s
+        self.action_t[0, 0] = times.lateral_s
+        self.action_t[0, 1] = times.longitudinal_s

@@ -104,9 +104,10 @@ class ModelSession:
     ) -> FrameVerdict:
         """Draw the conclusions of one frame; advances the filters and the lane change."""
         action = self._actions.update(outputs, bus.vehicle.v_ego_mps, times)
-        changing = outputs.desire_state[[Desire.LANE_CHANGE_LEFT, Desire.LANE_CHANGE_RIGHT]]
+        desired = outputs.desire_state
+        changing = desired[Desire.LANE_CHANGE_LEFT] + desired[Desire.LANE_CHANGE_RIGHT]
         # The lane change moves after the model has run, on what the model says of this frame.
-        self.lane_change.update(bus.vehicle, float(changing.sum()))
+        self.lane_change.update(bus.vehicle, float(changing))
         return FrameVerdict(
             action=action,
             confidence=self._confidence.update(outputs.meta, frame_id),

@@ -31,7 +31,7 @@ from runtime.driving_interface import Interface
 
 Array = NDArray[np.float32]
 RawVectors = Mapping[str, Array]
-HeadUpdate = Callable[[Array], None]
+HeadUpdate = Callable[[], None]
 
 # exp(11) is about 6e4, just inside fp16: models are trained with the same clip.
 MAX_EXPONENT: Final = np.float32(11.0)
@@ -204,16 +204,25 @@ class OutputParser:
             ModelInterfaceError: As `check_heads`.
         """
         check_heads(interface)
-        self._updates: list[tuple[str, slice, HeadUpdate]] = []
+        # Of each vector a copy and its exponentials, which the heads are parts of: one pass over a
+        # vector costs less than one over each head.
+        self._vectors: dict[str, tuple[Array, Array]] = {}
+        self._updates: list[HeadUpdate] = []
         named: dict[str, Array] = {}
         mixtures: dict[str, Array] = {}
         found = interface.heads
+        widths = {part.role: part.width for part in interface.models}
         for head in _heads_of(interface):
             if head.name not in found:
                 continue
             role, start, stop = found[head.name]
-            update = _plan_head(head, stop - start, named, mixtures)
-            self._updates.append((role, slice(start, stop), update))
+            if role not in self._vectors:
+                zeros = np.zeros(widths[role], np.float32)
+                self._vectors[role] = zeros, np.ones_like(zeros)
+            values, exponentials = (vector[start:stop] for vector in self._vectors[role])
+            update = _plan_head(head, values, exponentials, named, mixtures)
+            if update is not None:
+                self._updates.append(update)
         self.outputs = DrivingOutputs(**named, mixtures=MappingProxyType(mixtures))
 
     def parse(self, raw: RawVectors) -> DrivingOutputs:
@@ -225,10 +234,11 @@ class OutputParser:
         Returns:
             ``self.outputs``, rewritten in place.
         """
-        # Views, not copies: heads are slices of these, and nothing writes to them.
-        flat = {role: vector.reshape(-1) for role, vector in raw.items()}
-        for role, columns, update in self._updates:
-            update(flat[role][columns])
+        for role, (values, exponentials) in self._vectors.items():
+            values[...] = raw[role].reshape(-1)
+            safe_exp(values, exponentials)
+        for update in self._updates:
+            update()
         outputs = self.outputs
         # After the choice among hypotheses; the deviations stay those of the plan.
         if outputs.planplus is not None:
@@ -268,32 +278,42 @@ def _heads_of(interface: Interface) -> tuple[Head, ...]:
 
 
 def _plan_head(
-    head: Head, width: int, named: dict[str, Array], mixtures: dict[str, Array]
-) -> HeadUpdate:
-    """Allocate the arrays of one head and return what fills them."""
+    head: Head,
+    values: Array,
+    exponentials: Array,
+    named: dict[str, Array],
+    mixtures: dict[str, Array],
+) -> HeadUpdate | None:
+    """Name the arrays of one head and return what fills them; None if they are parts of a vector.
+
+    Args:
+        head: It.
+        values: (width,) its part of the raw vector.
+        exponentials: (width,) of `values`, clipped as in `safe_exp`.
+        named: Takes its arrays.
+        mixtures: Takes those of its hypotheses.
+    """
+    # The width tells a plain Gaussian from a mixture, as models of both kinds use the same names.
+    if head.kind == "gaussian" and values.size == head.widths[0]:
+        named[head.name] = values[: head.size].reshape(head.shape)
+        named[f"{head.name}_stds"] = exponentials[head.size :].reshape(head.shape)
+        return None
     value = named[head.name] = np.zeros(head.shape, np.float32)
     if head.kind == "binary":
-        return lambda raw: sigmoid(raw, value)
+        return lambda: sigmoid(values, value)
     if head.kind == "categorical":
-        return lambda raw: softmax(raw.reshape(head.shape), value)
-    stds = named[f"{head.name}_stds"] = np.zeros(head.shape, np.float32)
-    # The width tells a plain Gaussian from a mixture, as models of both kinds use the same names.
-    if width == head.widths[0]:
-        return _plan_gaussian(head, value, stds)
-    return _plan_mixture(head, value, stds, mixtures)
+        logits = values.reshape(head.shape)
+        return lambda: softmax(logits, value)
+    named[f"{head.name}_stds"] = np.zeros(head.shape, np.float32)
+    return _plan_mixture(head, (values, exponentials), named, mixtures)
 
 
-def _plan_gaussian(head: Head, value: Array, stds: Array) -> HeadUpdate:
-    size, flat_value, flat_stds = head.size, value.reshape(-1), stds.reshape(-1)
-
-    def update(raw: Array) -> None:
-        flat_value[...] = raw[:size]
-        safe_exp(raw[size:], flat_stds)
-
-    return update
-
-
-def _plan_mixture(head: Head, value: Array, stds: Array, mixtures: dict[str, Array]) -> HeadUpdate:
+def _plan_mixture(
+    head: Head,
+    vector: tuple[Array, Array],
+    named: Mapping[str, Array],
+    mixtures: dict[str, Array],
+) -> HeadUpdate:
     """Return the update of a mixture: the most likely hypothesis for each selection."""
     count, selections = head.hypotheses, head.selections
     # The selections share hypotheses: each takes a part of the head's shape from one of them.
@@ -302,17 +322,19 @@ def _plan_mixture(head: Head, value: Array, stds: Array, mixtures: dict[str, Arr
     weights = mixtures[f"{head.name}_weights"] = np.zeros((count, selections), np.float32)
     means = mixtures[f"{head.name}_hypotheses"] = np.zeros((count, *shape), np.float32)
     spread = mixtures[f"{head.name}_stds_hypotheses"] = np.zeros((count, *shape), np.float32)
-    flat_value, flat_stds = value.reshape(selections, size), stds.reshape(selections, size)
+    flat_value = named[head.name].reshape(selections, size)
+    flat_stds = named[f"{head.name}_stds"].reshape(selections, size)
     flat_means, flat_spread = means.reshape(count, size), spread.reshape(count, size)
 
-    def update(raw: Array) -> None:
-        # In a row: means, log stds, logits of the selections.
-        rows = raw.reshape(count, 2 * size + selections)
+    # In a row: means, log stds, logits of the selections.
+    rows, exp_rows = (part.reshape(count, 2 * size + selections) for part in vector)
+
+    def update() -> None:
         # Weights of a selection sum to 1 over the hypotheses, so the axis is that of the
         # hypotheses.
         softmax(rows[:, 2 * size :], weights, axis=0)
         flat_means[...] = rows[:, :size]
-        safe_exp(rows[:, size : 2 * size], flat_spread)
+        flat_spread[...] = exp_rows[:, size : 2 * size]
         if selections == 1:
             # Consumers of a single selection expect the likeliest hypothesis first.
             order = np.argsort(-weights[:, 0], kind="stable")

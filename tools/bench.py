@@ -9,6 +9,7 @@ Example::
     modeld bench driving.pkl --paced --beside busy,one-cpu
     modeld bench driving.pkl --paced --realtime --iters 300
     modeld bench --daemon 300 --model driving.pkl --monitoring dmonitoring.pkl
+    modeld bench --host --model driving.pkl --iters 300
     modeld bench --start 5 --model driving.pkl
     modeld bench --bus --json
     modeld bench --log rlog.zst
@@ -60,6 +61,7 @@ MODES = {
     "bus": "tools.bench_bus",
     "log": "tools.bench_log",
     "daemon": "tools.bench_daemon",
+    "host": "tools.bench_host",
     "start": "tools.bench_start",
 }
 WARM_UP_RUNS = 5
@@ -113,6 +115,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--daemon", type=float, metavar="SECONDS", help="the daemon process on a live bus"
     )
     modes.add_argument(
+        "--host", action="store_true", help="what a frame costs the daemon besides its model"
+    )
+    modes.add_argument(
         "--start", type=int, metavar="STARTS", help="from start and from kill to first message"
     )
     options = parser.add_argument_group("of these")
@@ -126,12 +131,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--realtime", action="store_true", help="--paced, --daemon: with real-time settings"
     )
-    options.add_argument("--model", type=Path, help="--daemon, --start: driving artifact")
+    options.add_argument("--model", type=Path, help="--daemon, --host, --start: driving artifact")
     options.add_argument(
         "--monitoring", type=Path, help="--daemon: driver monitoring artifact, run beside it"
     )
     options.add_argument(
-        "--camera", metavar="WxH", help="--daemon: frame size (1928x1208, or what fits)"
+        "--camera", metavar="WxH", help="--daemon, --host: frame size (1928x1208, or what fits)"
     )
 
 

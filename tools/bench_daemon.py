@@ -5,8 +5,10 @@ What is measured, for the frames of the given time:
 - ``frames``: published by the camera process; ``published``: modelV2 messages about them that
   arrived here; ``dropped``: the difference.
 - ``exec_ms``: ``modelExecutionTime`` of modelV2, from inputs ready to outputs parsed.
-- ``host_ms``: from the publication of the road frame to the arrival of modelV2 in this process,
-  less ``exec_ms``: waking up, pairing, messages in, filling, sending, and the transport.
+- ``host_ms``: from just before the publication of the road frame, when the wide frame and the
+  messages of the car are out already, to the arrival of modelV2 in this process, less ``exec_ms``:
+  waking up, pairing, messages in, filling, sending, the transport, and waking up here. No picture
+  is written in between. ``--host`` has the daemon's own part of it.
 - ``rss_growth_mib``, ``fds_growth``: of the daemon's process, from the first to the last frame.
 
 With ``--monitoring`` a second daemon runs driver monitoring beside it, fed by a driver camera half

@@ -241,6 +241,7 @@ def test_matrices_are_computed_only_for_news(monkeypatch: pytest.MonkeyPatch) ->
     calibration.update([0.0, 0.0, 0.0], "tizi", "ox03c10")
     for _ in range(100):
         calibration.fit(TICI)
+        calibration.update([0.0, 0.0, 0.0], "tizi", "ox03c10")
     assert len(computed) == 2
     calibration.fit(replace(TICI, lacks_extra=True))
     assert len(computed) == 4

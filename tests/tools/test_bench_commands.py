@@ -20,7 +20,14 @@ from runtime import choose_device
 from tests.runtime import tiny
 from tests.scheduler.onnx_import.tiny_models import model_of, value
 from tests.tools.small_monitoring import write_small_monitoring
-from tools import bench_against, bench_bus, bench_daemon, bench_log, bench_roofline
+from tools import (
+    bench_against,
+    bench_bus,
+    bench_daemon,
+    bench_host,
+    bench_log,
+    bench_roofline,
+)
 from tools.cli import main
 from tools.lib import ceilings, peers
 from tools.lib.peers import Peer
@@ -313,6 +320,19 @@ def test_daemon_is_measured_as_a_process(
     assert 0 < found["exec_ms_p50"] <= found["exec_ms_p99"]
     assert 0 < found["host_ms_p50"] <= found["host_ms_p99"]
     assert found["fds_growth"] == 0
+
+
+@pytest.mark.opencl
+def test_the_daemon_besides_its_model_is_measured(
+    tiny_model: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench_host, "WARM_UP_STEPS", 5)
+    found = run_json(capsys, "--host", "--model", str(tiny_model), "--iters", "10")
+    assert found["frames"] == 10
+    for name in ("cpu_us", "wall_us"):
+        assert 0 < found[f"{name}_min"] <= found[f"{name}_p50"] <= found[f"{name}_p99"]
+    assert "expected the artifact as --model" in error_of(capsys, 2, "--host")
+    assert "found 0" in error_of(capsys, 2, "--host", "--model", str(tiny_model), "--iters", "0")
 
 
 @pytest.mark.opencl

@@ -87,7 +87,7 @@ def test_a_desire_that_is_not_a_pulse(
     update = DesirePulse.update
 
     def level(self: DesirePulse, desire: int) -> Any:
-        self._previous.fill(0.0)
+        self.reset()
         return update(self, desire)
 
     monkeypatch.setattr(DesirePulse, "update", level)
