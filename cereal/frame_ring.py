@@ -78,7 +78,15 @@ class Mapping:
                 f"{where}: expected a frame ring, got {status.st_size} bytes; remove the file"
             )
         access = mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ
-        self._memory = mmap.mmap(descriptor, status.st_size, access=access)
+        try:
+            self._memory = mmap.mmap(descriptor, status.st_size, access=access)
+        except (OSError, ValueError) as error:
+            # No memory, no descriptor for the copy that mmap keeps, or the file has just shrunk.
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            raise FrameError(
+                f"{where}: expected to map {status.st_size} bytes, got {reason}; free memory or "
+                "descriptors, and look again"
+            ) from error
         self.bytes: NDArray[np.uint8] = np.frombuffer(self._memory, np.uint8)
         self.words: NDArray[np.uint64] = np.frombuffer(
             self._memory, "<u8", count=status.st_size // 8

@@ -49,6 +49,7 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   majorFaults @33 :UInt64;            # pages that had to be read from disk
   temperatures @34 :List(Temperature);
   realtime @35 :List(Setting);        # what was asked of the system
+  startProblems @36 :List(Text);      # models that were to be used and cannot be, since the start
 
   struct Version {
     name @0 :Text;

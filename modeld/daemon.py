@@ -382,11 +382,10 @@ def start(
     )
     resources.callback(daemon.close)
     logger.info(
-        "cameras: %s%s; models %s; warm-up run took %.1f ms",
+        "cameras: %s%s; models %s",
         "road" if cameras.road is not None else "",
         " wide" if cameras.wide is not None else "",
         daemon.model.checkpoints,
-        daemon.model.warm_up() * 1e3,
     )
     if not config.demo:
         car = wait_for_car(service.transport, stop, episodes, config.parameters())

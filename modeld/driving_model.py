@@ -222,6 +222,15 @@ class DrivingModel:
         }
 
 
+def try_driving(program: DrivingProgram) -> None:
+    """Run a program once as a model, which leaves its states at their reset values.
+
+    Raises:
+        ModelInterfaceError: As `DrivingModel` and `DrivingModel.warm_up`.
+    """
+    DrivingModel(program).warm_up()
+
+
 def check_interface(metadata: Mapping[str, Any]) -> Interface:
     """Return the interface of a driving artifact.
 

@@ -8,6 +8,7 @@ Tree::
     |  `- CameraSizeError       4  a frame is not what it says, or the artifact has no room for it
     |- CameraConfigError        4  no intrinsics known for this camera
     |- StoreError               4  the store of models, or a model in it, cannot be used
+    |  `- NothingSelectedError 4  no model of the store is selected for a role
     |- ParameterError           4  a parameter of the stack cannot be used
     |- RunTimeoutError          4  the model did not come back, and there is no fallback model
     |- RunAbandonedError        4  of a thread whose run was given up; no user sees it
@@ -44,6 +45,10 @@ class CameraConfigError(ModeldError):
 
 class StoreError(ModeldError):
     """The store of models, or a model in it, is missing, damaged or may not be used."""
+
+
+class NothingSelectedError(StoreError):
+    """No model is selected for a role."""
 
 
 class ParameterError(ModeldError):

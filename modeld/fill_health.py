@@ -42,6 +42,7 @@ def _fill_model(health: Any, snapshot: HealthSnapshot) -> None:
     health.selfTest.duration = facts.self_test.duration_ms
     health.selfTest.detail = _short(facts.self_test.detail)
     health.warmUpRunsLeft = snapshot.warm_up_left
+    health.startProblems = [_short(problem) for problem in facts.start_problems]
 
 
 def _fill_frames(health: Any, snapshot: HealthSnapshot) -> None:

@@ -23,6 +23,7 @@ def facts_of(
     *,
     self_test: SelfTestFacts | None = None,
     realtime: tuple[Effect, ...] = (),
+    start_problems: tuple[str, ...] = (),
     started_ns: int = 0,
 ) -> ServiceFacts:
     """Return the facts of a model whose artifact has been checked.
@@ -31,6 +32,7 @@ def facts_of(
         model: The model.
         self_test: What came of its self-test; None: it was not done.
         realtime: What was asked of the system.
+        start_problems: Models that were to be used and cannot be.
         started_ns: When the process was started.
     """
     stats = model.program.stats
@@ -43,6 +45,7 @@ def facts_of(
         driver=stats.driver,
         self_test=self_test or SelfTestFacts(),
         realtime=realtime,
+        start_problems=start_problems,
         versions=versions(),
         started_ns=started_ns,
     )

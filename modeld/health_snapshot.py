@@ -50,6 +50,7 @@ class ServiceFacts:
         driver: Its driver, with version.
         self_test: Of the artifact.
         realtime: What was asked of the system.
+        start_problems: Models that were to be used and cannot be.
         versions: By name; that of modeld first.
         started_ns: When the process was started, as `LoopState`'s stamps; 0: when its reporter was
             made.
@@ -63,6 +64,7 @@ class ServiceFacts:
     driver: str = ""
     self_test: SelfTestFacts = SelfTestFacts()
     realtime: tuple[Effect, ...] = ()
+    start_problems: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
     started_ns: int = 0
 

@@ -14,7 +14,13 @@ from typing import Any, Final
 
 import runtime
 from modeld.config import Config
-from modeld.errors import ConfigError, ModeldError, ModelInterfaceError, StoreError
+from modeld.errors import (
+    ConfigError,
+    ModeldError,
+    ModelInterfaceError,
+    NothingSelectedError,
+    StoreError,
+)
 from modeld.health_snapshot import SelfTestFacts, TestResult
 from modeld.model_store import candidates
 from runtime.errors import RuntimeFault
@@ -24,9 +30,21 @@ logger = logging.getLogger(__name__)
 
 # No start takes longer than three frames by it; `modeld selftest` does all of them.
 SELF_TEST_RUNS: Final = 3
+_UNFINISHED: Final = "the start before did not come to the end of loading the model"
 
-# What a kind of artifact must hold; raises ModelInterfaceError.
-Check = Callable[[Mapping[str, Any]], object]
+
+@dataclass(frozen=True, slots=True)
+class ModelKind:
+    """What is asked of artifacts of one kind.
+
+    Attributes:
+        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        try_out: Runs a program once as the loop does, as a first run is slow; raises
+            ModelInterfaceError where its outputs are not those of the metadata.
+    """
+
+    check: Callable[[Mapping[str, Any]], object]
+    try_out: Callable[[runtime.Program], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +77,15 @@ class Models:
         first: The model to begin with.
         fallback: The one that takes over; None where there is none, or it is `first` already.
         reason: Why `first` is the fallback model; "" if it is the one that was asked for.
+        problems: Models that were to be used and cannot be, one line each.
+        is_remembered: `first` continues a drive, and is not what would be chosen now.
     """
 
     first: LoadedModel
     fallback: LoadedModel | None
     reason: str
+    problems: tuple[str, ...] = ()
+    is_remembered: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,15 +94,17 @@ class Loader:
 
     Attributes:
         config: Settings.
-        kinds: Kinds of artifacts that can be run, and what they must hold.
+        kinds: Of artifacts that can be run.
         resources: Closes the programs.
         on_build: Called before each program that has to be compiled, which takes seconds.
+        on_load: Called before each artifact: it may be the last that the process does.
     """
 
     config: Config
-    kinds: Mapping[str, Check]
+    kinds: Mapping[str, ModelKind]
     resources: ExitStack
     on_build: Callable[[], None] = lambda: None
+    on_load: Callable[[Path], None] = lambda _path: None
 
     def load(self, path: Path) -> LoadedModel:
         """Load an artifact and test it.
@@ -90,17 +114,18 @@ class Loader:
                 its kernels do not build, or it fails its self-test on this device.
         """
         logger.info("loading %s", path)
+        self.on_load(path)
         start_ns = time.perf_counter_ns()
         artifact = runtime.read_artifact(path)
-        check = self.kinds.get(artifact.manifest.kind)
-        if check is None:
+        kind = self.kinds.get(artifact.manifest.kind)
+        if kind is None:
             raise ModelInterfaceError(
                 f"{path}: expected an artifact of kind {' or '.join(self.kinds)}, got "
                 f"{artifact.manifest.kind!r}; compile the model without --plain"
             )
         # Before its kernels are built and cameras are waited for, which may never come.
         try:
-            check(artifact.manifest.metadata)
+            kind.check(artifact.manifest.metadata)
         except ModelInterfaceError as error:
             # The path is told here: the check knows metadata, but no file.
             raise ModelInterfaceError(f"{path}: {error}") from error
@@ -110,8 +135,14 @@ class Loader:
             priority=self.config.realtime.gpu_priority,
             on_build=self.on_build,
         )
+        try:
+            report = self_test(program, limit=SELF_TEST_RUNS)
+            kind.try_out(program)
+        except (ModeldError, RuntimeFault):
+            # Another model may take its place, and needs the memory.
+            program.close()
+            raise
         self.resources.callback(program.close)
-        report = self_test(program, limit=SELF_TEST_RUNS)
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
         logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
         result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
@@ -119,49 +150,99 @@ class Loader:
         return LoadedModel(path, artifact, program, facts)
 
 
-def load_models(loader: Loader, remembered: str) -> Models:
+@dataclass(frozen=True, slots=True)
+class Before:
+    """What is remembered of processes before this one, "" where there is nothing.
+
+    Attributes:
+        fallback: Why this drive goes on with the fallback model.
+        model: The artifact that this drive began with.
+        unfinished: The artifact whose loading the start before did not end.
+    """
+
+    fallback: str = ""
+    model: str = ""
+    unfinished: str = ""
+
+
+def load_models(loader: Loader, before: Before) -> Models:
     """Load both models.
 
     Args:
         loader: Loads one.
-        remembered: Why this drive goes on with the fallback model; "" if it does not.
+        before: What is remembered.
 
     Raises:
         ModeldError: Neither can be used; likewise RuntimeFault. The error is of the model that was
             asked for.
     """
-    fallback_path = _fallback_path(loader.config)
+    problems: list[str] = []
+    remembered, unfinished = before.fallback, before.unfinished
+    fallback_path = _fallback_path(loader.config, problems)
+    if unfinished and unfinished == str(fallback_path):
+        # It may hang the device, so nothing would come up with it, whatever the first model does.
+        problem = f"fallback model not usable: {_UNFINISHED}; going on without one"
+        logger.error("%s", problem)
+        problems.append(problem)
+        fallback_path = None
+    elif unfinished:
+        remembered = remembered or _UNFINISHED
     if remembered and fallback_path is not None:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
-        return Models(loader.load(fallback_path), None, remembered)
+        try:
+            fallback = _load_fallback(loader, fallback_path)
+            return Models(fallback, None, remembered, is_remembered=bool(before.fallback))
+        except (ModeldError, RuntimeFault) as error:
+            # Better the model that failed before than none at all.
+            _note(problems, "fallback model not usable, the other one is tried", error)
+            fallback_path = None
     try:
-        first = _first_of(_model_paths(loader.config), loader)
+        paths = _model_paths(loader.config, problems)
+        kept = _kept_path(loader.config, before.model)
+        tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
+        first = _first_of(tried, loader, problems)
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
-        logger.error("model not usable, the fallback model is taken: %s", error)  # noqa: TRY400 -- the message is for a user
+        _note(problems, "model not usable, the fallback model is taken", error)
         try:
-            return Models(loader.load(fallback_path), None, str(error))
+            return Models(_load_fallback(loader, fallback_path), None, str(error), tuple(problems))
         except (ModeldError, RuntimeFault) as second:
-            logger.error("fallback model not usable either: %s", second)  # noqa: TRY400 -- as above
+            _note(problems, "fallback model not usable either", second)
             raise error from second
-    if fallback_path is None:
-        return Models(first, None, "")
-    try:
-        fallback = loader.load(fallback_path)
-        if fallback.kind != first.kind:
-            raise ModelInterfaceError(
-                f"{fallback.path}: expected an artifact of kind {first.kind!r}, as the model that "
-                f"it stands in for, got {fallback.kind!r}; choose another fallback_model"
-            )
-    except (ModeldError, RuntimeFault) as error:
-        # Better to drive without a net than not at all; health and log say so.
-        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- as above
-        return Models(first, None, "")
-    return Models(first, fallback, "")
+    stand_in = None
+    if fallback_path is not None:
+        try:
+            stand_in = _load_fallback(loader, fallback_path, first.kind)
+        except (ModeldError, RuntimeFault) as error:
+            # Better to drive without a net than not at all.
+            _note(problems, "fallback model not usable, going on without one", error)
+    continues = first.path == kept != paths[0]
+    return Models(first, stand_in, "", tuple(problems), is_remembered=continues)
 
 
-def _model_paths(config: Config) -> Sequence[Path]:
+def _note(problems: list[str], what: str, error: Exception) -> None:
+    """Log a model that cannot be used, and note it for the health message."""
+    logger.error("%s: %s", what, error)
+    problems.append(f"{what}: {error}")
+
+
+def _load_fallback(loader: Loader, path: Path, kind: str = "driving") -> LoadedModel:
+    """Load the fallback model.
+
+    Raises:
+        ModelInterfaceError: It is not of the kind of the model that it stands in for.
+    """
+    fallback = loader.load(path)
+    if fallback.kind != kind:
+        raise ModelInterfaceError(
+            f"{path}: expected an artifact of kind {kind!r}, as the model that it stands in for, "
+            f"got {fallback.kind!r}; choose another fallback_model"
+        )
+    return fallback
+
+
+def _model_paths(config: Config, problems: list[str]) -> Sequence[Path]:
     """Return the artifacts to try, in order.
 
     Raises:
@@ -170,31 +251,45 @@ def _model_paths(config: Config) -> Sequence[Path]:
     if config.model is not None:
         return (config.model,)
     if config.models_dir is not None:
-        return candidates(config.models_dir, config.role)
+        paths, found = candidates(config.models_dir, config.role)
+        problems += [f"model of the store not usable: {text}" for text in found]
+        return paths
     raise ConfigError(
         "model: expected the path of an artifact, or a store with a selected one, got neither; use "
         "--model, or models_dir in the configuration"
     )
 
 
-def _fallback_path(config: Config) -> Path | None:
+def _kept_path(config: Config, kept: str) -> Path | None:
+    """Return the artifact of the store that the drive began with, if it is still there."""
+    if not kept or config.model is not None or config.models_dir is None:
+        return None
+    path = Path(kept)
+    return path if path.is_relative_to(config.models_dir) and path.is_file() else None
+
+
+def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     """Return the artifact of the fallback model: configured, else selected in the store."""
     if config.fallback_model is not None:
         return config.fallback_model
     if config.model is not None or config.models_dir is None or config.role != "driving":
         return None
     try:
-        return candidates(config.models_dir, "fallback")[0]
+        paths, found = candidates(config.models_dir, "fallback")
+        problems += [f"fallback model of the store not usable: {text}" for text in found]
+        return paths[0]
+    except NothingSelectedError:
+        return None
     except StoreError as error:
-        logger.info("no fallback model: %s", error)
+        _note(problems, "fallback model not usable, going on without one", error)
         return None
 
 
-def _first_of(paths: Sequence[Path], loader: Loader) -> LoadedModel:
+def _first_of(paths: Sequence[Path], loader: Loader, problems: list[str]) -> LoadedModel:
     """Load the first of some artifacts that can be used."""
     for path in paths[:-1]:
         try:
             return loader.load(path)
         except (ModeldError, RuntimeFault) as error:
-            logger.error("model not usable, the one before is taken: %s", error)  # noqa: TRY400 -- the message is for a user
+            _note(problems, "model not usable, the one before is taken", error)
     return loader.load(paths[-1])

@@ -66,11 +66,6 @@ class RateLimit:
                 window.last, window.suppressed = None, 0
         return found
 
-    @property
-    def suppressing(self) -> bool:
-        """Whether something was suppressed and not told yet."""
-        return any(window.suppressed for window in self._windows.values())
-
 
 def _noted(entry: Entry, count: int, note: str) -> Entry:
     return replace(entry, message=f"{entry.message} ({note % count})") if count else entry

@@ -132,6 +132,12 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
         "1 while the fallback model is in use.",
         float(bool(snapshot.fallback)),
     )
+    yield (
+        "modeld_start_problems",
+        gauge,
+        "Models that were to be used and cannot be.",
+        len(facts.start_problems),
+    )
     passed = {"passed": 1.0, "failed": 0.0}.get(facts.self_test.result)
     yield "modeld_self_test_passed", gauge, "1 if the self-test passed.", passed
     duration_s = None if passed is None else facts.self_test.duration_ms / _MS_PER_S

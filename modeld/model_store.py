@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from modeld import store_files
-from modeld.errors import ModeldError, StoreError
+from modeld.errors import ModeldError, NothingSelectedError, StoreError
 from modeld.store_copy import checked_copy
 from modeld.store_manifest import (
     MAX_MANIFEST_BYTES,
@@ -171,18 +171,21 @@ class ModelStore:
         found = f"several: {', '.join(places)}" if places else "none; see modeld models list"
         raise StoreError(f"{self.directory}: expected one version of {text!r}, found {found}")
 
-    def candidates(self, role: str) -> list[Path]:
+    def candidates(self, role: str) -> tuple[list[Path], list[str]]:
         """Return the artifacts that a daemon may run for a role, the best first.
 
         The selected one, checked to its last byte, then the one before it. One that is damaged is
         left out, and a line in the log says so.
+
+        Returns:
+            The artifacts, and what is wrong with the others.
 
         Raises:
             StoreError: nothing usable is selected.
         """
         selected = self.selection().get(checked_role(role), Selected())
         if selected.current is None:
-            raise StoreError(
+            raise NothingSelectedError(
                 f"{self.directory}: expected a model selected for {role}, found none; choose one "
                 f"with modeld models select NAME --role {role}"
             )
@@ -204,7 +207,7 @@ class ModelStore:
             raise StoreError(
                 f"{'; '.join(problems)}; add it again, or choose another with modeld models select"
             )
-        return found
+        return found, problems
 
     # --- changing -----------------------------------------------------------------------------
 
@@ -315,7 +318,15 @@ class ModelStore:
         return manifest
 
     def _check_store(self) -> None:
-        if not self.directory.is_dir():
+        try:
+            is_there = self.directory.is_dir()
+        except OSError as error:
+            # Of a directory above it that is closed to this user, for one.
+            raise StoreError(
+                f"{self.directory}: expected a store of models, got {error.strerror}; let this "
+                "process look into the directories above it, or correct models_dir"
+            ) from error
+        if not is_there:
             raise StoreError(
                 f"{self.directory}: expected a store of models, found none; modeld models add "
                 "makes it, --store names another"
@@ -343,18 +354,9 @@ class ModelStore:
             ) from error
 
 
-def candidates(models_dir: Path, role: str) -> list[Path]:
+def candidates(models_dir: Path, role: str) -> tuple[list[Path], list[str]]:
     """Return the artifacts that a daemon may run for a role; see `ModelStore.candidates`."""
     return ModelStore(models_dir).candidates(role)
-
-
-def selected_artifact(models_dir: Path, role: str) -> Path:
-    """Return the first of the candidates.
-
-    Raises:
-        StoreError: nothing usable is selected.
-    """
-    return candidates(models_dir, role)[0]
 
 
 def _check_kind(manifest: StoreManifest, role: str) -> None:

@@ -202,29 +202,6 @@ class Monitoring:
         stages.mark("publish", state.published_ns)
         return MonitoringStep(frame.frame_id, published=True, valid=valid)
 
-    def warm_up(self) -> float:
-        """Run once on a grey frame, as the first run of a program is slow.
-
-        Returns:
-            Duration of that run in seconds.
-
-        Raises:
-            ModelInterfaceError: The program's output does not have the promised width.
-        """
-        start_ns = self._clock.now_ns()
-        results = self._program.run(
-            {
-                "driver_frame": np.full(self._input.capacity_bytes, 128, np.uint8),
-                "driver_geometry": np.array([2, 2, 2, 4], np.int32),
-                "driver_transform": np.zeros((3, 3), np.float32),
-                "calib": np.zeros((1, ANGLE_COUNT), np.float32),
-            },
-            entry=ENTRY,
-        )
-        elapsed_s = (self._clock.now_ns() - start_ns) * 1e-9
-        check_vector(results, self._output, self._width, ENTRY)
-        return elapsed_s
-
     def _take_calibration(self) -> None:
         if not self._messages.updated["liveCalibration"]:
             return
@@ -293,6 +270,27 @@ class Monitoring:
         return nobody()
 
 
+def try_monitoring(program: MonitoringProgram) -> None:
+    """Run a program once on a grey frame, as the first run of a program is slow.
+
+    Raises:
+        ModelInterfaceError: It is not one of a driver monitoring model, or its output does not have
+            the promised width.
+    """
+    interface = check_monitoring(program.metadata)
+    results = program.run(
+        {
+            "driver_frame": np.full(_frame_capacity(program), 128, np.uint8),
+            "driver_geometry": np.array([2, 2, 2, 4], np.int32),
+            "driver_transform": np.zeros((3, 3), np.float32),
+            "calib": np.zeros((1, ANGLE_COUNT), np.float32),
+        },
+        entry=ENTRY,
+    )
+    model = interface.model
+    check_vector(results, f"{model.role}_outputs", model.width, ENTRY)
+
+
 def check_monitoring(metadata: Mapping[str, Any]) -> MonitoringInterface:
     """Return the interface of a driver monitoring artifact.
 
@@ -343,11 +341,5 @@ def start(
         state=service.state,
     )
     resources.callback(monitoring.close)
-    form = camera.format
-    logger.info(
-        "driver camera: %dx%d; warm-up run took %.1f ms",
-        form.width,
-        form.height,
-        monitoring.warm_up() * 1e3,
-    )
+    logger.info("driver camera: %dx%d", camera.format.width, camera.format.height)
     return monitoring

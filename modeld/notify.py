@@ -17,6 +17,7 @@ _PID: Final = "WATCHDOG_PID"
 _US_PER_S: Final = 1_000_000
 # A watchdog that runs already goes on while a process loads; kernels may have to be built.
 RELOAD_S: Final = 60.0
+READY_WAIT_S: Final = 2.0
 # A line of status that a person reads in `systemctl status`.
 _MAX_STATUS: Final = 400
 
@@ -36,8 +37,6 @@ class Notifier:
         self._socket: socket.socket | None = None
         if self._address is not None:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
-            # A manager that does not read must not hold the daemon up.
-            self._socket.setblocking(False)
 
     @classmethod
     def from_environment(cls, environ: MutableMapping[str, str]) -> "Notifier":
@@ -56,7 +55,8 @@ class Notifier:
     def ready(self) -> None:
         """The daemon has what it needs to work, and waits for cameras or has some."""
         watchdog = self._period(self.watchdog_s)
-        self._send(f"READY=1{watchdog}")
+        # Said once, and without it a sound daemon is ended: a manager that is busy is waited for.
+        self._send(f"READY=1{watchdog}", wait_s=READY_WAIT_S)
 
     def status(self, text: str) -> None:
         """Describe the present state in one line."""
@@ -94,10 +94,12 @@ class Notifier:
         """Return the line that sets the watchdog's period; none where there is no watchdog."""
         return "" if seconds is None else f"\nWATCHDOG_USEC={int(seconds * _US_PER_S)}"
 
-    def _send(self, text: str) -> None:
+    def _send(self, text: str, *, wait_s: float = 0.0) -> None:
         if self._socket is None or self._address is None:
             return
         try:
+            # A manager that does not read must not hold the loop's watcher up.
+            self._socket.settimeout(wait_s)
             self._socket.sendto(text.encode("utf-8", "replace"), socket.MSG_NOSIGNAL, self._address)
         except OSError as error:
             # The manager may be gone, or slow; the daemon goes on, and the watchdog decides.

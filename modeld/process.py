@@ -22,13 +22,13 @@ from cereal.transport import Transport, ZmqTransport
 from modeld import daemon, monitoring
 from modeld.config import Config
 from modeld.config_sources import changed_settings
-from modeld.driving_model import check_interface
+from modeld.drive_memory import DriveMemory, state_directory
+from modeld.driving_model import check_interface, try_driving
 from modeld.errors import InternalError, ModeldError
-from modeld.fallback_marker import FallbackMarker, state_directory
 from modeld.health import HEALTH_SERVICES, HealthReporter
 from modeld.health_facts import facts_of
 from modeld.health_snapshot import ServiceFacts
-from modeld.load_models import Check, LoadedModel, Loader, Models, load_models
+from modeld.load_models import Before, LoadedModel, Loader, ModelKind, Models, load_models
 from modeld.loop_state import LoopState
 from modeld.metrics import MetricsFile
 from modeld.notify import Notifier
@@ -38,10 +38,11 @@ from modeld.realtime import (
     apply_to_process,
     apply_to_program,
     awake,
+    newest,
 )
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
-from modeld.side_reports import MarkerKeeper, RoadState
+from modeld.side_reports import DriveKeeper, RoadState
 from modeld.startup import StopRequested, StopSignals
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
@@ -58,28 +59,32 @@ class Kind:
     """How artifacts of one kind are run.
 
     Attributes:
-        check: Refuses metadata that the loop cannot use; raises ModelInterfaceError.
+        model: What is asked of them.
         start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
             when stopped.
     """
 
-    check: Check
+    model: ModelKind
     start: Callable[[Config, ServiceParts, threading.Event, ExitStack], Loop | None]
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "driving": Kind(check_interface, daemon.start),
-        "monitoring": Kind(monitoring.check_monitoring, monitoring.start),
+        "driving": Kind(ModelKind(check_interface, try_driving), daemon.start),
+        "monitoring": Kind(
+            ModelKind(monitoring.check_monitoring, monitoring.try_monitoring), monitoring.start
+        ),
     }
 )
 
 
-def run(config: Config) -> int:
+def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
     """Run the loop of the artifact's kind until SIGTERM or SIGINT.
 
     Args:
         config: Settings; ``model`` is required.
+        read_again: Reads the settings as a new process would; raises ConfigError. None: they
+            cannot have changed.
 
     Returns:
         Exit code: 0 after SIGTERM, 130 after SIGINT.
@@ -96,7 +101,7 @@ def run(config: Config) -> int:
         StopSignals() as stop,
     ):
         logger.info("settings: %s", changed_settings(config) or "all as by default")
-        service = _Service(config, stop, notifier, log)
+        service = _Service(config, stop, notifier, log, read_again or (lambda: config))
         exit_code = 0
         ending = Ending.STOPPED
         try:
@@ -109,11 +114,15 @@ def run(config: Config) -> int:
             exit_code = error.exit_code
         finally:
             # A manager that is told of an end kills what goes on instead of ending.
-            if ending is not Ending.RELOAD:
+            goes_on = ending is Ending.RELOAD and not stop.signalled
+            if not goes_on:
                 notifier.stopping()
-        logger.info("starting anew" if ending is Ending.RELOAD else "stopping")
-    if ending is Ending.RELOAD:
-        _start_anew(notifier)
+        logger.info("starting anew" if goes_on else "stopping")
+    if goes_on:
+        # Asked once more: a signal may have come meanwhile.
+        if not stop.signalled:
+            _start_anew(notifier)
+        exit_code = stop.exit_code
     notifier.close()
     if service.left_behind:
         # Python's own shutdown may wait for what a driver never finishes.
@@ -122,14 +131,24 @@ def run(config: Config) -> int:
 
 
 def _start_anew(notifier: Notifier) -> NoReturn:
-    """Replace this process by one that starts from the beginning, with the same identity."""
+    """Replace this process by one that starts from the beginning, with the same identity.
+
+    Raises:
+        ModeldError: The system refuses it; the service manager's restart does the same.
+    """
     # An ignored signal stays so until the new process has its handler: it must not be ended by it.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     notifier.reloading(time.monotonic_ns())
     sys.stdout.flush()
     sys.stderr.flush()
     arguments = [sys.executable, *sys.orig_argv[1:]]
-    os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+    try:
+        os.execve(sys.executable, arguments, {**os.environ, **notifier.environment})  # noqa: S606 -- our own command line
+    except OSError as error:
+        raise ModeldError(
+            f"{sys.executable}: cannot be started anew: {error.strerror}; the process ends, start "
+            "it again"
+        ) from error
 
 
 class _Service:
@@ -140,17 +159,24 @@ class _Service:
     """
 
     def __init__(
-        self, config: Config, stop: StopSignals, notifier: Notifier, log: ServiceLog
+        self,
+        config: Config,
+        stop: StopSignals,
+        notifier: Notifier,
+        log: ServiceLog,
+        read_again: Callable[[], Config],
     ) -> None:
         self.left_behind = False
         self._config = config
         self._stop = stop
         self._notifier = notifier
         self._log = log
-        self._marker = FallbackMarker(state_directory(config.state_dir))
+        self._read_again = read_again
+        self._memory = DriveMemory(state_directory(config.state_dir))
         self._resources = ExitStack()
         self._started_ns = time.monotonic_ns()
         self._effects: tuple[Effect, ...] = ()
+        self._problems: tuple[str, ...] = ()
 
     def run(self) -> Ending:
         """Load, watch the loop, and close what was opened.
@@ -184,14 +210,17 @@ class _Service:
         # Loading takes seconds inside calls that know no signals, so these interrupt it by an
         # exception.
         with self._stop.interrupting():
-            checks = {name: kind.check for name, kind in KINDS.items()}
             loader = Loader(
                 self._config,
-                checks,
+                {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
                 lambda: self._notifier.extend_start(BUILD_S),
+                self._memory.load,
             )
-            models = load_models(loader, self._marker.read())
+            with self._memory.loading() as unfinished:
+                before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
+                models = load_models(loader, before)
+        self._problems = models.problems
         # The compiler inside PoCL catches it and goes on, but that is how a watchdog ends us.
         signal.signal(signal.SIGABRT, signal.SIG_DFL)
         settings = self._config.realtime
@@ -206,7 +235,7 @@ class _Service:
             self.left_behind = supervisor.left_behind
         # A parked car has ended its drive.
         if ending is Ending.RELOAD:
-            self._marker.clear()
+            self._memory.end_drive()
         return ending
 
     def _supervisor(self, models: Models) -> Supervisor:
@@ -231,12 +260,22 @@ class _Service:
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,
-            each_tick=MarkerKeeper(self._marker, state),
+            each_tick=DriveKeeper(self._memory, state, models.first.path),
+            is_remembered=models.is_remembered,
+            why_no_reload=self._why_no_reload,
         )
+
+    def _why_no_reload(self) -> str:
+        """Say what is wrong with the settings now: a process that they end is not started again."""
+        try:
+            self._read_again()
+        except ModeldError as error:
+            return str(error)
+        return ""
 
     def _enter_thread(self) -> None:
         """Ask for what the loop's thread needs; say what came of all that was asked for."""
-        self._effects += apply_to_loop(self._config.realtime)
+        self._effects = newest(self._effects + apply_to_loop(self._config.realtime))
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
@@ -245,6 +284,7 @@ class _Service:
             model,
             self_test=model.self_test,
             realtime=self._effects,
+            start_problems=self._problems,
             started_ns=self._started_ns,
         )
 

@@ -19,7 +19,7 @@ import resource
 import struct
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -123,6 +123,11 @@ def apply_to_program(settings: RealtimeConfig, program: runtime.Program) -> tupl
             reason = _refused_first(error, settings.priority)
             effects.append(Effect(name, wanted, effective=False, reason=reason))
     return tuple(effects)
+
+
+def newest(effects: Sequence[Effect]) -> tuple[Effect, ...]:
+    """Return the last effect of each name: of a loop's second thread the same is asked again."""
+    return tuple({effect.name: effect for effect in effects}.values())
 
 
 @contextmanager

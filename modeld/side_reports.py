@@ -1,31 +1,44 @@
 """Small things that the supervisor does beside the health message."""
 
+from pathlib import Path
 from typing import Final
 
 from cereal.errors import MessageError
 from cereal.schema import content, read_event, reading
 from cereal.transport import Transport
-from modeld.fallback_marker import FallbackMarker
+from modeld.drive_memory import DriveMemory
 from modeld.loop_state import LoopState
 
 # A car that has said nothing for so long is not known to be on the road: 20 periods of the message.
 _STALE_NS: Final = 10_000_000_000
 
 
-class MarkerKeeper:
-    """Remembers a fallback as soon as it has happened: the next fault may end the process."""
+class DriveKeeper:
+    """Remembers how the drive goes as soon as that changes: the next fault may end the process."""
 
-    def __init__(self, marker: FallbackMarker, state: LoopState) -> None:
-        self._marker = marker
+    def __init__(self, memory: DriveMemory, state: LoopState, model: Path) -> None:
+        self._memory = memory
         self._state = state
+        self._model = model
         self._written = ""
+        self._published = 0
+        self._is_driving = False
 
-    def __call__(self) -> None:
-        """Write the marker if there is something new to remember."""
-        reason = self._state.fallback
+    def __call__(self, is_parked: bool) -> None:
+        """Write what is new; forget the drive's model once the car is parked."""
+        reason, published = self._state.fallback, self._state.published
         if reason and reason != self._written:
             self._written = reason
-            self._marker.write(reason)
+            self._memory.fallback.write(reason)
+        if is_parked:
+            self._published = published
+        if self._is_driving == (published > self._published):
+            return
+        self._is_driving = not self._is_driving
+        if self._is_driving:
+            self._memory.model.write(str(self._model))
+        else:
+            self._memory.model.clear()
 
 
 class RoadState:

@@ -46,7 +46,8 @@ class StopSignals:
     seconds inside calls that know nothing of the event, so there the handler raises.
 
     Attributes:
-        event: Set by the first signal.
+        event: Set by the first signal, or by who wants the loop to end.
+        signalled: There has been one of the signals.
         reload: Set by SIGHUP.
         exit_code: 130 after SIGINT, as shells expect, else 0: SIGTERM is the ordinary stop.
     """
@@ -54,6 +55,7 @@ class StopSignals:
     def __init__(self) -> None:
         self.event = threading.Event()
         self.reload = threading.Event()
+        self.signalled = False
         self.exit_code = 0
         self._raises = False
         self._previous: dict[int, object] = {}
@@ -93,8 +95,9 @@ class StopSignals:
             raise StopRequested
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if self.event.is_set():
+        if self.signalled:
             return
+        self.signalled = True
         self.exit_code = EXIT_SIGINT if number == signal.SIGINT else 0
         self.event.set()
         if self._raises:

@@ -30,8 +30,9 @@ REPORT_NS: Final = NS_PER_S
 REPORT_LATEST_NS: Final = NS_PER_S // 2
 # The pause after a frame: the next one comes 50 ms after this one's, which took some 20.
 PAUSE_NS: Final = 10_000_000
-# The loop notices a stop after two waits for frames and a run.
-JOIN_S: Final = 5.0
+# The loop notices a stop after two waits for frames and a run. Shorter than the unit's
+# TimeoutStopSec, so that a process whose loop hangs still ends by itself.
+JOIN_S: Final = 3.0
 # Without a fallback model only a new process helps, and that takes seconds: wait longer.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
 # A car that has had no frame for so long, and does not say that it is on the road, is parked.
@@ -81,7 +82,9 @@ class Supervisor:
         reports: Sequence[Callable[[int], None]] = (),
         is_on_road: Callable[[], bool] = lambda: False,
         enter_thread: Callable[[], None] = lambda: None,
-        each_tick: Callable[[], None] = lambda: None,
+        each_tick: Callable[[bool], None] = lambda _is_parked: None,
+        is_remembered: bool = False,
+        why_no_reload: Callable[[], str] = lambda: "",
     ) -> None:
         """Prepare; nothing is started yet.
 
@@ -94,7 +97,11 @@ class Supervisor:
             reports: Called once a second, in the main thread, with ns of the monotonic clock.
             is_on_road: Whether the car says that it is driven.
             enter_thread: The first act of each thread of the loop.
-            each_tick: What cannot wait for a report; once more when the loop has ended.
+            each_tick: What cannot wait for a report, told whether the car is parked; once more when
+                the loop has ended.
+            is_remembered: The drive of a process before this one is continued with a model that
+                would not be chosen now.
+            why_no_reload: Why a new process could not start, "" if it could; asked before a reload.
         """
         self.left_behind = False
         self._make_loop = make_loop
@@ -111,9 +118,16 @@ class Supervisor:
         self._thread = threading.Thread()
         self._run_ns = 0
         self._stuck_ns = 0
+        self._frame_ns = 0
+        self._quiet_ns = 0
         self._report_ns = 0
         self._alive_ns = 0
         self._reload_said = False
+        self._is_parked = False
+        self._is_remembered = is_remembered
+        self._why_no_reload = why_no_reload
+        # Until a reload is asked for again.
+        self._is_refused = False
 
     def run(self) -> Ending:
         """Run the loop until a signal, or until the process should start anew.
@@ -125,7 +139,9 @@ class Supervisor:
         try:
             return self._watch()
         finally:
-            self._each_tick()
+            # Whatever ended the watching: what a living thread uses must not be closed.
+            self.left_behind = self.left_behind or self._thread.is_alive()
+            self._each_tick(self._is_parked)
 
     def _watch(self) -> Ending:
         now_ns = time.monotonic_ns()
@@ -141,10 +157,13 @@ class Supervisor:
                 return Ending.STOPPED
             if self._stop.event.is_set():
                 return self._finish()
-            self._watch_run(now_ns - before_ns)
-            self._each_tick()
+            # A process that is stopped, or gets no processor, sees neither runs nor frames: a tick
+            # that came late counts as two at most.
+            elapsed_ns = min(now_ns - before_ns, int(2 * TICK_S * NS_PER_S))
+            self._watch_run(elapsed_ns)
+            self._each_tick(self._is_parked)
             self._tell(now_ns)
-            if self._wants_reload(now_ns):
+            if self._wants_reload(elapsed_ns):
                 self._stop.event.set()
                 self._finish()
                 return Ending.RELOAD
@@ -187,16 +206,12 @@ class Supervisor:
         return Ending.STOPPED
 
     def _watch_run(self, elapsed_ns: int) -> None:
-        """Count how long the present run has taken while this process was running, too.
-
-        A process that is stopped, or gets no processor, has no model that hangs: a tick that came
-        late counts as two at most.
-        """
+        """Count how long the present run has taken while this process was running, too."""
         run_ns, loop = self._state.running_ns, self._loop
         if run_ns != self._run_ns or run_ns == 0 or loop is None:
             self._run_ns, self._stuck_ns = run_ns, 0
             return
-        self._stuck_ns += min(elapsed_ns, int(2 * TICK_S * NS_PER_S))
+        self._stuck_ns += elapsed_ns
         patience = 1 if loop.has_fallback else PATIENCE_WITHOUT_FALLBACK
         if self._stuck_ns < patience * self._timeout_ns or not loop.guard.abandon(run_ns):
             return
@@ -232,18 +247,35 @@ class Supervisor:
                 # Who says how the drive goes must not be what ends it.
                 logger.exception("a report failed, going on")
 
-    def _wants_reload(self, now_ns: int) -> bool:
-        """Tell whether to start anew: asked by SIGHUP, or after a drive with the fallback model."""
+    def _look_whether_parked(self, elapsed_ns: int) -> None:
         state = self._state
         frame_ns = max(state.published_ns, state.awaiting_ns)
-        parked = now_ns - frame_ns > PARKED_NS and not self._is_on_road()
+        if frame_ns != self._frame_ns:
+            self._frame_ns, self._quiet_ns = frame_ns, 0
+        self._quiet_ns += elapsed_ns
+        # A drive may go on that this process has not heard of yet.
+        is_idle = frame_ns == 0 and not (state.fallback or self._is_remembered)
+        without_frames = is_idle or self._quiet_ns > PARKED_NS
+        self._is_parked = without_frames and not self._is_on_road()
+
+    def _wants_reload(self, elapsed_ns: int) -> bool:
+        """Tell whether to start anew: asked by SIGHUP, or after a drive with another model."""
+        self._look_whether_parked(elapsed_ns)
+        state, parked = self._state, self._is_parked
         asked = self._stop.reload.is_set()
         if asked and not parked and not self._reload_said:
             self._reload_said = True
             logger.warning("reload asked for while driving: it is done when the car is parked")
-        # One that has seen no frame would find the same again: it has nothing to go back from.
-        after_drive = bool(state.fallback) and state.published > 0
-        return parked and (asked or after_drive)
+        # One that could not load the first model and has seen no frame would find the same again.
+        after_drive = self._is_remembered or (bool(state.fallback) and state.published > 0)
+        if not parked or not (asked or (after_drive and not self._is_refused)):
+            return False
+        problem = self._why_no_reload()
+        if problem:
+            self._stop.reload.clear()
+            self._reload_said, self._is_refused = False, True
+            logger.error("not reloaded, going on as before: %s", problem)
+        return not problem
 
 
 def has_progress(state: LoopState, now_ns: int) -> bool:

@@ -27,6 +27,7 @@ import logging
 import os
 
 from modeld import process
+from modeld.config import Config
 from modeld.config_sources import load_config
 from modeld.service_log import ServiceLog
 from tools.lib.json_output import print_json
@@ -42,9 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run until a signal; return 0 after SIGTERM, 130 after SIGINT, or an error's exit code."""
-    config = load_config(args.config, os.environ, settings_given(args))
+
+    def read() -> Config:
+        return load_config(args.config, os.environ, settings_given(args))
+
+    config = read()
     try:
-        exit_code = process.run(config)
+        exit_code = process.run(config, read)
     except Exception as error:
         code = getattr(error, "exit_code", None)
         if not isinstance(code, int):

@@ -330,6 +330,28 @@ def test_reader_follows_to_the_next_writer_and_its_format(tmp_path: Path) -> Non
     assert (kept.data == 1).all()
 
 
+def test_reader_without_descriptors_follows_later(tmp_path: Path) -> None:
+    writer = FrameRingWriter("cam", "road", SMALL, 2, directory=tmp_path)
+    reader = FrameRingReader("cam", "road", conflate=True, directory=tmp_path)
+    writer.close()
+    again = FrameRingWriter("cam", "road", SMALL, 2, directory=tmp_path)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    free = os.dup(0)
+    os.close(free)
+    try:
+        # One is left: the file can be opened, and not be mapped, which takes another one.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 1, limits[1]))
+        assert reader.receive(0) is None
+        with pytest.raises(FrameError, match=r"expected to map \d+ bytes, got Too many open files"):
+            FrameRingReader("cam", "road", conflate=True, directory=tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    publish(again, 2)
+    frame = reader.receive(20_000)
+    assert frame is not None
+    assert frame.frame_id == 2
+
+
 @pytest.mark.parametrize("name", ["", "a/b", "../x", "x" * 65, "a b"])
 def test_names_that_would_leave_the_directory_are_refused(name: str, tmp_path: Path) -> None:
     with pytest.raises(FrameError, match="expected a name"):

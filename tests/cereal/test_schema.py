@@ -142,7 +142,7 @@ LAYOUTS = [
     (car.RadarData, 0x888AD6581CF0AACB, 0, 4),
     (car.RadarData.RadarPoint, None, 4, 0),
     # Our own, counted by hand from the ordinals and types.
-    (health.ModeldHealth, 0xB4E19C7D2F6A8350, 15, 16),
+    (health.ModeldHealth, 0xB4E19C7D2F6A8350, 15, 17),
     (health.ModeldHealth.SelfTest, None, 1, 1),
     (health.ModeldHealth.Fault, None, 2, 1),
     (health.ModeldHealth.Stage, None, 1, 2),

@@ -16,11 +16,14 @@ from cereal.transport import MemoryTransport
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
 from modeld.daemon import Daemon
-from modeld.driving_model import check_interface
+from modeld.drive_memory import DriveMemory, state_directory
+from modeld.driving_model import check_interface, try_driving
 from modeld.errors import ModelInterfaceError
-from modeld.fallback_marker import FallbackMarker, state_directory
-from modeld.load_models import Loader, load_models
-from modeld.loop_state import Fault
+from modeld.load_models import Before, Loader, ModelKind, load_models
+from modeld.loop_state import Fault, LoopState
+from modeld.model_store import ModelStore
+from modeld.side_reports import DriveKeeper
+from modeld.store_manifest import ModelId
 from runtime.errors import ArtifactError, RuntimeFault
 from tests.modeld.fake_program import FakeProgram, make_interface
 from tests.modeld.test_real_program import make_manifest
@@ -143,7 +146,10 @@ def write(path: Path, form: FrameFormat, *, kind: str = "driving") -> Path:
     return path
 
 
-KINDS = {"driving": check_interface, "monitoring": lambda _metadata: None}
+KINDS = {
+    "driving": ModelKind(check_interface, try_driving),
+    "monitoring": ModelKind(lambda _metadata: None, lambda _program: None),
+}
 
 
 @pytest.mark.opencl
@@ -153,7 +159,7 @@ def test_models_that_load_are_both_there(tmp_path: Path, small_format: FrameForm
         fallback_model=write(tmp_path / "b.pkl", small_format),
     )
     with ExitStack() as resources:
-        models = load_models(Loader(config, KINDS, resources), "")
+        models = load_models(Loader(config, KINDS, resources), Before())
         assert models.fallback is not None
         assert (models.first.path.name, models.fallback.path.name) == ("a.pkl", "b.pkl")
         assert models.reason == ""
@@ -168,7 +174,7 @@ def test_a_damaged_model_leaves_the_fallback(
         model=tmp_path / "a.pkl", fallback_model=write(tmp_path / "b.pkl", small_format)
     )
     with ExitStack() as resources:
-        models = load_models(Loader(config, KINDS, resources), "")
+        models = load_models(Loader(config, KINDS, resources), Before())
         assert models.first.path.name == "b.pkl"
         assert models.fallback is None
         assert "a.pkl" in models.reason
@@ -183,7 +189,7 @@ def test_where_both_are_damaged_the_first_is_the_error(
         (tmp_path / name).write_bytes(name.encode())
     config = Config(model=tmp_path / "a.pkl", fallback_model=tmp_path / "b.pkl")
     with pytest.raises(ArtifactError, match=r"a\.pkl"), ExitStack() as resources:
-        load_models(Loader(config, KINDS, resources), "")
+        load_models(Loader(config, KINDS, resources), Before())
     assert "fallback model not usable either" in caplog.text
 
 
@@ -198,9 +204,11 @@ def test_without_a_usable_fallback_the_model_is_run_alone(
         model=write(tmp_path / "a.pkl", small_format), fallback_model=tmp_path / "b.pkl"
     )
     with ExitStack() as resources:
-        models = load_models(Loader(config, KINDS, resources), "")
+        models = load_models(Loader(config, KINDS, resources), Before())
         assert (models.first.path.name, models.fallback, models.reason) == ("a.pkl", None, "")
-    assert "fallback model not usable, going on without one" in caplog.text
+        (problem,) = models.problems
+    assert problem.startswith("fallback model not usable, going on without one")
+    assert problem in caplog.text
 
 
 @pytest.mark.opencl
@@ -212,50 +220,152 @@ def test_a_drive_goes_on_with_the_fallback_after_a_restart(
         fallback_model=write(tmp_path / "b.pkl", small_format),
     )
     with ExitStack() as resources:
-        models = load_models(Loader(config, KINDS, resources), "it hung")
+        models = load_models(Loader(config, KINDS, resources), Before("it hung"))
         assert (models.first.path.name, models.reason) == ("b.pkl", "it hung")
+
+
+@pytest.mark.opencl
+@pytest.mark.parametrize(("unfinished", "taken"), [("a.pkl", "b.pkl"), ("b.pkl", "a.pkl")])
+def test_a_model_whose_loading_did_not_end_is_done_without(
+    tmp_path: Path, small_format: FrameFormat, unfinished: str, taken: str
+) -> None:
+    # As left by a process that was killed while one of them hung the device.
+    memory = DriveMemory(tmp_path)
+    memory.load(tmp_path / unfinished)
+    config = Config(
+        model=write(tmp_path / "a.pkl", small_format),
+        fallback_model=write(tmp_path / "b.pkl", small_format),
+    )
+    with ExitStack() as resources:
+        loader = Loader(config, KINDS, resources, on_load=memory.load)
+        with memory.loading() as found:
+            models = load_models(loader, Before(unfinished=found))
+        assert (models.first.path.name, models.fallback) == (taken, None)
+        assert bool(models.reason) == (taken == "b.pkl")
+    with memory.loading() as found:
+        assert found == ""  # it came to its end
+
+
+@pytest.mark.opencl
+def test_without_a_usable_fallback_the_model_that_failed_is_tried_again(
+    tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(
+        model=write(tmp_path / "a.pkl", small_format), fallback_model=tmp_path / "gone.pkl"
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), Before("it hung"))
+        assert (models.first.path.name, models.fallback, models.reason) == ("a.pkl", None, "")
+    assert "fallback model not usable, the other one is tried" in caplog.text
+
+
+@pytest.mark.opencl
+def test_outputs_that_are_not_those_of_the_metadata_are_found_while_loading(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    manifest = make_manifest(small_format.size)
+    (policy,) = [b for b in manifest["buffers"] if b["name"] == "policy_outputs"]
+    policy["shape"] = [1, 500]
+    policy["size"] = 4 * 500
+    manifest["kernels"][2]["global"] = [500, 1, 1]
+    runtime.write_artifact(tmp_path / "a.pkl", manifest, b"")
+    config = Config(
+        model=tmp_path / "a.pkl", fallback_model=write(tmp_path / "b.pkl", small_format)
+    )
+    with ExitStack() as resources:
+        models = load_models(Loader(config, KINDS, resources), Before())
+        assert models.first.path.name == "b.pkl"
+        assert "policy_outputs: expected float32 (1, 1000)" in models.reason
 
 
 def test_artifacts_of_other_kinds_are_refused(tmp_path: Path, small_format: FrameFormat) -> None:
     config = Config(model=write(tmp_path / "a.pkl", small_format, kind="plain"))
     with pytest.raises(ModelInterfaceError, match="without --plain"), ExitStack() as resources:
-        load_models(Loader(config, KINDS, resources), "")
+        load_models(Loader(config, KINDS, resources), Before())
 
 
-# --- the marker -------------------------------------------------------------------------------
+# --- what is remembered -----------------------------------------------------------------------
 
 
-def test_marker_is_kept_until_it_is_cleared(tmp_path: Path) -> None:
-    marker = FallbackMarker(tmp_path)
-    assert marker.read() == ""
-    marker.write("it hung")
-    assert FallbackMarker(tmp_path).read() == "it hung"
-    marker.clear()
-    marker.clear()
-    assert marker.read() == ""
+def test_a_note_is_kept_until_it_is_cleared(tmp_path: Path) -> None:
+    memory = DriveMemory(tmp_path)
+    assert memory.fallback.read() == ""
+    memory.fallback.write("it hung")
+    memory.model.write("/a.pkl")
+    again = DriveMemory(tmp_path)
+    assert (again.fallback.read(), again.model.read()) == ("it hung", "/a.pkl")
+    memory.end_drive()
+    memory.end_drive()
+    assert memory.fallback.read() == memory.model.read() == ""
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    "content", ["", "[]", "{}", "\x80", '{"boot_id": "another", "reason": "x"}']
-)
-def test_a_marker_of_another_boot_or_a_damaged_one_is_not_followed(
+@pytest.mark.parametrize("content", ["", "[]", "{}", "\x80", '{"boot_id": "another", "text": "x"}'])
+def test_a_note_of_another_boot_or_a_damaged_one_is_not_followed(
     tmp_path: Path, content: str
 ) -> None:
     (tmp_path / "fallback.json").write_text(content, encoding="latin-1")
-    assert FallbackMarker(tmp_path).read() == ""
+    assert DriveMemory(tmp_path).fallback.read() == ""
 
 
 def test_a_directory_that_is_gone_is_logged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    marker = FallbackMarker(tmp_path / "gone")
-    marker.write("it hung")
+    note = DriveMemory(tmp_path / "gone").fallback
+    note.write("it hung")
     assert "not remembered: No such file" in caplog.text
-    assert marker.read() == ""
-    marker.clear()
-    FallbackMarker(None).write("it hung")
-    assert FallbackMarker(None).read() == ""
+    assert note.read() == ""
+    note.clear()
+    nowhere = DriveMemory(None)
+    nowhere.fallback.write("it hung")
+    assert nowhere.fallback.read() == ""
+    nowhere.end_drive()
+
+
+def test_a_drive_is_remembered_from_its_first_message_until_the_car_is_parked(
+    tmp_path: Path,
+) -> None:
+    memory, state = DriveMemory(tmp_path), LoopState()
+    keeper = DriveKeeper(memory, state, Path("/a.pkl"))
+    keeper(True)
+    assert memory.model.read() == ""
+    state.published = 1
+    keeper(False)
+    assert memory.model.read() == "/a.pkl"
+    state.fallback = "it hung"
+    keeper(False)
+    assert memory.fallback.read() == "it hung"
+    state.published = 9
+    keeper(True)
+    assert memory.model.read() == ""
+    keeper(False)
+    assert memory.model.read() == ""  # parked cars publish nothing
+    state.published = 10
+    keeper(False)
+    assert memory.model.read() == "/a.pkl"
+
+
+@pytest.mark.opencl
+def test_a_drive_goes_on_with_the_model_that_it_began_with(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    store = ModelStore(tmp_path / "store")
+    for name in ("a", "b"):
+        path = write(tmp_path / f"{name}.pkl", small_format)
+        store.add(path, ModelId(name, "1"), now_s=0.0, self_test=lambda _path: None)
+    store.select(ModelId("a", "1"), "driving", self_test=lambda _path: None)
+    begun = store.path_of(ModelId("a", "1"))
+    store.select(ModelId("b", "1"), "driving", self_test=lambda _path: None)
+    config = Config(models_dir=store.directory)
+    with ExitStack() as resources:
+        loader = Loader(config, KINDS, resources)
+        models = load_models(loader, Before(model=str(begun)))
+        assert (models.first.path, models.is_remembered) == (begun, True)
+        # What is not of the store is no model of a drive.
+        for other in ("", str(tmp_path / "a.pkl"), str(begun.with_name("gone"))):
+            models = load_models(loader, Before(model=other))
+            assert models.first.path == store.path_of(ModelId("b", "1"))
+            assert not models.is_remembered
 
 
 def test_state_lies_where_the_service_manager_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from modeld.errors import ModelInterfaceError, StoreError
-from modeld.model_store import ModelStore, candidates, selected_artifact
+from modeld.model_store import ModelStore, candidates
 from modeld.store_manifest import ModelId, StoreManifest, parse_manifest
 from modeld.store_selection import Selected
 from runtime.artifact import read_artifact
@@ -305,8 +305,8 @@ def test_selecting_keeps_what_was_before_and_rolling_back_swaps(store: ModelStor
     assert store.rollback("driving", self_test=nothing) == Selected(B, A)
     # Selecting what is selected must not make it its own predecessor.
     assert store.select(B, "driving", self_test=nothing) == Selected(B, A)
-    assert selected_artifact(store.directory, "driving") == store.path_of(B)
-    assert candidates(store.directory, "driving") == [store.path_of(B), store.path_of(A)]
+    assert candidates(store.directory, "driving")[0][0] == store.path_of(B)
+    assert candidates(store.directory, "driving") == ([store.path_of(B), store.path_of(A)], [])
 
 
 def test_each_role_has_its_own(store: ModelStore) -> None:
@@ -317,7 +317,7 @@ def test_each_role_has_its_own(store: ModelStore) -> None:
         "fallback": Selected(A),
         "monitoring": Selected(M),
     }
-    assert candidates(store.directory, "monitoring") == [store.path_of(M)]
+    assert candidates(store.directory, "monitoring") == ([store.path_of(M)], [])
     with pytest.raises(StoreError, match="expected a model of kind monitoring for monitoring"):
         store.select(A, "monitoring", self_test=nothing)
     with pytest.raises(StoreError, match="kind driving for fallback, found monitoring"):
@@ -343,13 +343,15 @@ def test_a_damaged_selected_model_gives_way_to_the_one_before(
     store: ModelStore, caplog: pytest.LogCaptureFixture
 ) -> None:
     damage(store.path_of(B), flip_last)
-    assert candidates(store.directory, "driving") == [store.path_of(A)]
+    found, problems = candidates(store.directory, "driving")
+    assert found == [store.path_of(A)]
+    assert len(problems) == 1
     assert "b@1/artifact.pkl: expected sha256" in caplog.text
     damage(store.path_of(A), flip_last)
     with pytest.raises(
         StoreError, match=r"b@1.*; .*a@1.*add it again, or choose another"
     ) as caught:
-        selected_artifact(store.directory, "driving")
+        candidates(store.directory, "driving")
     assert "\n" not in str(caught.value)
 
 
@@ -463,3 +465,9 @@ except StoreError as error:
     assert "cannot be changed: File too large; correct that, and see modeld models list" in said
     assert said.count("\n") == 1
     assert names(store) == [".lock", "a@1", "b@1", "m@1", "selection.json"]
+
+
+def test_a_store_that_cannot_be_looked_at_is_no_defect(tmp_path: Path) -> None:
+    # As of a closed directory, which is none for root: the system refuses the name.
+    with pytest.raises(StoreError, match=r"expected a store of models, got File name too long; "):
+        candidates(tmp_path / ("x" * 300), "driving")

@@ -14,7 +14,7 @@ from cereal.transport import MemoryTransport
 from modeld.config import Config
 from modeld.driver_camera import driver_transform, find_driver_camera
 from modeld.errors import ModelInterfaceError
-from modeld.monitoring import Monitoring, MonitoringStep
+from modeld.monitoring import Monitoring, MonitoringStep, try_monitoring
 from tests.modeld.monitoring_program import METADATA_2025, ScriptedProgram
 
 TICI, BINNED = nv12_format(1928, 1208), nv12_format(1344, 760)
@@ -234,11 +234,11 @@ def test_why_a_calibration_is_not_used_is_logged_now_and_then(
 
 def test_warm_up_checks_the_output() -> None:
     bench = Bench()
-    bench.monitoring.warm_up()
+    try_monitoring(bench.program)
     assert bench.program.calls[0]["driver_frame"].size == bench.program.capacity
     bench.program.output = np.zeros((1, 595), np.float32)
     with pytest.raises(ModelInterfaceError, match=r"expected float32 \(1, 596\), got float32"):
-        bench.monitoring.warm_up()
+        try_monitoring(bench.program)
 
 
 def test_an_artifact_without_interface_is_refused() -> None:

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -88,6 +89,23 @@ def test_variables_are_taken_away_and_kept_for_who_takes_our_place(
 )
 def test_no_watchdog_where_none_is_meant_for_us(variables: dict[str, str]) -> None:
     assert Notifier.from_environment(dict(variables)).watchdog_s is None
+
+
+def test_ready_waits_for_a_manager_that_is_busy(listen: Listen, address: str) -> None:
+    manager = listen(address)
+    notifier = Notifier(address)
+    for _ in range(10_000):
+        notifier.alive()
+    telling = threading.Thread(target=notifier.ready)
+    telling.start()
+    telling.join(0.05)
+    assert telling.is_alive()
+    heard = manager.recv(100)
+    while heard == b"WATCHDOG=1":
+        heard = manager.recv(100)
+    assert heard == b"READY=1"
+    telling.join(5.0)
+    notifier.close()
 
 
 def test_a_manager_that_is_gone_or_full_does_not_hold_us_up(listen: Listen, address: str) -> None:

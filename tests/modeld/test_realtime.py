@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from modeld.realtime import awake, cpus_of
+from modeld.realtime import Effect, awake, cpus_of, newest
 
 # Applies the settings as the daemon does, and says what came of them and what the system knows.
 CHILD = """
@@ -162,3 +162,10 @@ def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
 def test_what_is_no_list_of_cpus(text: str) -> None:
     with pytest.raises(ValueError, match="CPU"):
         cpus_of(text)
+
+
+def test_of_what_is_asked_twice_the_newest_answer_counts() -> None:
+    first = Effect("priority", "5", effective=False, reason="refused")
+    other, second = Effect("cpus", "0", effective=True), Effect("priority", "5", effective=True)
+    # Twice the same name would be twice the same sample in the file of metrics.
+    assert newest((first, other, second)) == (second, other)

@@ -201,6 +201,14 @@ def test_signal_sets_the_event_and_the_exit_code(number: signal.Signals, code: i
     assert signal.getsignal(number) is before
 
 
+def test_a_signal_counts_although_the_loop_was_told_to_end_already() -> None:
+    with StopSignals() as stop:
+        stop.event.set()  # as the supervisor does that wants a new start
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop.signalled
+        assert stop.exit_code == 130
+
+
 def test_signal_interrupts_starting() -> None:
     after = []
 

@@ -57,12 +57,12 @@ class Daemon:
 
 
 @contextmanager
-def running(store: ModelStore) -> Iterator[Daemon]:
+def running(store: ModelStore, *more: str) -> Iterator[Daemon]:
     bus = store.directory.parent / "bus"
     options = ["--demo", "--bus", f"ipc://{bus}", "--camera-server", "test-store-process"]
     with subprocess.Popen(
         [sys.executable, "-m", "tools.cli", "run", "-v", "--models-dir", str(store.directory),
-         "--state-dir", str(bus), *options],
+         "--state-dir", str(bus), *options, *more],
         cwd=ROOT, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         watchdog = threading.Timer(DEADLINE_S, process.kill)
@@ -87,6 +87,24 @@ def test_what_is_selected_while_parked_is_taken_at_the_next_reload(store: ModelS
         assert main(["models", "rollback", *where]) == 0
         daemon.process.send_signal(signal.SIGHUP)
         daemon.wait_for(f"loading {store.path_of(B)}")
+        daemon.wait_for("waiting for camera streams")
+        daemon.process.terminate()
+        assert daemon.process.wait(DEADLINE_S) == 0
+
+
+def test_a_reload_with_settings_that_are_wrong_changes_nothing(store: ModelStore) -> None:
+    """The unit does not start a process again that its settings have ended."""
+    settings = store.directory.parent / "config.toml"
+    settings.write_text('log_level = "debug"\n', encoding="utf-8")
+    with running(store, "--config", str(settings)) as daemon:
+        daemon.wait_for("waiting for camera streams")
+        settings.write_text("log_levle = 'debug'\n", encoding="utf-8")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("not reloaded, going on as before: ")
+        assert daemon.said[-1].endswith("unknown key log_levle; did you mean log_level?\n")
+        settings.write_text("log_level = 'debug'\n", encoding="utf-8")
+        daemon.process.send_signal(signal.SIGHUP)
+        daemon.wait_for("starting anew")
         daemon.wait_for("waiting for camera streams")
         daemon.process.terminate()
         assert daemon.process.wait(DEADLINE_S) == 0

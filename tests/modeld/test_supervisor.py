@@ -1,5 +1,6 @@
 """The supervisor with real threads, and loops that do what a test tells them."""
 
+import itertools
 import signal
 import socket
 import threading
@@ -147,17 +148,51 @@ def test_a_run_that_hangs_without_fallback_ends_the_process() -> None:
     hang.set()
 
 
-def test_time_in_which_the_process_stood_still_is_not_the_models() -> None:
+def test_time_in_which_the_process_stood_still_is_neither_the_models_nor_the_cars(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(has_fallback=True, run_timeout_s=0.3)
+    supervisor = bench.supervisor
+    elapsed: list[int] = []
+    monkeypatch.setattr(supervisor, "_watch_run", elapsed.append)
+    monkeypatch.setattr(supervisor, "_wants_reload", elapsed.append)
+    monotonic_ns, hours = time.monotonic_ns, itertools.count(0, 3600 * NS_PER_S)
+    # Each tick comes later by an hour, as of a process that is stopped and continued.
+    monkeypatch.setattr(time, "monotonic_ns", lambda: next(hours) + monotonic_ns())
+    bench.thread.start()
+    bench.until(lambda: len(elapsed) > 4)
+    bench.end()
+    assert set(elapsed) == {50_000_000}
+
+
+def test_a_run_is_given_up_after_its_time() -> None:
     bench = Bench(has_fallback=True, run_timeout_s=0.3)
     supervisor, state = bench.supervisor, bench.state
     supervisor._loop = bench.loop
     state.running_ns = 77
     supervisor._watch_run(0)
     for _ in range(5):
-        supervisor._watch_run(3600 * NS_PER_S)  # each tick an hour late: stopped and continued
+        supervisor._watch_run(50_000_000)
     assert state.fallback == ""
-    supervisor._watch_run(3600 * NS_PER_S)  # six times two ticks of 25 ms are the 300 ms
+    supervisor._watch_run(50_000_000)
     assert state.fallback == "a run has not come back within 300 ms"
+
+
+def test_a_thread_that_lives_when_watching_ends_keeps_what_it_uses() -> None:
+    bench = Bench()
+    hang = bench.loop.hangs = threading.Event()
+
+    def fails(_is_parked: bool) -> None:
+        if bench.state.running_ns:
+            raise ValueError("no")
+
+    bench.supervisor._each_tick = fails
+    bench.thread.start()
+    bench.thread.join(SOON_S)
+    assert isinstance(bench.outcome[0], ValueError)
+    assert bench.supervisor.left_behind
+    bench.stop.event.set()
+    hang.set()
 
 
 def test_a_run_that_ends_at_the_last_moment_is_not_given_up() -> None:
@@ -253,7 +288,7 @@ def test_a_report_that_fails_does_not_end_the_drive(caplog: pytest.LogCaptureFix
 def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
     bench = Bench(has_fallback=True)
     seen: list[str] = []
-    bench.supervisor._each_tick = lambda: seen.append(bench.state.fallback)
+    bench.supervisor._each_tick = lambda _parked: seen.append(bench.state.fallback)
     bench.thread.start()
     bench.until(lambda: seen)
     # Between two ticks the fallback model is taken, and fails, too.
@@ -265,19 +300,19 @@ def test_what_cannot_wait_is_done_at_once_and_at_the_end() -> None:
 def test_reload_waits_until_the_car_is_parked(caplog: pytest.LogCaptureFixture) -> None:
     bench = Bench()
     supervisor, state = bench.supervisor, bench.state
-    now_ns = 100 * NS_PER_S
-    state.published_ns, state.published = now_ns, 9
-    assert not supervisor._wants_reload(now_ns + PARKED_NS + 1)  # nobody asked
+    state.published_ns, state.published = 100 * NS_PER_S, 9
+    assert not supervisor._wants_reload(PARKED_NS + 1)  # nobody asked
     bench.stop.reload.set()
-    assert not supervisor._wants_reload(now_ns + 1)
-    assert not supervisor._wants_reload(now_ns + 2)
+    state.published_ns += 1
+    assert not supervisor._wants_reload(1)
+    assert not supervisor._wants_reload(1)
     assert [r.message for r in caplog.records].count(
         "reload asked for while driving: it is done when the car is parked"
     ) == 1
     bench.on_road = True
-    assert not supervisor._wants_reload(now_ns + PARKED_NS + 1)
+    assert not supervisor._wants_reload(PARKED_NS)
     bench.on_road = False
-    assert supervisor._wants_reload(now_ns + PARKED_NS + 1)
+    assert supervisor._wants_reload(1)
 
 
 def test_a_drive_with_the_fallback_model_ends_in_a_new_start() -> None:
@@ -287,8 +322,47 @@ def test_a_drive_with_the_fallback_model_ends_in_a_new_start() -> None:
     # Nothing was driven: the same would be found again, for ever.
     assert not supervisor._wants_reload(PARKED_NS + 1)
     state.published, state.published_ns = 1, NS_PER_S
-    assert not supervisor._wants_reload(2 * NS_PER_S)
-    assert supervisor._wants_reload(NS_PER_S + PARKED_NS + 1)
+    assert not supervisor._wants_reload(PARKED_NS)
+    assert supervisor._wants_reload(1)
+
+
+def test_a_parked_process_that_remembers_a_fallback_goes_back_before_the_next_drive() -> None:
+    bench = Bench()
+    supervisor, state = bench.supervisor, bench.state
+    state.fallback, supervisor._is_remembered = "it hung", True
+    # The drive may go on: nothing of the car has been heard yet.
+    assert not supervisor._wants_reload(PARKED_NS)
+    bench.on_road = True
+    assert not supervisor._wants_reload(1)
+    bench.on_road = False
+    assert supervisor._wants_reload(1)
+
+
+def test_a_reload_does_not_end_a_fallback_that_has_just_started_again() -> None:
+    bench = Bench()
+    bench.state.fallback = "it hung"
+    bench.stop.reload.set()
+    assert not bench.supervisor._wants_reload(PARKED_NS)
+    assert bench.supervisor._wants_reload(1)
+
+
+def test_a_reload_that_would_fail_is_refused_once(caplog: pytest.LogCaptureFixture) -> None:
+    bench = Bench()
+    supervisor, state = bench.supervisor, bench.state
+    state.published = 1
+    supervisor._why_no_reload = lambda: "config.toml: unknown key modle"
+    bench.stop.reload.set()
+    assert not supervisor._wants_reload(PARKED_NS + 1)
+    assert not bench.stop.reload.is_set()
+    # After a drive with the fallback model: not asked again 40 times a second.
+    state.fallback = "it hung"
+    assert not supervisor._wants_reload(PARKED_NS + 1)
+    assert [r.message for r in caplog.records] == [
+        "not reloaded, going on as before: config.toml: unknown key modle"
+    ]
+    supervisor._why_no_reload = lambda: ""
+    bench.stop.reload.set()
+    assert supervisor._wants_reload(PARKED_NS + 1)
 
 
 def test_a_reload_ends_the_loop_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,11 @@ def test_without_a_camera_its_frames_are_not_missed() -> None:
 
 def test_starting_is_not_healthy_yet() -> None:
     assert problems_of(health(LoopState())) == ["starting"]
+
+
+def test_models_that_cannot_be_used_are_said() -> None:
+    facts = replace(FACTS, start_problems=("fallback model not usable: gone.pkl: no such file",))
+    assert problems_of(health(running(), facts)) == list(facts.start_problems)
 
 
 def test_what_is_not_healthy_is_said() -> None:

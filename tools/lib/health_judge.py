@@ -27,6 +27,7 @@ def problems_of(health: Health) -> list[str]:
     phase = health["phase"]
     if health["isFallback"]:
         found.append(f"fallback model in use: {health['fallbackReason']}")
+    found += list(health["startProblems"])
     if health["selfTest"]["result"] == "failed":
         found.append(f"self-test failed: {health['selfTest']['detail']}")
     if phase == Phase.RUNNING:

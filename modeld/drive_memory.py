@@ -1,0 +1,119 @@
+"""Remembers over restarts of the process how the present drive goes: three small files.
+
+A process that is started again while driving must go on as the one before it: with the fallback
+model once that was taken, and with the same model of the store (ADRs 0087 and 0091).
+"""
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+logger = logging.getLogger(__name__)
+
+_BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
+_LIMIT_BYTES: Final = 8192
+_MAX_TEXT: Final = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One text that is kept until it is cleared, or the machine is booted.
+
+    Attributes:
+        path: Of its file; None keeps nothing.
+    """
+
+    path: Path | None
+
+    def read(self) -> str:
+        """Return the text, "" if there is none. What cannot be read counts as not there."""
+        if self.path is None:
+            return ""
+        try:
+            with self.path.open("rb") as file:
+                found = json.loads(file.read(_LIMIT_BYTES))
+            return str(found["text"]) if found["boot_id"] == _boot_id() else ""
+        except FileNotFoundError:
+            return ""
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            logger.warning("%s: not used: %s", self.path, error)
+            return ""
+
+    def write(self, text: str) -> None:
+        """Keep a text; a disk that refuses is logged, and the next process decides anew."""
+        if self.path is None:
+            return
+        beside = self.path.with_suffix(".tmp")
+        content = json.dumps({"boot_id": _boot_id(), "text": text[:_MAX_TEXT]})
+        try:
+            beside.write_text(content, encoding="ascii")
+            beside.replace(self.path)
+        except OSError as error:
+            logger.error("%s: not remembered: %s", self.path, error.strerror)  # noqa: TRY400 -- a full disk needs no traceback
+
+    def clear(self) -> None:
+        """Forget the text."""
+        if self.path is None:
+            return
+        try:
+            self.path.unlink(missing_ok=True)
+        except OSError as error:
+            logger.error("%s: cannot be removed: %s", self.path, error.strerror)  # noqa: TRY400 -- as above
+
+
+class DriveMemory:
+    """The notes of one daemon.
+
+    Attributes:
+        fallback: Why the drive goes on with the fallback model.
+        model: The artifact that the drive began with.
+    """
+
+    def __init__(self, directory: Path | None) -> None:
+        """Use a directory, as `state_dir` of the configuration; None remembers nothing."""
+
+        def note(name: str) -> Note:
+            return Note(None if directory is None else directory / f"{name}.json")
+
+        self.fallback, self.model, self._loading = note("fallback"), note("model"), note("loading")
+
+    @contextmanager
+    def loading(self) -> Iterator[str]:
+        """Around the loading of models; gives the artifact at which the start before ended, or "".
+
+        A model may hang the device before anything watches it. Whoever ends the process then
+        leaves the note of `load`, by which the next one does without that model.
+        """
+        try:
+            yield self._loading.read()
+        finally:
+            self._loading.clear()
+
+    def load(self, path: Path) -> None:
+        """Remember that this artifact is being loaded now."""
+        self._loading.write(str(path))
+
+    def end_drive(self) -> None:
+        """Forget the drive: the car is parked."""
+        self.fallback.clear()
+        self.model.clear()
+
+
+def state_directory(configured: Path | None) -> Path | None:
+    """Return the directory that is configured, else the one that the service manager made."""
+    if configured is not None:
+        return configured
+    made = os.environ.get("RUNTIME_DIRECTORY", "").partition(":")[0]
+    return Path(made) if made else None
+
+
+def _boot_id() -> str:
+    try:
+        return _BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
