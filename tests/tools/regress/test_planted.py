@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import modeld.daemon
+import modeld.model_session
 import tools.regress_drives
 from modeld.bus_reader import BusReader
 from modeld.confidence import ConfidenceFilter
@@ -176,9 +177,11 @@ def test_confidence_computed_on_the_wrong_frame(
 
 def test_a_lateral_delay_of_zero(regress: Regress, monkeypatch: pytest.MonkeyPatch) -> None:
     times = action_times
-    monkeypatch.setattr(
-        modeld.daemon, "action_times", lambda _delay, *rest, **more: times(0.0, *rest, **more)
-    )
+
+    def without_delay(_delay: float, *rest: Any, **more: Any) -> Any:
+        return times(0.0, *rest, **more)
+
+    monkeypatch.setattr(modeld.model_session, "action_times", without_delay)
     changes = regress()
     assert changes
     assert all("action.desiredCurvature" in text for _, text in changes)
