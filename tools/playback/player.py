@@ -40,6 +40,9 @@ CAR_PARAMS_NS: Final = NS_PER_S
 # How often the first frame is offered until somebody answers: more than a slow model takes, so
 # that a frame is never offered again while it is being worked on.
 OFFER_NS: Final = 250_000_000
+# Messages go by sockets, frames by memory: so much earlier they are there when a frame wakes the
+# daemon. Of the first frame; later ones follow messages that came at their own moments.
+AHEAD_NS: Final = 20_000_000
 
 Read = Callable[[int], AbstractContextManager[Iterator[Moment]]]
 
@@ -367,6 +370,7 @@ class Player:
             self._repeat_car_params(self._clock.now_ns())
             for service, data in self._newest.items():
                 self._outlet.send(service, data)
+            self._clock.sleep_until_ns(self._clock.now_ns() + AHEAD_NS)
             for stream, frame in frames:
                 self._outlet.fill(stream, frame)
                 self._outlet.publish(
