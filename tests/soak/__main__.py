@@ -31,6 +31,12 @@ def main() -> int:
     parser.add_argument("--report", type=Path, default=Path("build/soak.md"))
     parser.add_argument("--undisturbed", action="store_true", help="no faults")
     parser.add_argument("--model", type=Path, help="an artifact for 1928x1208, with --undisturbed")
+    parser.add_argument(
+        "--slack",
+        type=float,
+        default=1.0,
+        help="factor on the bounds, for machines with other work",
+    )
     args = parser.parse_args()
     if args.model is not None and not args.undisturbed:
         parser.error("--model: only with --undisturbed, as faults are told by small models")
@@ -58,8 +64,8 @@ def _soak(
     ) as world:
         world.wait_valid(timeout_s=60.0)
         world.service.wait_ready()
-        watch = soak(world, args.seed, args.seconds, per_minute)
-        facts = Facts(args.seed, args.seconds, per_minute, name)
+        watch = soak(world, args.seed, args.seconds, per_minute, args.slack)
+        facts = Facts(args.seed, args.seconds, per_minute, name, args.slack)
         return report(watch, facts), len(watch.violations)
 
 

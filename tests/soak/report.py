@@ -19,6 +19,7 @@ class Facts:
     seconds: float
     per_minute: float
     model: str
+    slack: float = 1.0
 
 
 def report(watch: Watch, facts: Facts) -> str:
@@ -41,6 +42,7 @@ def _head(watch: Watch, facts: Facts) -> str:
         ("Seed", str(facts.seed)),
         ("Seconds", f"{facts.seconds:.0f}"),
         ("Model", facts.model),
+        ("Bounds", "of the table" if facts.slack == 1.0 else f"{facts.slack:g} times the table's"),
         ("Faults", f"{len(watch.faults)} of {len({f.kind.test for f in watch.faults})} kinds"),
         ("Messages modelV2", f"{len(messages)}, {invalid} of them not valid"),
         ("Processes", str(len(watch.world.service.lives))),

@@ -36,9 +36,9 @@ def deal(seed: int, seconds: float, per_minute: float) -> list[Fault]:
     return faults
 
 
-def soak(world: World, seed: int, seconds: float, per_minute: float) -> Watch:
+def soak(world: World, seed: int, seconds: float, per_minute: float, slack: float = 1.0) -> Watch:
     """Disturb a world that is well; return what was seen, judged."""
-    watch = Watch(world, time.monotonic_ns(), model_is_known=per_minute > 0)
+    watch = Watch(world, time.monotonic_ns(), model_is_known=per_minute > 0, slack=slack)
     stop = threading.Event()
     sampler = threading.Thread(target=_sample, args=(watch, stop), daemon=True)
     sampler.start()
