@@ -117,8 +117,10 @@ class Setting:
             return self.checked(float(value))
         held = str if self.kind is Path else self.kind
         if type(value) is not held:
+            example = self.doc.example
+            such_as = "" if example is None else f" such as {example!r}"
             raise ValueError(
-                f"expected {held.__name__}, got {type(value).__name__} {_short(value)}"
+                f"expected {held.__name__}{such_as}, got {type(value).__name__} {_short(value)}"
             )
         return self.checked(self.kind(value))
 
