@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import functools
+import gc
+import mmap
 import re
 from pathlib import Path
 from typing import Any
@@ -190,3 +192,13 @@ def inputs(value: float = 1.0) -> dict[str, np.ndarray[Any, Any]]:
 
 def load(path: Path, **changes: Any) -> Program:
     return load_program(write(path, **changes))
+
+
+def mapped_views() -> set[int]:
+    """Return the living views of mapped memory, by id; other tests of the process may have some."""
+    gc.collect()
+    return {
+        id(thing)
+        for thing in gc.get_objects()
+        if isinstance(thing, memoryview) and isinstance(thing.obj, mmap.mmap)
+    }
