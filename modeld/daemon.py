@@ -7,6 +7,7 @@ from outside, so that replay runs the same code; ``start`` opens the real ones.
 import logging
 import threading
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -153,11 +154,11 @@ class Daemon:
         return self._session.lane_change
 
     @property
-    def has_fallback(self) -> bool:
-        """Whether there is a model that can take over."""
-        return self._fallback is not None
+    def take_over(self) -> Callable[[str], None] | None:
+        """Lets the fallback model take over; None where there is none, or it has."""
+        return None if self._fallback is None else self._fall_back
 
-    def fall_back(self, reason: str) -> None:
+    def _fall_back(self, reason: str) -> None:
         """Go on with the fallback model from the next frame on; for this daemon's life.
 
         Called between frames, or by another thread that has given up the present run.
@@ -166,7 +167,7 @@ class Daemon:
             reason: For log and health message, what is wrong with the model in use.
         """
         session = self._fallback
-        assert session is not None  # the caller has asked `has_fallback`
+        assert session is not None  # only `take_over` hands this method out
         session.continue_from(self._session)
         self._session, self._fallback = session, None
         self.state.model, self.state.fallback = session.name, reason
@@ -313,8 +314,8 @@ class Daemon:
         if not result.finite:
             self._log.not_finite(frames.main.frame_id, "state reset, messages marked invalid")
             limit = self._config.non_finite_limit
-            if self.has_fallback and session.not_finite_runs >= limit:
-                self.fall_back(f"outputs of {limit} runs in a row are not finite")
+            if self._fallback is not None and session.not_finite_runs >= limit:
+                self._fall_back(f"outputs of {limit} runs in a row are not finite")
         return result
 
     def _give_up(self, error: RuntimeFault) -> None:
@@ -324,9 +325,9 @@ class Daemon:
             RuntimeFault: There is no fallback model.
         """
         self.state.count(Fault.DEVICE_ERROR)
-        if not self.has_fallback:
+        if self._fallback is None:
             raise error
-        self.fall_back(str(error))
+        self._fall_back(str(error))
 
     def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None

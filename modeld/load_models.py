@@ -191,7 +191,8 @@ def load_models(loader: Loader, before: Before) -> Models:
         logger.warning("this drive goes on with the fallback model: %s", remembered)
         try:
             fallback = _load_fallback(loader, fallback_path)
-            return Models(fallback, None, remembered, is_remembered=bool(before.fallback))
+            is_remembered = bool(before.fallback)
+            return Models(fallback, None, remembered, tuple(problems), is_remembered=is_remembered)
         except (ModeldError, RuntimeFault) as error:
             # Better the model that failed before than none at all.
             _note(problems, "fallback model not usable, the other one is tried", error)

@@ -8,7 +8,7 @@ from outside; ``start`` opens the real ones.
 import logging
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -94,7 +94,7 @@ class Monitoring:
         transform: (3, 3) float32, view pixels to camera pixels of the camera seen last.
         state: What others may read of the loop.
         guard: Marks when the model runs.
-        has_fallback: No model can take over here.
+        take_over: None, as no other model can do so here.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Monitoring:
         self.state = LoopState() if state is None else state
         self.state.model = interface.model.checkpoint
         self.guard = RunGuard(self.state)
-        self.has_fallback = False
+        self.take_over: Callable[[str], None] | None = None
         self.calibration = np.zeros((1, ANGLE_COUNT), np.float32)
         self.transform = np.zeros((3, 3), np.float32)
         self._input = CameraInput("driver", _frame_capacity(program))
@@ -155,10 +155,6 @@ class Monitoring:
         self.state.phase = Phase.RUNNING
         while not stop.is_set():
             self.step()
-
-    def fall_back(self, reason: str) -> None:
-        """Never called: `has_fallback` is False."""
-        raise NotImplementedError(reason)
 
     def step(self) -> MonitoringStep | None:
         """Do one iteration: wait for a frame, run, publish.

@@ -46,11 +46,8 @@ class Loop(Protocol):
     guard: RunGuard
 
     @property
-    def has_fallback(self) -> bool:
-        """Whether another model can take over."""
-
-    def fall_back(self, reason: str) -> None:
-        """Let it take over."""
+    def take_over(self) -> Callable[[str], None] | None:
+        """Lets the fallback model take over, for a reason; None where there is none."""
 
     def run_forever(self, stop: threading.Event) -> None:
         """Iterate until ``stop`` is set."""
@@ -212,18 +209,19 @@ class Supervisor:
             self._run_ns, self._stuck_ns = run_ns, 0
             return
         self._stuck_ns += elapsed_ns
-        patience = 1 if loop.has_fallback else PATIENCE_WITHOUT_FALLBACK
+        take_over = loop.take_over
+        patience = PATIENCE_WITHOUT_FALLBACK if take_over is None else 1
         if self._stuck_ns < patience * self._timeout_ns or not loop.guard.abandon(run_ns):
             return
         self.left_behind = True
         self._state.count(Fault.RUN_TIMEOUT)
         reason = f"a run has not come back within {self._stuck_ns // 1_000_000} ms"
-        if not loop.has_fallback:
+        if take_over is None:
             raise RunTimeoutError(
                 f"model: {reason}, expected it within {self._timeout_ns // 1_000_000}; the device "
                 "hangs: the process ends and should be started again"
             )
-        loop.fall_back(reason)
+        take_over(reason)
         self._start(self._go_on)
 
     def _tell(self, now_ns: int) -> None:

@@ -92,7 +92,7 @@ def test_an_error_of_the_device_costs_one_frame(
     assert bench.step(3) == (True, 7.0)
     assert daemon.state.fallback == "gpu: device lost"
     assert daemon.state.faults[Fault.DEVICE_ERROR] == 1
-    assert not daemon.has_fallback
+    assert daemon.take_over is None
     (said,) = [r.message for r in caplog.records if r.levelno == logging.ERROR]
     assert said.startswith("model given up: gpu: device lost; going on with the fallback model ")
 
@@ -120,7 +120,8 @@ def test_outputs_that_stay_not_finite_are_given_up_on(bench: Bench) -> None:
 
 
 def test_without_another_model_an_error_is_the_process_to_handle(bench: Bench) -> None:
-    bench.daemon.fall_back("tried")
+    assert bench.daemon.take_over is not None
+    bench.daemon.take_over("tried")
     assert bench.step(0) == (True, 7.0)
     bench.second.on_run = fail("gpu: device lost")
     bench.road.push(bench.frame_of(1))
@@ -134,7 +135,8 @@ def test_a_lane_change_goes_on_where_the_machines_are_alike(
 ) -> None:
     bench = Bench(small_format, frame_of, lane_change=machine)
     before = bench.daemon.lane_change
-    bench.daemon.fall_back("tried")
+    assert bench.daemon.take_over is not None
+    bench.daemon.take_over("tried")
     assert (bench.daemon.lane_change is before) is kept
 
 

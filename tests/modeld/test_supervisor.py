@@ -39,14 +39,14 @@ class ScriptedLoop:
     def __init__(self, state: LoopState, *, has_fallback: bool = False) -> None:
         self.state = state
         self.guard = RunGuard(state)
-        self.has_fallback = has_fallback
+        self.take_over: Callable[[str], None] | None = self._fall_back if has_fallback else None
         self.hangs: threading.Event | None = None
         self.raises: Exception | None = None
         self.after_hang: list[str] = []
         self.threads: set[str] = set()
 
-    def fall_back(self, reason: str) -> None:
-        self.has_fallback, self.hangs = False, None
+    def _fall_back(self, reason: str) -> None:
+        self.take_over, self.hangs = None, None
         self.state.fallback = reason
 
     def run_forever(self, stop: threading.Event) -> None:
@@ -367,7 +367,6 @@ def test_a_reload_that_would_fail_is_refused_once(caplog: pytest.LogCaptureFixtu
 
 def test_a_reload_ends_the_loop_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     bench = Bench()
-    bench.loop.has_fallback = False
     bench.state.published_ns = 0
     monkeypatch.setattr(
         bench.supervisor, "_wants_reload", lambda _now_ns: bench.state.published > 3
