@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyopencl
 
-from modeld.health_snapshot import SelfTestFacts, ServiceFacts
+from modeld.health_snapshot import ServiceFacts
 from modeld.load_models import LoadedModel
 from modeld.realtime import Effect
 from runtime.driving_interface import parse_interface
@@ -21,7 +21,6 @@ _PACKAGE: Final = "modeld"
 def facts_of(
     model: LoadedModel,
     *,
-    self_test: SelfTestFacts | None = None,
     realtime: tuple[Effect, ...] = (),
     start_problems: tuple[str, ...] = (),
     started_ns: int = 0,
@@ -30,7 +29,6 @@ def facts_of(
 
     Args:
         model: The model.
-        self_test: What came of its self-test; None: it was not done.
         realtime: What was asked of the system.
         start_problems: Models that were to be used and cannot be.
         started_ns: When the process was started.
@@ -39,11 +37,11 @@ def facts_of(
     return ServiceFacts(
         kind=model.kind,
         model=str(model.path),
-        sha256=model.artifact.sha256,
+        sha256=model.sha256,
         checkpoints=_checkpoints(model),
         device=stats.device,
         driver=stats.driver,
-        self_test=self_test or SelfTestFacts(),
+        self_test=model.self_test,
         realtime=realtime,
         start_problems=start_problems,
         versions=versions(),
@@ -53,7 +51,7 @@ def facts_of(
 
 def _checkpoints(model: LoadedModel) -> Mapping[str, str]:
     """Return the name of each model's checkpoint, by role."""
-    interface = model.artifact.manifest.metadata["interface"]
+    interface = model.program.manifest.metadata["interface"]
     if model.kind == "monitoring":
         part = parse_monitoring_interface(interface).model
         return {part.role: part.checkpoint}

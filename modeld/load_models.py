@@ -53,20 +53,21 @@ class LoadedModel:
 
     Attributes:
         path: Of the artifact.
-        artifact: Its checked content.
-        program: Loaded, its state at reset.
+        sha256: Of the artifact, hexadecimal.
+        program: Loaded, its state at reset; it holds what it needs of the artifact, so that the
+            rest of its memory is given back.
         self_test: What came of its self-test.
     """
 
     path: Path
-    artifact: runtime.Artifact
+    sha256: str
     program: runtime.Program
     self_test: SelfTestFacts
 
     @property
     def kind(self) -> str:
         """Kind of the artifact."""
-        return self.artifact.manifest.kind
+        return self.program.manifest.kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ class Loader:
         logger.info("loaded %s in %.2f s; %s", path, elapsed_s, report)
         result = TestResult.PASSED if report.runs else TestResult.NOT_DONE
         facts = SelfTestFacts(result, report.duration_ms, str(report))
-        return LoadedModel(path, artifact, program, facts)
+        return LoadedModel(path, artifact.sha256, program, facts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,7 +282,6 @@ class _Service:
     def _facts(self, model: LoadedModel) -> ServiceFacts:
         return facts_of(
             model,
-            self_test=model.self_test,
             realtime=self._effects,
             start_problems=self._problems,
             started_ns=self._started_ns,

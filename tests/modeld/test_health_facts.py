@@ -25,7 +25,7 @@ def test_facts_of_a_driving_model(tmp_path: Path) -> None:
     write_tiny_driving(path)
     artifact = runtime.read_artifact(path)
     with runtime.load_program(artifact) as program:
-        facts = facts_of(LoadedModel(path, artifact, program, SelfTestFacts()), started_ns=7)
+        facts = facts_of(LoadedModel(path, artifact.sha256, program, SelfTestFacts()), started_ns=7)
         assert (facts.device, facts.driver) == (program.stats.device, program.stats.driver)
     assert (facts.kind, facts.model, facts.started_ns) == ("driving", str(path), 7)
     assert (len(facts.sha256), facts.sha256) == (64, artifact.sha256)
@@ -38,6 +38,6 @@ def test_facts_of_a_monitoring_model(tmp_path: Path) -> None:
     path = write_small_monitoring(tmp_path / "small.pkl")
     artifact = runtime.read_artifact(path)
     with runtime.load_program(artifact) as program:
-        facts = facts_of(LoadedModel(path, artifact, program, SelfTestFacts()))
+        facts = facts_of(LoadedModel(path, artifact.sha256, program, SelfTestFacts()))
     assert facts.kind == "monitoring"
     assert len(facts.checkpoints) == 1
