@@ -21,8 +21,8 @@ from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting
 from tools.lib.telemetry import CarSample
 from tools.lib.video import write_planes
 from tools.render.painter import Painter
-from tools.render.view import Mount
 from tools.render.world import LEFT, RIGHT, TICKS_PER_S, World, seeded_motion
+from tools.world.view import Mount
 
 # What the demo pretends to be: the smallest current camera, so that the demo runs anywhere.
 MOUNTING = Mounting(device_type="mici", sensor="os04c10")

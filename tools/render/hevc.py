@@ -11,7 +11,7 @@ import numpy as np
 
 from modeld.calibration import Camera
 from tools.render.painter import Picture
-from tools.render.view import Bytes
+from tools.world.view import Bytes
 
 RATE_HZ = 20
 # Key frames of the device's own encoder at its smaller picture.

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from cereal.schema import new_event
 from tools.render.hevc import Packet
 from tools.render.spec import FRAME_NS, START_NS, DriveSpec
-from tools.render.view import rotation
 from tools.render.world import LEFT, NUDGE_TORQUE, STEER_RATIO, TICK_NS, WHEELBASE_M, World
+from tools.world.view import rotation
 
 STATE_SERVICES = {
     "road": "roadCameraState",

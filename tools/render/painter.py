@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.render import scene
-from tools.render.curves import Floats, sin_cos, through_knots
-from tools.render.view import Bytes, Mount, View
 from tools.render.world import EDGE_OFFSETS_M, LANE_WIDTH_M, LINE_OFFSETS_M, CarState, World
+from tools.world.curves import Floats, sin_cos, through_knots
+from tools.world.view import Bytes, Mount, View
 
 # Distances ahead at which borders are computed; between them they are straight in the picture.
 _AHEAD_M: Floats = np.concatenate(

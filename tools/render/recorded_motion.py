@@ -15,9 +15,9 @@ import numpy as np
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.comma2k19_files import telemetry_files
 from tools.errors import TelemetryError
-from tools.render.curves import Floats
 from tools.render.spec import FRAME_NS
 from tools.render.world import TICKS_PER_S, Motion, road_grid, seeded_motion
+from tools.world.curves import Floats
 
 # Slower, a yaw rate says nothing of the road; the curvature of the last fast place holds.
 _MIN_SPEED_MPS = 3.0

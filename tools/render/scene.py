@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tools.render.curves import Floats
+from tools.world.curves import Floats
 
 # Colours are (Y, U, V), BT.601 limited range.
 SKY_TOP, SKY_LOW = (186, 146, 112), (206, 132, 124)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from modeld.calibration import Camera, find_cameras
 from tools.lib.camera import DEFAULT_HEIGHT_M
-from tools.render.view import Mount
+from tools.world.view import Mount
 
 FRAME_NS = 50_000_000
 FRAMES_PER_SEGMENT = 1200

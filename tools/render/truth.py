@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS, X_IDXS
 from runtime.whole_file import whole_file
-from tools.render.curves import Floats, sin_cos
 from tools.render.painter import road_places
 from tools.render.spec import FRAME_NS, DriveSpec
 from tools.render.world import (
@@ -26,6 +25,7 @@ from tools.render.world import (
     CarState,
     World,
 )
+from tools.world.curves import Floats, sin_cos
 
 # The road ahead, from which distances are read off.
 _AHEAD_M: Floats = np.arange(-6.0, 280.0, 1.0)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from tools.render.curves import (
+from tools.world.curves import (
     Floats,
     arctangent,
     ease,

@@ -16,8 +16,8 @@ from tools.render.driver_painter import DriverPainter
 from tools.render.painter import Painter, Picture
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
-from tools.render.view import Mount
 from tools.render.world import Motion, World, road_grid, seeded_motion
+from tools.world.view import Mount
 
 SEED = 5
 HEIGHT_M = 1.22

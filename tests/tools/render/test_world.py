@@ -10,18 +10,8 @@ import pytest
 from modeld.calibration import Camera, rot_from_euler
 from modeld.constants import T_IDXS, X_IDXS
 from tools.lib.camera import project
-from tools.render.curves import (
-    ATAN_LIMIT,
-    arctangent,
-    ease,
-    ease_slope,
-    random_walk,
-    sin_cos,
-    through_knots,
-)
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
-from tools.render.view import Mount, View, rotation
 from tools.render.world import (
     BLINKER_LEAD_S,
     FIRST_LANE_CHANGE_S,
@@ -37,6 +27,16 @@ from tools.render.world import (
     road_grid,
     seeded_motion,
 )
+from tools.world.curves import (
+    ATAN_LIMIT,
+    arctangent,
+    ease,
+    ease_slope,
+    random_walk,
+    sin_cos,
+    through_knots,
+)
+from tools.world.view import Mount, View, rotation
 
 SECONDS = 12.0
 

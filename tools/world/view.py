@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.calibration import Camera
-from tools.render.curves import Floats, sin_cos
+from tools.world.curves import Floats, sin_cos
 
 Bytes = NDArray[np.uint8]
 
