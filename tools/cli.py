@@ -59,15 +59,14 @@ COMMANDS: dict[str, Command] = {
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
+    "footage": Command("tools.footage", "judge a model's lane lines on labelled footage"),
     "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
     "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
-    "models": Command(
-        "tools.store_models", "add, check, select the models that the daemon runs"
-    ),
+    "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
