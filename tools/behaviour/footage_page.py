@@ -27,6 +27,8 @@ SHOWN = {
 }
 HEADER = ("what", "at", "mean m", "median m", "p90 m", "bias m", "median px", "p90 px", "missing")
 FAR_M = 60.0
+# Rows of the picture above the farthest label.
+MORE_ROWS = 60
 # A wild curve may project to infinity; SVG numbers must stay small to be drawn at all.
 LIMIT_PICTURES = 4.0
 
@@ -111,17 +113,19 @@ def _table(subject: Subject) -> str:
 def _cell(value: object) -> str:
     if value is None:
         return "-"
-    return f"{value:.2f}" if isinstance(value, float) else escape(str(value))
+    return f"{value:z.2f}" if isinstance(value, float) else escape(str(value))
 
 
 def _figure(labels: Labels, frame: LabelledFrame, curves: Mapping[int, Curves], jpeg: bytes) -> str:
     width, height = labels.size
+    # Above the farthest row there is sky, and what the model says of the road further on.
+    top = max(0, int(labels.rows_px[-1]) - MORE_ROWS)
     found = curves.get(frame.number)
     shapes = _shapes(labels, found) if found is not None else ""
     image = base64.b64encode(jpeg).decode()
     label = f"Frame {frame.number} with labels and lines"
     return (
-        f'<figure><svg viewBox="0 0 {width} {height}" role="img" aria-label="{label}">'
+        f'<figure><svg viewBox="0 {top} {width} {height - top}" role="img" aria-label="{label}">'
         f'<image width="{width}" height="{height}" preserveAspectRatio="none" '
         f'href="data:image/jpeg;base64,{image}"/>{shapes}{_marks(labels, frame)}</svg>'
         f"<figcaption>{_caption(frame, found)}</figcaption></figure>"

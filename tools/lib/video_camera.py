@@ -24,7 +24,7 @@ class VideoCamera:
 
     Attributes:
         focal_px: focal length in pixels of the video; None: 0.9 widths.
-        roll_deg: as ``liveCalibration.rpyCalib``: positive where the picture's right is high.
+        roll_deg: positive where what is right of the car is lower in the picture.
         pitch_deg: positive where the camera looks down, which puts the horizon above the middle.
         yaw_deg: positive where the camera looks to the left, so that the car's direction is right
             of the middle.
