@@ -175,10 +175,11 @@ def summarize_errors(labels: Labels, errors: Errors) -> list[Figures]:
 
 
 def following(labels: Labels, errors: Errors) -> float | None:
-    """Return how far the model's lane moves where the labelled one does, from frame to frame.
+    """Return how much of the lane's movement in the picture the model's lane has, too.
 
-    The slope of the line through the lane's centre as the model has it over the labelled one, in
-    metres at 15 m: 1 for a model that sees, 0 for one that always says the same.
+    Of the lane's centre at 15 m, from frame to frame: 1 - variance of the error / variance of the
+    label. 1 for a model that sees, 0 for one that always says the same, whatever that is; below 0
+    for one whose lane moves by itself.
 
     Returns:
         None where fewer than three frames have both, or the labels do not move.
@@ -187,12 +188,11 @@ def following(labels: Labels, errors: Errors) -> float | None:
     columns = np.array([_columns(frame)["centre"][row] for frame in labels.frames])
     pixels = np.stack([columns, np.full(columns.size, labels.rows_px[row])], axis=-1)
     truth = labels.plane.on_road(pixels)[:, 1]
-    known = np.isfinite(errors.metres["centre"][:, row])
+    error = errors.metres["centre"][:, row]
+    known = np.isfinite(error)
     if known.sum() < MIN_FOLLOWED or np.ptp(truth[known]) == 0.0:
         return None
-    answers = (truth + errors.metres["centre"][:, row])[known]
-    slope, _ = np.polyfit(truth[known], answers, 1)
-    return round(float(slope), 4)
+    return round(float(1.0 - np.var(error[known]) / np.var(truth[known])), 4)
 
 
 def nearest_row(labels: Labels, ahead_m: float) -> int:
@@ -285,13 +285,14 @@ def lane_ahead(labels: Labels) -> dict[int, Curves]:
 
 
 def _fit(labels: Labels, points_m: Floats) -> Curves:
-    lines = []
-    for side in points_m:
-        known = side[np.isfinite(side).all(axis=1)]
-        # Far points weigh as much as near ones do in the picture.
-        parabola = np.polyfit(known[:, 0], known[:, 1], 2, w=1.0 / known[:, 0])
-        lines.append(np.polyval(parabola, X_IDXS))
-    return _curves_of(labels, *lines)
+    left, right = (_parabola(side[np.isfinite(side).all(axis=1)]) for side in points_m)
+    return _curves_of(labels, left, right)
+
+
+def _parabola(known_m: Floats) -> Floats:
+    # Far points weigh as much as they do in the picture.
+    parabola = np.polyfit(known_m[:, 0], known_m[:, 1], 2, w=1.0 / known_m[:, 0])
+    return np.asarray(np.polyval(parabola, X_IDXS), np.float64)
 
 
 def _curves_of(labels: Labels, left_m: Floats, right_m: Floats) -> Curves:

@@ -122,8 +122,10 @@ def test_a_model_that_sees_follows_and_one_that_guesses_does_not() -> None:
     }
     assert subject_of("x", labels, seeing).following == pytest.approx(1.0, abs=1e-3)
     half = {10 * index: _lane(left / 2, right / 2) for index, (left, right) in enumerate(lanes)}
-    assert subject_of("x", labels, half).following == pytest.approx(0.5, abs=1e-3)
+    assert subject_of("x", labels, half).following == pytest.approx(0.75, abs=1e-3)
     assert subject_of("x", labels, lane_ahead(labels)).following == pytest.approx(0.0, abs=1e-3)
+    wrong = {10 * index: _lane(-right, -left) for index, (left, right) in enumerate(lanes)}
+    assert subject_of("x", labels, wrong).following == pytest.approx(-3.0, abs=1e-3)
 
 
 def test_the_references_are_the_labels_themselves_and_the_middle_of_a_lane() -> None:

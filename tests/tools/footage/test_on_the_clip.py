@@ -39,9 +39,10 @@ def test_random_weights_are_no_better_than_what_sees_nothing(
     said = json.loads(capsys.readouterr().out)
     model, best, blind = said["subjects"]
     assert said["frames"] == model["answered"] == 20
-    assert _mean_m(model) > _mean_m(blind) > 10 * _mean_m(best)
+    # The example's lines are a straight road and noise: a guess, which follows nothing.
+    assert _mean_m(model) > 0.7 * _mean_m(blind) > 10 * _mean_m(best)
     assert best["following"] == pytest.approx(1.0, abs=0.05)
-    assert abs(model["following"]) < 0.3
+    assert model["following"] < 0.2
     text = page.read_text()
     assert text.count("<image ") == 20
     assert text.count('class="paint"') + text.count('class="drawn"') == 20 * 2 * 12
