@@ -211,7 +211,7 @@ def _between(table: Floats, grid: Floats) -> Floats:
     second -= first
     second *= part
     second += first
-    return np.moveaxis(second, -1, 0)
+    return second.T if second.ndim == 2 else np.moveaxis(second, -1, 0)
 
 
 def integrated(

@@ -5,7 +5,6 @@ All of it is a function of a seed and of what the ego car did.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -248,7 +247,7 @@ class Traffic:
             brakes=brakes < 0.4,
         )
         driver.brake = self._next_braking(driver)
-        driver.speed_mps = min(cruise, math.sqrt(self._limits[lane].at(s_m)))
+        driver.speed_mps = min(cruise, self._limits[lane].at(s_m))
         return driver
 
     def _fill(self, lane: int, body: Body) -> None:
