@@ -30,7 +30,7 @@ _SETTLE_S = 1.2
 # A plan of speeds: so many steps, how fast a wrong acceleration is put right, and with which jerk.
 _CELLS_PER_M = 1.0 / GRID_M
 STEP_S = 0.2
-STEPS_S = STEP_S * np.arange(50)
+STEPS_S: Floats = STEP_S * np.arange(50, dtype=np.float64)
 _RESPONSE_S = 0.5
 _JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 10.0
 _ROAD_BRAKING_MPS2 = 3.0
