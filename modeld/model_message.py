@@ -41,7 +41,8 @@ class ModelMessage:
         self._parts = [array.reshape(-1) for array in arrays.values()]
         self._numbers: NDArray[np.float32] = np.concatenate(self._parts)
         self._event = new_event("modelV2", mono_time_ns=0)
-        stand_ins, first = {}, _FIRST
+        stand_ins: dict[str, Any] = {}
+        first = _FIRST
         for name, array in arrays.items():
             numbers = np.arange(first, first + array.size, dtype=np.float32)
             stand_ins[name] = numbers.reshape(array.shape)

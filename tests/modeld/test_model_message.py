@@ -29,17 +29,17 @@ def _rewrite(outputs: DrivingOutputs, rng: np.random.Generator) -> None:
     for one in fields(outputs):
         array = getattr(outputs, one.name)
         if isinstance(array, np.ndarray):
-            array[...] = rng.standard_normal(array.shape).astype(np.float32) * 100.0
+            array[...] = rng.normal(0.0, 100.0, array.shape)
 
 
 def _variants() -> dict[str, DrivingOutputs]:
     plain = make_outputs()
-    pose = {"sim_pose": np.zeros(6, np.float32), "sim_pose_stds": np.zeros(6, np.float32)}
+    pose, pose_stds = np.zeros((2, 6), np.float32)
     return {
         "meta55": plain,
         "meta48": replace(plain, meta=np.zeros(48, np.float32)),
         "meta53": replace(plain, meta=np.zeros(53, np.float32)),
-        "pose of a simulation": replace(plain, **pose),
+        "pose of a simulation": replace(plain, sim_pose=pose, sim_pose_stds=pose_stds),
         "action": replace(plain, action=np.zeros(2, np.float32)),
         "slices of a vector": replace(plain, plan=np.zeros(2000, np.float32)[:495].reshape(33, 15)),
     }
