@@ -70,6 +70,7 @@ class Job:
             self.drive,
             options.telemetry,
             options.focal_px,
+            options.camera,
             options.rate_hz,
             options.driver_camera,
             self.artifact_sha256,
