@@ -26,6 +26,8 @@ ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
 }
 MAX_GATES: Final = 200
 MAX_CHARACTERS: Final = 200
+# More would only make a name slow to look up.
+MAX_STARS: Final = 4
 MAX_FILE_BYTES: Final = 64 << 10
 _GATE: Final = re.compile(r"\s*([A-Za-z*][\w.*#-]*)\s*(<=|>=|<|>)\s*(\S+)\s*", re.ASCII)
 _NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
@@ -142,10 +144,10 @@ def _lines_of(file: Path) -> list[tuple[str, str]]:
 def _parse(text: str, where: str, known: Sequence[str] | None) -> Gate:
     shown = text[:MAX_CHARACTERS]
     found = _GATE.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
-    if found is None:
+    if found is None or found[1].count("*") > MAX_STARS:
         raise UsageError(
-            f"{where}: expected NAME < NUMBER (or <=, >, >=), found {shown!r}; for example "
-            "'lateral_2s_max_m < 0.05'"
+            f"{where}: expected NAME < NUMBER (or <=, >, >=) and at most {MAX_STARS} *, found "
+            f"{shown!r}; for example 'lateral_2s_max_m < 0.05'"
         )
     name, order, number = found.groups()
     limit = float(number) if _NUMBER.fullmatch(number) else math.nan

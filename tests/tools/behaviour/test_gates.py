@@ -39,6 +39,7 @@ def test_gates_from_options_and_a_file(tmp_path: Path) -> None:
         ("lateral_2s_max_m < 1e999", "expected a finite number"),
         ("lateral_2s_max_m < 1_0", "expected a finite number"),
         ("", "expected NAME < NUMBER"),
+        ("*l*a*t*e*r*x < 1", "at most 4 *"),
         ("a" * 4000 + " < 1", "expected NAME < NUMBER"),
     ],
 )
