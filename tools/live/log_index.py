@@ -97,11 +97,15 @@ class LogIndex:
         self._around: list[Surroundings] = []
         self._healths: list[int] = []
         self.rows: list[Row] = []
-        services = self._services_in()
-        self.has_answers = services["modelV2"] > 0
-        self._pace = next((name for name in PACES if services[name]), None)
-        if self._pace is not None:
-            self._read(self._pace)
+        try:
+            services = self._services_in()
+            self.has_answers = services["modelV2"] > 0
+            pace = next((name for name in PACES if services[name]), None)
+            if pace is not None:
+                self._read(pace)
+        except BaseException:
+            self.close()
+            raise
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -26,6 +26,7 @@ from tools.live.log_index import LogIndex
 from tools.live.ring_pictures import RingPictures
 from tools.live.server import Address, Server
 from tools.live.viewers import LiveSource, LogSource, Source
+from tools.playback.player_threads import yield_to_others
 
 # How soon a signal is noticed.
 POLL_S = 0.1
@@ -92,7 +93,8 @@ class LiveSession:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
-        """Start the feed."""
+        """Start the feed; this thread, which serves, yields to the daemon, too."""
+        yield_to_others()
         self._loop = loop
 
         def follow() -> None:

@@ -21,13 +21,11 @@ from urllib.parse import urlsplit
 from aiohttp import WSCloseCode, WSMsgType, web
 
 from tools.errors import UsageError
-from tools.live.viewers import Source, Viewer
+from tools.live.viewers import STALL_S, Source, Viewer
 
 logger = logging.getLogger(__name__)
 
 MAX_VIEWERS: Final = 8
-# A viewer that takes nothing for so long is closed; a page that is shown again connects again.
-STALL_S: Final = 5.0
 # Commands of the page are a few dozen bytes.
 MAX_ORDER_BYTES: Final = 4096
 # What may wait in this process for a viewer, beside one message.
@@ -205,7 +203,7 @@ class Server:
                 await asyncio.sleep(begun_s + 1.0 / viewer.rate_hz - loop.time())
                 data = await self._source.next(viewer, own)
         except TimeoutError:
-            logger.info("a page took nothing for %g s; its connection is closed", STALL_S)
+            logger.info("a page showed nothing for %g s; its connection is closed", STALL_S)
             # An orderly end would wait for it again.
             if request.transport is not None:
                 request.transport.abort()

@@ -23,6 +23,11 @@ from tools.live.newest import Row
 
 # Rows of the last half minute, of a camera of at most 40 Hz.
 MAX_ROWS: Final = int(WINDOW_S * 40)
+# Messages that are on their way to a page, which says what it has shown. With one alone, each would
+# wait for the way there and back.
+MAX_UNDER_WAY: Final = 2
+# A viewer that shows nothing for so long is closed; a page that is seen again connects again.
+STALL_S: Final = 5.0
 # A picture that takes longer than this follows after the numbers.
 PATIENCE_S: Final = 0.15
 MAX_RATE_HZ: Final = 60.0
@@ -36,7 +41,8 @@ class Viewer:
         is_paused: it wants nothing for now.
         rate_hz: it wants at most this many messages a second.
         wanted: row of a log.
-        number: of the last message from a daemon.
+        number: of the last message about a daemon.
+        under_way: numbers of those that the page has not shown yet.
         row: number behind the last row it got.
         skipped: messages that it did not get, because it was still busy with one before.
     """
@@ -47,6 +53,7 @@ class Viewer:
         self.rate_hz = MAX_RATE_HZ
         self.wanted = 0
         self.number = 0
+        self.under_way: deque[int] = deque()
         self.row = 0
         self.skipped = 0
         self.changed = asyncio.Event()
@@ -64,6 +71,9 @@ class Viewer:
             rate = order.get("rate")
             if isinstance(rate, int | float) and 0 < rate <= MAX_RATE_HZ:
                 self.rate_hz = float(rate)
+            got = order.get("got")
+            while isinstance(got, int) and self.under_way and self.under_way[0] <= got:
+                self.under_way.popleft()
             if isinstance(order.get("row"), int):
                 self.wanted = order["row"]
             self.changed.set()
@@ -126,7 +136,15 @@ class LiveSource:
         self._viewers.discard(viewer)
 
     async def next(self, viewer: Viewer, own: None) -> bytes:  # noqa: ARG002 - as `Source`
-        """Return the newest, when it is newer than what the viewer has."""
+        """Return the newest, when it is newer than what the viewer has.
+
+        Raises:
+            TimeoutError: the viewer shows nothing of what it got.
+        """
+        async with asyncio.timeout(STALL_S):
+            while len(viewer.under_way) >= MAX_UNDER_WAY:
+                viewer.changed.clear()
+                await viewer.changed.wait()
         while True:
             seen = self._newest
             moment = None
@@ -138,11 +156,13 @@ class LiveSource:
             await viewer.changed.wait()
         viewer.skipped += max(0, seen.number - viewer.number - 1) if viewer.number else 0
         viewer.number = seen.number
+        viewer.under_way.append(seen.number)
         count = min(self._row - viewer.row, len(self._rows))
         rows = list(self._rows)[len(self._rows) - count :]
         viewer.row = self._row
         message, jpeg = moment
-        return pack({**message, "rows": rows_json(rows), "skipped": viewer.skipped}, jpeg)
+        own_part = {"number": seen.number, "rows": rows_json(rows), "skipped": viewer.skipped}
+        return pack({**message, **own_part}, jpeg)
 
 
 class LogSource:

@@ -33,7 +33,12 @@ export class Connection {
   // Ask for something; what was asked for last holds for the next connection, too.
   ask(wish) {
     Object.assign(this.wishes, wish);
-    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(wish));
+    this.tell(wish);
+  }
+
+  // Say something that is of this moment only.
+  tell(what) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(what));
   }
 }
 

@@ -61,7 +61,10 @@ function take(moment, jpeg) {
     const oldest = moment.now - page.hello.window - 2;
     page.rows.push(...moment.rows);
     while (page.rows.length && page.rows[0][0] < oldest) page.rows.shift();
-    if (page.isFrozen) return;
+    if (page.isFrozen) {
+      connection.tell({got: moment.number});
+      return;
+    }
     notes(moment.notes);
     cameras(moment.cameras);
   } else {
@@ -83,6 +86,8 @@ function take(moment, jpeg) {
 }
 
 function show(moment, bitmap) {
+  // The view sends the next when this is shown, not before.
+  if (moment.number) connection.tell({got: moment.number});
   if (page.bitmap !== null && page.bitmap !== bitmap) page.bitmap.close();
   page.moment = moment;
   page.bitmap = bitmap;

@@ -14,7 +14,7 @@ export const PLOTS = [
     ['seenCurvature', 'seen', 'seen', 1.2], ['curvature', 'wanted', 'plan', 1.6]]},
   {id: 'acceleration', name: 'Acceleration', unit: 'm/s²', digits: 2, span: 1, isCentred: true, lines: [
     ['carAcceleration', 'car', 'car', 2.2], ['acceleration', 'wanted', 'plan', 1.6]]},
-  {id: 'execution', name: 'Time of the model', unit: 'ms', digits: 1, span: 20, floor: 0, level: 50, lines: [
+  {id: 'execution', name: 'Time of the model', unit: 'ms', digits: 1, span: 20, floor: 0, level: 50, most: 200, lines: [
     ['execution', 'run', 'plan', 1.4]]},
 ];
 
@@ -28,7 +28,7 @@ export function drawPlot(canvas, plot, {rows, column, first, last, cursor}) {
   const lines = plot.lines.map(([name]) => column[name]);
   const [low, high] = range(visible, lines, plot);
   const u = time => LEFT + (time - first) / (last - first) * (width - LEFT - RIGHT);
-  const v = value => height - BOTTOM - (value - low) / (high - low) * (height - TOP - BOTTOM);
+  const v = value => height - BOTTOM - (Math.min(value, high) - low) / (high - low) * (height - TOP - BOTTOM);
   axes(context, colours, {width, height, low, high, first, last, u, v, cursor, plot});
   marks(context, colours, visible, column, u, height);
   plot.lines.forEach(([name, , colour, thick]) => line(context, visible, column[name], plot.scale ?? 1, {
@@ -64,9 +64,16 @@ function range(rows, lines, plot) {
   if (low > high) [low, high] = [0, 0];
   if (plot.isCentred) [low, high] = [Math.min(low, 0), Math.max(high, 0)];
   if (plot.floor !== undefined) low = plot.floor;
+  // One run that took a second would flatten all others.
+  if (plot.most !== undefined) high = Math.min(high, Math.max(plot.most, 2 * middle(rows, lines[0])));
   const more = Math.max(plot.span - (high - low), 0.1 * (high - low));
   if (plot.floor !== undefined) return [low, high + more];
   return [low - more / 2, high + more / 2];
+}
+
+function middle(rows, at) {
+  const values = rows.map(row => row[at]).filter(value => value !== null).sort((a, b) => a - b);
+  return values[values.length >> 1] ?? 0;
 }
 
 // A round step so that about `count` fit.
