@@ -11,7 +11,7 @@ import errno
 import ipaddress
 import logging
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import resources
@@ -19,6 +19,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.typedefs import Handler, Middleware
 
 from tools.errors import UsageError
 from tools.live.viewers import STALL_S, Source, Viewer
@@ -42,8 +43,6 @@ _TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 _LOCAL_NAMES: Final = frozenset({"localhost"})
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +214,7 @@ class Server:
                 request.transport.abort()
 
 
-def _guard(address: Address) -> Callable[[web.Request, Handler], Awaitable[web.StreamResponse]]:
+def _guard(address: Address) -> Middleware:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         host = _name_of(request.headers.get("Host", ""))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import subprocess
 import sys
 import threading
@@ -18,13 +19,14 @@ import numpy as np
 
 from cereal.clock import MonotonicClock
 from cereal.frames import FrameRingWriter, nv12_format
-from cereal.schema import new_event
+from cereal.schema import new_event, read_event
 from cereal.transport import ZmqTransport
 from modeld.calibration import find_cameras
 from modeld.constants import X_IDXS
 from modeld.health import HealthReporter
 from modeld.health_snapshot import ServiceFacts
 from modeld.loop_state import Fault, LoopState, Phase
+from tools.live.newest import Newest
 
 CAMERA = find_cameras("mici", "os04c10").road
 LAYOUT = nv12_format(CAMERA.width, CAMERA.height)
@@ -164,6 +166,21 @@ def drive_log(frames: range, *, answers: bool = True) -> list[bytes]:
         for frame_id in frames
         for name in services
     ]
+
+
+def damaged(data: bytes) -> bytes:
+    """Return a message whose root is whole and whose content is not: a pointer leads nowhere."""
+    for at in range(40, len(data), 8):
+        found = data[:at] + b"\x01" + b"\xff" * 7 + data[at + 8 :]
+        if Newest().take(read_event(found)) is None:
+            return found
+    raise AssertionError
+
+
+def unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:
+    """Return text and picture of a message of the view."""
+    (length,) = struct.unpack_from("<I", data)
+    return json.loads(data[4 : 4 + length]), data[4 + length :]
 
 
 class View:

@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import socket
-import struct
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -20,9 +19,18 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.tools.live.speaker import View, drive_log, speaking, write_log
+from tests.tools.live.speaker import (
+    View,
+    drive_log,
+    speaking,
+    unpacked,
+    write_log,
+)
+from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
-from tools.live.server import MAX_VIEWERS, STALL_S
+from tools.lib.processes import Child
+from tools.live.server import MAX_VIEWERS
+from tools.live.viewers import STALL_S
 
 pytestmark = pytest.mark.alone
 
@@ -36,11 +44,6 @@ def get(view: View, path: str = "/", **headers: str) -> tuple[int, Message, str]
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.headers, answer.read().decode()
-
-
-def unpacked(data: bytes) -> tuple[dict[str, Any], bytes]:
-    (length,) = struct.unpack_from("<I", data)
-    return json.loads(data[4 : 4 + length]), data[4 + length :]
 
 
 @asynccontextmanager
@@ -297,3 +300,33 @@ def test_who_pauses_gets_nothing_and_no_row_is_lost(tmp_path: Path) -> None:
     with speaking(bus, server), View("--bus", bus, "--camera-server", server) as view:
         asyncio.run(pause(view))
         assert view.is_running
+
+
+@pytest.mark.opencl
+def test_the_real_daemon_and_a_rendered_camera_are_watched(tmp_path: Path) -> None:
+    bus, server = f"ipc://{tmp_path}", f"view-{os.getpid()}"
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (1344, 760))
+    camera = ["--server", server, "--bus", bus, "--frames", "4", "--rate-hz", "10"]
+    daemon = ["run", "--model", str(model), "--demo", "--bus", bus, "--camera-server", server, "-q"]
+
+    async def watch(view: View) -> None:
+        async with watching(view) as ws:
+            for _ in range(2):
+                with Child("daemon", "tools.cli", daemon):
+                    message = await until(ws, lambda m, jpeg: jpeg and m.get("overlay"))
+                    assert message["picture"]["frameId"] == message["model"]["frameId"]
+                    assert message["hardware"] == "device mici, sensor os04c10"
+                    message = await until(ws, lambda m, _: m["health"])
+                    assert message["health"]["model"] == "tiny.pkl"
+                    await until(ws, lambda m, _: m["cameras"] == ["road", "wideRoad"])
+                    await ws.send_str('{"camera": "wideRoad"}')
+                    await until(ws, lambda m, jpeg: jpeg and m["picture"]["camera"] == "wideRoad")
+                    await ws.send_str('{"camera": "road"}')
+                # It went away; the second one is followed as the first was.
+                await until(ws, lambda m, _: m["waiting"])
+
+    with (
+        View("--bus", bus, "--camera-server", server) as view,
+        Child("camera", "tools.render.demo_camera", camera),
+    ):
+        asyncio.run(watch(view))
