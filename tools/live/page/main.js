@@ -20,7 +20,7 @@ const calm = matchMedia('(prefers-reduced-motion: reduce)');
 
 const page = {
   hello: null, column: {}, rows: [], moment: null, bitmap: null, timeline: null,
-  isFrozen: false, hasDrawing: true, camera: 'road', lost: null, isDirty: false, labelled: 0, announced: 0, said: '', turn: 0, shown: 0,
+  isFrozen: false, hasDrawing: true, camera: 'road', lost: null, isDirty: false, labelled: 0, announced: -Infinity, said: '', turn: 0, shown: 0,
 };
 
 const connection = new Connection({
@@ -145,7 +145,7 @@ function pictureNote() {
   if (model && picture.camera === 'road' && picture.frameId !== null && picture.frameId !== model.frameId) {
     parts.push(`drawn over it: the answer to frame ${model.frameId}`);
   }
-  if (moment.skipped) parts.push(`${moment.skipped} pictures passed over by this page`);
+  if (moment.skipped) parts.push(`passed over by this page: ${moment.skipped}`);
   return parts.filter(Boolean).join(' · ');
 }
 
