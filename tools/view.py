@@ -28,7 +28,7 @@ import webbrowser
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from modeld.startup import StopSignals
+from modeld.startup import StopRequested, StopSignals
 from tools.drives.arguments import add_drive_arguments, drive_options
 from tools.errors import UsageError
 from tools.lib.bus_options import add_bus_arguments
@@ -94,10 +94,15 @@ def run(args: argparse.Namespace) -> int:
         options = ServeOptions(
             args.picture_rate, args.picture_width, drive_options(args), args.drive
         )
-        if args.log is None:
-            session = live_session(args, options, stack)
-        else:
-            session = log_session(args.log, options, stack)
+        try:
+            # A long log is read for a while.
+            with stop.interrupting():
+                if args.log is None:
+                    session = live_session(args, options, stack)
+                else:
+                    session = log_session(args.log, options, stack)
+        except StopRequested:
+            return stop.exit_code
 
         def on_ready() -> None:
             if args.json:

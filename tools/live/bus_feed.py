@@ -114,7 +114,7 @@ class BusFeed:
             self._transport.wait(polled, POLL_MS)
             has_answer = self._receive()
             wanted = self._wanted()
-            self._pictures.update(keep=bool(wanted))
+            self._pictures.update(wanted)
             now = monotonic()
             # A little early is better than a frame later.
             is_due = now - self._sent_s > period_s - 0.5e-3 * POLL_MS

@@ -6,7 +6,7 @@ Reads the ring as any other reader does: its memory is mapped read-only, the wri
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
@@ -58,6 +58,9 @@ class RingPictures:
         server: name of the rings.
         streams: of `cereal.frames.STREAMS`.
         directory: where the rings lie.
+
+    Raises:
+        FrameError: the server's name is none.
     """
 
     def __init__(self, server: str, streams: tuple[str, ...], directory: Path = DIRECTORY) -> None:
@@ -67,12 +70,13 @@ class RingPictures:
         self._came_s: dict[str, float] = {}
         self._looked_s = -LOOK_S
         self._unusable: Mapping[str, str] = {}
+        available_streams(server, directory=directory)
 
-    def update(self, *, keep: bool) -> None:
+    def update(self, keep: Collection[str]) -> None:
         """Take over what arrived.
 
         Args:
-            keep: copy the frames; else it is only seen that they come.
+            keep: cameras whose frames are copied; of others it is only seen that they come.
         """
         if monotonic() - self._looked_s > LOOK_S:
             self._looked_s = monotonic()
@@ -82,12 +86,12 @@ class RingPictures:
                 continue
             while (frame := reader.receive(0)) is not None:
                 self._came_s[stream] = monotonic()
-                if not keep:
+                if stream not in keep:
                     continue
                 copied = _copy(frame)
                 if reader.is_intact():
                     self._kept[stream].append(copied)
-            if not keep:
+            if stream not in keep:
                 self._kept[stream].clear()
 
     def streams(self, within_s: float) -> list[str]:

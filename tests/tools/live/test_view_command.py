@@ -125,6 +125,7 @@ def test_a_port_in_use_is_one_line_and_2(log: Path, capsys: pytest.CaptureFixtur
         (["--port", "70000"], 2, "--port: expected 0 to 65535"),
         (["--picture-rate", "nan"], 2, "--picture-rate: expected above 0"),
         (["--picture-width", "9"], 2, "--picture-width: expected 64 to 1928"),
+        (["--camera-server", "../x"], 2, "--camera-server: frame ring: expected a name of letters"),
         (["--bus", "nowhere"], 4, "expected tcp://HOST or ipc:///DIR"),
     ],
 )
