@@ -192,7 +192,8 @@ def test_logs_that_lack_something_say_what(chromium: Browser, tmp_path: Path, lo
     with View(str(log)) as view:
         assert "No pictures: this log has no frames" in banner(view)
         wait_until(lambda: pixels(chromium, "top")[1] > 5, "all else is shown")
-        assert "no frames" in chromium.ask("picture.getAttribute('aria-label')")
+        label = "picture.getAttribute('aria-label')"
+        wait_until(lambda: "no frames" in chromium.ask(label), "why there is no picture")
         assert "no messages of health" in text(chromium, "health-state")
     silent = write_log(tmp_path / "silent.rlog", drive_log(range(30), answers=False))
     with View(str(silent)) as view:
@@ -200,7 +201,8 @@ def test_logs_that_lack_something_say_what(chromium: Browser, tmp_path: Path, lo
         # The first row precedes the first word of the car.
         chromium.press("ArrowRight", ARROW_RIGHT)
         wait_until(lambda: "car2" in text(chromium, "numbers").replace(" ", ""), "the car's speed")
-        assert "no answer" in chromium.ask("document.getElementById('top').ariaLabel")
+        label = "document.getElementById('top').ariaLabel"
+        wait_until(lambda: "no answer" in chromium.ask(label), "that there is no answer")
     log.write_bytes(log.read_bytes()[:-5000])
     with View(str(log)) as view:
         banner(view)
