@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+from pathlib import Path
 
 import pytest
 
@@ -14,7 +16,7 @@ from tools.errors import UsageError
 from tools.live.bus_feed import LiveOptions, Seen
 from tools.live.cameras import CameraTable
 from tools.live.newest import COLUMNS, Row
-from tools.live.server import Address, _may_ask, _name_of, open_socket, url_of
+from tools.live.server import Address, _may_ask, _name_of, _page_files, open_socket, url_of
 from tools.live.viewers import LiveSource, Viewer
 
 TABLE = CameraTable()
@@ -116,3 +118,34 @@ def test_a_taken_port_is_said_with_what_to_do() -> None:
         port = first.getsockname()[1]
         with pytest.raises(UsageError, match=f"look at http://127.0.0.1:{port}/, or choose"):
             open_socket(Address("127.0.0.1", port))
+
+
+def test_the_page_is_whole_small_and_names_nothing_from_elsewhere() -> None:
+    files = {name: body.decode() for name, (_, body) in _page_files().items()}
+    named = re.findall(r'(?:href|src)="([^"]+)"', files["index.html"])
+    named += re.findall(r"from '([^']+)'", "".join(files.values()))
+    assert len(named) > 10
+    missing = [name for name in named if name.rpartition("/")[2] not in files]
+    assert missing == []
+    assert all(text.count("\n") < 400 for text in files.values())
+    # A namespace is a name, not an address that is fetched.
+    text = "".join(files.values()).replace("http://www.w3.org/2000/svg", "")
+    assert "http:" not in text.replace("'https:'", "")
+    assert "https:" not in text.replace("'https:'", "")
+
+
+# A key of the page: its name, and what it does.
+KEY = re.compile(r"^    '?(?:Shift\+)?([^'\s:]+|\s)'?: (?:inLog|\(\))", re.MULTILINE)
+
+
+def test_every_key_that_the_page_knows_is_described() -> None:
+    files = {name: body.decode() for name, (_, body) in _page_files().items()}
+    known = set(KEY.findall(files["keys.js"]))
+    described = set(re.findall(r"<kbd>([^<]+)</kbd>", files["index.html"]))
+    spoken = {"&larr;": "ArrowLeft", "&rarr;": "ArrowRight", "&minus;": "-", "Space": " "}
+    assert known == {spoken.get(one, one) for one in described - {"Shift"}}
+    page = (Path(__file__).parents[3] / "docs/view.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (Space|Left, Right|Shift|Home, End|\+ and -|[gco?]) ", page, re.MULTILINE
+    )
+    assert len(rows) == 9
