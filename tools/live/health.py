@@ -39,7 +39,6 @@ def describe_health(health: Health, earlier: Health | None) -> dict[str, Any]:
             for one in health["faults"]
             if one["count"]
         ],
-        "reasons": list(health["invalidReasons"]),
         "memory": health["memory"],
         "bounds": bounds,
         "sinceStart": earlier is None,
