@@ -9,10 +9,16 @@ from pathlib import Path
 
 import pytest
 
+from cereal.clock import ManualClock
 from cereal.schema import new_event
+from cereal.transport.memory import MemoryTransport
+from modeld.health import HealthReporter
+from modeld.health_snapshot import ServiceFacts
+from modeld.loop_state import LoopState, Phase
 from tests.tools.conftest import MakeVideo
 from tests.tools.drives.segments import GOP, plain, shown, write_segment
 from tests.tools.live.speaker import (
+    MS,
     damaged,
     drive_log,
     unpacked,
@@ -21,10 +27,12 @@ from tests.tools.live.speaker import (
 from tools.drives.open_drive import DriveOptions, open_drive
 from tools.drives.segment_drive import SegmentDrive
 from tools.errors import DriveError
+from tools.live import log_index
 from tools.live.cameras import CameraTable
 from tools.live.drive_pictures import NoPictures, SegmentPictures, SequentialPictures
+from tools.live.health import describe_health
 from tools.live.log_index import LogIndex
-from tools.live.newest import COLUMNS
+from tools.live.newest import COLUMNS, HEALTH
 from tools.live.serve import ServeOptions, log_session
 from tools.live.viewers import LogSource, Viewer
 
@@ -145,3 +153,44 @@ def test_pictures_of_a_segment_are_found_in_any_order(tmp_path: Path) -> None:
     assert all(one.jpeg[:2] == b"\xff\xd8" for one in found)
     assert pictures.show("road", 999_999).why_not == "the drive has no picture of frame 999999"
     drive.close()
+
+
+def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(tmp_path: Path) -> None:
+    events = drive_log(range(20))
+    facts = ServiceFacts("driving", device="a device", driver="a driver 1.0")
+    state = LoopState(phase=Phase.RUNNING, model="spoken.pkl")
+    transport = MemoryTransport()
+    said = transport.subscriber(HEALTH)
+    reporter = HealthReporter(facts, state, transport, ManualClock(2000 * MS), HEALTH)
+    for at in (7, 14):
+        state.stages.begin(0)
+        state.stages.mark("model", at * MS)
+        reporter.report(2000 * MS)
+        data = said.receive()
+        assert data is not None
+        # Behind that answer.
+        events.insert(7 * (at + 1) + (at > 7), data)
+    reporter.close()
+    index = LogIndex([write_log(tmp_path / "a.rlog", events)])
+    assert index.health(6) is None
+    first = index.health(10)
+    assert first is not None
+    assert (first[0]["model"], first[1]) == ("spoken.pkl", None)
+    second = index.health(19)
+    assert second is not None
+    assert second[1] is not None
+    # One run between the two messages, of 14 ms.
+    stages = {one["name"]: one for one in describe_health(*second)["stages"]}
+    assert sum(stages["model"]["counts"]) == 1
+    assert 10.0 <= stages["model"]["median"] <= 15.0
+    index.close()
+
+
+def test_what_is_too_large_for_memory_lies_in_a_file(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_index, "IN_MEMORY_BYTES", 1000)
+    index = LogIndex([log])
+    found = [index.answer(at) for at in (59, 0, 30)]
+    assert [one.frame_id for one in found if one is not None] == [159, 100, 130]
+    index.close()
