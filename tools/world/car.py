@@ -35,9 +35,6 @@ class CarModel:
             the car's own safety code does (ISO 11270 allows 3).
         max_lateral_jerk_mps3: the same for the rate (ISO 11270 allows 5).
         acceleration_limits_mps2: lowest and highest (ISO 15622 allows -3.5 and 2).
-        half_width_m: from the middle to the side, mirrors not included.
-        length_m: of the body.
-        front_m: from the rear axle, where the camera is, to the front.
         wheelbase_m: for the steering angle that the car reports.
         steer_ratio: turns of the steering wheel per turn of the wheels.
     """
@@ -51,9 +48,6 @@ class CarModel:
     max_lateral_acceleration_mps2: float = 3.0
     max_lateral_jerk_mps3: float = 5.0
     acceleration_limits_mps2: tuple[float, float] = (-3.5, 2.0)
-    half_width_m: float = 0.92
-    length_m: float = 4.6
-    front_m: float = 3.6
     wheelbase_m: float = 2.7
     steer_ratio: float = 15.0
 
@@ -98,7 +92,7 @@ class Car:
     acceleration_mps2: float = 0.0
     curvature_1pm: float = 0.0
     model: CarModel = FAMILY_CAR
-    _rest_s: float = 0.0
+    _rest_s: float = field(default=0.0, init=False)
     _target_1pm: float = field(init=False)
     _steering: deque[float] = field(init=False)
     _drive: deque[float] = field(init=False)

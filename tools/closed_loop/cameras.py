@@ -1,0 +1,90 @@
+"""The cameras of the simulated car: what they see is painted straight into camera frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from cereal.frames import Frame, FrameFormat, nv12_format
+from modeld.calibration import DeviceCameras, find_cameras
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from tools.closed_loop.messages import DEVICE, READOUT_NS, SENSOR
+from tools.closed_loop.simulation import Simulation
+from tools.closed_loop.trial import Trial
+from tools.lib.video import write_planes
+from tools.world.painter import Painter, Picture
+from tools.world.view import Lens, Mount
+
+# The wide frame is published first: when the road frame wakes the daemon, both are there.
+STREAMS = (WIDE_STREAM, ROAD_STREAM)
+Pictures = Mapping[str, Picture]
+# Changes what the cameras deliver.
+Disturb = Callable[[Pictures], Pictures]
+
+
+def device_cameras() -> DeviceCameras:
+    """Return the cameras of the simulated car's device."""
+    return find_cameras(DEVICE, SENSOR)
+
+
+def formats() -> dict[str, FrameFormat]:
+    """Return the layout of the frames by stream."""
+    cameras = device_cameras()
+    assert cameras.wide is not None, "the device has two cameras"
+    both = {WIDE_STREAM: cameras.wide, ROAD_STREAM: cameras.road}
+    return {stream: nv12_format(one.width, one.height) for stream, one in both.items()}
+
+
+class Cameras:
+    """The two cameras of one drive.
+
+    Args:
+        trial: the drive.
+        disturb: a fault between simulation and daemon; None: none.
+    """
+
+    def __init__(self, trial: Trial, disturb: Disturb | None = None) -> None:
+        cameras = device_cameras()
+        assert cameras.wide is not None, "the device has two cameras"
+        self._trial = trial
+        self._disturb = disturb
+        self._formats = formats()
+        self._painters = {
+            stream: Painter(trial.world, Mount(Lens.of(camera), trial.rpy_rad, trial.height_m))
+            for stream, camera in ((WIDE_STREAM, cameras.wide), (ROAD_STREAM, cameras.road))
+        }
+        self._buffers = {
+            stream: np.zeros(layout.size, np.uint8) for stream, layout in self._formats.items()
+        }
+
+    def frames(self, simulation: Simulation, first_id: int, sof_ns: int) -> dict[str, Frame]:
+        """Return the frames of this moment; a lost one is missing.
+
+        Args:
+            simulation: where everything is.
+            first_id: frame id of the drive's first frame.
+            sof_ns: start of the exposure.
+
+        Returns:
+            By stream, in the order in which they are to be published. The buffers are used again
+            for the next frames.
+        """
+        number = simulation.frame
+        pictures: Pictures = {
+            stream: painter.paint(simulation.body, simulation.vehicles, number)
+            for stream, painter in self._painters.items()
+        }
+        if self._disturb is not None:
+            pictures = self._disturb(pictures)
+        frames = {}
+        for index, stream in enumerate(STREAMS):
+            # Whoever drives before the hand-over sees everything.
+            if simulation.is_engaged and self._trial.loses(index, number):
+                continue
+            layout, buffer = self._formats[stream], self._buffers[stream]
+            write_planes(*pictures[stream].nv12(), buffer, layout)
+            frames[stream] = Frame(
+                buffer, layout, first_id + number, sof_ns, sof_ns + READOUT_NS
+            )
+        return frames
