@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from modeld.driving_model import DrivingProgram
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.cameras import Disturb, Pictures
-from tools.closed_loop.drivers import Disturbance
+from tools.closed_loop.daemon_driver import Disturbance
 from tools.closed_loop.messages import Told
 from tools.world.painter import Picture
 

@@ -22,7 +22,7 @@ from cereal.clock import MonotonicClock
 from cereal.errors import FrameError, TransportError
 from cereal.schema import content, read_event
 from tools.closed_loop.cameras import Cameras
-from tools.closed_loop.drivers import action_in, ignore
+from tools.closed_loop.daemon_driver import action_in, ignore
 from tools.closed_loop.live_bus import LiveBus, Record
 from tools.closed_loop.messages import READOUT_NS, CarMessages, Told, camera_message
 from tools.closed_loop.result import Drive

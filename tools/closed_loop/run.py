@@ -7,17 +7,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from modeld.driving_model import DrivingProgram
-from tools.closed_loop.drivers import (
+from tools.closed_loop.daemon_driver import (
     FRAME_NS,
     START_NS,
     DaemonDriver,
     Disturbance,
-    Driver,
-    ExpertDriver,
     Wire,
-    drive,
     ignore,
 )
+from tools.closed_loop.drivers import Driver, ExpertDriver, drive
 from tools.closed_loop.faults import Fault
 from tools.closed_loop.result import Drive
 from tools.closed_loop.scenario import SCENARIOS, STANDARD, Scenario
