@@ -84,7 +84,5 @@ class Cameras:
                 continue
             layout, buffer = self._formats[stream], self._buffers[stream]
             write_planes(*pictures[stream].nv12(), buffer, layout)
-            frames[stream] = Frame(
-                buffer, layout, first_id + number, sof_ns, sof_ns + READOUT_NS
-            )
+            frames[stream] = Frame(buffer, layout, first_id + number, sof_ns, sof_ns + READOUT_NS)
         return frames

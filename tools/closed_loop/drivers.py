@@ -1,6 +1,6 @@
 """Who drives: the interface, the loop, and the expert that knows the road.
 
-A driver is asked once a frame; its answer takes effect `ANSWER_S` later, as a device needs its time.
+A driver is asked once a frame; its answer takes effect `ANSWER_S` later: a device needs its time.
 """
 
 from __future__ import annotations

@@ -160,9 +160,7 @@ _ALL = (
         "the policy sees features that are one frame old",
         lambda: Disturbance(program=LateFeatures),
     ),
-    Fault(
-        "chroma-shifted", "chroma is half a sample to the right and down", _each(_shift_chroma)
-    ),
+    Fault("chroma-shifted", "chroma is half a sample to the right and down", _each(_shift_chroma)),
     Fault("chroma-swapped", "U and V are exchanged", _each(_swap_chroma)),
     Fault("luma-stretched", "luma of limited range is taken for full range", _each(_stretch_luma)),
     Fault("wide-late", "the wide camera's picture is one frame old", _delay_wide),

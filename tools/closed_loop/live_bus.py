@@ -58,9 +58,7 @@ class LiveBus:
 
     def publish(self, frame: Frame, stream: str) -> None:
         """Hand over the frame that was filled in last."""
-        self._rings[stream].publish(
-            frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns
-        )
+        self._rings[stream].publish(frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns)
 
     def receive(self, timeout_ms: int) -> list[bytes]:
         """Return what the daemon said; wait for it as long as that."""

@@ -68,9 +68,7 @@ _ALL = (
         speed_mps=(12.0, 25.0),
         lead=True,
     ),
-    Scenario(
-        "lane-change", "lane changes by blinker and a nudge", lane_change_every_m=250.0
-    ),
+    Scenario("lane-change", "lane changes by blinker and a nudge", lane_change_every_m=250.0),
     Scenario("curves", "curves that need slowing down", sharp=True),
     Scenario("lost-frames", "cameras that lose one frame in 25", lost_frames=0.04),
     Scenario("calibration", "a calibration that is off, then right", calibration_off_deg=1.0),

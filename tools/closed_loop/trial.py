@@ -163,7 +163,7 @@ def make_world(scenario: Scenario, seed: int, length_m: float) -> World:
     if scenario.light is not None:
         scenery = replace(scenery, light=scenario.light)
     if scenario.rain is not None:
-        scenery = replace(scenery, rain=scenario.rain)
+        scenery = replace(scenery, rain=scenario.rain, cloud=1.0)
     return replace(world, scenery=scenery)
 
 
