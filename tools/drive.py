@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from cereal.log_writer import LogWriter
-from tools.closed_loop.cameras import formats
+from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
 from tools.closed_loop.daemon_driver import ignore
 from tools.closed_loop.faults import FAULTS, Fault
 from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
@@ -137,7 +137,8 @@ def _check(args: argparse.Namespace) -> None:
         raise UsageError(f"--rate-hz: expected 0.5 to {FULL_RATE_HZ:g}, found {rate_hz:g}")
     if args.model is not None:
         artifact = read_driving_artifact(args.model)
-        for layout in formats().values():
+        cameras = device_cameras() if args.live else cropped_cameras()
+        for layout in formats(cameras).values():
             check_frame(args.model, artifact, layout)
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 import numpy as np
 
 from cereal.frames import Frame, FrameFormat, nv12_format
-from modeld.calibration import DeviceCameras, find_cameras
+from modeld.calibration import Camera, DeviceCameras, find_cameras
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.messages import DEVICE, READOUT_NS, SENSOR
 from tools.closed_loop.simulation import Simulation
@@ -28,12 +29,24 @@ def device_cameras() -> DeviceCameras:
     return find_cameras(DEVICE, SENSOR)
 
 
-def formats() -> dict[str, FrameFormat]:
-    """Return the layout of the frames by stream."""
-    cameras = device_cameras()
+def cropped_cameras() -> DeviceCameras:
+    """Return the same cameras without what no view of the model reaches: a third of the pixels.
+
+    Wide enough for all mountings and all errors of calibration of `tools.closed_loop.trial`.
+    """
+    road, wide = _both(device_cameras()).values()
+    return DeviceCameras(replace(road, width=816, height=640), replace(wide, width=576, height=384))
+
+
+def _both(cameras: DeviceCameras) -> dict[str, Camera]:
+    """Return road and wide camera by stream."""
     assert cameras.wide is not None, "the device has two cameras"
-    both = {WIDE_STREAM: cameras.wide, ROAD_STREAM: cameras.road}
-    return {stream: nv12_format(one.width, one.height) for stream, one in both.items()}
+    return {ROAD_STREAM: cameras.road, WIDE_STREAM: cameras.wide}
+
+
+def formats(cameras: DeviceCameras) -> dict[str, FrameFormat]:
+    """Return the layout of the frames by stream."""
+    return {stream: nv12_format(one.width, one.height) for stream, one in _both(cameras).items()}
 
 
 class Cameras:
@@ -41,18 +54,32 @@ class Cameras:
 
     Args:
         trial: the drive.
+        cameras: which there are.
         disturb: a fault between simulation and daemon; None: none.
+        are_swapped: each camera's lens sits before the other one's sensor.
     """
 
-    def __init__(self, trial: Trial, disturb: Disturb | None = None) -> None:
-        cameras = device_cameras()
-        assert cameras.wide is not None, "the device has two cameras"
+    def __init__(
+        self,
+        trial: Trial,
+        cameras: DeviceCameras,
+        disturb: Disturb | None = None,
+        *,
+        are_swapped: bool = False,
+    ) -> None:
+        both = _both(cameras)
+        focal_px = [one.focal_px for one in both.values()]
+        if are_swapped:
+            focal_px.reverse()
         self._trial = trial
         self._disturb = disturb
-        self._formats = formats()
+        self._formats = formats(cameras)
         self._painters = {
-            stream: Painter(trial.world, Mount(Lens.of(camera), trial.rpy_rad, trial.height_m))
-            for stream, camera in ((WIDE_STREAM, cameras.wide), (ROAD_STREAM, cameras.road))
+            stream: Painter(
+                trial.world,
+                Mount(Lens.of(replace(camera, focal_px=focal)), trial.rpy_rad, trial.height_m),
+            )
+            for (stream, camera), focal in zip(both.items(), focal_px, strict=True)
         }
         self._buffers = {
             stream: np.zeros(layout.size, np.uint8) for stream, layout in self._formats.items()

@@ -11,7 +11,7 @@ from cereal.schema import read_event
 from modeld.actions import Action
 from modeld.config import Config
 from modeld.driving_model import DrivingProgram
-from tools.closed_loop.cameras import Cameras, Disturb, formats
+from tools.closed_loop.cameras import Cameras, Disturb, cropped_cameras, formats
 from tools.closed_loop.messages import DEVICE, SENSOR, CarMessages, Falsify, camera_message
 from tools.closed_loop.simulation import FRAME_S, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
@@ -31,11 +31,13 @@ class Disturbance:
 
     Attributes:
         pictures: changes the cameras' pictures.
+        lenses_swapped: road and wide camera are exchanged.
         told: changes what messages say.
         program: stands between daemon and program.
     """
 
     pictures: Disturb | None = None
+    lenses_swapped: bool = False
     told: Falsify | None = None
     program: Callable[[DrivingProgram], DrivingProgram] | None = None
 
@@ -74,7 +76,12 @@ class DaemonDriver:
         self._simulation = simulation
         self._start_ns = wire.start_ns
         self._messages = CarMessages(simulation, disturbance.told)
-        self._cameras = Cameras(simulation.trial, disturbance.pictures)
+        self._cameras = Cameras(
+            simulation.trial,
+            cropped_cameras(),
+            disturbance.pictures,
+            are_swapped=disturbance.lenses_swapped,
+        )
         self._pending: list[Message] = []
         car = self._messages.car_params(wire.start_ns)[0].data
         wire.record(car)
@@ -114,12 +121,13 @@ class DaemonDriver:
 
 def drive_info(trial: Trial, car_params: bytes) -> DriveInfo:
     """Return what a session needs to know of a simulated drive."""
+    cameras = cropped_cameras()
     return DriveInfo(
         name=f"{trial.scenario.name}/{trial.seed}",
         kind="simulation",
         identity="",
-        formats=formats(),
-        cameras=None,
+        formats=formats(cameras),
+        cameras=cameras,
         mounting=Mounting(DEVICE, SENSOR, trial.rpy_rad, trial.height_m),
         moments=None,
         rate_hz=1.0 / FRAME_S,

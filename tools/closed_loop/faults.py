@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from modeld.driving_model import DrivingProgram
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.closed_loop.cameras import Disturb, Pictures
+from tools.closed_loop.cameras import Pictures
 from tools.closed_loop.daemon_driver import Disturbance
 from tools.closed_loop.messages import Told
 from tools.world.painter import Picture
@@ -91,13 +91,6 @@ class LateFeatures:
         self._program.reset()
 
 
-def _swap_cameras() -> Disturbance:
-    def swap(pictures: Pictures) -> Pictures:
-        return {WIDE_STREAM: pictures[ROAD_STREAM], ROAD_STREAM: pictures[WIDE_STREAM]}
-
-    return Disturbance(pictures=swap)
-
-
 def _each(change: Callable[[Picture], Picture]) -> Callable[[], Disturbance]:
     """Return a fault that changes every picture by itself."""
 
@@ -154,7 +147,11 @@ def _turned(told: Told) -> Told:
 
 
 _ALL = (
-    Fault("cameras-swapped", "wide and road camera are exchanged", _swap_cameras),
+    Fault(
+        "cameras-swapped",
+        "wide and road camera are exchanged",
+        lambda: Disturbance(lenses_swapped=True),
+    ),
     Fault(
         "features-late",
         "the policy sees features that are one frame old",
@@ -177,5 +174,3 @@ _ALL = (
     ),
 )
 FAULTS: Mapping[str, Fault] = MappingProxyType({one.name: one for one in _ALL})
-
-__all__ = ["FAULTS", "Disturb", "Fault", "LateFeatures"]

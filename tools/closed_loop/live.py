@@ -21,7 +21,7 @@ import numpy as np
 from cereal.clock import MonotonicClock
 from cereal.errors import FrameError, TransportError
 from cereal.schema import content, read_event
-from tools.closed_loop.cameras import Cameras
+from tools.closed_loop.cameras import Cameras, device_cameras
 from tools.closed_loop.daemon_driver import action_in, ignore
 from tools.closed_loop.live_bus import LiveBus, Record
 from tools.closed_loop.messages import READOUT_NS, CarMessages, Told, camera_message
@@ -106,7 +106,7 @@ class LiveLoop:
         """
         start_s = time.perf_counter()
         simulation = Simulation(trial)
-        cameras, messages = Cameras(trial), CarMessages(simulation)
+        cameras, messages = Cameras(trial, device_cameras()), CarMessages(simulation)
         self._answered = 0
         self._heard_ns = due_ns = self._clock.now_ns()
         while simulation.end is None:
@@ -127,7 +127,7 @@ class LiveLoop:
         """
         simulation = Simulation(trial)
         messages = CarMessages(simulation, _parked)
-        cameras = Cameras(trial)
+        cameras = Cameras(trial, device_cameras())
         deadline_ns = self._clock.now_ns() + round(timeout_s * 1e9)
         due_ns = self._clock.now_ns()
         while not self._answered:

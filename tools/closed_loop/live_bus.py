@@ -10,7 +10,7 @@ from cereal.frames import Frame
 from cereal.transport import ZmqTransport
 from modeld.daemon import PUBLICATIONS
 from modeld.inputs import SUBSCRIPTIONS
-from tools.closed_loop.cameras import formats
+from tools.closed_loop.cameras import device_cameras, formats
 from tools.drives.drive import Message
 from tools.lib.camera_process import make_rings
 
@@ -40,7 +40,7 @@ class LiveBus:
             self._publishers = {name: self._transport.publisher(name) for name in SERVICES}
             # Publishers and subscribers of a transport end with it.
             self._subscribers = [self._transport.subscriber(name) for name in PUBLICATIONS]
-            self._rings = make_rings(server, formats())
+            self._rings = make_rings(server, formats(device_cameras()))
             for ring in self._rings.values():
                 stack.callback(ring.close)
             self._open = stack.pop_all()
