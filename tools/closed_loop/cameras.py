@@ -10,7 +10,7 @@ import numpy as np
 from cereal.frames import Frame, FrameFormat, nv12_format
 from modeld.calibration import Camera, DeviceCameras, find_cameras
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
-from tools.closed_loop.messages import DEVICE, READOUT_NS, SENSOR
+from tools.closed_loop.messages import DEVICE, ENDED_BEFORE_NS, EXPOSED_BEFORE_NS, SENSOR
 from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import Trial
 from tools.lib.video import write_planes
@@ -85,13 +85,13 @@ class Cameras:
             stream: np.zeros(layout.size, np.uint8) for stream, layout in self._formats.items()
         }
 
-    def frames(self, simulation: Simulation, first_id: int, sof_ns: int) -> dict[str, Frame]:
+    def frames(self, simulation: Simulation, first_id: int, now_ns: int) -> dict[str, Frame]:
         """Return the frames of this moment; a lost one is missing.
 
         Args:
             simulation: where everything is.
             first_id: frame id of the drive's first frame.
-            sof_ns: start of the exposure.
+            now_ns: the moment that the pictures show, and at which they are announced.
 
         Returns:
             By stream, in the order in which they are to be published. The buffers are used again
@@ -111,5 +111,11 @@ class Cameras:
                 continue
             layout, buffer = self._formats[stream], self._buffers[stream]
             write_planes(*pictures[stream].nv12(), buffer, layout)
-            frames[stream] = Frame(buffer, layout, first_id + number, sof_ns, sof_ns + READOUT_NS)
+            frames[stream] = Frame(
+                buffer,
+                layout,
+                first_id + number,
+                now_ns - EXPOSED_BEFORE_NS,
+                now_ns - ENDED_BEFORE_NS,
+            )
         return frames

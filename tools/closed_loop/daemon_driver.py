@@ -99,10 +99,10 @@ class DaemonDriver:
     def answer(self) -> Action | None:
         """Hand the moment to the daemon; return its command if it is a valid one."""
         simulation = self._simulation
-        sof_ns = self._start_ns + simulation.ticks * TICK_NS
-        frames = self._cameras.frames(simulation, 0, sof_ns)
-        self._pending += self._messages.of_frame(sof_ns)
-        self._pending += [camera_message(stream, simulation.frame, sof_ns) for stream in frames]
+        now_ns = self._start_ns + simulation.ticks * TICK_NS
+        frames = self._cameras.frames(simulation, 0, now_ns)
+        self._pending += self._messages.of_frame(now_ns)
+        self._pending += [camera_message(stream, simulation.frame, now_ns) for stream in frames]
         moment = Moment(simulation.frame, tuple(self._pending), frames)
         self._pending = []
         result = self._session.step(moment)

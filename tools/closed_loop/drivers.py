@@ -12,8 +12,8 @@ from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation, Track
 from tools.world.car import TICK_S
 from tools.world.expert import Expert, command
 
-# From the exposure of a frame to the moment when its answer reaches the car: reading the picture
-# out, warp, model, bus. A device takes 30 to 50 ms.
+# From the moment that a picture shows to that in which its answer reaches the car: warp, model,
+# bus. A device takes 30 to 50 ms.
 ANSWER_TICKS = 4
 ANSWER_S = ANSWER_TICKS * TICK_S
 

@@ -24,7 +24,7 @@ from cereal.schema import content, read_event
 from tools.closed_loop.cameras import Cameras, device_cameras
 from tools.closed_loop.daemon_driver import action_in, ignore
 from tools.closed_loop.live_bus import LiveBus, Record
-from tools.closed_loop.messages import READOUT_NS, CarMessages, Told, camera_message
+from tools.closed_loop.messages import ENDED_BEFORE_NS, CarMessages, Told, camera_message
 from tools.closed_loop.result import Drive
 from tools.closed_loop.run import OnDrive
 from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
@@ -69,7 +69,7 @@ class Pace:
     """How punctual a live drive was.
 
     Attributes:
-        latencies_ms: from the start of a frame's exposure to the arrival of its answer.
+        latencies_ms: from the moment that a frame shows to the arrival of its answer.
         slipped_ms: by how much the simulation fell behind the clock in all.
     """
 
@@ -189,8 +189,8 @@ class LiveLoop:
         if event.which() != MODEL_SERVICE:
             return
         self._heard_ns = self._clock.now_ns()
-        exposed_ns = content(event).timestampEof - READOUT_NS
-        self.pace.latencies_ms.append((self._heard_ns - exposed_ns) * 1e-6)
+        shown_ns = content(event).timestampEof + ENDED_BEFORE_NS
+        self.pace.latencies_ms.append((self._heard_ns - shown_ns) * 1e-6)
         action = action_in([data])
         if action is not None:
             simulation.action = action

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cereal.schema import new_event
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import LEFT, Angles
 from tools.drives.drive import Message
@@ -19,9 +20,10 @@ from tools.world.view import rotation
 
 # What the simulated car's device is: the smallest current one, as of the demo.
 DEVICE, SENSOR = "mici", "os04c10"
-# Start to end of reading a picture out, of that sensor.
-READOUT_NS = 11_000_000
-STATE_SERVICES = {"wideRoad": "wideRoadCameraState", "road": "roadCameraState"}
+# Before a picture is announced, it was read out, which takes that sensor 11 ms.
+ENDED_BEFORE_NS = 1_000_000
+EXPOSED_BEFORE_NS = 12_000_000
+STATE_SERVICES = {WIDE_STREAM: "wideRoadCameraState", ROAD_STREAM: "roadCameraState"}
 # The driver's hand at the wheel, in the car's unit.
 NUDGE_TORQUE = 2.5
 # Frames between two messages of slow services.
@@ -167,18 +169,17 @@ class CarMessages:
         delay.calPerc = 100
 
 
-def camera_message(stream: str, frame_id: int, sof_ns: int) -> Message:
-    """Return the state that announces a frame; the wide camera speaks first."""
-    later_ns = 1_000_000 if stream == "road" else 800_000
+def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
+    """Return the state that announces a frame."""
 
     def fill(state: Any) -> None:
         state.frameId = state.frameIdSensor = state.requestId = frame_id
-        state.timestampSof = sof_ns
-        state.timestampEof = sof_ns + READOUT_NS
+        state.timestampSof = now_ns - EXPOSED_BEFORE_NS
+        state.timestampEof = now_ns - ENDED_BEFORE_NS
         state.processingTime = 1e-3
         state.sensor = SENSOR
 
-    return _message(STATE_SERVICES[stream], sof_ns + READOUT_NS + later_ns, fill)
+    return _message(STATE_SERVICES[stream], now_ns, fill)
 
 
 def _message(service: str, time_ns: int, fill: Callable[[Any], None]) -> Message:
