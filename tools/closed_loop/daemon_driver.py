@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from cereal.schema import read_event
 from modeld.actions import Action
+from modeld.calibration import DeviceCameras
 from modeld.config import Config
 from modeld.driving_model import DrivingProgram
 from tools.closed_loop.cameras import Cameras, Disturb, cropped_cameras, formats
@@ -54,11 +55,13 @@ class Wire:
         record: takes the bytes of every event, of car and daemon, in the order of their stamps.
         start_ns: stamp of the first frame.
         disturbance: a fault.
+        cameras: which the car has.
     """
 
     record: Callable[[bytes], None] = ignore
     start_ns: int = START_NS
     disturbance: Disturbance = Disturbance()
+    cameras: DeviceCameras = field(default_factory=cropped_cameras)
 
 
 class DaemonDriver:
@@ -78,7 +81,7 @@ class DaemonDriver:
         self._messages = CarMessages(simulation, disturbance.told)
         self._cameras = Cameras(
             simulation.trial,
-            cropped_cameras(),
+            wire.cameras,
             disturbance.pictures,
             are_swapped=disturbance.lenses_swapped,
         )
@@ -86,9 +89,8 @@ class DaemonDriver:
         car = self._messages.car_params(wire.start_ns)[0].data
         wire.record(car)
         between = program if disturbance.program is None else disturbance.program(program)
-        self._session = PlaybackSession(
-            Config(demo=True), between, drive_info(simulation.trial, car), wire.record
-        )
+        info = drive_info(simulation.trial, wire.cameras, car)
+        self._session = PlaybackSession(Config(demo=True), between, info, wire.record)
         self._session.warm_up()
 
     def tick(self) -> None:
@@ -119,9 +121,8 @@ class DaemonDriver:
         self._session.close()
 
 
-def drive_info(trial: Trial, car_params: bytes) -> DriveInfo:
+def drive_info(trial: Trial, cameras: DeviceCameras, car_params: bytes) -> DriveInfo:
     """Return what a session needs to know of a simulated drive."""
-    cameras = cropped_cameras()
     return DriveInfo(
         name=f"{trial.scenario.name}/{trial.seed}",
         kind="simulation",

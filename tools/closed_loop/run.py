@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from modeld.calibration import DeviceCameras
 from modeld.driving_model import DrivingProgram
+from tools.closed_loop.cameras import cropped_cameras
 from tools.closed_loop.daemon_driver import (
     FRAME_NS,
     START_NS,
@@ -110,11 +112,13 @@ class DaemonDrivers:
         program: of a driving artifact.
         fault: planted into each drive; None: none.
         record: takes the bytes of every event.
+        cameras: which the car has.
     """
 
     program: DrivingProgram
     fault: Fault | None = None
     record: Callable[[bytes], None] = ignore
+    cameras: DeviceCameras = field(default_factory=cropped_cameras)
     _last: Simulation | None = None
     _start_ns: int = START_NS
 
@@ -124,5 +128,5 @@ class DaemonDrivers:
             self._start_ns += self._last.frame * FRAME_NS + BETWEEN_NS
         self._last = simulation
         disturbance = Disturbance() if self.fault is None else self.fault.plant()
-        wire = Wire(self.record, self._start_ns, disturbance)
+        wire = Wire(self.record, self._start_ns, disturbance, self.cameras)
         return DaemonDriver(simulation, self.program, wire)

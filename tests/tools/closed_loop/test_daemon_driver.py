@@ -15,11 +15,13 @@ from modeld.actions import Action
 from modeld.calibration import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
+    Camera,
+    DeviceCameras,
     warp_matrix,
 )
 from tests.tools.closed_loop.oracle import OracleProgram
 from tools.closed_loop.cameras import cropped_cameras
-from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in
+from tools.closed_loop.daemon_driver import DaemonDriver, Wire, action_in, ignore
 from tools.closed_loop.drivers import drive
 from tools.closed_loop.figures import departures_of, figures_of, has_recovered
 from tools.closed_loop.run import DaemonDrivers, Selection, drive_all, scenarios_named
@@ -29,6 +31,9 @@ from tools.closed_loop.trial import make_trial
 from tools.playback.model import LoadedModel, load_model
 
 pytestmark = pytest.mark.opencl
+
+# For those who do not look at pictures: they cost less.
+COARSE = DeviceCameras(Camera(96, 64, 80.0), Camera(96, 64, 40.0))
 
 
 def oracle_track(
@@ -42,7 +47,7 @@ def oracle_track(
     simulation = Simulation(make_trial(SCENARIOS[name], seed, length_m))
     program = OracleProgram(blind.program)
     program.see(simulation)
-    wire = Wire() if record is None else Wire(record)
+    wire = Wire(record or ignore, cameras=COARSE)
     driver = DaemonDriver(simulation, program, wire)
     try:
         track = drive(simulation, driver)
@@ -54,7 +59,7 @@ def oracle_track(
 def test_the_oracle_keeps_its_lane_through_the_daemon(blind: LoadedModel) -> None:
     events: list[Any] = []
     track, _, driver = oracle_track(
-        blind, "lane-keeping", 1, 250.0, lambda data: events.append(read_event(data))
+        blind, "lane-keeping", 1, 200.0, lambda data: events.append(read_event(data))
     )
     figures = figures_of([track])
     assert (track.end, figures.departures) == (End.DONE, 0)
@@ -110,14 +115,15 @@ def test_lost_frames_are_seen_as_drops(blind: LoadedModel) -> None:
 
 
 def test_a_wrong_calibration_reaches_the_program(blind: LoadedModel) -> None:
-    track, program, _ = oracle_track(blind, "calibration", 0, 450.0)
+    track, program, _ = oracle_track(blind, "calibration", 0, 400.0)
     assert track.end is End.DONE
-    assert len({matrix.tobytes() for matrix in program.transforms}) == 2
+    # Beside the zeros of the warm-up: the right matrix, and the wrong one for 10 s.
+    assert len({matrix.tobytes() for matrix in program.transforms if matrix.any()}) == 2
 
 
 def test_who_sees_nothing_leaves_the_lane(blind: LoadedModel) -> None:
-    selection = Selection(scenarios_named([]), seed=1, drives=2, length_m=500.0)
-    drives = drive_all(selection, DaemonDrivers(blind.program))
+    selection = Selection(seed=1, drives=2, length_m=400.0)
+    drives = drive_all(selection, DaemonDrivers(blind.program, cameras=COARSE))
     figures = figures_of([drive.track for drive in drives])
     assert figures.departures >= 1
     assert not all(drive.is_clean for drive in drives)
@@ -128,7 +134,7 @@ def test_two_runs_are_the_same_byte_by_byte(blind: LoadedModel) -> None:
     for _ in range(2):
         said: list[bytes] = []
         selection = Selection(scenarios_named(["recovery"]), drives=2, length_m=30.0)
-        drive_all(selection, DaemonDrivers(blind.program, record=said.append))
+        drive_all(selection, DaemonDrivers(blind.program, record=said.append, cameras=COARSE))
         logs.append(said)
     assert logs[0] == logs[1]
     stamps = [read_event(data).logMonoTime for data in logs[0]]
@@ -139,8 +145,8 @@ def test_random_weights_fail_all_of_it(random_model: Path) -> None:
     """A test of the test: what has not learnt to drive passes nothing."""
     with load_model(random_model) as model:
         drivers = DaemonDrivers(model.program)
-        kept = drive_all(Selection(length_m=400.0, drives=2), drivers)
-        back = drive_all(Selection(scenarios_named(["recovery"]), drives=3), drivers)
+        kept = drive_all(Selection(length_m=300.0), drivers)
+        back = drive_all(Selection(scenarios_named(["recovery"]), drives=2), drivers)
         behind = drive_all(Selection(scenarios_named(["stopping-lead"]), drives=1), drivers)
     figures = figures_of([drive.track for drive in kept])
     assert figures.departures > 0
