@@ -1,0 +1,131 @@
+"""What lens and sensor make of a picture: blur, glare, rain before the lens, noise."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.world.light import BLACK, WHITE, Lighting
+from tools.world.scenery import Scenery
+from tools.world.view import Bytes, Lens
+
+Shorts = NDArray[np.int16]
+
+# Tables are larger than the picture by this, so that each frame sees another part.
+_ROOM_PX = 128
+# Rain: streaks for each megapixel at its strongest, how long, how bright.
+_STREAKS, _STREAK_PX, _STREAK_LUMA = 3500, (4, 22), 26.0
+
+
+class Sensor:
+    """Degrades one camera's pictures as a seed says.
+
+    Args:
+        lens: size of the picture.
+        scenery: blur, noise, rain, cast.
+        lighting: streaks of rain are as bright as the light.
+    """
+
+    def __init__(self, lens: Lens, scenery: Scenery, lighting: Lighting) -> None:
+        self._size = (lens.height, lens.width)
+        self._seed = scenery.texture
+        self._blur = scenery.blur
+        self._cast = scenery.cast
+        rng = np.random.default_rng((scenery.texture, 5))
+        table = (lens.height + _ROOM_PX, lens.width + _ROOM_PX)
+        self._noise = _noise(rng, table, scenery.noise) if scenery.noise > 0.0 else None
+        chroma = (lens.height // 2 + _ROOM_PX, lens.width // 2 + _ROOM_PX)
+        self._chroma_noise = (
+            _noise(rng, chroma, 0.5 * scenery.noise) if scenery.noise > 1.0 else None
+        )
+        self._rain = _streaks(rng, table, scenery.rain, lighting) if scenery.rain > 0.0 else None
+
+    def develop(self, luma: Bytes, u: Bytes, v: Bytes, number: int) -> tuple[Bytes, Bytes, Bytes]:
+        """Return the planes as frame `number` of the drive shows them."""
+        for _ in range(min(self._blur, 2)):
+            luma = _smooth(luma, softly=self._blur == 1)
+        shifts = np.random.default_rng((self._seed, 6, number)).integers(0, _ROOM_PX, (4, 2))
+        parts = [
+            _part(table, shift, self._size)
+            for table, shift in ((self._noise, shifts[0]), (self._rain, shifts[1]))
+            if table is not None
+        ]
+        if parts:
+            total = np.add(luma, parts[0], dtype=np.int16)
+            for part in parts[1:]:
+                total += part
+            luma = _limited(total)
+        half = (self._size[0] // 2, self._size[1] // 2)
+        planes = []
+        for plane, cast, shift in zip((u, v), self._cast, shifts[2:], strict=True):
+            changed = plane
+            if self._chroma_noise is not None:
+                total = np.add(plane, _part(self._chroma_noise, shift, half), dtype=np.int16)
+                total += np.int16(cast)
+                changed = _limited(total)
+            elif cast:
+                changed = _limited(np.add(plane, np.int16(cast), dtype=np.int16))
+            planes.append(changed)
+        return luma, planes[0], planes[1]
+
+
+def _limited(values: Shorts) -> Bytes:
+    np.maximum(values, np.int16(BLACK), out=values)
+    np.minimum(values, np.int16(WHITE), out=values)
+    return values.astype(np.uint8)
+
+
+def _part(
+    table: NDArray[np.int8], shift: NDArray[np.int64], size: tuple[int, int]
+) -> NDArray[np.int8]:
+    row, column = int(shift[0]), int(shift[1])
+    return table[row : row + size[0], column : column + size[1]]
+
+
+def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
+    """Return a picture smoothed with 1, 2, 1 (softly: 1, 6, 1) across and down; it keeps its edges."""
+    for axis in (0, 1):
+        before = luma[:-2] if axis == 0 else luma[:, :-2]
+        middle = luma[1:-1] if axis == 0 else luma[:, 1:-1]
+        after = luma[2:] if axis == 0 else luma[:, 2:]
+        # Two means, one rounded up and one down: together they keep the brightness.
+        mean = (before & after) + ((before ^ after) >> 1)
+        mean = (mean | middle) - ((mean ^ middle) >> 1)
+        if softly:
+            mean = (mean & middle) + ((mean ^ middle) >> 1)
+        luma = luma.copy()
+        if axis == 0:
+            luma[1:-1] = mean
+        else:
+            luma[:, 1:-1] = mean
+    return luma
+
+
+def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> NDArray[np.int8]:
+    """Return noise: sums of four draws are as good as normal; neighbours share a little."""
+    drawn = rng.integers(0, 256, (4, *size), np.uint8).astype(np.int16)
+    # Each has a variance of 255.99^2 / 12, four of them 147.8^2.
+    total = (drawn[0] + drawn[1] + drawn[2] + drawn[3] - 510).astype(np.float32)
+    total[:, 1:] += np.float32(0.4) * total[:, :-1]
+    total *= np.float32(deviation / (147.8 * 1.08))
+    return np.rint(np.minimum(np.maximum(total, -40), 40)).astype(np.int8)
+
+
+def _streaks(
+    rng: np.random.Generator, size: tuple[int, int], rain: float, lighting: Lighting
+) -> NDArray[np.int8]:
+    """Return falling drops, as short bright lines."""
+    table = np.zeros(size, np.int8)
+    count = round(_STREAKS * rain * size[0] * size[1] / 1e6)
+    places = rng.integers(0, (size[0] - _STREAK_PX[1] - 1, size[1] - 4), (count, 2))
+    lengths = rng.integers(*_STREAK_PX, count)
+    share = min(1.0, 0.25 + lighting.ambient)
+    bright = (rng.random(count) * share * _STREAK_LUMA + 3.0).astype(np.int8)
+    slants = rng.integers(0, 3, count)
+    for (row, column), length, value, slant in zip(
+        places.tolist(), lengths.tolist(), bright.tolist(), slants.tolist(), strict=True
+    ):
+        half = length // 2
+        table[row : row + half, column + slant // 2] = value
+        table[row + half : row + length, column] = value
+    return table

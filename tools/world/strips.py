@@ -1,0 +1,263 @@
+"""What the ground consists of: bands along the road, each with a colour and a texture."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from tools.world.along import Stretches, random_stretches
+from tools.world.lanes import Lanes, Marking, MarkingKind
+from tools.world.light import BLACK
+from tools.world.scenery import Colour, Scenery
+
+# Rows of grain: of the asphalt, its shoulders, of what is beside, and of what is painted or worn.
+(
+    GRAIN_ASPHALT,
+    GRAIN_SHOULDER,
+    GRAIN_LEFT,
+    GRAIN_RIGHT,
+    GRAIN_FAR_LEFT,
+    GRAIN_FAR_RIGHT,
+    GRAIN_GRAVEL,
+    GRAIN_PAINT,
+    GRAIN_TRACK,
+    GRAIN_ROWS,
+) = range(10)
+
+_CONCRETE: Colour = (142.0, 126.0, 129.0)
+_STEEL: Colour = (138.0, 130.0, 127.0)
+_GRAVEL: Colour = (128.0, 124.0, 130.0)
+# Beyond the edge of the asphalt: where rails stand, and the borders of bands of another growth.
+_RAIL_BEYOND_M = 0.45
+_NEAR_BAND_M, _FAR_BAND_M = 5.0, 24.0
+# Cars run 0.75 m to both sides of the middle of the lane; oil drops between their wheels.
+_TRACK_M, _TRACK_HALF_M, _OIL_HALF_M = 0.75, 0.22, 0.36
+# Things along the edge: rails from and to a height, a wall, a kerb; not above the lens.
+_RAIL_M, _WALL_M, _KERB_M = (0.44, 0.76), 0.82, 0.13
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A band along the road. What it adds is added to all that lies below it.
+
+    Attributes:
+        left_m: lateral offset of its left border.
+        right_m: of the right one.
+        luma: what it adds to the brightness.
+        u: to U.
+        v: to V.
+        grain: row of the texture.
+        grain_luma: amplitude of the texture.
+        left_up_m: height of its left border over the road.
+        right_up_m: of the right one.
+        on: where along the road it is; everywhere if None.
+        off: where it is not.
+        is_shiny: shows the sky when it is wet.
+    """
+
+    left_m: float
+    right_m: float
+    luma: float
+    u: float = 0.0
+    v: float = 0.0
+    grain: int = GRAIN_ASPHALT
+    grain_luma: float = 0.0
+    left_up_m: float = 0.0
+    right_up_m: float = 0.0
+    on: Stretches | None = None
+    off: Stretches | None = None
+    is_shiny: bool = False
+
+
+def strips_of(lanes: Lanes, scenery: Scenery, highest_m: float) -> tuple[Strip, ...]:
+    """Return the bands of a road, lowest first.
+
+    Args:
+        lanes: of the road.
+        scenery: its look.
+        highest_m: what stands beside the road is not higher: the height of the lens, less some.
+    """
+    rng = np.random.default_rng((scenery.texture, 1))
+    return (
+        *_verges(lanes, scenery, rng),
+        *_asphalt(lanes, scenery, rng),
+        *(strip for marking in lanes.painted for strip in _marking(marking, scenery)),
+        *_rail(lanes.right_edge_m, scenery, 0, highest_m),
+        *_rail(lanes.left_edge_m, scenery, 1, highest_m),
+    )
+
+
+def _over(colour: Colour, below: Colour) -> tuple[float, float, float]:
+    return colour[0] - below[0], colour[1] - below[1], colour[2] - below[2]
+
+
+def _verges(lanes: Lanes, scenery: Scenery, rng: np.random.Generator) -> list[Strip]:
+    strips = []
+    grain = scenery.verge_grain
+    for edge, side, near, far in (
+        (lanes.left_edge_m, -1.0, GRAIN_LEFT, GRAIN_FAR_LEFT),
+        (lanes.right_edge_m, 1.0, GRAIN_RIGHT, GRAIN_FAR_RIGHT),
+    ):
+        first, second = edge + side * _NEAR_BAND_M, edge + side * _FAR_BAND_M
+        tints = (rng.random(4) - 0.5).tolist()
+        for inner, outer, row, tint, tone in (
+            (edge, first, near, tints[0], tints[1]),
+            (first, second, far, tints[2], tints[3]),
+        ):
+            low, high = min(inner, outer), max(inner, outer)
+            strips.append(
+                Strip(low, high, 24.0 * tint, 6.0 * tone, -6.0 * tone, row, grain_luma=grain)
+            )
+        if scenery.gravel_m:
+            outer = edge + side * scenery.gravel_m
+            luma, u, v = _over(_GRAVEL, scenery.verge)
+            strips.append(
+                Strip(
+                    min(edge, outer),
+                    max(edge, outer),
+                    luma - 24.0 * tints[0],
+                    u - 6.0 * tints[1],
+                    v + 6.0 * tints[1],
+                    GRAIN_GRAVEL,
+                    grain_luma=0.5 * grain,
+                )
+            )
+    return strips
+
+
+def _asphalt(lanes: Lanes, scenery: Scenery, rng: np.random.Generator) -> list[Strip]:
+    left, right = lanes.left_edge_m, lanes.right_edge_m
+    luma, u, v = _over(scenery.asphalt, scenery.verge)
+    grain = scenery.asphalt_grain
+    strips = [
+        Strip(left, right, luma, u, v, GRAIN_ASPHALT, grain_luma=grain, is_shiny=True),
+    ]
+    first, last = lanes.painted[0].offset_m, lanes.painted[-1].offset_m
+    for low, high in ((left, first - 0.08), (last + 0.08, right)):
+        if high - low > 0.3:
+            strips.append(
+                Strip(low, high, scenery.shoulder, grain=GRAIN_SHOULDER, grain_luma=grain)
+            )
+    for lane in range(lanes.count):
+        centre, half = lanes.centre_m(lane), 0.5 * lanes.width_m - 0.1
+        tracks = scenery.tracks * (0.5 + float(rng.random()))
+        for side in (-_TRACK_M, _TRACK_M):
+            middle = centre + side
+            strips.append(
+                Strip(middle - _TRACK_HALF_M, middle + _TRACK_HALF_M, tracks, grain=GRAIN_TRACK)
+            )
+        strips.append(Strip(centre - _OIL_HALF_M, centre + _OIL_HALF_M, -tracks))
+        if scenery.patches:
+            tone = 28.0 * (float(rng.random()) - 0.6)
+            mended = random_stretches(rng, scenery.patches, (2.0, 60.0))
+            strips.append(Strip(centre - half, centre + half, tone, on=mended))
+    if scenery.cracks:
+        share = scenery.cracks * 0.05 / 100.0
+        across = random_stretches(rng, share, (0.02, 0.08))
+        strips.append(Strip(left, right, -34.0, on=across))
+        for _ in range(2):
+            at = left + (right - left) * float(rng.random())
+            along = random_stretches(rng, min(0.04 * scenery.cracks, 0.7), (3.0, 40.0))
+            strips.append(Strip(at, at + 0.035, -36.0, on=along))
+    return strips
+
+
+def _marking(marking: Marking, scenery: Scenery) -> list[Strip]:
+    if marking.kind == MarkingKind.NONE or marking.wear >= 1.0:
+        return []
+    new: Colour = scenery.yellow if marking.is_yellow else (scenery.paint, 128.0, 128.0)
+    left = 1.0 - marking.wear
+    luma, u, v = (left * part for part in _over(new, scenery.asphalt))
+    on = None
+    if marking.kind == MarkingKind.DASHED:
+        on = Stretches([0.0], [marking.dash_m], marking.period_m)
+    gaps = marking.gaps
+    off = Stretches([gap[0] for gap in gaps], [gap[1] for gap in gaps]) if gaps else None
+    half = 0.5 * marking.line_m
+    middles = (0.0,)
+    if marking.kind == MarkingKind.DOUBLE:
+        middles = (-marking.line_m, marking.line_m)
+    # Old paint is patchy.
+    grain = (0.08 + 1.2 * marking.wear * left) * luma
+    return [
+        Strip(
+            marking.offset_m + middle - half,
+            marking.offset_m + middle + half,
+            luma,
+            u,
+            v,
+            GRAIN_PAINT,
+            grain_luma=grain,
+            on=on,
+            off=off,
+        )
+        for middle in middles
+    ]
+
+
+def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[Strip]:
+    """Return what stands along an edge; side 0 is the right one."""
+    kind = scenery.rail[side]
+    if not kind:
+        return []
+    sign = -1.0 if side else 1.0
+    if kind == 1:
+        heights, at, colour = _RAIL_M, edge_m + sign * _RAIL_BEYOND_M, _STEEL
+    elif kind == 2:
+        heights, at, colour = (0.0, _WALL_M), edge_m + sign * _RAIL_BEYOND_M, _CONCRETE
+    else:
+        heights, at, colour = (0.0, _KERB_M), edge_m, _CONCRETE
+    low, high = (min(height, highest_m) for height in heights)
+    luma, u, v = _over(colour, scenery.verge)
+    body = Strip(
+        at, at, luma, u, v, GRAIN_GRAVEL, 3.0, **_heights(low, high, is_right=sign > 0.0)
+    )
+    if kind != 1:
+        return [body]
+    beyond, middle = at + 0.3 * sign, 0.5 * (low + high)
+    fold = _heights(middle - 0.03, middle + 0.03, is_right=sign > 0.0)
+    # The dark under it, the rail, and the fold along its middle.
+    return [
+        Strip(min(at, beyond), max(at, beyond), -12.0),
+        body,
+        Strip(at, at, -30.0, **fold),
+    ]
+
+
+def _heights(low_m: float, high_m: float, *, is_right: bool) -> dict[str, float]:
+    """Return the heights of both borders of an upright strip: its top is seen further outside."""
+    left, right = (low_m, high_m) if is_right else (high_m, low_m)
+    return {"left_up_m": left, "right_up_m": right}
+
+
+def base_brightness(scenery: Scenery) -> float:
+    """Return the brightness of what is beside the road."""
+    return scenery.verge[0] - BLACK
+
+
+def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, ...]:
+    """Return the shadows that fall on the road: bands whose brightness is a factor, less 1.
+
+    Args:
+        lanes: of the road.
+        scenery: its look.
+        depth: 0..1, how dark they are.
+    """
+    if scenery.shadows <= 0.0 or depth <= 0.0:
+        return ()
+    rng = np.random.default_rng((scenery.texture, 2))
+    left, right = lanes.left_edge_m - 4.0, lanes.right_edge_m + 4.0
+    count = 6
+    width = (right - left) / count
+    dark = -0.55 * depth
+    share = scenery.shadows
+    bands = []
+    for band in range(count):
+        begin = left + band * width
+        on = random_stretches(rng, share, (0.7, 9.0))
+        bands.append(Strip(begin, begin + width, dark, on=on))
+    # What spans the road: poles, branches, bridges.
+    across = random_stretches(rng, 0.06 * share, (0.2, 1.2))
+    bands.append(Strip(left - 20.0, right + 20.0, 0.5 * dark, on=across))
+    return tuple(bands)
