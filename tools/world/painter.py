@@ -33,7 +33,8 @@ class Painter:
         lighting = lighting_of(scenery)
         self._ground = Ground(self._view, world.lanes, scenery, lighting)
         self._sky = Sky(self._view, scenery, lighting)
-        self._things = Things(world, mount.lens, lighting)
+        self._things = Things(world, lighting)
+
         self._sensor = Sensor(mount.lens, scenery, lighting)
 
     def paint(self, body: Body, vehicles: Sequence[Vehicle], number: int) -> Picture:
@@ -51,4 +52,5 @@ class Painter:
             sight, body.heading_rad, ground.paint(seen, body.s_m), seen.skyline
         )
         self._things.paint(picture, sight, seen, body.s_m, vehicles)
+
         return Picture(*self._sensor.develop(*picture, number))
