@@ -31,9 +31,9 @@ _PAINTS = (
     (142.0, -52.0, 24.0),
 )
 _GLASS, _DARK, _TYRE = (30.0, 2.0, -1.0), (14.0, 0.0, 0.0), (18.0, 0.0, 0.0)
-_PLATE, _LAMP = (170.0, -4.0, 2.0), (56.0, -8.0, 60.0)
+_PLATE, _LAMP = (170.0, -4.0, 2.0), (48.0, -14.0, 70.0)
 # Brightness of lamps that are on.
-_TAIL_GLOW, _BRAKE_GLOW = 110.0, 200.0
+_TAIL_GLOW, _BRAKE_GLOW = 55.0, 105.0
 # Taller than this is a van, and than that a lorry.
 _VAN_M, _LORRY_M = 1.9, 2.7
 
@@ -142,8 +142,8 @@ class CarCards:
         if kind == 0:
             canvas.fill((0.15, 0.02, 0.98), (0.34, 0.0, 1.0), lower)
             canvas.fill((0.34, 0.0, 1.0), (0.64, 0.03, 0.97), paint)
-            canvas.fill((0.64, 0.05, 0.95), (1.0, 0.19, 0.81), upper)
-            canvas.fill((0.66, 0.12, 0.88), (0.94, 0.22, 0.78), _GLASS)
+            canvas.fill((0.64, 0.04, 0.96), (1.0, 0.13, 0.87), upper)
+            canvas.fill((0.66, 0.1, 0.9), (0.94, 0.17, 0.83), _GLASS)
             lamps, plate = (0.44, 0.58, 0.2), (0.36, 0.46)
         elif kind == 1:
             canvas.fill((0.12, 0.02, 0.98), (0.3, 0.0, 1.0), lower)
@@ -172,9 +172,9 @@ class CarCards:
         if kind == 0:
             canvas.fill((0.14, 0.01, 0.99), (0.36, 0.0, 1.0), lower)
             canvas.fill((0.36, 0.0, 1.0), (0.62, 0.02, 0.97), upper)
-            canvas.fill((0.62, 0.06, 0.78), (1.0, 0.2, 0.58), upper)
-            canvas.fill((0.64, 0.12, 0.72), (0.95, 0.23, 0.57), _GLASS)
-            canvas.fill((0.62, 0.42, 0.45), (0.97, 0.42, 0.44), upper)
+            canvas.fill((0.62, 0.0, 0.76), (1.0, 0.02, 0.56), upper)
+            canvas.fill((0.64, 0.09, 0.7), (0.95, 0.12, 0.55), _GLASS)
+            canvas.fill((0.62, 0.36, 0.39), (0.97, 0.36, 0.38), upper)
             wheels, radii = (0.2, 0.8), (0.075, 0.22)
         elif kind == 1:
             canvas.fill((0.12, 0.0, 1.0), (0.5, 0.0, 1.0), lower)

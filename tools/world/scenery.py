@@ -108,7 +108,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
     kind = draw.one()
     verge = _varied(draw, _VERGES[sum(kind >= share for share in _VERGE_SHARES)], 18.0, 4.0)
     base = draw.between(62.0, 128.0)
-    asphalt = (base, draw.between(126.0, 134.0), draw.between(124.0, 130.0))
+    asphalt = (base, draw.between(127.0, 133.0), draw.between(125.5, 129.0))
     trees = draw.between(0.3, 8.0) if draw.chance(0.6) else 0.0
     paint = max(draw.between(170.0, 228.0), base + 60.0)
     yellow = _varied(draw, _MARKING_YELLOW, 14.0, 10.0)
@@ -137,10 +137,10 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         signs=draw.between(0.5, 6.0) if draw.chance(0.6) else 0.0,
         lamps_m=draw.between(30.0, 60.0) if draw.chance(0.25) else 0.0,
         treeline_rad=0.035 * draw.squared() + 0.002,
-        hills_rad=0.06 * draw.squared(),
+        hills_rad=0.04 * draw.squared(),
         shadows=draw.between(0.05, 0.6) if is_sunny and draw.chance(0.45) else 0.0,
         exposure=draw.between(0.85, 1.18),
-        cast=(int(rng.integers(-5, 6)), int(rng.integers(-5, 6))),
+        cast=(int(rng.integers(-3, 4)), int(rng.integers(-3, 4))),
         blur=(0, 0, 0, 1, 1, 2, 3)[int(rng.integers(7))],
         noise=0.6 + 3.0 * draw.squared() + 2.5 * max(0.0, 0.5 - light),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -33,6 +34,8 @@ _RAIL_BEYOND_M = 0.45
 _NEAR_BAND_M, _FAR_BAND_M = 5.0, 24.0
 # Cars run 0.75 m to both sides of the middle of the lane; oil drops between their wheels.
 _TRACK_M, _TRACK_HALF_M, _OIL_HALF_M = 0.75, 0.22, 0.36
+# Bands of the road that shadows fall on: about so wide; shadows repeat.
+_SHADE_BAND_M, _SHADE_PERIOD_M = 0.7, 1200.0
 # Things along the edge: rails from and to a height, a wall, a kerb; not above the lens.
 _RAIL_M, _WALL_M, _KERB_M = (0.44, 0.76), 0.82, 0.13
 
@@ -109,7 +112,8 @@ def _verges(lanes: Lanes, scenery: Scenery, rng: np.random.Generator) -> list[St
             strips.append(
                 Strip(low, high, 24.0 * tint, 6.0 * tone, -6.0 * tone, row, grain_luma=grain)
             )
-        if scenery.gravel_m:
+        # Walls and kerbs are painted over what grows there.
+        if scenery.gravel_m and scenery.rail[side < 0.0] < 2:
             outer = edge + side * scenery.gravel_m
             luma, u, v = _over(_GRAVEL, scenery.verge)
             strips.append(
@@ -247,17 +251,46 @@ def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, .
     if scenery.shadows <= 0.0 or depth <= 0.0:
         return ()
     rng = np.random.default_rng((scenery.texture, 2))
-    left, right = lanes.left_edge_m - 4.0, lanes.right_edge_m + 4.0
-    count = 6
-    width = (right - left) / count
-    dark = -0.55 * depth
-    share = scenery.shadows
-    bands = []
-    for band in range(count):
-        begin = left + band * width
-        on = random_stretches(rng, share, (0.7, 9.0))
-        bands.append(Strip(begin, begin + width, dark, on=on))
+    left, right = lanes.left_edge_m - 3.0, lanes.right_edge_m + 3.0
+    count = min(max(round((right - left) / _SHADE_BAND_M), 4), 24)
+    edges = [left + (right - left) * (edge / count) for edge in range(count + 1)]
+    pieces = _shadows(rng, edges, scenery.shadows)
+    dark = -0.58 * depth
+    bands = [
+        Strip(low, high, dark, on=Stretches(*zip(*band, strict=True), _SHADE_PERIOD_M))
+        for low, high, band in zip(edges[:-1], edges[1:], pieces, strict=True)
+        if band
+    ]
     # What spans the road: poles, branches, bridges.
-    across = random_stretches(rng, 0.06 * share, (0.2, 1.2))
-    bands.append(Strip(left - 20.0, right + 20.0, 0.5 * dark, on=across))
-    return tuple(bands)
+    across = random_stretches(rng, 0.05 * scenery.shadows, (0.15, 1.0))
+    return (*bands, Strip(left - 20.0, right + 20.0, 0.5 * dark, on=across))
+
+
+def _shadows(
+    rng: np.random.Generator, edges_m: list[float], share: float
+) -> list[list[tuple[float, float]]]:
+    """Return where each band between two edges lies in the shade of crowns: ellipses."""
+    pieces: list[list[tuple[float, float]]] = [[] for _ in edges_m[:-1]]
+    left, right = edges_m[0], edges_m[-1]
+    wide = right - left
+    # As much ground as the crowns cover, of about 60 m^2 each.
+    count = round(share * 1.3 * _SHADE_PERIOD_M * wide / 60.0)
+    places = np.sort(rng.random(count) * (_SHADE_PERIOD_M - 40.0)) + 20.0
+    for at in places.tolist():
+        along, across, side, lean = rng.random(4).tolist()
+        along, across = 1.0 + 7.0 * along * along, 1.2 + 0.3 * wide * across
+        # Crowns stand beside the road; most shadows reach in from a side.
+        middle = (left if side < 0.5 else right) + (2.0 * abs(side - 0.5) - 0.5) * wide * (
+            0.9 if side >= 0.5 else -0.9
+        )
+        for band, own in enumerate(pieces):
+            off = (0.5 * (edges_m[band] + edges_m[band + 1]) - middle) / across
+            if off * off >= 1.0:
+                continue
+            half = along * math.sqrt(1.0 - off * off)
+            begin = at + 2.0 * (lean - 0.5) * off * across - half
+            begin = max(begin, own[-1][1] + 0.01 if own else 0.0)
+            end = min(at + 2.0 * (lean - 0.5) * off * across + half, _SHADE_PERIOD_M - 0.1)
+            if end > begin + 0.05:
+                own.append((begin, end))
+    return pieces

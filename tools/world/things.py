@@ -28,7 +28,7 @@ _BRAKE_MPS2 = -0.7
 # Tables of trees and signs repeat after so many.
 _TABLE = 256
 _TREE_KINDS = 4
-_TREE_PX = 32
+_TREE_PX = 64
 _POST, _POLE = (170.0, 0.0, 0.0), (86.0, 1.0, 0.0)
 # Boards: brightness, U and V less 128, width, height.
 _BOARDS = (
@@ -289,12 +289,12 @@ def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
     tint = (float(rng.random()) - 0.5) * 8.0
     is_fir = rng.random() < 0.35
     colours = [(trunk, 0.7 * tone, 0.0)]
-    for tuft in range(26):
+    for tuft in range(40):
         drawn = rng.random(4).tolist()
         low = 0.08 + 0.68 * drawn[0]
         wide = 0.44 * (low + 0.05) if is_fir else 0.34 - 0.5 * (low - 0.42) * (low - 0.42)
         middle = 0.5 + (2.0 * drawn[1] - 1.0) * wide
-        radius = 0.05 + 0.09 * drawn[2]
+        radius = 0.03 + 0.08 * drawn[2]
         across, down = x - middle, y - low
         inside = across * across + down * down < radius * radius
         # Light from above, dark between the tufts.
