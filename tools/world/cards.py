@@ -13,8 +13,10 @@ from tools.world.light import BLACK, Floats32, Lighting
 from tools.world.sky import Picture
 from tools.world.view import Bytes
 
-# Planes of a sprite: coverage; brightness it reflects, and has of its own; U and V less 128.
+# Planes of a sprite: coverage, brightness it reflects, U and V less 128; brightness of its own.
 PLANES = 5
+# Where a pixel of the sprite covers more pixels than this across, it is copied to each of them.
+_COARSE = 3.0
 # Sprites are halved down to this many pixels.
 _SMALLEST_PX = 6
 # Boxes narrower than this leave no trace in the colours.
@@ -45,7 +47,8 @@ class Card:
     """A sprite in all sizes.
 
     Args:
-        sprite: (``PLANES``, h, w); colours multiplied by the coverage. Powers of 2 keep all sizes.
+        sprite: (``PLANES``, h, w), or one less where nothing shines; all multiplied by the
+            coverage. Powers of 2 keep all sizes.
     """
 
     def __init__(self, sprite: Sprite) -> None:
@@ -60,7 +63,7 @@ class Card:
             self.sizes.append(sprite)
         self._sums: list[Floats] = []
         for size in self.sizes:
-            sums = np.zeros((PLANES, size.shape[1] + 1, size.shape[2] + 1))
+            sums = np.zeros((len(size), size.shape[1] + 1, size.shape[2] + 1))
             sums[:, 1:, 1:] = np.cumsum(np.cumsum(size, axis=1, dtype=np.float64), axis=2)
             self._sums.append(sums)
 
@@ -73,19 +76,23 @@ class Card:
         return pick
 
     def sample(self, frame: Frame, rows: range, columns: range) -> Floats32:
-        """Return the means over pixels, (``PLANES``, rows, columns), of the sprite in a frame."""
+        """Return the means over pixels, (planes, rows, columns), of the sprite in a frame."""
         wide, high = frame.right - frame.left, frame.bottom - frame.top
         sums = self._sums[self.size_for(wide, high)]
         down, across = sums.shape[1] - 1, sums.shape[2] - 1
-        at_row, row = _edges(rows, frame.top, down / high, down)
-        at_column, column = _edges(columns, frame.left, across / wide, across)
-        part = sums[:, at_row]
-        part += (sums[:, at_row + 1] - part) * row[:, None]
-        part = part[:, 1:] - part[:, :-1]
-        other = part[:, :, at_column]
-        other += (part[:, :, at_column + 1] - other) * column
-        mean = (other[:, :, 1:] - other[:, :, :-1]) * (wide * high / (down * across))
-        return mean.astype(np.float32)
+        index, part = _edges(rows, frame.top, down / high, down)
+        level = sums[:, index]
+        level += (sums[:, index + 1] - level) * part[:, None]
+        line = ((level[:, 1:] - level[:, :-1]) * (high / down)).astype(np.float32)
+        index, part = _edges(columns, frame.left, across / wide, across)
+        if wide > _COARSE * across:
+            line = line[:, :, 1:] - line[:, :, :-1]
+            return line[:, :, index[:-1]]
+        upto = line[:, :, index]
+        upto += (line[:, :, index + 1] - upto) * part.astype(np.float32)
+        mean = upto[:, :, 1:] - upto[:, :, :-1]
+        mean *= np.float32(wide / across)
+        return mean
 
 
 def _edges(pixels: range, low: float, scale: float, last: int) -> tuple[NDArray[np.int64], Floats]:
@@ -130,21 +137,25 @@ def blend(
     lit: Lit,
     lighting: Lighting,
 ) -> None:
-    """Blend samples (``PLANES``, rows, columns) of even places into a picture."""
+    """Blend samples (planes, rows, columns) of even places into a picture."""
     gain, seen = np.float32(lit.gain), np.float32(lit.seen)
     alpha = samples[0]
     haze = np.float32((lighting.haze[0] - BLACK) * (1.0 - lit.seen) + BLACK)
-    over = (samples[1] * gain + samples[2]) * seen + alpha * haze
+    over = samples[1] * gain
+    if len(samples) == PLANES:
+        over += samples[4]
+    over *= seen
+    over += alpha * haze
     _over(picture.luma, rows, columns, alpha, over)
-    half = samples[:, ::2, ::2] + samples[:, 1::2, ::2]
-    half += samples[:, ::2, 1::2]
-    half += samples[:, 1::2, 1::2]
+    half = samples[:4, ::2, ::2] + samples[:4, 1::2, ::2]
+    half += samples[:4, ::2, 1::2]
+    half += samples[:4, 1::2, 1::2]
     half *= np.float32(0.25)
     rows = range(rows.start // 2, rows.stop // 2)
     columns = range(columns.start // 2, columns.stop // 2)
     for plane, target in ((1, picture.u), (2, picture.v)):
         grey = np.float32((lighting.haze[plane] - 128.0) * (1.0 - lit.seen) + 128.0)
-        _over(target, rows, columns, half[0], half[2 + plane] * seen + half[0] * grey)
+        _over(target, rows, columns, half[0], half[1 + plane] * seen + half[0] * grey)
 
 
 def _over(target: Bytes, rows: range, columns: range, alpha: Floats32, over: Floats32) -> None:
@@ -231,7 +242,7 @@ def stamp_side(
     down = (row - top) * (high / np.maximum(bottom - top, 1e-3))
     index = np.minimum(np.maximum(down, 0.0), high - 1.0).astype(np.int64) * wide
     index += np.minimum((along * wide).astype(np.int64), wide - 1)
-    samples = size.reshape(PLANES, -1)[:, index]
+    samples = size.reshape(len(size), -1)[:, index]
     share = np.minimum(np.minimum(row + 0.5 - top, bottom - row + 0.5), cut - row + 0.5)
     share = np.minimum(np.maximum(share, 0.0), 1.0) * np.minimum(np.maximum(covered, 0.0), 1.0)
     samples *= share.astype(np.float32)

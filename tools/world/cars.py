@@ -85,7 +85,7 @@ class _Canvas:
     ) -> None:
         paint, glow = look
         tone = max(self._chroma, 0.9) if glow else self._chroma
-        values = np.array([1.0, paint[0], glow, paint[1] * tone, paint[2] * tone])
+        values = np.array([1.0, paint[0], paint[1] * tone, paint[2] * tone, glow])
         part = self.planes[:, rows, columns]
         part += (values[:, None, None] - part) * share
 
@@ -96,7 +96,8 @@ class _Canvas:
         for row in range(_FINE):
             for column in range(_FINE):
                 total += fine[:, :, row, :, column]
-        return Card(total * np.float32(1.0 / (_FINE * _FINE)))
+        total *= np.float32(1.0 / (_FINE * _FINE))
+        return Card(total if total[-1].any() else total[:-1])
 
 
 class CarCards:

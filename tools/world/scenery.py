@@ -109,7 +109,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
     verge = _varied(draw, _VERGES[sum(kind >= share for share in _VERGE_SHARES)], 18.0, 4.0)
     base = draw.between(62.0, 128.0)
     asphalt = (base, draw.between(127.0, 133.0), draw.between(125.5, 129.0))
-    trees = draw.between(0.3, 8.0) if draw.chance(0.6) else 0.0
+    trees = 4.0 * draw.squared() + 0.3 if draw.chance(0.6) else 0.0
     paint = max(draw.between(170.0, 228.0), base + 60.0)
     yellow = _varied(draw, _MARKING_YELLOW, 14.0, 10.0)
     return Scenery(

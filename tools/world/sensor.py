@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -9,10 +11,10 @@ from tools.world.light import BLACK, WHITE, Lighting
 from tools.world.scenery import Scenery
 from tools.world.view import Bytes, Lens
 
-Shorts = NDArray[np.int16]
-
 # Tables are larger than the picture by this, so that each frame sees another part.
 _ROOM_PX = 128
+# Rows that are added at once.
+_PIECE_ROWS = 64
 # Rain: streaks for each megapixel at its strongest, how long, how bright.
 _STREAKS, _STREAK_PX, _STREAK_LUMA = 3500, (4, 22), 26.0
 
@@ -50,29 +52,30 @@ class Sensor:
             for table, shift in ((self._noise, shifts[0]), (self._rain, shifts[1]))
             if table is not None
         ]
-        if parts:
-            total = np.add(luma, parts[0], dtype=np.int16)
-            for part in parts[1:]:
-                total += part
-            luma = _limited(total)
+        luma = _added(luma, parts, 0) if parts else luma
         half = (self._size[0] // 2, self._size[1] // 2)
         planes = []
         for plane, cast, shift in zip((u, v), self._cast, shifts[2:], strict=True):
-            changed = plane
+            parts = []
             if self._chroma_noise is not None:
-                total = np.add(plane, _part(self._chroma_noise, shift, half), dtype=np.int16)
-                total += np.int16(cast)
-                changed = _limited(total)
-            elif cast:
-                changed = _limited(np.add(plane, np.int16(cast), dtype=np.int16))
-            planes.append(changed)
+                parts.append(_part(self._chroma_noise, shift, half))
+            planes.append(_added(plane, parts, cast) if parts or cast else plane)
         return luma, planes[0], planes[1]
 
 
-def _limited(values: Shorts) -> Bytes:
-    np.maximum(values, np.int16(BLACK), out=values)
-    np.minimum(values, np.int16(WHITE), out=values)
-    return values.astype(np.uint8)
+def _added(plane: Bytes, parts: Sequence[NDArray[np.int8]], constant: int) -> Bytes:
+    """Return a plane with noise and a constant added, in limited range."""
+    result = np.empty_like(plane)
+    # In pieces that stay in the cache.
+    for first in range(0, len(plane), _PIECE_ROWS):
+        piece = slice(first, first + _PIECE_ROWS)
+        total = np.add(plane[piece], np.int16(constant), dtype=np.int16)
+        for part in parts:
+            total += part[piece]
+        np.maximum(total, np.int16(BLACK), out=total)
+        np.minimum(total, np.int16(WHITE), out=total)
+        result[piece] = total
+    return result
 
 
 def _part(
@@ -83,22 +86,27 @@ def _part(
 
 
 def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
-    """Return a picture smoothed with 1, 2, 1 (softly: 1, 6, 1) across and down; it keeps its edges."""
-    for axis in (0, 1):
-        before = luma[:-2] if axis == 0 else luma[:, :-2]
-        middle = luma[1:-1] if axis == 0 else luma[:, 1:-1]
-        after = luma[2:] if axis == 0 else luma[:, 2:]
-        # Two means, one rounded up and one down: together they keep the brightness.
-        mean = (before & after) + ((before ^ after) >> 1)
-        mean = (mean | middle) - ((mean ^ middle) >> 1)
-        if softly:
-            mean = (mean & middle) + ((mean ^ middle) >> 1)
-        luma = luma.copy()
-        if axis == 0:
-            luma[1:-1] = mean
-        else:
-            luma[:, 1:-1] = mean
-    return luma
+    """Return a picture smoothed by 1, 2, 1 (softly: 1, 6, 1) across and down; it keeps its edges."""
+    result = np.empty_like(luma)
+    for first in range(0, len(luma), _PIECE_ROWS):
+        begin, end = max(first - 1, 0), min(first + _PIECE_ROWS + 1, len(luma))
+        piece = luma[begin:end].copy()
+        rows = piece[1:-1]
+        rows[...] = _mean(luma[begin : end - 2], luma[begin + 1 : end - 1], luma[begin + 2 : end], softly)
+        columns = piece[:, 1:-1]
+        columns[...] = _mean(piece[:, :-2], columns, piece[:, 2:], softly)
+        last = min(first + _PIECE_ROWS, len(luma))
+        result[first:last] = piece[first - begin : last - begin]
+    return result
+
+
+def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:  # noqa: FBT001
+    # Means rounded down and up in turn: together they keep the brightness.
+    mean = (before & after) + ((before ^ after) >> 1)
+    mean = (mean | middle) - ((mean ^ middle) >> 1)
+    if softly:
+        mean = (mean & middle) + ((mean ^ middle) >> 1)
+    return mean
 
 
 def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> NDArray[np.int8]:

@@ -25,6 +25,8 @@ _SKY_RISE = 0.42
 _CLOUD_COLUMNS = 2048
 _CLOUD_CELLS = ((64, 256, 0.65), (16, 64, 0.35))
 _CLOUD_LUMA = 52.0
+# Rows that are rounded at once.
+_PIECE_ROWS = 48
 _HILLS: Colour = (98.0, 135.0, 124.0)
 _WOODS: Colour = (58.0, 124.0, 125.0)
 
@@ -134,8 +136,8 @@ class Sky:
                 share = _below(rows[top - begin :], skyline, scale)
                 over = below[: end - top] + np.float32(black)
                 part[top - begin :] += (over - part[top - begin :]) * share
-            _write(part, target[begin:end])
-            _write(below[end - top :] + np.float32(black), target[end:])
+            _write(part, 0.0, target[begin:end])
+            _write(below[end - top :], black, target[end:])
         return picture
 
     def _rise(self, ridge: _Ridge, heading_rad: float) -> Floats:
@@ -177,12 +179,14 @@ def _below(rows: Floats32, line: Floats, scale: int) -> Floats32:
     return np.minimum(share, np.float32(1.0), out=share)
 
 
-def _write(values: Floats32, target: Bytes) -> None:
-    """Round to bytes, in limited range."""
-    values += np.float32(0.5)
-    np.maximum(values, np.float32(BLACK), out=values)
-    np.minimum(values, np.float32(WHITE), out=values)
-    target[...] = values
+def _write(values: Floats32, black: float, target: Bytes) -> None:
+    """Round what is over black to bytes, in limited range."""
+    # In pieces that stay in the cache.
+    for first in range(0, len(values), _PIECE_ROWS):
+        piece = values[first : first + _PIECE_ROWS] + np.float32(black + 0.5)
+        np.maximum(piece, np.float32(BLACK), out=piece)
+        np.minimum(piece, np.float32(WHITE), out=piece)
+        target[first : first + _PIECE_ROWS] = piece
 
 
 def _outline(rng: np.random.Generator, knots: int, height: float, rough: float) -> Floats:

@@ -266,7 +266,7 @@ class Things:
         for number in _numbers(s_m, _TREES_TO_M, spacing):
             for side in (0, 1):
                 drawn = self._drawn[(2 * number + side) % _TABLE]
-                far = 3.0 + 24.0 * drawn[0]
+                far = 5.0 + 24.0 * drawn[0]
                 edges = (self._lanes.right_edge_m + far, self._lanes.left_edge_m - far)
                 high = 3.0 + 8.0 * drawn[1]
                 card = self._trees[int(drawn[2] * _TREE_KINDS)]
@@ -283,7 +283,7 @@ def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
     """Return a tree: a crown of many round tufts over a trunk."""
     at = (np.arange(_TREE_PX) + 0.5) / _TREE_PX
     x, y = at[None, :], at[:, None]
-    planes = np.zeros((PLANES, _TREE_PX, _TREE_PX), np.float32)
+    planes = np.zeros((PLANES - 1, _TREE_PX, _TREE_PX), np.float32)
     trunk = (np.abs(x - 0.5) < 0.04) & (y > 0.6)
     tone = 22.0 + 26.0 * float(rng.random())
     tint = (float(rng.random()) - 0.5) * 8.0
@@ -302,6 +302,6 @@ def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
     for inside, bright, number in colours:
         planes[0][inside] = 1.0
         planes[1][inside] = bright
-        planes[3][inside] = (-8.0 if number else -3.0) * lighting.chroma
-        planes[4][inside] = (tint - 4.0 if number else 3.0) * lighting.chroma
+        planes[2][inside] = (-8.0 if number else -3.0) * lighting.chroma
+        planes[3][inside] = (tint - 4.0 if number else 3.0) * lighting.chroma
     return Card(planes)
