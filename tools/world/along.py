@@ -28,11 +28,13 @@ class Grain:
     def __init__(self, rng: np.random.Generator, rows: int) -> None:
         at = np.arange(_CELLS, dtype=np.float64)
         values = np.zeros((rows, _CELLS))
-        for row in values:
+        for row in range(rows):
             for cells, share in _COARSE:
                 knots = rng.integers(-64, 65, _CELLS // cells) / 64.0
                 knots = np.concatenate([knots, knots[:1]])
-                row += share * (knots[:-1] if cells == 1 else through_knots(knots, cells, at))
+                values[row] += share * (
+                    knots[:-1] if cells == 1 else through_knots(knots, cells, at)
+                )
         sums = np.cumsum(values, axis=1)
         values -= sums[:, -1:] / _CELLS
         self._values = np.concatenate([values, values[:, :1]], axis=1).ravel()
@@ -75,7 +77,10 @@ class Stretches:
     """
 
     def __init__(
-        self, begins: Sequence[float] | Floats, ends: Sequence[float] | Floats, period_m: float = 0.0
+        self,
+        begins: Sequence[float] | Floats,
+        ends: Sequence[float] | Floats,
+        period_m: float = 0.0,
     ) -> None:
         pairs = np.stack([np.asarray(begins, np.float64), np.asarray(ends, np.float64)], axis=1)
         lengths = np.cumsum(pairs[:, 1] - pairs[:, 0])
@@ -109,7 +114,8 @@ def random_stretches(
     """
     low, high = length_m
     free = 0.5 * (low + high) * (1.0 - share) / max(share, 1e-3)
-    begins, ends = [], []
+    begins: list[float] = []
+    ends: list[float] = []
     at = 2.0 * free * float(rng.random())
     while at < period_m - high or not begins:
         end = at + low + (high - low) * float(rng.random())

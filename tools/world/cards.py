@@ -87,12 +87,12 @@ class Card:
         index, part = _edges(columns, frame.left, across / wide, across)
         if wide > _COARSE * across:
             line = line[:, :, 1:] - line[:, :, :-1]
-            return line[:, :, index[:-1]]
+            return np.asarray(line[:, :, index[:-1]])
         upto = line[:, :, index]
         upto += (line[:, :, index + 1] - upto) * part.astype(np.float32)
         mean = upto[:, :, 1:] - upto[:, :, :-1]
         mean *= np.float32(wide / across)
-        return mean
+        return np.asarray(mean)
 
 
 def _edges(pixels: range, low: float, scale: float, last: int) -> tuple[NDArray[np.int64], Floats]:

@@ -59,13 +59,13 @@ class _Canvas:
         glow: float = 0.0,
         alpha: float = 1.0,
     ) -> None:
-        """Fill a shape with level borders: height, left and right end of the lower and upper one."""
+        """Fill a shape between two levels: height, left and right end of each."""
         rows = self._within(self._y[:, 0], bottom[0], top[0])
         columns = self._within(self._x[0], min(bottom[1], top[1]), max(bottom[2], top[2]))
         x, t = self._x[:, columns], (self._y[rows] - bottom[0]) / (top[0] - bottom[0])
         left = bottom[1] + (top[1] - bottom[1]) * t
         right = bottom[2] + (top[2] - bottom[2]) * t
-        share = ((x >= left) & (x < right)) * alpha
+        share = np.where((x >= left) & (x < right), alpha, 0.0)
         self._put(rows, columns, share, (paint, glow))
 
     def disc(self, x: float, y: float, radii: tuple[float, float], paint: Paint) -> None:
@@ -73,16 +73,14 @@ class _Canvas:
         rows = self._within(self._y[:, 0], y - radii[1], y + radii[1])
         columns = self._within(self._x[0], x - radii[0], x + radii[0])
         across, up = (self._x[:, columns] - x) / radii[0], (self._y[rows] - y) / radii[1]
-        self._put(rows, columns, (across * across + up * up < 1.0) * 1.0, (paint, 0.0))
+        self._put(rows, columns, np.where(across * across + up * up < 1.0, 1.0, 0.0), (paint, 0.0))
 
     @staticmethod
     def _within(places: Floats, low: float, high: float) -> slice:
         found = np.flatnonzero((places >= low) & (places < high))
         return slice(int(found[0]), int(found[-1]) + 1) if found.size else slice(0, 0)
 
-    def _put(
-        self, rows: slice, columns: slice, share: Floats, look: tuple[Paint, float]
-    ) -> None:
+    def _put(self, rows: slice, columns: slice, share: Floats, look: tuple[Paint, float]) -> None:
         paint, glow = look
         tone = max(self._chroma, 0.9) if glow else self._chroma
         values = np.array([1.0, paint[0], paint[1] * tone, paint[2] * tone, glow])
@@ -176,17 +174,17 @@ class CarCards:
             canvas.fill((0.62, 0.0, 0.76), (1.0, 0.02, 0.56), upper)
             canvas.fill((0.64, 0.09, 0.7), (0.95, 0.12, 0.55), _GLASS)
             canvas.fill((0.62, 0.36, 0.39), (0.97, 0.36, 0.38), upper)
-            wheels, radii = (0.2, 0.8), (0.075, 0.22)
+            wheels, radii = [0.2, 0.8], (0.075, 0.22)
         elif kind == 1:
             canvas.fill((0.12, 0.0, 1.0), (0.5, 0.0, 1.0), lower)
             canvas.fill((0.5, 0.0, 1.0), (1.0, 0.02, 0.8), upper)
             canvas.fill((0.56, 0.66, 0.9), (0.9, 0.66, 0.82), _GLASS)
-            wheels, radii = (0.18, 0.82), (0.07, 0.17)
+            wheels, radii = [0.18, 0.82], (0.07, 0.17)
         else:
             canvas.fill((0.22, 0.0, 0.82), (1.0, 0.0, 0.82), upper)
             canvas.fill((0.12, 0.84, 1.0), (0.8, 0.84, 0.98), lower)
             canvas.fill((0.5, 0.88, 0.98), (0.72, 0.88, 0.97), _GLASS)
-            wheels, radii = (0.12, 0.22, 0.9), (0.045, 0.14)
+            wheels, radii = [0.12, 0.22, 0.9], (0.045, 0.14)
         for wheel in wheels:
             canvas.disc(wheel, radii[1] * 0.9, radii, _TYRE)
             canvas.disc(wheel, radii[1] * 0.9, (0.5 * radii[0], 0.5 * radii[1]), (70.0, 0.0, 0.0))

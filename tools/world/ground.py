@@ -41,6 +41,11 @@ class Pixels(NamedTuple):
     u: Floats32
     v: Floats32
 
+    @property
+    def planes(self) -> tuple[Floats32, Floats32, Floats32]:
+        """Brightness and colours."""
+        return self.luma, self.u, self.v
+
 
 class Ground:
     """Paints one camera's ground.
@@ -63,7 +68,9 @@ class Ground:
         every = (*strips, *shades)
         # Of the borders, left and right of each strip.
         self.offset_m: Floats = np.array([at for one in every for at in (one.left_m, one.right_m)])
-        self.up_m: Floats = np.array([at for one in every for at in (one.left_up_m, one.right_up_m)])
+        self.up_m: Floats = np.array(
+            [at for one in every for at in (one.left_up_m, one.right_up_m)]
+        )
         self._layer = Layer(strips, 0)
         self._shades = Layer(shades, 2 * len(strips)) if shades else None
         self._beam = beam_picture(view) if lighting.beam else None

@@ -74,9 +74,7 @@ class Layer:
         np.maximum(edges, 0.0, out=edges)
         return np.minimum(edges, float(width), out=edges)
 
-    def amounts(
-        self, view: Survey, s_m: float, band: Band, grain: Grain
-    ) -> tuple[Floats, Floats]:
+    def amounts(self, view: Survey, s_m: float, band: Band, grain: Grain) -> tuple[Floats, Floats]:
         """Return what strips add to each row, (k, rows), and their share of the row, 0..1.
 
         Args:

@@ -11,6 +11,9 @@ import numpy as np
 
 Colour = tuple[float, float, float]
 
+# What stands along an edge: a guard rail, a low wall, a kerb.
+NOTHING, RAIL, WALL, KERB = range(4)
+
 # Surfaces beside roads: meadow, dark meadow, dry grass, earth, gravel, sand, snow.
 _VERGES: tuple[Colour, ...] = (
     (104.0, 108.0, 122.0),
@@ -48,7 +51,7 @@ class Scenery:
         patches: share of the road with mended asphalt.
         cracks: per 100 m of road, across it.
         gravel_m: width of a strip of gravel along the asphalt.
-        rail: what stands along the right, left edge: 0 nothing, 1 guard rail, 2 concrete, 3 kerb.
+        rail: what stands along the right and the left edge: ``RAIL``, ``WALL``, ``KERB``.
         post_m: from one post beside the road to the next; 0: none.
         trees: per 100 m of road and side.
         signs: per km.
@@ -80,7 +83,7 @@ class Scenery:
     patches: float = 0.0
     cracks: float = 0.0
     gravel_m: float = 0.0
-    rail: tuple[int, int] = (0, 0)
+    rail: tuple[int, int] = (NOTHING, NOTHING)
     post_m: float = 50.0
     trees: float = 0.0
     signs: float = 0.0
@@ -181,7 +184,9 @@ def _random_light(draw: _Draws) -> float:
 def _random_rail(draw: _Draws) -> int:
     """Return what stands along an edge; half of the edges have nothing."""
     kind = draw.one()
-    return 0 if kind < 0.5 else 1 if kind < 0.74 else 2 if kind < 0.86 else 3
+    if kind < 0.74:
+        return NOTHING if kind < 0.5 else RAIL
+    return WALL if kind < 0.86 else KERB
 
 
 def _varied(draw: _Draws, colour: Colour, luma: float, tone: float) -> Colour:

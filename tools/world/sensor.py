@@ -44,7 +44,7 @@ class Sensor:
 
     def develop(self, luma: Bytes, u: Bytes, v: Bytes, number: int) -> tuple[Bytes, Bytes, Bytes]:
         """Return the planes as frame `number` of the drive shows them."""
-        for _ in range(min(self._blur, 2)):
+        for _ in range(max(self._blur - 1, 1) if self._blur else 0):
             luma = _smooth(luma, softly=self._blur == 1)
         shifts = np.random.default_rng((self._seed, 6, number)).integers(0, _ROOM_PX, (4, 2))
         parts = [
@@ -82,17 +82,20 @@ def _part(
     table: NDArray[np.int8], shift: NDArray[np.int64], size: tuple[int, int]
 ) -> NDArray[np.int8]:
     row, column = int(shift[0]), int(shift[1])
-    return table[row : row + size[0], column : column + size[1]]
+    part: NDArray[np.int8] = table[row : row + size[0], column : column + size[1]]
+    return part
 
 
 def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
-    """Return a picture smoothed by 1, 2, 1 (softly: 1, 6, 1) across and down; it keeps its edges."""
+    """Return a picture smoothed by 1, 2, 1, or softly by 1, 6, 1; it keeps its edges."""
     result = np.empty_like(luma)
     for first in range(0, len(luma), _PIECE_ROWS):
         begin, end = max(first - 1, 0), min(first + _PIECE_ROWS + 1, len(luma))
         piece = luma[begin:end].copy()
         rows = piece[1:-1]
-        rows[...] = _mean(luma[begin : end - 2], luma[begin + 1 : end - 1], luma[begin + 2 : end], softly)
+        rows[...] = _mean(
+            luma[begin : end - 2], luma[begin + 1 : end - 1], luma[begin + 2 : end], softly
+        )
         columns = piece[:, 1:-1]
         columns[...] = _mean(piece[:, :-2], columns, piece[:, 2:], softly)
         last = min(first + _PIECE_ROWS, len(luma))
@@ -100,7 +103,7 @@ def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
     return result
 
 
-def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:  # noqa: FBT001
+def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:
     # Means rounded down and up in turn: together they keep the brightness.
     mean = (before & after) + ((before ^ after) >> 1)
     mean = (mean | middle) - ((mean ^ middle) >> 1)

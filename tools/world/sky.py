@@ -6,7 +6,6 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tools.world.curves import Floats, ease, through_knots
 from tools.world.ground import Pixels
@@ -91,9 +90,7 @@ class Sky:
         )
         return luma, u, v
 
-    def paint(
-        self, sight: Sight, heading_rad: float, ground: Pixels, skyline: Floats
-    ) -> Picture:
+    def paint(self, sight: Sight, heading_rad: float, ground: Pixels, skyline: Floats) -> Picture:
         """Return the picture of sky and ground.
 
         Args:
@@ -118,7 +115,7 @@ class Sky:
             np.empty((height // 2, width // 2), np.uint8),
         )
         clouds = self._cloud_rows(float(horizon[width // 2]), heading_rad, last)
-        for plane, target in enumerate(picture):
+        for plane, (target, below) in enumerate(zip(picture, ground.planes, strict=True)):
             scale = 1 if plane == 0 else 2
             black = BLACK if plane == 0 else 128.0
             begin, end, top = first // scale, last // scale, ground.top // scale
@@ -131,7 +128,6 @@ class Sky:
             for line, colour in zip(outlines, colours, strict=True):
                 share = _below(rows, line, scale)
                 part += (np.float32(colour[plane]) - part) * share
-            below = ground[1 + plane]
             if end > top:
                 share = _below(rows[top - begin :], skyline, scale)
                 over = below[: end - top] + np.float32(black)
@@ -168,15 +164,17 @@ class Sky:
         size = len(self._clouds)
         rows = np.arange(last) + (size - 1 - math.floor(horizon))
         rows = np.minimum(np.maximum(rows, 0), size - 1)
-        return self._clouds[rows, begin : begin + self._lens.width]
+        clouds: Floats32 = self._clouds[rows, begin : begin + self._lens.width]
+        return clouds
 
 
 def _below(rows: Floats32, line: Floats, scale: int) -> Floats32:
     """Return the share of each pixel that is below a line, (rows, columns)."""
     edge = ((line[::scale] + 0.5) * (1.0 / scale)).astype(np.float32)
-    share = rows + np.float32(0.5) - edge
+    share: Floats32 = rows + np.float32(0.5) - edge
     np.maximum(share, np.float32(0.0), out=share)
-    return np.minimum(share, np.float32(1.0), out=share)
+    np.minimum(share, np.float32(1.0), out=share)
+    return share
 
 
 def _write(values: Floats32, black: float, target: Bytes) -> None:
@@ -218,7 +216,9 @@ def _clouds(
         at = np.arange(_CLOUD_COLUMNS) / wide
         index = at.astype(np.int64)
         rise = ease(at - index)
-        total += part * (stretched[:, index] + (stretched[:, index + 1] - stretched[:, index]) * rise)
+        total += part * (
+            stretched[:, index] + (stretched[:, index + 1] - stretched[:, index]) * rise
+        )
     # Single clouds in a clear sky; a closed cover is grey already and only varies.
     bright = lighting.sky_low[0] - BLACK
     cover = np.maximum(total - (0.62 - 0.3 * share), 0.0) * (1.6 - 0.8 * share)

@@ -9,8 +9,7 @@ import numpy as np
 
 from tools.world.along import Stretches, random_stretches
 from tools.world.lanes import Lanes, Marking, MarkingKind
-from tools.world.light import BLACK
-from tools.world.scenery import Colour, Scenery
+from tools.world.scenery import KERB, RAIL, WALL, Colour, Scenery
 
 # Rows of grain: of the asphalt, its shoulders, of what is beside, and of what is painted or worn.
 (
@@ -103,30 +102,21 @@ def _verges(lanes: Lanes, scenery: Scenery, rng: np.random.Generator) -> list[St
         (lanes.right_edge_m, 1.0, GRAIN_RIGHT, GRAIN_FAR_RIGHT),
     ):
         first, second = edge + side * _NEAR_BAND_M, edge + side * _FAR_BAND_M
-        tints = (rng.random(4) - 0.5).tolist()
-        for inner, outer, row, tint, tone in (
-            (edge, first, near, tints[0], tints[1]),
-            (first, second, far, tints[2], tints[3]),
+        drawn = (grain * (rng.random(4) - 0.5)).tolist()
+        tint, tone = 2.2 * drawn[0], 0.5 * drawn[1]
+        for inner, outer, row, luma, colour in (
+            (edge, first, near, tint, tone),
+            (first, second, far, 2.2 * drawn[2], 0.5 * drawn[3]),
         ):
             low, high = min(inner, outer), max(inner, outer)
-            strips.append(
-                Strip(low, high, 24.0 * tint, 6.0 * tone, -6.0 * tone, row, grain_luma=grain)
-            )
+            strips.append(Strip(low, high, luma, colour, -colour, row, grain_luma=grain))
         # Walls and kerbs are painted over what grows there.
-        if scenery.gravel_m and scenery.rail[side < 0.0] < 2:
+        if scenery.gravel_m and scenery.rail[side < 0.0] < WALL:
             outer = edge + side * scenery.gravel_m
+            low, high = min(edge, outer), max(edge, outer)
             luma, u, v = _over(_GRAVEL, scenery.verge)
-            strips.append(
-                Strip(
-                    min(edge, outer),
-                    max(edge, outer),
-                    luma - 24.0 * tints[0],
-                    u - 6.0 * tints[1],
-                    v + 6.0 * tints[1],
-                    GRAIN_GRAVEL,
-                    grain_luma=0.5 * grain,
-                )
-            )
+            over = (luma - tint, u - tone, v + tone)
+            strips.append(Strip(low, high, *over, GRAIN_GRAVEL, grain_luma=0.5 * grain))
     return strips
 
 
@@ -179,9 +169,8 @@ def _marking(marking: Marking, scenery: Scenery) -> list[Strip]:
     gaps = marking.gaps
     off = Stretches([gap[0] for gap in gaps], [gap[1] for gap in gaps]) if gaps else None
     half = 0.5 * marking.line_m
-    middles = (0.0,)
-    if marking.kind == MarkingKind.DOUBLE:
-        middles = (-marking.line_m, marking.line_m)
+    apart = marking.line_m
+    middles = [-apart, apart] if marking.kind == MarkingKind.DOUBLE else [0.0]
     # Old paint is patchy.
     grain = (0.08 + 1.2 * marking.wear * left) * luma
     return [
@@ -206,38 +195,26 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
     if not kind:
         return []
     sign = -1.0 if side else 1.0
-    if kind == 1:
-        heights, at, colour = _RAIL_M, edge_m + sign * _RAIL_BEYOND_M, _STEEL
-    elif kind == 2:
-        heights, at, colour = (0.0, _WALL_M), edge_m + sign * _RAIL_BEYOND_M, _CONCRETE
-    else:
-        heights, at, colour = (0.0, _KERB_M), edge_m, _CONCRETE
-    low, high = (min(height, highest_m) for height in heights)
-    luma, u, v = _over(colour, scenery.verge)
-    body = Strip(
-        at, at, luma, u, v, GRAIN_GRAVEL, 3.0, **_heights(low, high, is_right=sign > 0.0)
-    )
-    if kind != 1:
-        return [body]
-    beyond, middle = at + 0.3 * sign, 0.5 * (low + high)
-    fold = _heights(middle - 0.03, middle + 0.03, is_right=sign > 0.0)
-    # The dark under it, the rail, and the fold along its middle.
+    beyond = 0.0 if kind == KERB else _RAIL_BEYOND_M
+    at = edge_m + sign * beyond
+    luma, u, v = _over(_STEEL if kind == RAIL else _CONCRETE, scenery.verge)
+
+    def upright(low_m: float, high_m: float, luma: float, u: float, v: float) -> Strip:
+        # Its top is seen further outside than its foot.
+        heights = min(low_m, highest_m), min(high_m, highest_m)
+        left, right = heights if sign > 0.0 else heights[::-1]
+        return Strip(at, at, luma, u, v, GRAIN_GRAVEL, 2.0, left_up_m=left, right_up_m=right)
+
+    if kind != RAIL:
+        return [upright(0.0, _KERB_M if kind == KERB else _WALL_M, luma, u, v)]
+    low, high = _RAIL_M
+    middle, shade = 0.5 * (low + high), at + 0.3 * sign
     return [
-        Strip(min(at, beyond), max(at, beyond), -12.0),
-        body,
-        Strip(at, at, -30.0, **fold),
+        # The dark under it, the rail, and the fold along its middle.
+        Strip(min(at, shade), max(at, shade), -12.0),
+        upright(low, high, luma, u, v),
+        upright(middle - 0.03, middle + 0.03, -30.0, 0.0, 0.0),
     ]
-
-
-def _heights(low_m: float, high_m: float, *, is_right: bool) -> dict[str, float]:
-    """Return the heights of both borders of an upright strip: its top is seen further outside."""
-    left, right = (low_m, high_m) if is_right else (high_m, low_m)
-    return {"left_up_m": left, "right_up_m": right}
-
-
-def base_brightness(scenery: Scenery) -> float:
-    """Return the brightness of what is beside the road."""
-    return scenery.verge[0] - BLACK
 
 
 def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, ...]:
@@ -256,11 +233,11 @@ def shade_strips(lanes: Lanes, scenery: Scenery, depth: float) -> tuple[Strip, .
     edges = [left + (right - left) * (edge / count) for edge in range(count + 1)]
     pieces = _shadows(rng, edges, scenery.shadows)
     dark = -0.58 * depth
-    bands = [
-        Strip(low, high, dark, on=Stretches(*zip(*band, strict=True), _SHADE_PERIOD_M))
-        for low, high, band in zip(edges[:-1], edges[1:], pieces, strict=True)
-        if band
-    ]
+    bands = []
+    for low, high, band in zip(edges[:-1], edges[1:], pieces, strict=True):
+        if band:
+            on = Stretches([one[0] for one in band], [one[1] for one in band], _SHADE_PERIOD_M)
+            bands.append(Strip(low, high, dark, on=on))
     # What spans the road: poles, branches, bridges.
     across = random_stretches(rng, 0.05 * scenery.shadows, (0.15, 1.0))
     return (*bands, Strip(left - 20.0, right + 20.0, 0.5 * dark, on=across))
@@ -280,17 +257,16 @@ def _shadows(
         along, across, side, lean = rng.random(4).tolist()
         along, across = 1.0 + 7.0 * along * along, 1.2 + 0.3 * wide * across
         # Crowns stand beside the road; most shadows reach in from a side.
-        middle = (left if side < 0.5 else right) + (2.0 * abs(side - 0.5) - 0.5) * wide * (
-            0.9 if side >= 0.5 else -0.9
-        )
+        inside = 0.9 * wide * abs(2.0 * abs(side - 0.5) - 0.5)
+        middle = left + inside if side < 0.5 else right - inside
         for band, own in enumerate(pieces):
             off = (0.5 * (edges_m[band] + edges_m[band + 1]) - middle) / across
             if off * off >= 1.0:
                 continue
             half = along * math.sqrt(1.0 - off * off)
-            begin = at + 2.0 * (lean - 0.5) * off * across - half
-            begin = max(begin, own[-1][1] + 0.01 if own else 0.0)
-            end = min(at + 2.0 * (lean - 0.5) * off * across + half, _SHADE_PERIOD_M - 0.1)
+            centre = at + 2.0 * (lean - 0.5) * off * across
+            begin = max(centre - half, own[-1][1] + 0.01 if own else 0.0)
+            end = min(centre + half, _SHADE_PERIOD_M - 0.1)
             if end > begin + 0.05:
                 own.append((begin, end))
     return pieces

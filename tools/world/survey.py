@@ -12,7 +12,13 @@ from tools.world.view import NEAREST_M, Sight
 
 # Distances ahead at which borders are computed; between them they are straight in the picture.
 _AHEAD_M: Floats = np.concatenate(
-    [np.linspace(0.4, 4.0, 10), 4.0 + 3.0 * np.arange(1, 24), 73.0 + 7.0 * np.arange(1, 50)]
+    [
+        np.arange(0.4, 4.0, 0.4),
+        np.arange(4.0, 16.0, 1.0),
+        np.arange(16.0, 40.0, 2.0),
+        np.arange(40.0, 80.0, 4.0),
+        np.arange(80.0, 424.0, 8.0),
+    ]
 )
 _NEARNESS_1PM: Floats = 1.0 / _AHEAD_M
 # Where the road runs so far away to the side, it is out of sight: the cosine of 70 degrees.
@@ -20,7 +26,7 @@ _LEAST_ACROSS = 0.34
 # The land goes along with the road for so far to both sides.
 _LAND_M = 180.0
 # The skyline is computed from this distance on, in so many columns.
-_LAND_FROM = 13
+_LAND_FROM = 21
 _SKYLINE_COLUMNS = 49
 
 

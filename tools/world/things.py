@@ -56,8 +56,9 @@ class _Upright(NamedTuple):
 
 
 class _Corners(NamedTuple):
-    """Six places of a thing: the feet of its rear, left and right, a metre over its middle; the
-    same of its front. Pixels, and metres right, down and forward of the camera.
+    """Six places of a thing, in pixels, and in metres right, down and forward of the camera.
+
+    The feet of its rear, left and right, and a metre over their middle; the same of its front.
     """
 
     column: list[float]
@@ -99,11 +100,13 @@ class _Corners(NamedTuple):
             )
             scale = lens.focal_px / max(depth, _NEAREST_M)
             # A metre up, as at the middle of this end.
-            metre = self.down_m[first + 2] - 0.5 * (self.down_m[first] + self.down_m[first + 1])
+            up = self.down_m[first + 2] - 0.5 * (self.down_m[first] + self.down_m[first + 1])
             foot = lens.cy_px + scale * down + 0.5
-            ends.append((lens.cx_px + scale * right + 0.5, foot + scale * metre * height_m, foot, depth))
-        columns, tops, feet, depths = zip(*ends, strict=True)
-        return Side(columns, tops, feet, depths, (part, 1.0))
+            top, bottom = foot + scale * up * height_m, foot - scale * up * height_m * MARGIN
+            ends.append((lens.cx_px + scale * right + 0.5, top, bottom, depth))
+        columns, tops, bottoms, depths = zip(*ends, strict=True)
+        first_part, last_part = ((at + MARGIN) / (1.0 + 2.0 * MARGIN) for at in (part, 1.0))
+        return Side(columns, tops, bottoms, depths, (first_part, last_part))
 
 
 class Things:
@@ -147,14 +150,17 @@ class Things:
         """
         standing = [
             thing
-            for thing in (*self._posts(s_m), *self._lamps(s_m), *self._signs(s_m), *self._plants(s_m))
+            for thing in (
+                *self._posts(s_m),
+                *self._lamps(s_m),
+                *self._signs(s_m),
+                *self._plants(s_m),
+            )
             if thing.s_m < self._road.end_m
         ]
         order: list[tuple[float, _Upright | Vehicle]] = [(one.s_m, one) for one in standing]
         order += [
-            (one.s_m, one)
-            for one in vehicles
-            if s_m - one.length_m < one.s_m < s_m + _CARS_TO_M
+            (one.s_m, one) for one in vehicles if s_m - one.length_m < one.s_m < s_m + _CARS_TO_M
         ]
         order.sort(key=lambda pair: -pair[0])
         if not order:

@@ -9,12 +9,13 @@ are the middles of pixels.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from modeld.calibration import MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS, Camera
+from tools.world.body import Body
 from tools.world.curves import Floats, sin_cos
 
 Bytes = NDArray[np.uint8]
@@ -73,23 +74,6 @@ class Mount:
     lens: Lens
     rpy_rad: tuple[float, float, float]
     height_m: float
-
-
-class Pose(Protocol):
-    """Where a car is in the world: the road under its camera, and its angles."""
-
-    @property
-    def x_m(self) -> float: ...
-    @property
-    def y_m(self) -> float: ...
-    @property
-    def z_m(self) -> float: ...
-    @property
-    def heading_rad(self) -> float: ...
-    @property
-    def pitch_rad(self) -> float: ...
-    @property
-    def roll_rad(self) -> float: ...
 
 
 class Sight(NamedTuple):
@@ -169,12 +153,19 @@ class View:
         rows = lens.cy_px + scale * _dot(self._down, x_m, y_m, z_m)
         return columns, rows
 
+    def horizon_rows(self) -> Floats:
+        """Return the row in which each column sees infinitely far on the road plane, (width,)."""
+        lens = self.lens
+        columns = (np.arange(lens.width) - lens.cx_px) / lens.focal_px
+        # Rays in the road plane have no z in the calibrated frame: column 2 of the rotation.
+        right, down, forward = self._right[2], self._down[2], self._forward[2]
+        return np.asarray(lens.cy_px - lens.focal_px * (forward + right * columns) / down)
+
     def azimuths(self) -> Floats:
         """Return the direction of each column's ray at the horizon, rad to the right, (width,)."""
         lens = self.lens
         column = (np.arange(lens.width) - lens.cx_px) / lens.focal_px
-        # Rays in the road plane have no z in the calibrated frame: column 2 of the rotation.
-        row = -(self._forward[2] + self._right[2] * column) / self._down[2]
+        row = (self.horizon_rows() - lens.cy_px) / lens.focal_px
         ahead = self._forward[0] + self._right[0] * column + self._down[0] * row
         aside = self._forward[1] + self._right[1] * column + self._down[1] * row
         # numpy's arctangent may differ in its last bits from one processor to the next.
@@ -191,11 +182,11 @@ class View:
         ]
         return parts[0], parts[1], parts[2]
 
-    def sight(self, pose: Pose) -> Sight:
-        """Return the camera where a car is."""
-        turned = rotation((pose.roll_rad, pose.pitch_rad, pose.heading_rad))
+    def sight(self, body: Body) -> Sight:
+        """Return the camera of a car at a moment."""
+        turned = rotation((body.roll_rad, body.pitch_rad, body.heading_rad))
         # The camera stands over the road, across to it: up is column 2 of world from calib, less.
-        place = (pose.x_m, pose.y_m, pose.z_m)
+        place = (body.x_m, body.y_m, body.z_m)
         x, y, z = (at - self.height_m * row[2] for at, row in zip(place, turned, strict=True))
         # Rows of camera from calib, turned to camera from world.
         right, down, forward = (
@@ -215,7 +206,5 @@ def rotation(rpy_rad: tuple[float, float, float]) -> Rotation:
     ]
 
 
-def _dot(
-    row: list[float], x: Floats | float, y: Floats | float, z: Floats | float
-) -> Floats:
+def _dot(row: list[float], x: Floats | float, y: Floats | float, z: Floats | float) -> Floats:
     return np.asarray(row[0] * x + row[1] * y + row[2] * z)
