@@ -82,8 +82,7 @@ def _part(
     table: NDArray[np.int8], shift: NDArray[np.int64], size: tuple[int, int]
 ) -> NDArray[np.int8]:
     row, column = int(shift[0]), int(shift[1])
-    part: NDArray[np.int8] = table[row : row + size[0], column : column + size[1]]
-    return part
+    return np.asarray(table[row : row + size[0], column : column + size[1]])
 
 
 def _smooth(luma: Bytes, *, softly: bool) -> Bytes:

@@ -164,8 +164,7 @@ class Sky:
         size = len(self._clouds)
         rows = np.arange(last) + (size - 1 - math.floor(horizon))
         rows = np.minimum(np.maximum(rows, 0), size - 1)
-        clouds: Floats32 = self._clouds[rows, begin : begin + self._lens.width]
-        return clouds
+        return np.asarray(self._clouds[rows, begin : begin + self._lens.width])
 
 
 def _below(rows: Floats32, line: Floats, scale: int) -> Floats32:

@@ -114,7 +114,7 @@ def test_line_covers_its_width() -> None:
     luma = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M)).paint(body, (), 0).luma
     row = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 12.0)
     added = (luma[row].astype(np.float64) - 50.0).clip(0.0).sum() / (PLAIN.paint - 50.0)
-    assert added == pytest.approx(0.15 / 12.0 * MED_LENS.focal_px, rel=0.03)
+    assert added == pytest.approx(0.15 / 12.0 * MED_LENS.focal_px, rel=0.06)
 
 
 def test_crest_hides_what_is_behind_it() -> None:
@@ -139,7 +139,7 @@ def test_crest_hides_what_is_behind_it() -> None:
     shown = np.abs(painter.paint(body, (tall,), 0).luma.astype(np.int64) - empty) > 20
     rows = np.flatnonzero(shown.any(axis=1))
     assert rows.size > 20
-    assert rows.max() <= crest + 1
+    assert rows.max() <= crest + 2
 
 
 @pytest.mark.parametrize("ahead_m", [8.0, 25.0, 70.0])
