@@ -56,6 +56,10 @@ class Scenery:
         trees: per 100 m of road and side.
         signs: per km.
         lamps_m: from one street lamp to the next; 0: none.
+        woods_m: height of what runs along the right and the left side; 0: nothing.
+        woods_beyond_m: how far from the asphalt.
+        woods_rough: 0 for a wall, 1 for the edge of a wood.
+        woods: its colour.
         treeline_rad: mean height of the woods at the horizon.
         hills_rad: mean height of the hills behind them.
         shadows: share of the road in the shade of trees, 0..1; only in the sun.
@@ -88,6 +92,10 @@ class Scenery:
     trees: float = 0.0
     signs: float = 0.0
     lamps_m: float = 0.0
+    woods_m: tuple[float, float] = (0.0, 0.0)
+    woods_beyond_m: float = 8.0
+    woods_rough: float = 1.0
+    woods: Colour = (56.0, 122.0, 125.0)
     treeline_rad: float = 0.01
     hills_rad: float = 0.025
     shadows: float = 0.0
@@ -115,6 +123,14 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
     trees = 4.0 * draw.squared() + 0.3 if draw.chance(0.6) else 0.0
     paint = max(draw.between(170.0, 228.0), base + 60.0)
     yellow = _varied(draw, _MARKING_YELLOW, 14.0, 10.0)
+    is_wall = draw.chance(0.25)
+    wall, wood = (draw.between(80.0, 170.0), 126.0, 131.0), (draw.between(36.0, 76.0), 121.0, 125.0)
+    high = (
+        (draw.between(1.8, 4.5) if is_wall else draw.between(2.0, 14.0))
+        if draw.chance(0.5)
+        else 0.0
+    )
+    sides = (draw.chance(0.7), draw.chance(0.7))
     return Scenery(
         texture=int(rng.integers(1 << 30)),
         light=light,
@@ -128,7 +144,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         shoulder=draw.between(-10.0, 14.0),
         paint=paint,
         yellow=(max(yellow[0], base + 40.0), *yellow[1:]),
-        asphalt_grain=9.0 * draw.squared() + 1.0,
+        asphalt_grain=6.0 * draw.squared() + 0.5,
         verge_grain=draw.between(3.0, 16.0),
         tracks=draw.between(-7.0, 8.0),
         patches=0.25 * draw.one() if draw.chance(0.35) else 0.0,
@@ -139,6 +155,10 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         trees=trees,
         signs=draw.between(0.5, 6.0) if draw.chance(0.6) else 0.0,
         lamps_m=draw.between(30.0, 60.0) if draw.chance(0.25) else 0.0,
+        woods_m=(high * sides[0], high * sides[1] * draw.between(0.7, 1.0)),
+        woods_beyond_m=draw.between(1.5, 6.0) if is_wall else draw.between(3.0, 22.0),
+        woods_rough=0.04 if is_wall else draw.between(0.3, 1.0),
+        woods=_varied(draw, wall if is_wall else wood, 0.0, 4.0),
         treeline_rad=0.035 * draw.squared() + 0.002,
         hills_rad=0.04 * draw.squared(),
         shadows=draw.between(0.05, 0.6) if is_sunny and draw.chance(0.45) else 0.0,

@@ -205,8 +205,16 @@ def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[
         left, right = heights if sign > 0.0 else heights[::-1]
         return Strip(at, at, luma, u, v, GRAIN_GRAVEL, 2.0, left_up_m=left, right_up_m=right)
 
-    if kind != RAIL:
-        return [upright(0.0, _KERB_M if kind == KERB else _WALL_M, luma, u, v)]
+    if kind == KERB:
+        return [upright(0.0, _KERB_M, luma, u, v)]
+    if kind == WALL:
+        # Its foot slopes and catches the light; the top is a bright line.
+        return [
+            upright(0.0, _WALL_M, luma - 30.0, u, v),
+            upright(0.0, 0.06, -24.0, 0.0, 0.0),
+            upright(0.08, 0.28, 18.0, 0.0, 0.0),
+            upright(_WALL_M - 0.05, _WALL_M, 34.0, 0.0, 0.0),
+        ]
     low, high = _RAIL_M
     middle, shade = 0.5 * (low + high), at + 0.3 * sign
     return [
