@@ -27,7 +27,7 @@ _SHORTEST_CHANGE_M = 25.0
 # than the length, or what is driven in the second time; longer from further away. Planned anew
 # all the time, an error falls by 93 % on each such length.
 _RETURN_S, _FAST_RETURN_S = 2.2, 1.7
-_SHORTEST_RETURN_M, _RETURN_M = 15.0, 42.0
+_SHORTEST_RETURN_M, _RETURN_M = 15.0, 36.0
 _LONGER_PER_M = 0.2
 # Cars whose middle is nearer than this to the path are in its way.
 _IN_WAY_M = 1.7
