@@ -168,7 +168,12 @@ def _drive(
     facts |= {"model": str(args.model)}
     if args.live:
         options = LiveOptions(
-            args.model, args.bus, args.rate_hz or FULL_RATE_HZ, args.device, args.log
+            args.model,
+            args.bus,
+            args.rate_hz or FULL_RATE_HZ,
+            args.device,
+            args.log,
+            bool(args.quiet),
         )
         drives, pace = live_drives(selection.trials(), options, on_drive)
         return Outcome(

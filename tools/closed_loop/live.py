@@ -39,6 +39,8 @@ START_TIMEOUT_S: Final = 120.0
 SILENCE_S: Final = 5.0
 FULL_RATE_HZ: Final = 20.0
 NS_PER_MS: Final = 1_000_000
+# Of the daemon, unless frames come more slowly.
+FRAME_TIMEOUT_MS: Final = 100
 # Frames keep at least this share of their period: two in a burst would be one to the daemon.
 LEAST_PERIOD: Final = 0.8
 _CAR_PARAMS_FRAMES: Final = 20
@@ -55,6 +57,7 @@ class LiveOptions:
         rate_hz: frames a second of the clock; less than 20 is slow motion.
         device: as for ``modeld run``; None: the best.
         log: event log to write; None: none.
+        is_quiet: the daemon says errors only.
     """
 
     model: Path
@@ -62,6 +65,7 @@ class LiveOptions:
     rate_hz: float = FULL_RATE_HZ
     device: str | None = None
     log: Path | None = None
+    is_quiet: bool = False
 
 
 @dataclass(slots=True)
@@ -86,12 +90,13 @@ class LiveLoop:
         rate_hz: frames a second.
 
     Attributes:
+        daemon: the process.
         pace: of all drives so far.
     """
 
     def __init__(self, bus: LiveBus, daemon: Child, rate_hz: float) -> None:
         self.pace = Pace()
-        self._bus, self._daemon = bus, daemon
+        self._bus, self.daemon = bus, daemon
         self._clock = MonotonicClock()
         self._tick_ns = round(1e9 / rate_hz / TICKS_PER_FRAME)
         self._frame_id = 0
@@ -146,7 +151,7 @@ class LiveLoop:
         self, simulation: Simulation, cameras: Cameras, messages: CarMessages, due_ns: int
     ) -> int:
         """Send the frames of now; return when that was due, later if the clock was missed."""
-        self._daemon.check_running()
+        self.daemon.check_running()
         period_ns = TICKS_PER_FRAME * self._tick_ns
         late_ns = self._clock.now_ns() - due_ns
         if late_ns > period_ns // 2:
@@ -228,6 +233,12 @@ def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
         arguments = ["run", "--model", str(options.model), "--bus", address]
         arguments += ["--camera-server", server, "--params", directory]
         arguments += ["--device", options.device] if options.device else []
+        arguments += ["-q"] if options.is_quiet else []
+        config = Path(directory) / "drive.toml"
+        # In slow motion frames come later than a camera's would.
+        wait_ms = max(FRAME_TIMEOUT_MS, round(2e3 / options.rate_hz))
+        config.write_text(f"frame_timeout_ms = {wait_ms}\n", encoding="utf-8")
+        arguments += ["--config", str(config)]
         daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
         yield LiveLoop(bus, daemon, options.rate_hz)
         code = daemon.stop()
