@@ -19,7 +19,7 @@ from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.cameras import Pictures
 from tools.closed_loop.daemon_driver import Disturbance
 from tools.closed_loop.messages import Told
-from tools.world.painter import Picture
+from tools.world.sky import Picture
 
 if TYPE_CHECKING:
     from runtime.entry import TensorSpec
@@ -108,7 +108,7 @@ def _shifted(plane: Bytes) -> Bytes:
     left = np.concatenate([wide[:, :1], wide[:, :-1]], axis=1)
     pair = wide + left
     above = np.concatenate([pair[:1], pair[:-1]], axis=0)
-    return ((pair + above + 2) >> 2).astype(np.uint8)
+    return np.asarray((pair + above + 2) >> 2, np.uint8)
 
 
 def _shift_chroma(picture: Picture) -> Picture:

@@ -17,7 +17,7 @@ from tools.closed_loop.messages import Told
 from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.simulation import Simulation
 from tools.closed_loop.trial import make_trial
-from tools.world.painter import Picture
+from tools.world.sky import Picture
 
 TRUTH = Told(rpy_rad=(0.0, 0.02, -0.01), lateral_delay_s=0.2, speed_mps=20.0)
 
@@ -95,12 +95,14 @@ def test_messages_are_falsified() -> None:
 def test_swapped_lenses_see_as_the_other_camera() -> None:
     trial = make_trial(STANDARD, 0, 50.0)
     simulation = Simulation(trial)
-    right = Cameras(trial, device_cameras()).frames(simulation, 0, 10**9)
-    right = {stream: frame.data.copy() for stream, frame in right.items()}
-    wrong = Cameras(trial, device_cameras(), are_swapped=True).frames(simulation, 0, 10**9)
+    true = Cameras(trial, device_cameras()).frames(simulation, 0, 10**9)
+    swapped = Cameras(trial, device_cameras(), are_swapped=True).frames(simulation, 0, 10**9)
+    right, wrong = (
+        {stream: frame.data for stream, frame in frames.items()} for frames in (true, swapped)
+    )
     # The device's cameras are of one size, so the pictures are just those of the other one.
-    assert np.array_equal(right[WIDE_STREAM], wrong[ROAD_STREAM].data)
-    assert np.array_equal(right[ROAD_STREAM], wrong[WIDE_STREAM].data)
+    assert np.array_equal(right[WIDE_STREAM], wrong[ROAD_STREAM])
+    assert np.array_equal(right[ROAD_STREAM], wrong[WIDE_STREAM])
     assert not np.array_equal(right[ROAD_STREAM], right[WIDE_STREAM])
 
 

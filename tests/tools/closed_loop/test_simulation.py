@@ -52,7 +52,7 @@ def expert_track(name: str, seed: int = 0, length_m: float | None = None) -> Tra
 def test_a_recovery_begins_where_it_says(seed: int) -> None:
     trial = make_trial(SCENARIOS["recovery"], seed)
     simulation = Simulation(trial)
-    before = simulation.body
+    body = before = simulation.body
     while not simulation.is_engaged:
         simulation.tick()
         body = simulation.body
