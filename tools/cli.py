@@ -59,6 +59,7 @@ COMMANDS: dict[str, Command] = {
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
+    "footage": Command("tools.footage", "judge a model's lane lines on labelled footage"),
     "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
     "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
