@@ -203,3 +203,9 @@ def test_an_unknown_fault_is_told(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["drive", "--model", "x.pkl", "--fault", "gremlin"]) == 2
     error = capsys.readouterr().err
     assert all(name in error for name in FAULTS)
+
+
+def test_the_page_names_all_scenarios_and_faults() -> None:
+    page = (Path(__file__).parents[3] / "docs/closed-loop.md").read_text("utf-8")
+    assert all(f"`{name}`" in page for name in SCENARIOS)
+    assert all(f"| `{fault.name}` | {fault.what} |" in page for fault in FAULTS.values())
