@@ -75,19 +75,13 @@ def test_a_blind_model_departs_and_its_drive_is_a_log(
     blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log = tmp_path / "drive.rlog.zst"
-    options = ["--model", str(blind_model), "--km", "0.3", "--seed", "1"]
-    result = driven(capsys, *options, "--log", str(log), code=1)
+    options = ["--model", str(blind_model), "--km", "0.3", "--seed", "1", "--log", str(log)]
+    result = driven(capsys, *options, code=1)
     assert result["departures"] > 0
     assert result["answered"] == result["frames"]
     assert result["live"] is False
     names = [str(event.which()) for event in read_log(log)]
     assert names.count("modelV2") == names.count("roadCameraState") == result["frames"]
-    # The next one says the same of the same seed.
-    again = driven(capsys, *options, code=1)
-    measured = {"wall_s", "frames_per_s", "log"}
-    assert {k: v for k, v in again.items() if k not in measured} == {
-        k: v for k, v in result.items() if k not in measured
-    }
 
 
 @pytest.mark.opencl
