@@ -122,7 +122,7 @@ def test_a_wrong_calibration_reaches_the_program(blind: LoadedModel) -> None:
 
 
 def test_who_sees_nothing_leaves_the_lane(blind: LoadedModel) -> None:
-    selection = Selection(seed=1, drives=2, length_m=400.0)
+    selection = Selection(seed=1, length_m=400.0)
     drives = drive_all(selection, DaemonDrivers(blind.program, cameras=COARSE))
     figures = figures_of([drive.track for drive in drives])
     assert figures.departures >= 1
