@@ -112,7 +112,7 @@ class Ground:
         edges = self._shades.edges(survey, band, self._lens.width)
         amounts, _ = self._shades.amounts(survey, s_m, band, self._grain)
         light = sweep(edges, amounts, np.ones(band.count), self._lens.width)
-        np.maximum(light, np.float32(_DARKEST), out=light)
+        np.clip(light, np.float32(_DARKEST), np.float32(1.0), out=light)
         luma *= light
 
     def _colours(self, edges: Floats, share: Floats, seen: Floats) -> tuple[Floats32, Floats32]:

@@ -71,8 +71,7 @@ class Layer:
             edges[at] = np.interp(band.queries, view.rows[border], view.columns[border])
         # Pixel i reaches from i to i + 1.
         edges += 0.5
-        np.maximum(edges, 0.0, out=edges)
-        return np.minimum(edges, float(width), out=edges)
+        return np.clip(edges, 0.0, float(width), out=edges)
 
     def amounts(self, view: Survey, s_m: float, band: Band, grain: Grain) -> tuple[Floats, Floats]:
         """Return what strips add to each row, (k, rows), and their share of the row, 0..1.
@@ -91,8 +90,7 @@ class Layer:
         lengths = lengths_of(s_edges)
         # Strips end where the road is out of sight.
         share = band.edges[1:] - view.rows[left.start : left.stop : 2, :1]
-        np.maximum(share, 0.0, out=share)
-        np.minimum(share, 1.0, out=share)
+        np.clip(share, 0.0, 1.0, out=share)
         for at, strip in enumerate(self._strips):
             if strip.on is not None:
                 share[at] *= strip.on.share(s_edges[at], lengths[at])

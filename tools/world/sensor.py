@@ -11,6 +11,8 @@ from tools.world.light import BLACK, WHITE, Lighting
 from tools.world.scenery import Scenery
 from tools.world.view import Bytes, Lens
 
+Shorts = NDArray[np.int16]
+
 # Tables are larger than the picture by this, so that each frame sees another part.
 _ROOM_PX = 128
 # Rows that are added at once.
@@ -63,24 +65,23 @@ class Sensor:
         return luma, planes[0], planes[1]
 
 
-def _added(plane: Bytes, parts: Sequence[NDArray[np.int8]], constant: int) -> Bytes:
+def _added(plane: Bytes, parts: Sequence[Shorts], constant: int) -> Bytes:
     """Return a plane with noise and a constant added, in limited range."""
     result = np.empty_like(plane)
     # In pieces that stay in the cache.
     for first in range(0, len(plane), _PIECE_ROWS):
         piece = slice(first, first + _PIECE_ROWS)
-        total = np.add(plane[piece], np.int16(constant), dtype=np.int16)
+        total = plane[piece].astype(np.int16)
+        if constant:
+            total += np.int16(constant)
         for part in parts:
             total += part[piece]
-        np.maximum(total, np.int16(BLACK), out=total)
-        np.minimum(total, np.int16(WHITE), out=total)
-        result[piece] = total
+        np.clip(total, np.int16(BLACK), np.int16(WHITE), out=total)
+        result[piece] = total.astype(np.uint8)
     return result
 
 
-def _part(
-    table: NDArray[np.int8], shift: NDArray[np.int64], size: tuple[int, int]
-) -> NDArray[np.int8]:
+def _part(table: Shorts, shift: NDArray[np.int64], size: tuple[int, int]) -> Shorts:
     row, column = int(shift[0]), int(shift[1])
     return np.asarray(table[row : row + size[0], column : column + size[1]])
 
@@ -111,26 +112,26 @@ def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:
     return mean
 
 
-def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> NDArray[np.int8]:
+def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> Shorts:
     """Return noise: sums of four draws are as good as normal; neighbours share a little."""
     drawn = rng.integers(0, 256, (4, *size), np.uint8).astype(np.int16)
     # Each has a variance of 255.99^2 / 12, four of them 147.8^2.
     total = (drawn[0] + drawn[1] + drawn[2] + drawn[3] - 510).astype(np.float32)
     total[:, 1:] += np.float32(0.4) * total[:, :-1]
     total *= np.float32(deviation / (147.8 * 1.08))
-    return np.rint(np.minimum(np.maximum(total, -40), 40)).astype(np.int8)
+    return np.rint(np.clip(total, -40.0, 40.0)).astype(np.int16)
 
 
 def _streaks(
     rng: np.random.Generator, size: tuple[int, int], rain: float, lighting: Lighting
-) -> NDArray[np.int8]:
+) -> Shorts:
     """Return falling drops, as short bright lines."""
-    table = np.zeros(size, np.int8)
+    table = np.zeros(size, np.int16)
     count = round(_STREAKS * rain * size[0] * size[1] / 1e6)
     places = rng.integers(0, (size[0] - _STREAK_PX[1] - 1, size[1] - 4), (count, 2))
     lengths = rng.integers(*_STREAK_PX, count)
     share = min(1.0, 0.25 + lighting.ambient)
-    bright = (rng.random(count) * share * _STREAK_LUMA + 3.0).astype(np.int8)
+    bright = (rng.random(count) * share * _STREAK_LUMA + 3.0).astype(np.int16)
     slants = rng.integers(0, 3, count)
     for (row, column), length, value, slant in zip(
         places.tolist(), lengths.tolist(), bright.tolist(), slants.tolist(), strict=True

@@ -79,6 +79,11 @@ class _Corners(NamedTuple):
             math.inf,
         )
 
+    def is_before(self, sight: Sight) -> bool:
+        """Tell whether it may be in the picture: not all of it is beside."""
+        slack = 0.2 * (max(self.column) - min(self.column))
+        return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
+
     def shows(self, side: int) -> bool:
         """Tell whether its left (0) or right (1) side faces the camera."""
         ahead = self.depth_m[3 + side] - self.depth_m[side]
@@ -171,7 +176,7 @@ class Things:
         places = np.stack([columns, rows, right, down, depth], axis=1)
         for place, (s, one) in zip(places.tolist(), order, strict=True):
             corners = _Corners(*place)
-            if corners.depth_m[3] < _NEAREST_M:
+            if corners.depth_m[3] < _NEAREST_M or not corners.is_before(sight):
                 continue
             cut = survey.row_at(max(s - s_m, 1.0)) + 1.5
             if isinstance(one, Vehicle):
