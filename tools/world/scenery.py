@@ -135,7 +135,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         texture=int(rng.integers(1 << 30)),
         light=light,
         sun_azimuth_rad=draw.between(-3.1, 3.1),
-        glare=draw.between(0.3, 1.0) if is_sunny and draw.chance(0.12) else 0.0,
+        glare=draw.between(0.3, 1.0) if is_sunny and draw.chance(0.3) else 0.0,
         cloud=cloud,
         haze_m=haze_m if haze_m else draw.between(250.0, 1500.0),
         rain=rain,

@@ -305,7 +305,7 @@ def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
         low = 0.08 + 0.68 * drawn[0]
         wide = 0.44 * (low + 0.05) if is_fir else 0.34 - 0.5 * (low - 0.42) * (low - 0.42)
         middle = 0.5 + (2.0 * drawn[1] - 1.0) * wide
-        radius = 0.03 + 0.08 * drawn[2]
+        radius = 0.045 + 0.08 * drawn[2]
         across, down = x - middle, y - low
         inside = across * across + down * down < radius * radius
         # Light from above, dark between the tufts.

@@ -299,6 +299,26 @@ def test_weather_and_blur_lower_the_contrast() -> None:
     assert clear > blurred[0] > blurred[1] > blurred[2]
 
 
+def test_low_sun_shines_into_the_lens_it_stands_before() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, 0.0, 15.0)
+    mount = Mount(WIDE_LENS, LEVEL, HEIGHT_M)
+
+    def luma(glare: float, azimuth_rad: float) -> Floats:
+        look = replace(world.scenery, glare=glare, sun_azimuth_rad=azimuth_rad)
+        picture = Painter(replace(world, scenery=look), mount).paint(body, (), 0)
+        return picture.luma.astype(np.float64)
+
+    plain = luma(0.0, 0.3)
+    added = luma(1.0, 0.3) - plain
+    # Its place: 455 tan(0.3) right of the middle, 455 * 0.12 over the horizon.
+    column, row = 256 + 455 * np.tan(0.3), 151.8 - 455 * 0.12 / np.cos(0.3)
+    assert added[180:].mean() > 5.0
+    assert added.max() <= 235 - plain.min()
+    assert (luma(1.0, 0.3)[round(row) - 2 : round(row) + 3, round(column)] == 235).all()
+    np.testing.assert_array_equal(luma(1.0, 3.0), plain)
+
+
 def test_random_looks_differ_and_stay_visible() -> None:
     rng = np.random.default_rng(3)
     looks = [random_scenery(rng) for _ in range(300)]
