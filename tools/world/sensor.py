@@ -101,7 +101,7 @@ class Sensor:
             for size, at in zip((height, width), middle, strict=True)
         )
         glow = (self._glare * rows).astype(np.float32)[:, None] * columns.astype(np.float32)
-        return glow.astype(np.int16)
+        return np.asarray(glow.astype(np.int16))
 
 
 def _added(plane: Bytes, parts: Sequence[Shorts], constant: int) -> Bytes:
@@ -158,7 +158,7 @@ def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) ->
     total = (drawn[0] + drawn[1] + drawn[2] + drawn[3] - 510).astype(np.float32)
     total[:, 1:] += np.float32(0.4) * total[:, :-1]
     total *= np.float32(deviation / (147.8 * 1.08))
-    return np.rint(np.clip(total, -40.0, 40.0)).astype(np.int16)
+    return np.asarray(np.rint(np.clip(total, -40.0, 40.0)).astype(np.int16))
 
 
 def _streaks(

@@ -154,7 +154,7 @@ class Sky:
         share = np.clip(rise, 0.0, 1.0)
         share = share * (2.0 - share)
         low, top = np.array(self._lighting.sky_low), np.array(self._lighting.sky_top)
-        return (low + (top - low) * share[:, None]).astype(np.float32)
+        return np.asarray((low + (top - low) * share[:, None]).astype(np.float32))
 
     def _cloud_rows(self, horizon: float, heading_rad: float, last: int) -> Floats32 | None:
         """Return what clouds add to the luma of the first rows."""
