@@ -15,6 +15,8 @@ from tools.world.survey import Survey
 
 # Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
 _ONE = 65536.0
+# Strips with a height fade from half of this distance on.
+_HIGH_TO_M = 160.0
 
 
 class Band:
@@ -53,6 +55,8 @@ class Layer:
             return np.array(values, np.float64)[:, None]
 
         self._luma = column([strip.luma for strip in strips])
+        high = [at for at, one in enumerate(strips) if one.left_up_m or one.right_up_m]
+        self._high: NDArray[np.int64] = np.array(high, np.int64)
         self._grain_luma = column([strip.grain_luma for strip in strips])
         self.is_shiny = column([float(strip.is_shiny) for strip in strips])
         # Those with a colour, and their borders.
@@ -91,6 +95,9 @@ class Layer:
         # Strips end where the road is out of sight.
         share = band.edges[1:] - view.rows[left.start : left.stop : 2, :1]
         np.clip(share, 0.0, 1.0, out=share)
+        # Far away, in bends, upright things would lie over the road instead of what is beside it.
+        far = nearness[self._high, 1:] * _HIGH_TO_M - 1.0
+        share[self._high] *= np.clip(far, 0.0, 1.0)
         for at, strip in enumerate(self._strips):
             if strip.on is not None:
                 share[at] *= strip.on.share(s_edges[at], lengths[at])
