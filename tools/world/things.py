@@ -85,7 +85,9 @@ class _Corners(NamedTuple):
         return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
 
     def shows(self, side: int) -> bool:
-        """Tell whether its left (0) or right (1) side faces the camera."""
+        """Tell whether its left (0) or right (1) side faces the camera, its front before it."""
+        if self.depth_m[3 + side] < _NEAREST_M:
+            return False
         ahead = self.depth_m[3 + side] - self.depth_m[side]
         aside = self.right_m[3 + side] - self.right_m[side]
         turned = ahead * self.right_m[side] - aside * self.depth_m[side]
@@ -176,7 +178,7 @@ class Things:
         places = np.stack([columns, rows, right, down, depth], axis=1)
         for place, (s, one) in zip(places.tolist(), order, strict=True):
             corners = _Corners(*place)
-            if corners.depth_m[3] < _NEAREST_M or not corners.is_before(sight):
+            if max(corners.depth_m[3:]) < _NEAREST_M or not corners.is_before(sight):
                 continue
             cut = survey.row_at(max(s - s_m, 1.0)) + 1.5
             if isinstance(one, Vehicle):
