@@ -11,6 +11,7 @@
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
     +-- InspectError             4  a file of no known kind
     +-- CompareError             4  logs that have nothing to compare
+    +-- LabelsError              4  labels that are damaged, or of another clip
 
 ``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
 is one line: where, expected, found, what to do next.
@@ -71,5 +72,11 @@ class InspectError(ToolError):
 
 class CompareError(ToolError):
     """Two logs have no message in common that could be compared."""
+
+    exit_code: ClassVar[int] = 4
+
+
+class LabelsError(ToolError):
+    """Labelled frames that cannot be read, or that are of another clip."""
 
     exit_code: ClassVar[int] = 4
