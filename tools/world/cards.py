@@ -241,12 +241,18 @@ def stamp_side(
     bottom = side.bottom[0] + (side.bottom[1] - side.bottom[0]) * t
     size = card.sizes[card.size_for(right - left, float((bottom - top).max()))]
     high, wide = size.shape[1:]
-    row = np.arange(rows.start, rows.stop)[:, None] + 0.5
-    down = (row - top) * (high / np.maximum(bottom - top, 1e-3))
-    index = np.clip(down, 0.0, high - 1.0).astype(np.int64) * wide
-    index += np.minimum((along * wide).astype(np.int64), wide - 1)
-    samples = size.reshape(len(size), -1)[:, index]
-    share = np.minimum(np.minimum(row + 0.5 - top, bottom - row + 0.5), cut - row + 0.5)
-    share = np.clip(share, 0.0, 1.0) * np.clip(covered, 0.0, 1.0)
-    samples *= share.astype(np.float32)
+    row = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] + np.float32(0.5)
+    # Rows of the sprite, from the upper end of each column.
+    scale = (high / np.maximum(bottom - top, 1e-3)).astype(np.float32)
+    upper, lower = top.astype(np.float32), np.minimum(bottom, cut).astype(np.float32)
+    under = row - upper
+    index = np.clip(under * scale, np.float32(0.0), np.float32(high - 1)).astype(np.int32)
+    index *= np.int32(wide)
+    index += np.minimum((along * wide).astype(np.int32), wide - 1)
+    samples = size.reshape(len(size), -1).take(index, axis=1)
+    share = np.minimum(under, lower - row)
+    share += np.float32(0.5)
+    np.clip(share, np.float32(0.0), np.float32(1.0), out=share)
+    share *= np.clip(covered, 0.0, 1.0).astype(np.float32)
+    samples *= share
     blend(picture, rows, columns, samples, lit, lighting)
