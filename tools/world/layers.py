@@ -110,7 +110,38 @@ class Layer:
         return amounts, share
 
 
-def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
+class Room:
+    """Memory for the pictures of `sweep`, kept from frame to frame.
+
+    Fresh memory costs more than what is computed in it: the system clears it page by page.
+
+    Args:
+        rows: most rows of a picture.
+        width: of the picture.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.width = width
+        self._steps: NDArray[np.int32] = np.zeros((rows, width + 2), np.int32)
+        self._sums: NDArray[np.int32] = np.zeros((rows, width), np.int32)
+        self._picture: Floats32 = np.zeros((rows, width), np.float32)
+
+    def steps(self, rows: int) -> NDArray[np.int32]:
+        """Return (rows, width + 2) zeros."""
+        steps = self._steps[:rows]
+        steps.fill(0)
+        return steps
+
+    def summed(self, rows: int) -> Floats32:
+        """Return the sums of the steps along their rows, (rows, width); valid until the next."""
+        sums, picture = self._sums[:rows], self._picture[:rows]
+        np.cumsum(self._steps[:rows, : self.width], axis=1, dtype=np.int32, out=sums)
+        picture[...] = sums
+        picture *= np.float32(1.0 / _ONE)
+        return picture
+
+
+def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
     """Return the picture of strips over a base, (rows, width).
 
     Args:
@@ -118,11 +149,11 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
             0..width.
         amounts: (k, rows) what each strip adds.
         base: (rows,) what is below all of them.
-        width: of the picture.
+        room: where it is painted; the picture is valid until the next one there.
     """
     count, rows = amounts.shape
     samples = edges.shape[1] // rows
-    steps = np.zeros((rows, width + 2), np.int32)
+    steps = room.steps(rows)
     steps[:, 0] = np.rint(base * _ONE)
     pixel = edges.astype(np.int32)
     part = np.subtract(edges, pixel, dtype=np.float32)
@@ -135,11 +166,9 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
     part *= step
     second = part.astype(np.int32)
     step -= second
-    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(width + 2), samples)
+    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(room.width + 2), samples)
     flat, places = steps.ravel(), pixel.ravel()
     np.add.at(flat, places, step.ravel())
     places += 1
     np.add.at(flat, places, second.ravel())
-    picture = np.cumsum(steps[:, :width], axis=1, dtype=np.int32).astype(np.float32)
-    picture *= np.float32(1.0 / _ONE)
-    return picture
+    return room.summed(rows)
