@@ -26,7 +26,7 @@ def report(watch: Watch, facts: Facts) -> str:
     """Return the report, lines of Markdown."""
     parts = [_head(watch, facts)]
     if watch.faults:
-        parts.append(_kinds(watch.faults))
+        parts.append(_kinds(watch))
     parts += [_processes(watch), _violations(watch)]
     return "\n".join(parts)
 
@@ -46,6 +46,7 @@ def _head(watch: Watch, facts: Facts) -> str:
         ("Faults", f"{len(watch.faults)} of {len({f.kind.test for f in watch.faults})} kinds"),
         ("Messages modelV2", f"{len(messages)}, {invalid} of them not valid"),
         ("Processes", str(len(watch.world.service.lives))),
+        ("The machine itself stood still", _standstills(watch)),
         ("Machine", f"{platform.machine()}, Python {platform.python_version()}"),
     ]
     if not watch.faults and len(messages) > 1:
@@ -59,9 +60,16 @@ def _head(watch: Watch, facts: Facts) -> str:
     return "\n".join([*lines, *(f"| {name} | {value} |" for name, value in rows), ""])
 
 
-def _kinds(faults: list[Fault]) -> str:
+def _standstills(watch: Watch) -> str:
+    spans_s = [(one.end_ns - one.start_ns) / NS_PER_S for one in watch.standstills]
+    if not spans_s:
+        return "never"
+    return f"{len(spans_s)} times, {sum(spans_s):.1f} s in all, {max(spans_s):.2f} s at most"
+
+
+def _kinds(watch: Watch) -> str:
     by_kind: dict[str, list[Fault]] = defaultdict(list)
-    for fault in faults:
+    for fault in watch.faults:
         by_kind[fault.kind.test].append(fault)
     lines = [
         "## Faults",
@@ -72,7 +80,7 @@ def _kinds(faults: list[Fault]) -> str:
         "|---|---|---|---|---|",
     ]
     for found in sorted(by_kind.values(), key=lambda one: one[0].kind.row.fault):
-        resumed = [fault.resumed_s for fault in found]
+        resumed = [watch.resumed_s(fault) for fault in found]
         row = found[0].kind.row
         lines.append(
             f"| {row.fault} | {len(found)} | {np.median(resumed):.2f} s | {max(resumed):.2f} s | "

@@ -9,6 +9,7 @@ import time
 
 from tests.faults.world import PRIMARY_MPS, World
 from tests.soak.kinds import KINDS, Kind
+from tests.soak.standstill import Heart
 from tests.soak.watch import NS_PER_S, Fault, Watch
 
 # A fault that is not over by then has broken its promise; the run goes on with the next one.
@@ -39,7 +40,7 @@ def deal(seed: int, seconds: float, per_minute: float) -> list[Fault]:
 def soak(world: World, seed: int, seconds: float, per_minute: float, slack: float = 1.0) -> Watch:
     """Disturb a world that is well; return what was seen, judged."""
     watch = Watch(world, time.monotonic_ns(), model_is_known=per_minute > 0, slack=slack)
-    stop = threading.Event()
+    heart, stop = Heart(), threading.Event()
     sampler = threading.Thread(target=_sample, args=(watch, stop), daemon=True)
     sampler.start()
     faults = deal(seed, seconds, per_minute) if per_minute > 0 else []
@@ -57,6 +58,7 @@ def soak(world: World, seed: int, seconds: float, per_minute: float, slack: floa
         _progress(watch, len(watch.faults), len(faults), None)
     stop.set()
     sampler.join()
+    watch.standstills = heart.stop()
     watch.judge(time.monotonic_ns())
     return watch
 

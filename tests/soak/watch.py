@@ -12,6 +12,7 @@ from tests.faults.recorder import Message
 from tests.faults.service import Life
 from tests.faults.world import FALLBACK_MPS, PRIMARY_MPS, World
 from tests.soak.kinds import Kind
+from tests.soak.standstill import Standstill, stood_still_ns
 from tools.lib.watched_daemon import Usage, usage_of
 
 NS_PER_S = 1_000_000_000
@@ -51,11 +52,6 @@ class Fault:
     valid_ns: int = 0
     end_ns: int = 0
 
-    @property
-    def resumed_s(self) -> float:
-        """Time from its end to the first valid message; inf if there was none."""
-        return (self.valid_ns - self.healed_ns) / NS_PER_S if self.valid_ns else float("inf")
-
 
 @dataclass(slots=True)
 class Sample:
@@ -75,6 +71,7 @@ class Watch:
         faults: in order.
         samples: about one a second, of healthy moments.
         violations: one line each.
+        standstills: when the machine itself stood still; nobody is late by that.
         slack: factor on the bounds of the table, for machines with other work.
     """
 
@@ -84,6 +81,7 @@ class Watch:
     faults: list[Fault] = field(default_factory=list)
     samples: list[Sample] = field(default_factory=list)
     violations: list[str] = field(default_factory=list)
+    standstills: list[Standstill] = field(default_factory=list)
     slack: float = 1.0
 
     def violate(self, at_ns: int, text: str) -> None:
@@ -112,6 +110,16 @@ class Watch:
         if self.world.recorder.unreadable:
             self.violate(end_ns, f"{self.world.recorder.unreadable} unreadable messages")
 
+    def span_ns(self, start_ns: int, end_ns: int) -> int:
+        """Return how long it is from one time to another, without standstills of the machine."""
+        return end_ns - start_ns - stood_still_ns(self.standstills, start_ns, end_ns)
+
+    def resumed_s(self, fault: Fault) -> float:
+        """Return the time from a fault's end to the first valid message; inf if there was none."""
+        if not fault.valid_ns:
+            return float("inf")
+        return self.span_ns(fault.healed_ns, fault.valid_ns) / NS_PER_S
+
     def disturbed(self, at_ns: int) -> Fault | None:
         """The fault that a time lies in, from its start until the world was as before."""
         return next((f for f in self.faults if f.start_ns <= at_ns <= (f.end_ns or at_ns)), None)
@@ -133,7 +141,7 @@ class Watch:
                 invalid.append(message)
             if self.model_is_known and abs(message.speed_mps - PRIMARY_MPS) > 1.0:
                 others.append(message)
-            age_ns = at_ns - message.timestamp_eof_ns
+            age_ns = self.span_ns(message.timestamp_eof_ns, at_ns)
             if age_ns > OLDEST_NS:
                 self.violate(at_ns, f"frame {message.frame_id} is {age_ns / 1e6:.0f} ms old")
         for wrong, what in ((invalid, "not valid"), (others, "not of the primary model")):
@@ -150,16 +158,18 @@ class Watch:
             touched = any(
                 f.start_ns <= after_ns and before_ns <= (f.end_ns or end_ns) for f in self.faults
             )
-            if after_ns - before_ns > LONGEST_GAP_NS and not touched:
-                self.violate(before_ns, f"nothing for {(after_ns - before_ns) / 1e9:.2f} s")
+            gap_ns = self.span_ns(before_ns, after_ns)
+            if gap_ns > LONGEST_GAP_NS and not touched:
+                self.violate(before_ns, f"nothing for {gap_ns / 1e9:.2f} s")
 
     def _judge_fault(self, fault: Fault, messages: list[Message]) -> None:
         """What was heard during a fault, and when it was over."""
         kind, row = fault.kind, fault.kind.row
-        if not fault.resumed_s <= self.slack * row.within_s:
+        resumed_s = self.resumed_s(fault)
+        if not resumed_s <= self.slack * row.within_s:
             self.violate(
                 fault.healed_ns,
-                f"{row.fault}: valid again after {fault.resumed_s:.2f} s, at most {row.within_s:g}",
+                f"{row.fault}: valid again after {resumed_s:.2f} s, at most {row.within_s:g}",
             )
         grace_ns = fault.start_ns + int(kind.grace_s * NS_PER_S)
         during = [m for m in messages if grace_ns < m.arrived_ns < fault.healed_ns]
@@ -230,7 +240,7 @@ class Watch:
                 quiet = any(
                     f.start_ns <= after and before <= (f.end_ns or end_ns) for f in self.faults
                 )
-                if after - before > LONGEST_SILENCE_NS and not quiet:
+                if self.span_ns(before, after) > LONGEST_SILENCE_NS and not quiet:
                     self.violate(before, f"no {name} for {(after - before) / 1e9:.1f} s")
             if not lines:
                 self.violate(end_ns, f"no {name} at all")
