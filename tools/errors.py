@@ -11,6 +11,7 @@
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
     +-- InspectError             4  a file of no known kind
     +-- CompareError             4  logs that have nothing to compare
+    +-- TrainingError            1  a training that diverged, or cannot go on
 
 ``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
 is one line: where, expected, found, what to do next.
@@ -73,3 +74,7 @@ class CompareError(ToolError):
     """Two logs have no message in common that could be compared."""
 
     exit_code: ClassVar[int] = 4
+
+
+class TrainingError(ToolError):
+    """A training diverged, was damaged, or cannot go on."""
