@@ -65,9 +65,7 @@ COMMANDS: dict[str, Command] = {
     "run": Command("tools.run", "run the daemon on live cameras and a live bus"),
     "config": Command("tools.config", "show the daemon's settings and where they come from"),
     "status": Command("tools.status", "say how the daemons on a bus are"),
-    "models": Command(
-        "tools.store_models", "add, check, select the models that the daemon runs"
-    ),
+    "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),

@@ -1,0 +1,164 @@
+"""The ego car at one moment: where it is on the road, and how it lies on it.
+
+Its place is that of the camera's foot: the middle of the rear axle on the road. The *calibrated
+frame* is fixed to the car: x forward, y right, z down; its axes in the world are the columns of
+Rz(heading) Ry(pitch) Rx(roll), where pitch and roll are those of the road below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tools.world.curves import Floats, arctangent_of, sin_cos, sine_cosine
+from tools.world.road import Road, RoadFrames
+
+# A passenger car: from the rear axle to the front bumper, and its size.
+FRONT_M = 3.7
+LENGTH_M = 4.6
+WIDTH_M = 1.85
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The ego car.
+
+    Attributes:
+        s_m: arc length of the road beside the rear axle.
+        offset_m: from the reference line to the right.
+        x_m: position in the world.
+        y_m: position.
+        z_m: of the road under the camera, down.
+        heading_rad: positive to the right.
+        pitch_rad: nose up positive.
+        roll_rad: right side down positive.
+        speed_mps: along the road's surface.
+        acceleration_mps2: change of speed.
+        curvature_1pm: of the path it drives, positive to the right.
+    """
+
+    s_m: float
+    offset_m: float
+    x_m: float
+    y_m: float
+    z_m: float
+    heading_rad: float
+    pitch_rad: float
+    roll_rad: float
+    speed_mps: float
+    acceleration_mps2: float = 0.0
+    curvature_1pm: float = 0.0
+
+    def axes(self) -> tuple[tuple[float, float, float], ...]:
+        """Return the forward, right and down axes of the calibrated frame, in the world."""
+        (sy, cy), (sp, cp), (sr, cr) = (
+            sine_cosine(angle) for angle in (self.heading_rad, self.pitch_rad, self.roll_rad)
+        )
+        return (
+            (cy * cp, sy * cp, -sp),
+            (cy * sp * sr - sy * cr, sy * sp * sr + cy * cr, cp * sr),
+            (cy * sp * cr + sy * sr, sy * sp * cr - cy * sr, cp * cr),
+        )
+
+    def seen(self, x_m: Floats, y_m: Floats, z_m: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return points of the world in the calibrated frame, but from the camera's foot.
+
+        The camera is above it: in the frame of a picture z is larger by the camera's height.
+
+        Args:
+            x_m: positions in the world; all of one shape.
+            y_m: positions.
+            z_m: positions, down.
+        """
+        x, y, z = x_m - self.x_m, y_m - self.y_m, z_m - self.z_m
+        ahead, right, down = (a * x + b * y + c * z for a, b, c in self.axes())
+        return ahead, right, down
+
+
+class Axes(NamedTuple):
+    """Axes of cars on the road in the world: unit vectors, each (3, n)."""
+
+    forward: Floats
+    right: Floats
+    down: Floats
+
+
+def tilt(frames: RoadFrames, offset_m: Floats) -> Floats:
+    """Return how far the surface beside the reference line descends along it, (n,).
+
+    The bank changes along the road, so beside its middle the surface climbs or falls relative to
+    the plane of the road frame.
+    """
+    return np.asarray(offset_m * frames.roll_1pm / (1.0 - offset_m * frames.yaw_1pm))
+
+
+def axes_on(frames: RoadFrames, offset_m: Floats, heading_rad: Floats) -> Axes:
+    """Return the axes of cars that stand on the road.
+
+    Args:
+        frames: of the road beside each car.
+        offset_m: (n,).
+        heading_rad: (n,) of the cars.
+    """
+    sine, cosine = sin_cos(heading_rad)
+    nx, ny, nz = frames.down - tilt(frames, offset_m) * frames.forward
+    # The surface descends by so much for each metre ahead of the car.
+    fall = -(nx * cosine + ny * sine) / nz
+    scale = 1.0 / np.sqrt(1.0 + fall * fall)
+    forward = np.stack([cosine * scale, sine * scale, fall * scale])
+    scale = 1.0 / np.sqrt(nx * nx + ny * ny + nz * nz)
+    down = np.stack([nx * scale, ny * scale, nz * scale])
+    right = np.stack(
+        [
+            down[1] * forward[2] - down[2] * forward[1],
+            down[2] * forward[0] - down[0] * forward[2],
+            down[0] * forward[1] - down[1] * forward[0],
+        ]
+    )
+    return Axes(forward, right, down)
+
+
+def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
+    road: Road,
+    x_m: float,
+    y_m: float,
+    heading_rad: float,
+    speed_mps: float,
+    acceleration_mps2: float = 0.0,
+    curvature_1pm: float = 0.0,
+    *,
+    near_s_m: float,
+) -> Body:
+    """Return the car at a place of the world, lying on the road there.
+
+    Args:
+        road: below the car.
+        x_m: position in the world.
+        y_m: position.
+        heading_rad: positive to the right.
+        speed_mps: forward.
+        acceleration_mps2: forward.
+        curvature_1pm: of the path it drives.
+        near_s_m: arc length within some tens of metres of the car, for example where it was.
+    """
+    s, offset = road.locate(x_m, y_m, near_s_m)
+    places = np.array([s])
+    frames = road.frames(places)
+    axes = axes_on(frames, np.array([offset]), np.array([heading_rad]))
+    ahead, right = axes.forward[:, 0].tolist(), axes.right[:, 0].tolist()
+    level = float(np.sqrt(ahead[0] * ahead[0] + ahead[1] * ahead[1]))
+    return Body(
+        s_m=s,
+        offset_m=offset,
+        x_m=x_m,
+        y_m=y_m,
+        z_m=float(road.places(places, offset)[2][0]),
+        heading_rad=heading_rad,
+        pitch_rad=arctangent_of(-ahead[2] / level),
+        roll_rad=arctangent_of(right[2] / float(axes.down[2, 0])),
+        speed_mps=speed_mps,
+        acceleration_mps2=acceleration_mps2,
+        curvature_1pm=curvature_1pm,
+    )

@@ -1,0 +1,259 @@
+"""A driver who knows the road: where it should go in the next 10 s, in the model's terms."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.actions import acceleration_from_plan, curvature_from_plan
+from modeld.constants import PLAN_WIDTH, T_IDXS
+from tools.world.body import FRONT_M, Body, axes_on
+from tools.world.curves import Floats, arctangent, sin_cos, sine_cosine
+from tools.world.path import Path, Return, Target, path_at, return_from
+from tools.world.speed import STEPS_S, plan_speeds, speed_limits
+from tools.world.traffic import Vehicle, foresee
+from tools.world.world import World
+
+LEFT, RIGHT = -1, 1
+LANE_CHANGE_S = 5.0
+# A car that stands takes so much road for it.
+_SHORTEST_CHANGE_M = 25.0
+# The way back to the lane's centre takes so long, and longer from further away.
+_RETURN_S = 2.2
+_RETURN_S_PER_M = 0.4
+_SHORTEST_RETURN_M = 15.0
+# Cars whose middle is nearer than this to the path are in its way.
+_IN_WAY_M = 1.7
+
+
+class Command(NamedTuple):
+    """What the car should do: curvature (1/m, positive to the right), acceleration (m/s^2)."""
+
+    curvature_1pm: float
+    acceleration_mps2: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where to go, at the model's 33 times, in the calibrated frame of the car now.
+
+    Attributes:
+        position_m: (33, 3) of the camera; from where it is now.
+        velocity_mps: (33, 3).
+        acceleration_mps2: (33, 3) of the velocity.
+        orientation_rad: (33, 3) roll, pitch, yaw relative to now.
+        rate_radps: (33, 3) change of these angles.
+        offset_m: (33,) lateral offset on the road.
+        s_m: (33,) arc length of the road.
+        side: of a lane change that is under way: -1 left, 1 right; 0 without one.
+        changes_until_s: when it ends, from now.
+    """
+
+    position_m: Floats
+    velocity_mps: Floats
+    acceleration_mps2: Floats
+    orientation_rad: Floats
+    rate_radps: Floats
+    offset_m: Floats
+    s_m: Floats
+    side: int = 0
+    changes_until_s: float = 0.0
+
+    def array(self) -> NDArray[np.float32]:
+        """Return the plan as the model's head has it, (33, 15)."""
+        columns = (
+            self.position_m,
+            self.velocity_mps,
+            self.acceleration_mps2,
+            self.orientation_rad,
+            self.rate_radps,
+        )
+        rows = np.empty((T_IDXS.size, PLAN_WIDTH), np.float32)
+        for index, column in enumerate(columns):
+            rows[:, 3 * index : 3 * index + 3] = column
+        return rows
+
+
+class Expert:
+    """A driver in a lane of a world.
+
+    Args:
+        world: which it knows.
+        lane: in which it drives, from the left.
+        cruise_mps: how fast where nothing keeps it from it.
+    """
+
+    def __init__(self, world: World, lane: int, cruise_mps: float) -> None:
+        self._world = world
+        self._cruise_mps = cruise_mps
+        self._pending: tuple[int, float] | None = None
+        self._side = 0
+        self._lane = lane
+        centre = world.lanes.centre_m(lane)
+        self._target = Target(centre, centre)
+        self._limits = speed_limits(world.road, centre, cruise_mps)
+
+    @property
+    def lane(self) -> int:
+        """The lane in which it drives; as soon as it changes, the new one."""
+        return self._lane
+
+    @property
+    def changing(self) -> int:
+        """The side of a change that is under way: -1 left, 1 right; 0 without one."""
+        return self._side
+
+    def change_lane(self, side: int, time_s: float = 0.0) -> bool:
+        """Ask for a change of lane; False if the road has no lane there.
+
+        Args:
+            side: ``LEFT`` or ``RIGHT``.
+            time_s: when it begins, on the clock that `plan` is given.
+        """
+        if not 0 <= self._lane + side < self._world.lanes.count:
+            return False
+        self._pending = (side, time_s)
+        return True
+
+    def plan(self, body: Body, vehicles: Sequence[Vehicle], time_s: float | None = None) -> Plan:
+        """Return the plan of one moment.
+
+        Args:
+            body: the car.
+            vehicles: the other cars.
+            time_s: now; None begins a change of lane at once.
+        """
+        self._advance(body, time_s)
+        way = self._way_back(body)
+        lead = self._in_way(body, vehicles, way)
+        ahead = None
+        if lead is not None:
+            rear, speed, _ = foresee(lead, STEPS_S)
+            ahead = rear - body.s_m - FRONT_M, speed
+        speeds = plan_speeds(self._limits, body.s_m, body.speed_mps, body.acceleration_mps2, ahead)
+        distance, speed, acceleration = speeds.at(T_IDXS)
+        path = path_at(self._world.road, body.s_m, way, self._target, distance)
+        return self._seen(body, path, speed, acceleration)
+
+    def _advance(self, body: Body, time_s: float | None) -> None:
+        """Begin a change of lane that is due, end one that is over."""
+        target = self._target
+        if self._side and body.s_m > target.start_m + target.length_m:
+            self._side = 0
+            self._target = target = Target(target.after_m, target.after_m)
+        if self._pending is None or (time_s is not None and time_s < self._pending[1]):
+            return
+        self._side, _ = self._pending
+        self._pending = None
+        self._lane += self._side
+        length = max(LANE_CHANGE_S * body.speed_mps, _SHORTEST_CHANGE_M)
+        centre = self._world.lanes.centre_m(self._lane)
+        self._target = Target(target.after_m, centre, body.s_m, length)
+        self._limits = speed_limits(self._world.road, centre, self._cruise_mps)
+
+    def _way_back(self, body: Body) -> Return:
+        """Return the way from where the car is, as it moves now, to its target."""
+        point = self._world.road.at(body.s_m)
+        sine, cosine = sine_cosine(body.heading_rad - point.heading_rad)
+        # A car across the road or backwards is planned for as one that drives half along it.
+        sine, cosine = min(max(sine, -0.5), 0.5), max(cosine, 0.86)
+        progress = cosine / max(1.0 - point.curvature_1pm * body.offset_m, 0.2)
+        offset, slope, bend = (part.item() for part in self._target.at(np.array([body.s_m])))
+        turn = body.curvature_1pm - point.curvature_1pm * progress
+        error = body.offset_m - offset
+        seconds = _RETURN_S + _RETURN_S_PER_M * max(abs(error) - 1.0, 0.0)
+        return return_from(
+            error,
+            sine - slope * progress,
+            cosine * turn - bend * progress * progress,
+            max(seconds * body.speed_mps, _SHORTEST_RETURN_M),
+        )
+
+    def _in_way(self, body: Body, vehicles: Sequence[Vehicle], way: Return) -> Vehicle | None:
+        """Return the nearest car ahead that is in the way of the path."""
+        ahead = [v for v in vehicles if v.s_m > body.s_m]
+        if not ahead:
+            return None
+        places = np.array([v.s_m for v in ahead])
+        path = self._target.at(places)[0] + way.at(places - body.s_m)[0]
+        aside = np.abs(np.array([v.offset_m for v in ahead]) - path)
+        near = [v for v, gap in zip(ahead, aside.tolist(), strict=True) if gap < _IN_WAY_M]
+        return min(near, key=lambda v: v.s_m, default=None)
+
+    def _seen(self, body: Body, path: Path, speed: Floats, acceleration: Floats) -> Plan:
+        """Return a path as it is seen from the car now."""
+        road = self._world.road
+        frames = road.frames(path.s_m)
+        first = road.at(body.s_m).heading_rad
+        now = math.remainder(body.heading_rad - first, 2.0 * math.pi)
+        # The heading of the car now is the first of these, but where it is far off the road's.
+        turned = (frames.heading_rad - first) + (path.angle_rad - now)
+        axes = axes_on(frames, path.offset_m, body.heading_rad + turned)
+        places = road.places(path.s_m, path.offset_m)
+        columns = np.stack(axes, axis=1)
+        # Row i, column j: axis i of now, axis j of then.
+        rows = [a * columns[0] + b * columns[1] + c * columns[2] for a, b, c in body.axes()]
+        orientation = _angles(rows, turned)
+        along, across, about = frames.roll_1pm, frames.pitch_1pm, frames.yaw_1pm
+        roll = speed * path.progress * (along * path.cosine + across * path.sine)
+        pitch = speed * path.progress * (across * path.cosine - along * path.sine)
+        yaw = speed * (path.progress * about + path.turn_1pm)
+        pushed = (acceleration, speed * yaw, -speed * pitch)
+        until = self._target.start_m + self._target.length_m
+        return Plan(
+            position_m=np.stack(body.seen(*places), axis=1),
+            velocity_mps=np.stack([row[0] * speed for row in rows], axis=1),
+            acceleration_mps2=np.stack(
+                [row[0] * pushed[0] + row[1] * pushed[1] + row[2] * pushed[2] for row in rows],
+                axis=1,
+            ),
+            orientation_rad=orientation.T,
+            rate_radps=_angle_rates(orientation, roll, pitch, yaw).T,
+            offset_m=path.offset_m,
+            s_m=path.s_m,
+            side=self._side,
+            changes_until_s=float(np.interp(until, path.s_m, T_IDXS)) if self._side else 0.0,
+        )
+
+
+def _angles(rows: Sequence[Floats], turned_rad: Floats) -> Floats:
+    """Return roll, pitch, yaw of rotations Rz Ry Rx, (3, n).
+
+    Args:
+        rows: the three rows of the matrices, each (3, n).
+        turned_rad: (n,) the yaw to within some degrees: it may be of any size, the rest is small.
+    """
+    sine, cosine = sin_cos(turned_rad)
+    ahead = rows[0][0] * cosine + rows[1][0] * sine
+    aside = rows[1][0] * cosine - rows[0][0] * sine
+    level = np.sqrt(ahead * ahead + aside * aside)
+    roll, pitch, rest = arctangent(
+        np.stack([rows[2][1] / rows[2][2], -rows[2][0] / level, aside / ahead])
+    )
+    return np.stack([roll, pitch, turned_rad + rest])
+
+
+def _angle_rates(orientation: Floats, roll: Floats, pitch: Floats, yaw: Floats) -> Floats:
+    """Return the rates of roll, pitch, yaw from those about the axes of the car, (3, n)."""
+    sine, cosine = sin_cos(orientation[:2])
+    turn = (pitch * sine[0] + yaw * cosine[0]) / cosine[1]
+    return np.stack([roll + turn * sine[1], pitch * cosine[0] - yaw * sine[0], turn])
+
+
+def command(plan: Plan, delay_s: float) -> Command:
+    """Return the command that the daemon would derive from a plan.
+
+    Args:
+        plan: of now.
+        delay_s: when the command acts, from now.
+    """
+    rows = plan.array()
+    speed = float(rows[0, 3])
+    return Command(
+        curvature_from_plan(rows, speed, delay_s), acceleration_from_plan(rows, delay_s)[0]
+    )

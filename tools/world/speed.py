@@ -1,0 +1,165 @@
+"""How cars choose their speed: slower before curves, behind other cars, never faster than asked.
+
+Following is the Intelligent Driver Model (Treiber, Hennecke, Helbing 2000), without its free-road
+term: that part is the speed for the road, which is known.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tools.world.curves import Floats
+from tools.world.road import GRID_M, Road
+
+# Deceleration after which the speed for the road falls before a curve, m/s^2.
+BRAKING_MPS2 = 1.4
+# What a driver accepts in curves, m/s^2.
+LATERAL_MPS2 = 2.0
+# The distance that is kept standing, m, and the time that is kept driving, s.
+STANDSTILL_GAP_M = 4.0
+TIME_GAP_S = 1.5
+ACCELERATION_MPS2 = 1.4
+COMFORTABLE_MPS2 = 2.0
+HARDEST_BRAKING_MPS2 = 7.0
+# How soon a wrong speed is put right where nothing presses, s; no harder than this, m/s^2.
+_SETTLE_S = 1.2
+# A plan of speeds: so many steps, how fast a wrong acceleration is put right, and with which jerk.
+STEP_S = 0.2
+STEPS_S = STEP_S * np.arange(50)
+_RESPONSE_S = 0.5
+_JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 10.0
+_ROAD_BRAKING_MPS2 = 3.0
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedLimits:
+    """The highest speed at which a lane of the road can be driven with comfort.
+
+    Attributes:
+        start_m: arc length of the first value.
+        squared: (n,) on the grid of the road: squares of the speed, m^2/s^2.
+    """
+
+    start_m: float
+    squared: list[float]
+
+    def at(self, s_m: float) -> float:
+        """Return the square of the speed at an arc length; the ends hold outside."""
+        index = int((s_m - self.start_m) / GRID_M)
+        return self.squared[min(max(index, 0), len(self.squared) - 1)]
+
+
+class SpeedPlan(NamedTuple):
+    """Speeds of the next 10 s: in each cell of ``STEP_S`` the jerk is constant.
+
+    Attributes:
+        distance_m: driven until each cell begins.
+        speed_mps: when it begins.
+        acceleration_mps2: when it begins.
+        jerk_mps3: within it.
+    """
+
+    distance_m: Floats
+    speed_mps: Floats
+    acceleration_mps2: Floats
+    jerk_mps3: Floats
+
+    def at(self, time_s: Floats) -> tuple[Floats, Floats, Floats]:
+        """Return distance driven (m), speed and acceleration at times from 0 to 10 s, (n,)."""
+        cell = np.minimum((time_s / STEP_S).astype(np.int64), self.speed_mps.size - 1)
+        t = time_s - cell * STEP_S
+        speed, acceleration, jerk = (table[cell] for table in self[1:])
+        return (
+            self.distance_m[cell] + t * (speed + t * (0.5 * acceleration + t * (jerk / 6.0))),
+            np.maximum(speed + t * (acceleration + t * (0.5 * jerk)), 0.0),
+            acceleration + t * jerk,
+        )
+
+
+def plan_speeds(
+    limits: SpeedLimits,
+    s_m: float,
+    speed_mps: float,
+    acceleration_mps2: float,
+    lead: tuple[Floats, Floats] | None = None,
+) -> SpeedPlan:
+    """Return the speeds that a driver plans for the next 10 s.
+
+    Args:
+        limits: of the lane.
+        s_m: arc length beside the car.
+        speed_mps: now.
+        acceleration_mps2: now.
+        lead: the gap to the car ahead if one stood still now, and its speed, at each of `STEPS_S`.
+    """
+    distance, speed, acceleration = 0.0, speed_mps, acceleration_mps2
+    gaps, leads = ([], []) if lead is None else (lead[0].tolist(), lead[1].tolist())
+    rows = []
+    for step in range(STEPS_S.size):
+        wanted = road_acceleration(limits, s_m + distance, speed)
+        if lead is not None:
+            gap = gaps[step] - distance
+            wanted = min(wanted, following_acceleration(gap, speed, leads[step]))
+        lowest = _EMERGENCY_JERK_MPS3 if wanted < -_ROAD_BRAKING_MPS2 else _JERK_MPS3
+        jerk = min(max((wanted - acceleration) / _RESPONSE_S, -lowest), _JERK_MPS3)
+        if acceleration < -_ROAD_BRAKING_MPS2:
+            jerk = min(max((wanted - acceleration) / _RESPONSE_S, -lowest), _EMERGENCY_JERK_MPS3)
+        later = speed + STEP_S * (acceleration + 0.5 * STEP_S * jerk)
+        if later <= 0.0:
+            # It comes to rest within this step, or stays there.
+            acceleration, jerk, later = -speed / STEP_S, 0.0, 0.0
+        rows.append((distance, speed, acceleration, jerk))
+        distance += STEP_S * (speed + STEP_S * (0.5 * acceleration + STEP_S * (jerk / 6.0)))
+        acceleration = acceleration + STEP_S * jerk if later > 0.0 else 0.0
+        speed = later
+    return SpeedPlan(*np.array(rows).T)
+
+
+def speed_limits(
+    road: Road, offset_m: float, cruise_mps: float, lateral_mps2: float = LATERAL_MPS2
+) -> SpeedLimits:
+    """Return the speed for a lane: the cruising speed, less in curves, falling before them.
+
+    Args:
+        road: the road.
+        offset_m: of the lane's centre.
+        cruise_mps: where the road is straight.
+        lateral_mps2: lateral acceleration in curves.
+    """
+    turn = road.curvature_1pm
+    bend = np.abs(turn) / np.maximum(1.0 - turn * offset_m, 0.2)
+    here = np.minimum(lateral_mps2 / np.maximum(bend, 1e-9), cruise_mps * cruise_mps)
+    # v^2 falls by 2 a for each metre: the least of what all places ahead allow, in one sweep.
+    rise = 2.0 * BRAKING_MPS2 * GRID_M * np.arange(here.size)
+    ahead = np.minimum.accumulate((here + rise)[::-1])[::-1]
+    return SpeedLimits(road.start_m, (ahead - rise).tolist())
+
+
+def road_acceleration(limits: SpeedLimits, s_m: float, speed_mps: float) -> float:
+    """Return the acceleration that a driver wants for the road, m/s^2."""
+    later = limits.at(s_m + speed_mps * _SETTLE_S)
+    target = math.sqrt(later)
+    wanted = (target - speed_mps) / _SETTLE_S
+    return min(max(wanted, -_ROAD_BRAKING_MPS2), ACCELERATION_MPS2)
+
+
+def following_acceleration(gap_m: float, speed_mps: float, lead_speed_mps: float) -> float:
+    """Return the highest acceleration that a driver takes behind another car, m/s^2.
+
+    Args:
+        gap_m: from bumper to bumper.
+        speed_mps: own.
+        lead_speed_mps: of the car ahead.
+    """
+    # 2 sqrt(a b) of the model, with what it takes for accelerating and braking.
+    closing = speed_mps * (speed_mps - lead_speed_mps) / _TWICE_ROOT
+    wanted = STANDSTILL_GAP_M + max(speed_mps * TIME_GAP_S + closing, 0.0)
+    ratio = wanted / max(gap_m, 0.1)
+    return max(ACCELERATION_MPS2 * (1.0 - ratio * ratio), -HARDEST_BRAKING_MPS2)
+
+
+_TWICE_ROOT = 2.0 * math.sqrt(ACCELERATION_MPS2 * COMFORTABLE_MPS2)
