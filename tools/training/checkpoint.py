@@ -58,4 +58,3 @@ def load(directory: Path) -> State:
             f"{path}: expected a checkpoint of format {FORMAT}, found {found}; train anew"
         )
     return state
-

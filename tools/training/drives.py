@@ -1,8 +1,9 @@
 """Drives a simulated car for the policy to learn from, by the expert or by the student.
 
 Five times a second both views are painted and the expert says what it would do from there. In
-between the car follows the driver's plan as the daemon would command it. Drives begin off the lane's
-middle and are pushed aside now and then; where there are lanes, the driver is asked to change them.
+between the car follows the driver's plan as the daemon would command it. Drives begin off the
+middle of the lane and are pushed aside now and then; where there are lanes, the driver is asked to
+change them.
 """
 
 from __future__ import annotations

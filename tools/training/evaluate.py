@@ -101,7 +101,9 @@ def figures_of(said: Singles, truth: Singles) -> Figures:
         a, b = (_at(X_IDXS, at, v[:, 1:3, :, 0]) for v in lines)
         line_errors.append(_mean(np.abs(a - b)[seen]))
     plan = part("plan")
-    path_errors = [_mean(np.abs(np.subtract(*(_at(T_IDXS, t, v[..., 1]) for v in plan)))) for t in _PATH_S]
+    path_errors = [
+        _mean(np.abs(np.subtract(*(_at(T_IDXS, t, v[..., 1]) for v in plan)))) for t in _PATH_S
+    ]
     pose, lead, prob = part("pose"), part("lead"), part("lead_prob")
     gap = np.abs(lead[0][:, 0, 0, 0] - lead[1][:, 0, 0, 0])
     near = lead[1][:, 0, 0, 0] < 60.0

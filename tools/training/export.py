@@ -1,4 +1,4 @@
-"""Writes trained networks as ONNX: batch-norm folded, units folded in, heads in their published order.
+"""Writes trained networks as ONNX: norms and units folded in, heads in their published order.
 
 The graphs are written node by node from the weights, so that they hold what the importer knows and
 nothing that an exporter makes up. `vision.onnx` and `policy.onnx` together are below 5 MB.

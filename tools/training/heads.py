@@ -1,14 +1,13 @@
 """Says where each head lies in the networks' outputs and in the vector of targets they learn from.
 
-A *target* is one flat float32 vector per sample: of each head what is true, in the head's own units,
-NaN where there is no truth. An *output* has twice as many values for heads with deviations: means,
-then logarithms of standard deviations, as `modeld.parse_outputs` reads them.
+A *target* is one flat float32 vector per sample: of each head what is true, in the head's own
+units, NaN where there is no truth. An *output* has twice as many values for heads with deviations:
+means, then logarithms of standard deviations, as `modeld.parse_outputs` reads them.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -117,17 +116,17 @@ def _places(heads: tuple[Head, ...], lengths: list[int]) -> dict[str, slice]:
     return places
 
 
-def target_of(heads: tuple[Head, ...], truth: Mapping[str, NDArray[np.floating]]) -> Singles:
+def target_of(heads: tuple[Head, ...], truth: object) -> Singles:
     """Return the target of one sample.
 
     Args:
         heads: which ones.
-        truth: name to array of the head's shape; `lane_lines_prob` may be (4,), the chance that a
-            line is there, which is spread over its two columns.
+        truth: `tools.world.truth.Truth`, or what has arrays of the same names and shapes. Of
+            `lane_lines_prob` (4,), the chances that lines are there, both columns are made.
     """
     parts = []
     for head in heads:
-        values = np.asarray(truth[head.name], np.float32)
+        values = np.asarray(getattr(truth, head.name), np.float32)
         if head.name == "lane_lines_prob" and values.shape == (LANE_LINE_COUNT,):
             values = np.stack([1.0 - values, values], axis=-1)
         assert values.shape == head.shape, f"{head.name}: {values.shape}"

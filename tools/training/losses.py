@@ -1,4 +1,4 @@
-"""Losses of the heads: likelihood of truth under what a head says; missing truth (NaN) counts for nothing.
+"""Losses of the heads: how likely truth is under what they say; missing truth (NaN) counts nothing.
 
 Means and deviations are those of Laplace's distribution, whose tails fit roads and other drivers
 better than a normal one's; the deviation is its standard deviation, as the daemon reads it.

@@ -1,8 +1,9 @@
 """The two networks in torch: vision sees two pairs of frames, policy looks back over five seconds.
 
-Both views go through the same convolutions, which find markings, edges and motion wherever they are;
-then a layer that knows places reads both. The policy bends the plan that vision's own head gives:
-it begins as that head, and learns what only the past can tell, such as a lane change under way.
+Both views go through the same convolutions, which find markings, edges and motion wherever they
+are; then a layer that knows places reads both. The policy bends the plan that vision's own head
+gives: it begins as that head, and learns what only the past can tell, such as a lane change under
+way.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tools.training.architecture import (
     VisionSize,
 )
 from tools.training.heads import DESIRE_STATE, HIDDEN_WIDTH, HISTORY_ROWS, PLAN, width_of
+
 
 class ConvNorm(nn.Module):
     """A convolution without bias, "same"-like padding, and batch normalisation."""

@@ -97,7 +97,7 @@ class TrainingOptions:
             first = max(self.worlds.first, self.held_out.first)
             raise UsageError(
                 f"--held-out: expected seeds that are not trained on, found {first} in --worlds "
-                f"{self.worlds} and in --held-out {self.held_out}; a model is judged on unseen roads"
+                f"{self.worlds} and in --held-out {self.held_out}; it is judged on unseen roads"
             )
 
     @property

@@ -81,8 +81,6 @@ def _chart(summary: str, points: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     end: Range = (float(x.min()), float(max(x.max(), x.min() + 1e-3)))
     # The first steps would hide all others.
     shown = y[len(y) // 20 :]
-    chart = Chart(
-        360, 220, end, padded_range(shown, minimum_span=1e-3), "minutes", "", summary
-    )
+    chart = Chart(360, 220, end, padded_range(shown, minimum_span=1e-3), "minutes", "", summary)
     chart.line(x, y, "curve")
     return chart.render()

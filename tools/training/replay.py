@@ -26,6 +26,8 @@ Bytes = NDArray[np.uint8]
 # Road and wide, each two frames of six channels, older one first.
 IMAGES_SHAPE = (2, 12, 128, 256)
 _IMAGES_BYTES = 2 * 12 * 128 * 256
+# Of the memory that is available, a ring takes at most this share.
+_MOST_SHARE = 0.7
 # What a slot may be caught in the middle of, before something must be wrong.
 _TRIES = 1000
 
@@ -182,13 +184,23 @@ def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]
     try:
         path = Path(f"/proc/{os.getpid()}/fd/{handle}")
         plan = ReplayPlan(path, -(-slots // painters) * painters, painters, target_size)
-        try:
-            os.posix_fallocate(handle, 0, plan.bytes)
-        except OSError as error:
+        free = _available_bytes()
+        # Asked for first: memory that is promised and not there ends other processes.
+        if plan.bytes > _MOST_SHARE * free:
             raise TrainingError(
                 f"--slots: expected memory for {plan.slots} samples, {plan.bytes / 2**30:.1f} GiB, "
-                f"found: {error.strerror or error}; train with fewer"
-            ) from error
+                f"found {free / 2**30:.1f} GiB available; train with fewer"
+            )
+        os.truncate(handle, plan.bytes)
         yield Replay(plan)
     finally:
         os.close(handle)
+
+
+def _available_bytes() -> int:
+    """Return how much memory can be taken without taking it from others."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(rest.split()[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -69,7 +69,10 @@ def measure(heads: tuple[Head, ...], targets: Singles) -> Scaling:
 
 
 def fold(
-    heads: tuple[Head, ...], scaling: Scaling, weight: NDArray[np.floating], bias: NDArray[np.floating]
+    heads: tuple[Head, ...],
+    scaling: Scaling,
+    weight: NDArray[np.floating],
+    bias: NDArray[np.floating],
 ) -> tuple[Singles, Singles]:
     """Return a last layer that answers in the units of its heads.
 

@@ -105,8 +105,10 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
         side, angle = rng.normal(0.0, _NEAR_M), rng.normal(0.0, _NEAR_RAD)
     offset = world.lanes.centre_m(lane) + side
     limit, drawn = world.speed_limit_mps, rng.random()
-    speed = 0.0 if drawn < 0.04 else limit * (
-        rng.uniform(0.0, 0.6) if drawn < 0.3 else rng.uniform(0.6, 1.15)
+    speed = (
+        0.0
+        if drawn < 0.04
+        else limit * (rng.uniform(0.0, 0.6) if drawn < 0.3 else rng.uniform(0.6, 1.15))
     )
     point = world.road.at(s)
     x, y, _ = world.road.places(np.array([s]), offset)

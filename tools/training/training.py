@@ -1,4 +1,4 @@
-"""Trains a model from nothing to its files: stages one after the other, with checkpoints between."""
+"""Trains a model from nothing: stages one after the other, with checkpoints between."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,9 +15,9 @@ import numpy as np
 import torch
 
 from tools.errors import TrainingError, UsageError
-from tools.training import checkpoint, policy_stage, vision_stage
-from tools.training.driving import DrivesPlan, drive_on, save_student
+from tools.training import checkpoint, vision_stage
 from tools.training.drives import DriveRecord
+from tools.training.driving import DrivesPlan, drive_on, save_student
 from tools.training.evaluate import Figures, answers, judge
 from tools.training.export import Trained
 from tools.training.heads import VISION_TARGETS, size_of
@@ -33,7 +33,7 @@ from tools.training.scaling import Scaling
 from tools.training.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
 
-# Held-out moments: those that curves are drawn of, and those of the last figures; few of each world.
+# Held-out moments: for the curves, and for the last figures; few of each world.
 CURVE_MOMENTS, LAST_MOMENTS = 160, 480
 _MOMENTS_EACH = 4
 # Of the first round of drives the student, who knows only single moments, drives this share.
@@ -71,7 +71,6 @@ class Outcome:
         trained: what is exported.
         figures: errors on held-out worlds, by class of scenery.
         steps: of the vision.
-        samples: held-out moments.
         drives: that the policy learnt from.
     """
 
@@ -206,9 +205,7 @@ class Training:
                 f"{options.drives_s:.0f} s; train with more --minutes"
             )
         histories = join(drives, plan_scaling(scaling))
-        report = Reporter(
-            self._records, self._tick, course.round, self._minutes(), options.learn_s
-        )
+        report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
         if course.round == 0:
             policy = begin_policy(vision)
         learn(policy, histories, options.learn_s, options.seed + course.round, report)

@@ -63,9 +63,7 @@ class Eyes:
             vehicles: the others.
             number: seeds what is drawn anew in each frame.
         """
-        return np.stack(
-            [pack(painter.paint(body, vehicles, number)) for painter in self._painters]
-        )
+        return np.stack([pack(painter.paint(body, vehicles, number)) for painter in self._painters])
 
 
 def pack(picture: object) -> Bytes:

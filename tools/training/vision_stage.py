@@ -1,4 +1,4 @@
-"""Trains the vision: painted samples in, a network out that knows lanes, leads, motion and a plan."""
+"""Trains the vision: painted samples in, a network out that knows lanes, leads, motion, a plan."""
 
 from __future__ import annotations
 
@@ -91,7 +91,8 @@ def save_state(state: VisionState) -> dict[str, Any]:
         "network": state.network.state_dict(),
         "optimizer": state.optimizer.state_dict(),
         "average": state.average.saved(),
-        "scaling": scaling and [torch.from_numpy(part) for part in (scaling.mean, scaling.deviation)],
+        "scaling": scaling
+        and [torch.from_numpy(part) for part in (scaling.mean, scaling.deviation)],
         "step": state.step,
         "spent_s": state.spent_s,
         "next_world": state.next_world,
@@ -225,7 +226,9 @@ def learning_rate(share: float, highest: float) -> float:
 
 def halves_are_fast() -> bool:
     """Whether this processor multiplies bfloat16 itself."""
-    return bool(torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    return bool(
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
 
 
 def _wait_for(state: VisionState, work: VisionRun, count: int) -> None:

@@ -40,7 +40,9 @@ class Watch:
             limit = middle + FAR * max(usual, 1e-3 * abs(middle), 1e-6)
             self._far = self._far + 1 if loss > limit else 0
             if self._far >= _IN_A_ROW:
-                raise self._error(stage, step, f"{loss:.4g} for {self._far} steps, {middle:.4g} before")
+                raise self._error(
+                    stage, step, f"{loss:.4g} for {self._far} steps, {middle:.4g} before"
+                )
             if loss > limit:
                 return
         self._losses.append(loss)
