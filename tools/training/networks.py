@@ -8,6 +8,9 @@ way.
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -207,3 +210,8 @@ def _step(inputs: int, step: Step) -> nn.Module:
 def as_input(images: Tensor) -> Tensor:
     """Return bytes as what the networks take: float32, about [-2, 2]."""
     return (images.float() - MIDDLE) * (1.0 / SPREAD)
+
+
+def arrays_of(network: nn.Module) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
+    """Return the weights of a network by their names."""
+    return {name: np.asarray(value.numpy()) for name, value in network.state_dict().items()}

@@ -21,7 +21,7 @@ from tools.training.driving import DrivesPlan, drive_on, save_student
 from tools.training.evaluate import Figures, answers, judge
 from tools.training.export import Trained
 from tools.training.heads import VISION_TARGETS, size_of
-from tools.training.networks import Policy, Vision
+from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.options import ROUNDS, TrainingOptions
 from tools.training.painting import PaintingPlan, fill
 from tools.training.policy_stage import Reporter, begin_policy, join, learn, plan_scaling
@@ -229,7 +229,7 @@ class Training:
         figures = judge(answers(vision, scaling, samples), samples)
         steps = course.vision.step
         name = f"seed-{options.seed}/minutes-{options.minutes:g}/steps-{steps}"
-        trained = Trained(name, _arrays(vision), _arrays(policy), scaling)
+        trained = Trained(name, arrays_of(vision), arrays_of(policy), scaling)
         tiles = [(key, f"{value:.3f}", "held out") for key, value in figures["all"].rows().items()]
         self._records.write_page("Curves of a training", tiles)
         return Outcome(trained, figures, steps, course.drives)
@@ -288,10 +288,6 @@ def _restored(options: TrainingOptions, state: dict[str, Any]) -> _Course:
     course.round, course.drives_s = state["round"], state["drives_s"]
     course.drives, course.learning_s = state["drives"], state["learning_s"]
     return course
-
-
-def _arrays(network: torch.nn.Module) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:
-    return {name: np.asarray(value.numpy()) for name, value in network.state_dict().items()}
 
 
 def _write_drive(directory: Path, number: int, record: DriveRecord) -> None:

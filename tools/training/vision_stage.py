@@ -12,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tools.training.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.averaging import Average
 from tools.training.heads import VISION_TARGETS
 from tools.training.losses import total_loss
-from tools.training.networks import Vision, as_input
+from tools.training.networks import Vision
 from tools.training.options import TrainingOptions
 from tools.training.processes import Crew
 from tools.training.records import Records
@@ -182,12 +183,14 @@ def run(state: VisionState, work: VisionRun) -> None:
 def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str, Tensor]]:
     """Do one step; return its loss and that of each head."""
     assert state.scaling is not None
-    views = disturb(as_input(torch.from_numpy(batch.images)), state.rng)
+    is_half = halves_are_fast()
+    dtype = torch.bfloat16 if is_half else torch.float32
+    views = disturbed(torch.from_numpy(batch.images), state.rng, dtype)
     scaled = (batch.targets - state.scaling.mean) / state.scaling.deviation
     for group in state.optimizer.param_groups:
         group["lr"] = rate
     state.network.train()
-    with torch.autocast("cpu", torch.bfloat16, enabled=halves_are_fast()):
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
         outputs = state.network(views)
     loss, parts = total_loss(VISION_TARGETS, outputs, torch.from_numpy(scaled))
     state.optimizer.zero_grad(set_to_none=True)
@@ -196,24 +199,30 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
     state.optimizer.step()
     state.average.update(state.network)
     state.step += 1
-    return float(loss), parts
+    return float(loss.detach()), parts
 
 
-def disturb(views: Tensor, rng: np.random.Generator) -> Tensor:
+def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> Tensor:
     """Return views as another camera might have seen them; both frames and views alike.
 
     Args:
-        views: (n, 2, 12, 128, 256) about [-2, 2]; changed in place.
+        images: (n, 2, 12, 128, 256) uint8.
         rng: source.
+        dtype: of the result.
+
+    Returns:
+        The same shape, about [-2, 2].
     """
-    count = views.shape[0]
+    count = images.shape[0]
     gain = 1.0 + _GAIN * rng.uniform(-1.0, 1.0, (count, 1, 1, 1, 1))
-    shift = np.zeros((count, 1, 12, 1, 1))
-    luma = rng.uniform(-_SHIFT, _SHIFT, (count, 1, 1, 1, 1))
-    for first in (0, 6):
-        shift[:, :, first : first + 4] = luma
-    views.mul_(torch.from_numpy(gain).float()).add_(torch.from_numpy(shift).float())
-    return views.add_(torch.randn_like(views[:1]), alpha=_NOISE)
+    shift = np.zeros((count, 1, VIEW_CHANNELS, 1, 1))
+    for first in (0, 6):  # luma, of both frames
+        shift[:, :, first : first + 4] = rng.uniform(-_SHIFT, _SHIFT, (count, 1, 1, 1, 1))
+    scale = gain / SPREAD
+    views = images.to(dtype)
+    views.mul_(torch.from_numpy(scale).to(dtype))
+    views.add_(torch.from_numpy(shift - MIDDLE * scale).to(dtype))
+    return views.add_(torch.randn(views.shape[1:]).to(dtype), alpha=_NOISE)
 
 
 def learning_rate(share: float, highest: float) -> float:
