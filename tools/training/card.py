@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from runtime.whole_file import whole_file
@@ -81,6 +81,6 @@ def _figures_table(figures: Mapping[str, Figures]) -> str:
     return _table(head, rows)
 
 
-def _table(head: tuple[str, ...], rows: object) -> str:
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

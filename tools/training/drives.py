@@ -36,7 +36,8 @@ from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
 from tools.world.world import random_world
 
-ROWS = 125
+# Shortest and longest drive.
+ROWS = (50, 125)
 # Enough road for the fastest drive of so many rows.
 _WORLD_M = 1400.0
 _STEPS = round(ROW_S / DT_MODEL_S)
@@ -100,7 +101,7 @@ class Drive:
             world, int(rng.integers(1 << 30)), self.body, lead=self._random_lead()
         )
         self._frame: Bytes | None = None
-        self._row = 0
+        self._row, self._rows = 0, int(rng.integers(*ROWS))
         self._push_row = int(rng.integers(*_PUSH_ROWS))
         self._change_row = int(rng.integers(*_CHANGE_ROWS))
         self._curvature, self._acceleration = self._car.curvature_1pm, 0.0
@@ -117,7 +118,7 @@ class Drive:
         # Half way to another lane it is as far from the new one as it must be.
         way = _LOST_M + (self._world.lanes.width_m if self._expert.changing else 0.0)
         lost = bool(self._off) and self._off[-1] > way
-        return self._row >= ROWS or lost or self.body.s_m > _WORLD_M
+        return self._row >= self._rows or lost or self.body.s_m > _WORLD_M
 
     @property
     def convention(self) -> Singles:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tools.errors import TrainingError, UsageError
+from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
 from tools.training.drives import DriveRecord
 from tools.training.driving import DrivesPlan, drive_on, save_student
@@ -38,6 +38,8 @@ CURVE_MOMENTS, LAST_MOMENTS = 160, 480
 _MOMENTS_EACH = 4
 # Of the first round of drives the student, who knows only single moments, drives this share.
 _FIRST_SHARE, _SHARE = 0.4, 0.75
+# However short the time is.
+_LEAST_DRIVES = 8
 _DRIVES = "drives"
 _STUDENT = "student.pt"
 
@@ -179,7 +181,7 @@ class Training:
         plan = DrivesPlan(student, options.seed, options.worlds, first, workers, share)
         clock, off = vision_stage.Stopwatch(), []
         with open_crew(drive_on, [(plan, worker) for worker in range(workers)]) as crew:
-            while course.drives_s < options.drives_s:
+            while course.drives_s < options.drives_s or course.drives < _LEAST_DRIVES:
                 for record in crew.receive(1.0):
                     _write_drive(options.directory / _DRIVES, course.drives, record)
                     course.drives += 1
@@ -199,11 +201,6 @@ class Training:
         options, course = self._options, self._course
         vision, policy, scaling = self._networks()
         drives = _read_drives(options.directory / _DRIVES)
-        if not drives:
-            raise TrainingError(
-                "drives stage: expected drives to learn from, found none in "
-                f"{options.drives_s:.0f} s; train with more --minutes"
-            )
         histories = join(drives, plan_scaling(scaling))
         report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
         if course.round == 0:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from tools.world.body import Body
 from tools.world.painter import Painter
+from tools.world.sky import Picture
 from tools.world.traffic import Vehicle
 from tools.world.view import MED_LENS, WIDE_LENS, Mount
 from tools.world.world import World
@@ -19,8 +20,8 @@ Bytes = NDArray[np.uint8]
 # Lowest and highest camera, m: from a sports car to a van.
 HEIGHTS_M = (1.0, 1.6)
 # What is left of errors after calibration, rad; a share of the cars has none.
-_ERROR_RAD = 0.01
-_EXACT_SHARE = 0.4
+_ERROR_RAD = 0.008
+_EXACT_SHARE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Eyes:
         return np.stack([pack(painter.paint(body, vehicles, number)) for painter in self._painters])
 
 
-def pack(picture: object) -> Bytes:
+def pack(picture: Picture) -> Bytes:
     """Return a picture of 512x256 as the model's six channels, (6, 128, 256) uint8."""
     y = picture.luma
     return np.stack(
