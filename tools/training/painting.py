@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 from tools.training.replay import Replay, ReplayPlan, Sample
+
+# Where cores are short, learning comes first: samples can be used once more instead.
+_NICE = 4
 
 Source = Callable[[int], Iterable[Sample]]
 """Gives the samples of a world by its number; what can be pickled."""
@@ -41,6 +45,7 @@ def fill(
         is_stopped: whether to end.
         send: takes the number of each world that is done.
     """
+    os.nice(_NICE)
     replay = Replay(plan.replay)
     number = plan.first + painter
     while not is_stopped():

@@ -26,7 +26,7 @@ RATE = 1e-3
 WEIGHT_DECAY = 0.02
 # Of histories, so many begin anew somewhere: as after a start, or a gap in the frames.
 _FORGOTTEN = 0.15
-# Noise on features, whose deviation is about 1: pictures of the world's next version differ.
+# Noise on features, whose deviation is about 1.
 _NOISE = 0.02
 _ROW_STEPS = 20
 _PAD = HISTORY_ROWS - 1
@@ -125,9 +125,9 @@ def draw(
     ends = histories.rows[torch.randint(count, (BATCH,), generator=generator)]
     rows = ends[:, None] + torch.arange(-_PAD, 1)
     features, pulses = histories.features[rows], histories.pulses[rows]
-    noise = torch.randn(features.shape, generator=generator)
-    # Rows before a start are zeros, and stay so.
-    features = features + _NOISE * noise * (features != 0.0)
+    # The same in all rows, as from a camera that differs; rows before a start stay zeros.
+    noise = _NOISE * torch.randn((BATCH, 1, HIDDEN_WIDTH), generator=generator)
+    features = torch.where(features != 0.0, features + noise, features)
     first = torch.randint(HISTORY_ROWS, (BATCH, 1), generator=generator)
     forgets = torch.rand((BATCH, 1), generator=generator) < _FORGOTTEN
     # What asks for a lane change is not forgotten by itself: who asked will see it done.

@@ -21,6 +21,7 @@ from tools.training.driving import DrivesPlan, drive_on, save_student
 from tools.training.evaluate import Figures, answers, judge
 from tools.training.export import Trained
 from tools.training.heads import VISION_TARGETS, size_of
+from tools.training.memory import keep_freed_memory
 from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.options import ROUNDS, TrainingOptions
 from tools.training.painting import PaintingPlan, fill
@@ -95,6 +96,7 @@ class Training:
         options.check()
         self._options = options
         torch.set_num_threads(options.threads)
+        keep_freed_memory()
         directory = options.directory
         if not resume and (directory / checkpoint.NAME).exists():
             raise UsageError(
