@@ -110,10 +110,9 @@ class SubMaster:
         self._clock = clock
         polled = self._polled_names(poll, frequency_hz)
         self._simulation = simulation
-        self._subscribers = {
-            name: transport.subscriber(name, conflate=True) for name in self._services
-        }
-        self._polled = [self._subscribers[name] for name in polled]
+        self._names = {transport.subscriber(name, conflate=True): name for name in self._services}
+        self._ends = tuple(self._names)
+        self._polled = [end for end, name in self._names.items() if name in polled]
         self._members = {name: members_of(name) for name in self._services}
         self._ignore_alive = frozenset(ignore_alive)
         self._ignore_valid = frozenset(ignore_valid)
@@ -179,8 +178,10 @@ class SubMaster:
             self._transport.wait(self._polled, timeout_ms)
         now_ns = self._updated_ns = self._clock.now_ns()
         self.frame += 1
-        for name, subscriber in self._subscribers.items():
-            data = subscriber.receive(0)
+        for name in self.updated:
+            self.updated[name] = False
+        for subscriber in self._transport.wait(self._ends, 0):
+            data, name = subscriber.receive(0), self._names[subscriber]
             self.updated[name] = data is not None and self._take(name, data, now_ns)
 
     def all_alive(self, services: Iterable[str] | None = None) -> bool:
@@ -202,7 +203,7 @@ class SubMaster:
 
     def close(self) -> None:
         """Close the subscribers; the transport stays open."""
-        for subscriber in self._subscribers.values():
+        for subscriber in self._ends:
             subscriber.close()
 
     def _polled_names(self, poll: str | None, frequency_hz: float | None) -> Collection[str]:

@@ -28,7 +28,6 @@ from modeld.fill_message import (
     FrameVerdict,
     fill_camera_odometry,
     fill_driving_model_data,
-    fill_model_v2,
 )
 from modeld.frame_sync import CameraSource, FramePair, FrameSync
 from modeld.inputs import DEMO_CAR, SUBSCRIPTIONS, BusInputs
@@ -333,11 +332,11 @@ class Daemon:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None
         # All three are filled before any is sent, so that their stamps are close and none goes
         # alone.
-        events = [self._publications.new(service) for service in PUBLICATIONS]
-        fill_model_v2(events[0], result.outputs, frame, verdict, raw)
-        fill_driving_model_data(events[1], result.outputs, frame, verdict)
-        fill_camera_odometry(events[2], result.outputs, frame)
-        for service, event in zip(PUBLICATIONS, events, strict=True):
+        model_v2 = self._session.message.fill(self._clock.now_ns(), frame, verdict, raw)
+        brief, odometry = (self._publications.new(service) for service in PUBLICATIONS[1:])
+        fill_driving_model_data(brief, result.outputs, frame, verdict)
+        fill_camera_odometry(odometry, result.outputs, frame)
+        for service, event in zip(PUBLICATIONS, (model_v2, brief, odometry), strict=True):
             self._publications.send(service, event)
 
     def _images_whole(self, frames: FramePair) -> bool:

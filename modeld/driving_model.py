@@ -128,6 +128,11 @@ class DrivingModel:
         self._parser = OutputParser(self.interface)
         self._widths = {part.role: part.width for part in self.interface.models}
 
+    @property
+    def outputs(self) -> DrivingOutputs:
+        """Parsed outputs of the last finite run; the next one rewrites them in place."""
+        return self._parser.outputs
+
     def check_frames(self, frames: FramePair) -> None:
         """Tell whether the program can take a pair of frames.
 

@@ -138,6 +138,24 @@ def fill_model_v2(
         verdict: Conclusions of the daemon.
         raw_predictions: All raw vectors as float32 bytes, for debugging.
     """
+    if raw_predictions is not None:
+        event.modelV2.rawPredictions = raw_predictions
+    fill_outputs(event, outputs)
+    fill_frame(event, frame, verdict)
+
+
+def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
+    """Fill what a ``modelV2`` event has of the outputs: copies of single numbers, no more."""
+    model = event.modelV2
+    _fill_plan(model, outputs)
+    _fill_temporal_pose(model, outputs)
+    _fill_lines(model, outputs)
+    _fill_leads(model, outputs)
+    _fill_meta(model.meta, outputs)
+
+
+def fill_frame(event: Any, frame: FrameInfo, verdict: FrameVerdict) -> None:
+    """Fill all the rest, which has no lists: once more of the same event takes no more room."""
     event.valid = frame.valid
     model = event.modelV2
     model.frameId = frame.frame_id
@@ -147,14 +165,11 @@ def fill_model_v2(
     model.timestampEof = frame.timestamp_eof_ns
     model.modelExecutionTime = frame.execution_time_s
     model.big = frame.big
-    if raw_predictions is not None:
-        model.rawPredictions = raw_predictions
-    _fill_plan(model, outputs)
-    _fill_temporal_pose(model, outputs)
-    _fill_lines(model, outputs)
-    _fill_leads(model, outputs)
-    _fill_meta(model.meta, outputs, verdict)
     model.confidence = int(verdict.confidence)
+    meta = model.meta
+    meta.hardBrakePredicted = verdict.hard_brake_predicted
+    meta.laneChangeState = int(verdict.lane_change_state)
+    meta.laneChangeDirection = int(verdict.lane_change_direction)
     _fill_action(model.action, verdict.action)
 
 
@@ -211,14 +226,11 @@ def _fill_leads(model: Any, outputs: DrivingOutputs) -> None:
             setattr(lead, std_name, std)
 
 
-def _fill_meta(meta: Any, outputs: DrivingOutputs, verdict: FrameVerdict) -> None:
+def _fill_meta(meta: Any, outputs: DrivingOutputs) -> None:
     probabilities, layout = outputs.meta.tolist(), META_LAYOUTS[outputs.meta.size]
     meta.engagedProb = probabilities[ENGAGED]
     meta.desireState = outputs.desire_state.tolist()
     meta.desirePrediction = outputs.desire_pred.reshape(-1).tolist()
-    meta.hardBrakePredicted = verdict.hard_brake_predicted
-    meta.laneChangeState = int(verdict.lane_change_state)
-    meta.laneChangeDirection = int(verdict.lane_change_direction)
     disengage = meta.init("disengagePredictions")
     disengage.t = _HORIZONS
     for name, kind in _DISENGAGE_FIELDS:

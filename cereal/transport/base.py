@@ -48,8 +48,12 @@ class Transport(Protocol):
         """
         ...
 
-    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
-        """Wait until one of `subscribers` of this transport has a message; False on timeout."""
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
+        """Wait until one of `subscribers` of this transport has a message (0 = only look).
+
+        Returns:
+            Those that have one, in the order given; none on timeout.
+        """
         ...
 
     def refused(self) -> Mapping[str, str]:

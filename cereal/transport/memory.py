@@ -44,8 +44,8 @@ class MemoryTransport:
             self._subscribers.setdefault(service, []).append(subscriber)
         return subscriber
 
-    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
-        """Wait until one of `subscribers` has a message; False on timeout."""
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
+        """Wait until one of `subscribers` has a message; return those that have one."""
         own = [one for one in subscribers if isinstance(one, MemorySubscriber)]
         return self._wait(own, timeout_ms)
 
@@ -63,15 +63,17 @@ class MemoryTransport:
             self._published.clear()
             self._changed.notify_all()
 
-    def _wait(self, subscribers: "list[MemorySubscriber]", timeout_ms: int) -> bool:
+    def _wait(
+        self, subscribers: "list[MemorySubscriber]", timeout_ms: int
+    ) -> "list[MemorySubscriber]":
         deadline = monotonic() + timeout_ms * 1e-3
         with self._changed:
-            while not any(one.queue for one in subscribers):
+            while not (ready := [one for one in subscribers if one.queue]):
                 remaining = deadline - monotonic()
                 if remaining <= 0:
-                    return False
+                    break
                 self._changed.wait(remaining)
-            return True
+            return ready
 
     def _deliver(self, service: str, data: bytes) -> None:
         with self._changed:

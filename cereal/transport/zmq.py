@@ -151,13 +151,20 @@ class ZmqTransport:
             logger.info("%s: its socket is no longer refused", service)
         self._said = found
 
-    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> bool:
-        """Wait until one of `subscribers` has a message; False on timeout."""
+    def wait(self, subscribers: Sequence[Subscriber], timeout_ms: int) -> Sequence[Subscriber]:
+        """Wait until one of `subscribers` has a message; return those that have one.
+
+        Asking all at once takes half the time of a `receive` from each that finds nothing.
+        """
+        ends = {
+            end.socket: end
+            for end in subscribers
+            if isinstance(end, ZmqSubscriber) and not end.socket.closed
+        }
         poller = zmq.Poller()
-        for subscriber in subscribers:
-            if isinstance(subscriber, ZmqSubscriber) and not subscriber.socket.closed:
-                poller.register(subscriber.socket, zmq.POLLIN)
-        return bool(poller.poll(timeout_ms))
+        for socket in ends:
+            poller.register(socket, zmq.POLLIN)
+        return [ends[socket] for socket, _ in poller.poll(timeout_ms)]
 
     def close(self) -> None:
         """Close all sockets and drop what was not sent yet."""

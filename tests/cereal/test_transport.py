@@ -144,9 +144,25 @@ def test_wait_sees_any_of_the_subscribers(transport: Transport) -> None:
     connect(publisher, second)
     assert not transport.wait([first, second], 10)
     publisher.send(b"x")
-    assert transport.wait([first, second], 5000)
+    assert transport.wait([first, second], 5000) == [second]
     assert not transport.wait([first], 0)
     assert second.receive(0) == b"x"
+    assert transport.wait([first, second], 0) == []
+
+
+def test_wait_tells_all_that_have_a_message_in_the_order_asked(transport: Transport) -> None:
+    services = ["carState", "carControl", "deviceState", "modelV2"]
+    publishers = [transport.publisher(name) for name in services]
+    ends = [transport.subscriber(name, conflate=True) for name in services]
+    for publisher, end in zip(publishers, ends, strict=True):
+        connect(publisher, end)
+    for index in (3, 0, 2):
+        publishers[index].send(b"x")
+        assert transport.wait([ends[index]], 5000) == [ends[index]]
+    assert transport.wait(ends, 0) == [ends[0], ends[2], ends[3]]
+    # What was not received is still there; what was is not.
+    assert ends[2].receive(0) == b"x"
+    assert transport.wait(tuple(reversed(ends)), 0) == [ends[3], ends[0]]
 
 
 def test_send_never_blocks_on_a_reader_that_does_not_read(transport: Transport) -> None:

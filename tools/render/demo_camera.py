@@ -22,7 +22,7 @@ from tools.lib.telemetry import CarSample
 from tools.lib.video import write_planes
 from tools.render.painter import Painter
 from tools.render.world import LEFT, RIGHT, TICKS_PER_S, World, seeded_motion
-from tools.world.view import Mount
+from tools.world.view import Lens, Mount
 
 # What the demo pretends to be: the smallest current camera, so that the demo runs anywhere.
 MOUNTING = Mounting(device_type="mici", sensor="os04c10")
@@ -46,7 +46,7 @@ def demo_world(frames: int) -> World:
 
 def demo_painter(world: World, camera: Camera) -> Painter:
     """Return what renders the pictures of one of the demo's cameras."""
-    return Painter(world, Mount(camera, MOUNTING.rpy_rad, MOUNTING.height_m), SEED)
+    return Painter(world, Mount(Lens.of(camera), MOUNTING.rpy_rad, MOUNTING.height_m), SEED)
 
 
 class DemoCamera:

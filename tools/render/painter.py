@@ -64,8 +64,8 @@ class Painter:
     def __init__(self, world: World, mount: Mount, seed: int) -> None:
         self._world = world
         self._view = View(mount)
-        camera = mount.camera
-        self._size = (camera.height, camera.width)
+        lens = mount.lens
+        self._size = (lens.height, lens.width)
         rng = np.random.default_rng((seed, 6))
         grain = rng.integers(-16, 17, scene.GRAIN_CELLS) / 16.0
         self._grain_until = np.concatenate([[0.0], np.cumsum(grain - grain.mean())])
@@ -75,9 +75,9 @@ class Painter:
         self._is_slanted = float(horizon.max() - horizon.min()) > 1.0
         self._azimuths = self._view.azimuths()
         # The ground begins in this row, even so that both resolutions begin together.
-        self._top = min(max(math.floor(horizon.min()) // 2 * 2, 0), camera.height)
-        self._luma_rows = _RowBand(self._top, camera.height, 1)
-        self._chroma_rows = _RowBand(self._top // 2, camera.height // 2, 2)
+        self._top = min(max(math.floor(horizon.min()) // 2 * 2, 0), lens.height)
+        self._luma_rows = _RowBand(self._top, lens.height, 1)
+        self._chroma_rows = _RowBand(self._top // 2, lens.height // 2, 2)
         self._strips = _strips()
         # The borders: left and right of each strip.
         self._offsets: Floats = np.array(
@@ -203,7 +203,7 @@ class Painter:
         angle = angle - np.floor(angle / turn) * turn
         knots = np.concatenate([self._hills, self._hills[:2]])
         rise = through_knots(knots, turn / _HILL_KNOTS, angle)
-        ridge = self._horizon - rise * self._view.camera.focal_px
+        ridge = self._horizon - rise * self._view.lens.focal_px
         height = self._size[0]
         first = max(0, math.floor(ridge.min()) // 2 * 2)
         last = min(height, (math.ceil(self._horizon.max()) + 3) // 2 * 2)

@@ -10,7 +10,7 @@ from types import MappingProxyType
 
 from modeld.calibration import Camera, find_cameras
 from tools.lib.camera import DEFAULT_HEIGHT_M
-from tools.world.view import Mount
+from tools.world.view import Lens, Mount
 
 FRAME_NS = 50_000_000
 FRAMES_PER_SEGMENT = 1200
@@ -95,7 +95,7 @@ class DriveSpec:
 
     def mount(self, stream: str) -> Mount:
         """Return how a camera is mounted."""
-        return Mount(self.camera(stream), self.rpy_rad, self.height_m)
+        return Mount(Lens.of(self.camera(stream)), self.rpy_rad, self.height_m)
 
     def frame_ids(self, segment: int) -> range:
         """Return the frames of a segment, lost ones included."""

@@ -7,12 +7,12 @@ Rz(heading) Ry(pitch) Rx(roll), where pitch and roll are those of the road below
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
-from tools.world.curves import Floats, arctangent_of, sin_cos, sine_cosine
+from tools.world.curves import Floats, arctangent_of, sine_cosine
 from tools.world.road import Road, RoadFrames
 
 # A passenger car: from the rear axle to the front bumper, and its size.
@@ -77,14 +77,6 @@ class Body:
         return ahead, right, down
 
 
-class Axes(NamedTuple):
-    """Axes of cars on the road in the world: unit vectors, each (3, n)."""
-
-    forward: Floats
-    right: Floats
-    down: Floats
-
-
 def tilt(frames: RoadFrames, offset_m: Floats) -> Floats:
     """Return how far the surface beside the reference line descends along it, (n,).
 
@@ -94,30 +86,30 @@ def tilt(frames: RoadFrames, offset_m: Floats) -> Floats:
     return np.asarray(offset_m * frames.roll_1pm / (1.0 - offset_m * frames.yaw_1pm))
 
 
-def axes_on(frames: RoadFrames, offset_m: Floats, heading_rad: Floats) -> Axes:
-    """Return the axes of cars that stand on the road.
+def axes_on(frames: RoadFrames, offset_m: Floats, sine: Floats, cosine: Floats) -> Floats:
+    """Return the axes of cars that stand on the road in the world, (3, 3, n).
+
+    The first index is that of the world's axis, the second one forward, right, down of the car.
 
     Args:
         frames: of the road beside each car.
         offset_m: (n,).
-        heading_rad: (n,) of the cars.
+        sine: (n,) of the heading of each car.
+        cosine: (n,) of it.
     """
-    sine, cosine = sin_cos(heading_rad)
-    nx, ny, nz = frames.down - tilt(frames, offset_m) * frames.forward
+    down = frames.down - tilt(frames, offset_m) * frames.forward
+    down *= 1.0 / np.sqrt(down[0] * down[0] + down[1] * down[1] + down[2] * down[2])
     # The surface descends by so much for each metre ahead of the car.
-    fall = -(nx * cosine + ny * sine) / nz
+    fall = -(down[0] * cosine + down[1] * sine) / down[2]
     scale = 1.0 / np.sqrt(1.0 + fall * fall)
-    forward = np.stack([cosine * scale, sine * scale, fall * scale])
-    scale = 1.0 / np.sqrt(nx * nx + ny * ny + nz * nz)
-    down = np.stack([nx * scale, ny * scale, nz * scale])
-    right = np.stack(
-        [
-            down[1] * forward[2] - down[2] * forward[1],
-            down[2] * forward[0] - down[0] * forward[2],
-            down[0] * forward[1] - down[1] * forward[0],
-        ]
-    )
-    return Axes(forward, right, down)
+    axes = np.empty((3, 3, fall.size))
+    forward, right = axes[:, 0], axes[:, 1]
+    forward[0], forward[1], forward[2] = cosine * scale, sine * scale, fall * scale
+    right[0] = down[1] * forward[2] - down[2] * forward[1]
+    right[1] = down[2] * forward[0] - down[0] * forward[2]
+    right[2] = down[0] * forward[1] - down[1] * forward[0]
+    axes[:, 2] = down
+    return axes
 
 
 def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
@@ -146,9 +138,10 @@ def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
     s, offset = road.locate(x_m, y_m, near_s_m)
     places = np.array([s])
     frames = road.frames(places)
-    axes = axes_on(frames, np.array([offset]), np.array([heading_rad]))
-    ahead, right = axes.forward[:, 0].tolist(), axes.right[:, 0].tolist()
-    level = float(np.sqrt(ahead[0] * ahead[0] + ahead[1] * ahead[1]))
+    sine, cosine = sine_cosine(heading_rad)
+    axes = axes_on(frames, np.array([offset]), np.array([sine]), np.array([cosine]))
+    forward, right, down = axes[:, :, 0].T.tolist()
+    level = math.sqrt(forward[0] * forward[0] + forward[1] * forward[1])
     return Body(
         s_m=s,
         offset_m=offset,
@@ -156,8 +149,8 @@ def body_at(  # noqa: PLR0913, PLR0917 - a state has as many parts
         y_m=y_m,
         z_m=float(road.places(places, offset)[2][0]),
         heading_rad=heading_rad,
-        pitch_rad=arctangent_of(-ahead[2] / level),
-        roll_rad=arctangent_of(right[2] / float(axes.down[2, 0])),
+        pitch_rad=arctangent_of(-forward[2] / level),
+        roll_rad=arctangent_of(right[2] / down[2]),
         speed_mps=speed_mps,
         acceleration_mps2=acceleration_mps2,
         curvature_1pm=curvature_1pm,

@@ -15,7 +15,7 @@ from tools.world.curves import Floats, arctangent, ease, ease_bend, ease_slope
 from tools.world.road import Road
 
 # Grid of the distance driven on which the place along the road is integrated.
-_CELLS = 64
+_CELLS = 120
 # Steeper than this to the road, sine of the angle, a path is not planned.
 _STEEPEST = 0.5
 

@@ -162,7 +162,7 @@ class Road:
 
     def curvatures(self, s_m: Floats) -> Floats:
         """Return the curvature of the reference line at arc lengths (n,)."""
-        return _between(self.curvature_1pm[:, None], self._grid(s_m))[0]
+        return np.asarray(_between(self.curvature_1pm[:, None], self._grid(s_m))[0])
 
     def locate(self, x_m: float, y_m: float, near_s_m: float) -> tuple[float, float]:
         """Return arc length and offset of a point of the surface: what `places` takes.
@@ -211,7 +211,7 @@ def _between(table: Floats, grid: Floats) -> Floats:
     second -= first
     second *= part
     second += first
-    return np.moveaxis(second, -1, 0)
+    return second.T if second.ndim == 2 else np.moveaxis(second, -1, 0)
 
 
 def integrated(

@@ -17,8 +17,8 @@ from tools.world.road import GRID_M, Road
 
 # Deceleration after which the speed for the road falls before a curve, m/s^2.
 BRAKING_MPS2 = 1.4
-# What a driver accepts in curves, m/s^2.
-LATERAL_MPS2 = 2.0
+# What a driver plans for in curves, m/s^2; small corrections come on top of it.
+LATERAL_MPS2 = 1.9
 # The distance that is kept standing, m, and the time that is kept driving, s.
 STANDSTILL_GAP_M = 4.0
 TIME_GAP_S = 1.5
@@ -28,8 +28,9 @@ HARDEST_BRAKING_MPS2 = 7.0
 # How soon a wrong speed is put right where nothing presses, s; no harder than this, m/s^2.
 _SETTLE_S = 1.2
 # A plan of speeds: so many steps, how fast a wrong acceleration is put right, and with which jerk.
+_CELLS_PER_M = 1.0 / GRID_M
 STEP_S = 0.2
-STEPS_S = STEP_S * np.arange(50)
+STEPS_S: Floats = STEP_S * np.arange(50, dtype=np.float64)
 _RESPONSE_S = 0.5
 _JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 10.0
 _ROAD_BRAKING_MPS2 = 3.0
@@ -41,16 +42,17 @@ class SpeedLimits:
 
     Attributes:
         start_m: arc length of the first value.
-        squared: (n,) on the grid of the road: squares of the speed, m^2/s^2.
+        speeds_mps: (n,) on the grid of the road.
     """
 
     start_m: float
-    squared: list[float]
+    speeds_mps: list[float]
 
     def at(self, s_m: float) -> float:
-        """Return the square of the speed at an arc length; the ends hold outside."""
-        index = int((s_m - self.start_m) / GRID_M)
-        return self.squared[min(max(index, 0), len(self.squared) - 1)]
+        """Return the speed at an arc length; the ends hold outside."""
+        index = int((s_m - self.start_m) * _CELLS_PER_M)
+        speeds = self.speeds_mps
+        return speeds[index] if 0 <= index < len(speeds) else speeds[0 if index < 0 else -1]
 
 
 class SpeedPlan(NamedTuple):
@@ -102,12 +104,12 @@ def plan_speeds(
     for step in range(STEPS_S.size):
         wanted = road_acceleration(limits, s_m + distance, speed)
         if lead is not None:
-            gap = gaps[step] - distance
-            wanted = min(wanted, following_acceleration(gap, speed, leads[step]))
-        lowest = _EMERGENCY_JERK_MPS3 if wanted < -_ROAD_BRAKING_MPS2 else _JERK_MPS3
-        jerk = min(max((wanted - acceleration) / _RESPONSE_S, -lowest), _JERK_MPS3)
-        if acceleration < -_ROAD_BRAKING_MPS2:
-            jerk = min(max((wanted - acceleration) / _RESPONSE_S, -lowest), _EMERGENCY_JERK_MPS3)
+            highest = following_acceleration(gaps[step] - distance, speed, leads[step])
+            wanted = highest if highest < wanted else wanted
+        is_urgent = wanted < -_ROAD_BRAKING_MPS2 or acceleration < -_ROAD_BRAKING_MPS2
+        limit = _EMERGENCY_JERK_MPS3 if is_urgent else _JERK_MPS3
+        jerk = (wanted - acceleration) / _RESPONSE_S
+        jerk = limit if jerk > limit else -limit if jerk < -limit else jerk
         later = speed + STEP_S * (acceleration + 0.5 * STEP_S * jerk)
         if later <= 0.0:
             # It comes to rest within this step, or stays there.
@@ -136,15 +138,15 @@ def speed_limits(
     # v^2 falls by 2 a for each metre: the least of what all places ahead allow, in one sweep.
     rise = 2.0 * BRAKING_MPS2 * GRID_M * np.arange(here.size)
     ahead = np.minimum.accumulate((here + rise)[::-1])[::-1]
-    return SpeedLimits(road.start_m, (ahead - rise).tolist())
+    return SpeedLimits(road.start_m, np.sqrt(ahead - rise).tolist())
 
 
 def road_acceleration(limits: SpeedLimits, s_m: float, speed_mps: float) -> float:
     """Return the acceleration that a driver wants for the road, m/s^2."""
-    later = limits.at(s_m + speed_mps * _SETTLE_S)
-    target = math.sqrt(later)
-    wanted = (target - speed_mps) / _SETTLE_S
-    return min(max(wanted, -_ROAD_BRAKING_MPS2), ACCELERATION_MPS2)
+    wanted = (limits.at(s_m + speed_mps * _SETTLE_S) - speed_mps) / _SETTLE_S
+    if wanted > ACCELERATION_MPS2:
+        return ACCELERATION_MPS2
+    return wanted if wanted > -_ROAD_BRAKING_MPS2 else -_ROAD_BRAKING_MPS2
 
 
 def following_acceleration(gap_m: float, speed_mps: float, lead_speed_mps: float) -> float:
@@ -156,10 +158,11 @@ def following_acceleration(gap_m: float, speed_mps: float, lead_speed_mps: float
         lead_speed_mps: of the car ahead.
     """
     # 2 sqrt(a b) of the model, with what it takes for accelerating and braking.
-    closing = speed_mps * (speed_mps - lead_speed_mps) / _TWICE_ROOT
-    wanted = STANDSTILL_GAP_M + max(speed_mps * TIME_GAP_S + closing, 0.0)
-    ratio = wanted / max(gap_m, 0.1)
-    return max(ACCELERATION_MPS2 * (1.0 - ratio * ratio), -HARDEST_BRAKING_MPS2)
+    wanted = speed_mps * (TIME_GAP_S + (speed_mps - lead_speed_mps) / _TWICE_ROOT)
+    wanted = STANDSTILL_GAP_M + (wanted if wanted > 0.0 else 0.0)
+    ratio = wanted / (gap_m if gap_m > 0.1 else 0.1)
+    highest = ACCELERATION_MPS2 * (1.0 - ratio * ratio)
+    return highest if highest > -HARDEST_BRAKING_MPS2 else -HARDEST_BRAKING_MPS2
 
 
 _TWICE_ROOT = 2.0 * math.sqrt(ACCELERATION_MPS2 * COMFORTABLE_MPS2)

@@ -5,7 +5,6 @@ All of it is a function of a seed and of what the ego car did.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -138,6 +137,8 @@ class Traffic:
         self._script = lead
         self._lead: _Driver | None = None
         self._drivers: list[_Driver] = []
+        # Those that left, until there is room for another car of their lane.
+        self._away: list[_Driver] = []
         own = lanes.lane_at(body.offset_m)
         if lead is not None:
             self._lead = self._new(body.s_m + FRONT_M + lead.gap_m, own)
@@ -169,10 +170,12 @@ class Traffic:
             speed, acceleration = self._script.at(self._time_s)
             self._lead.s_m += 0.5 * (before + speed) * dt_s
             self._lead.speed_mps, self._lead.acceleration_mps2 = speed, acceleration
+        here: list[_Driver] = []
         for driver in self._drivers:
-            ahead = driver.s_m - body.s_m
-            if not -BEHIND_M < ahead < AHEAD_M + 20.0:
-                self._come_in(driver, body, AHEAD_M if ahead < 0.0 else -BEHIND_M + 10.0)
+            is_here = -BEHIND_M < driver.s_m - body.s_m < AHEAD_M + 20.0
+            (here if is_here else self._away).append(driver)
+        self._drivers = here
+        self._away = [driver for driver in self._away if not self._comes_in(driver, body)]
 
     def _obstacles(self, body: Body) -> list[list[tuple[float, float]]]:
         """Return rear and speed of all that stands or drives in each lane, by arc length."""
@@ -248,7 +251,7 @@ class Traffic:
             brakes=brakes < 0.4,
         )
         driver.brake = self._next_braking(driver)
-        driver.speed_mps = min(cruise, math.sqrt(self._limits[lane].at(s_m)))
+        driver.speed_mps = min(cruise, self._limits[lane].at(s_m))
         return driver
 
     def _fill(self, lane: int, body: Body) -> None:
@@ -267,14 +270,14 @@ class Traffic:
             headway = 1.6 + 9.0 * self._rng.random() * (1.05 - self._density)
             s += driver.size_m[2] + 8.0 + headway * speed
 
-    def _come_in(self, driver: _Driver, body: Body, ahead_m: float) -> None:
-        """Let a car that left come in again, as another one, if there is room."""
-        s = body.s_m + ahead_m
-        if all(
-            other is driver or other.lane != driver.lane or abs(other.s_m - s) > _ROOM_M
-            for other in self._drivers
-        ):
-            self._drivers[self._drivers.index(driver)] = self._new(s, driver.lane)
+    def _comes_in(self, left: _Driver, body: Body) -> bool:
+        """Let another car in at the other end for one that left; False if there is no room."""
+        s = body.s_m + (AHEAD_M if left.s_m < body.s_m else 10.0 - BEHIND_M)
+        others = (*self._drivers, self._lead) if self._lead is not None else self._drivers
+        if any(other.lane == left.lane and abs(other.s_m - s) < _ROOM_M for other in others):
+            return False
+        self._drivers.append(self._new(s, left.lane))
+        return True
 
 
 def foresee(vehicle: Vehicle, time_s: Floats) -> tuple[Floats, Floats, Floats]:

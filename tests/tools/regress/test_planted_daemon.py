@@ -15,7 +15,7 @@ import pytest
 from modeld.bus_reader import BusReader
 from modeld.confidence import ConfidenceFilter
 from modeld.driving_model import DrivingModel, ModelInputs
-from modeld.fill_message import fill_model_v2
+from modeld.fill_message import fill_outputs
 from modeld.inputs import DesirePulse
 from modeld.model_session import ModelSession
 from tests.tools.regress.planted import EDGE_FRAME, FRAMES, Planted
@@ -124,10 +124,10 @@ def test_a_zeroed_field(
 ) -> None:
 
     def zeroing(event: Any, *rest: Any) -> None:
-        fill_model_v2(event, *rest)
+        fill_outputs(event, *rest)
         event.modelV2.meta.engagedProb = 0.0
 
-    monkeypatch.setattr("modeld.daemon.fill_model_v2", zeroing)
+    monkeypatch.setattr("modeld.model_message.fill_outputs", zeroing)
     text = said(planted, capsys)
     assert re.search(
         rf"modelV2\.meta\.engagedProb: value in {FRAMES - 2} frames from 0 on.* 0\.0 now", text

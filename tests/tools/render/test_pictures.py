@@ -17,7 +17,7 @@ from tools.render.painter import Painter, Picture
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
 from tools.render.world import Motion, World, road_grid, seeded_motion
-from tools.world.view import Mount
+from tools.world.view import Lens, Mount
 
 SEED = 5
 HEIGHT_M = 1.22
@@ -43,11 +43,11 @@ def truth(world: World) -> dict[str, NDArray[Any]]:
     return segment_truth(DriveSpec(seed=SEED, frames=160), world, 0)
 
 
-def projected(y_m: Floats, mount: Mount) -> Floats:
+def projected(y_m: Floats, camera: Camera, rpy_rad: tuple[float, float, float]) -> Floats:
     """Project a line of the truth, densely, into (n, 2) pixels; nearer than the car ahead."""
     x = np.linspace(4.0, 20.0, 4000)
     points = np.stack([x, np.interp(x, X_IDXS, y_m), np.full_like(x, HEIGHT_M)], 1)
-    return project(points, mount.camera, mount.rpy_rad)
+    return project(points, camera, rpy_rad)
 
 
 def columns_of(line: Floats, rows: NDArray[np.int64]) -> Floats:
@@ -64,13 +64,13 @@ def test_solid_line_is_where_its_truth_projects(
     rpy_rad: tuple[float, float, float],
     frame: int,
 ) -> None:
-    mount = Mount(camera, rpy_rad, HEIGHT_M)
+    mount = Mount(Lens.of(camera), rpy_rad, HEIGHT_M)
     luma = Painter(world, mount, SEED).paint(5 * frame).luma.astype(np.float64)
     lines = np.asarray(truth["lane_line_y_m"][frame], np.float64)
     # The outermost line on the right is solid and white; which of the four it is, offsets say.
     offset = float(truth["lane_offset_m"][frame])
     right = int(np.nanargmin(np.abs(lines[:, 0] - (5.4 - offset))))
-    line = projected(lines[right], mount)
+    line = projected(lines[right], camera, rpy_rad)
     rows = np.arange(camera.height)
     columns = columns_of(line, rows)
     inside = (rows > line[:, 1].min()) & (rows < line[:, 1].max())
@@ -95,9 +95,9 @@ def middle_of_bright(values: Floats, column: float, line: Floats, dark: float) -
 
 def test_colour_lies_where_brightness_does(world: World, truth: dict[str, NDArray[Any]]) -> None:
     # The middle of the yellow line by luma and by U: a chroma sample j lies at column 2 j + 0.5.
-    mount = Mount(ROAD, (0.0, 0.02, 0.0), HEIGHT_M)
+    mount = Mount(Lens.of(ROAD), (0.0, 0.02, 0.0), HEIGHT_M)
     picture = Painter(world, mount, SEED).paint(0)
-    line = projected(np.asarray(truth["lane_line_y_m"][0, 0], np.float64), mount)
+    line = projected(np.asarray(truth["lane_line_y_m"][0, 0], np.float64), ROAD, mount.rpy_rad)
     differences = []
     for row in range(2 * (int(line[-1, 1]) // 2 + 1), int(line[0, 1]) - 1, 2):
         column = float(columns_of(line, np.array([row + 0.5]))[0])
@@ -121,7 +121,7 @@ def test_dashes_are_3_of_12_metres() -> None:
 def test_car_ahead_stands_where_its_truth_projects(
     world: World, truth: dict[str, NDArray[Any]]
 ) -> None:
-    mount = Mount(ROAD, (0.0, 0.02, -0.01), HEIGHT_M)
+    mount = Mount(Lens.of(ROAD), (0.0, 0.02, -0.01), HEIGHT_M)
     painter = Painter(world, mount, SEED)
     for frame in FRAMES:
         x, y, _ = np.asarray(truth["lead_xyv"][frame], np.float64)
@@ -136,7 +136,7 @@ def test_car_ahead_stands_where_its_truth_projects(
 
 
 def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> None:
-    mount = Mount(WIDE, (0.0, 0.02, -0.01), HEIGHT_M)
+    mount = Mount(Lens.of(WIDE), (0.0, 0.02, -0.01), HEIGHT_M)
     one, two = Painter(world, mount, SEED), Painter(world, mount, SEED)
     two.paint(77)
     for tick in (0, 400):
@@ -151,7 +151,7 @@ def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> N
 
 def test_ground_has_no_streaks(world: World) -> None:
     # A step that is not taken back would brighten a row to its right end: neighbours would differ.
-    luma = Painter(world, Mount(ROAD, (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(250).luma
+    luma = Painter(world, Mount(Lens.of(ROAD), (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(250).luma
     edge = luma[400:, -1].astype(np.int16)
     assert np.abs(np.diff(edge)).max() < 140
     sides = (scene.GRASS[0], scene.ASPHALT[0], scene.WHITE[0], scene.YELLOW[0])
@@ -169,7 +169,9 @@ def test_road_that_turns_back_leaves_no_streaks() -> None:
         lane_changes=(),
         wobble_m=np.zeros(grid.size),
     )
-    luma = Painter(World(motion), Mount(WIDE, (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    luma = (
+        Painter(World(motion), Mount(Lens.of(WIDE), (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    )
     below = luma[384:]
     # On the left there is grass down to the road; sums that do not close leave other values.
     assert np.abs(below[:20, :100].astype(int) - scene.GRASS[0]).max() < 80
@@ -177,7 +179,7 @@ def test_road_that_turns_back_leaves_no_streaks() -> None:
 
 
 def test_roll_tilts_the_horizon(world: World) -> None:
-    luma = Painter(world, Mount(ROAD, (0.05, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    luma = Painter(world, Mount(Lens.of(ROAD), (0.05, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
     # View roll of 0.05: left and right borders are 0.05 * 1344 = 67 px apart in height.
     left, right = (int(np.flatnonzero(luma[:, column] < 130)[0]) for column in (0, -1))
     lower, higher = max(left, right), min(left, right)

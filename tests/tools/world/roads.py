@@ -100,16 +100,12 @@ class Driven:
     lateral_mps2: Floats
 
 
-def drive(
-    car: IdealCar, seconds: float, commands: Callable[[Body, float], Command]
-) -> Driven:
+def drive(car: IdealCar, seconds: float, commands: Callable[[Body, float], Command]) -> Driven:
     """Drive at 20 Hz."""
     rows: list[Sequence[float]] = []
     for step in range(round(seconds * 20.0)):
         body = car.body
         lateral = body.speed_mps * body.speed_mps * body.curvature_1pm
-        rows.append(
-            (body.s_m, body.offset_m, body.speed_mps, body.acceleration_mps2, lateral)
-        )
+        rows.append((body.s_m, body.offset_m, body.speed_mps, body.acceleration_mps2, lateral))
         car.step(commands(body, 0.05 * step))
     return Driven(*np.array(rows).T)

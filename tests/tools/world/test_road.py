@@ -125,6 +125,15 @@ def test_longer_world_begins_alike_bit_by_bit(seed: int) -> None:
         assert theirs.gaps[: len(mine.gaps)] == mine.gaps
 
 
+def test_curves_are_banked_towards_their_inside() -> None:
+    bends, banks = [], []
+    for seed in range(20):
+        road = random_world(seed, 1500.0).road
+        bends.append(road.curvature_1pm / np.abs(road.curvature_1pm).max())
+        banks.append(road.bank_rad - np.median(road.bank_rad))
+    assert np.corrcoef(np.concatenate(bends), np.concatenate(banks))[0, 1] > 0.7
+
+
 def test_frames_are_the_axes_of_the_road_and_turn_as_they_say() -> None:
     road = random_world(5, 600.0).road
     s = np.arange(30.0, 600.0, 7.3)

@@ -1,0 +1,313 @@
+"""Pictures of the simulated world against the truth beside them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modeld.calibration import VIEW_FROM_DEVICE, Camera, rot_from_euler
+from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
+from tools.world.body import Body
+from tools.world.curves import Floats
+from tools.world.lanes import MarkingKind
+from tools.world.painter import Painter
+from tools.world.road import GRID_M, integrated
+from tools.world.scenery import PLAIN, random_scenery
+from tools.world.sky import Picture
+from tools.world.traffic import Vehicle
+from tools.world.view import MED_LENS, WIDE_LENS, Lens, Mount
+from tools.world.world import World, random_world
+
+HEIGHT_M = 1.22
+CAMERA = Lens.of(Camera(1344, 760, 1141.5))
+LEVEL = (0.0, 0.0, 0.0)
+CAR = Vehicle(40.0, 0.0, 10.0, 0.0, 1.8, 1.5, 4.4, 0)
+
+
+def projected(points_m: Floats, mount: Mount) -> Floats:
+    """Project points (n, 3) of the calibrated frame into (n, 2) pixels."""
+    view = points_m @ (VIEW_FROM_DEVICE @ rot_from_euler(mount.rpy_rad)).T
+    lens = mount.lens
+    return np.stack(
+        [
+            lens.cx_px + lens.focal_px * view[:, 0] / view[:, 2],
+            lens.cy_px + lens.focal_px * view[:, 1] / view[:, 2],
+        ],
+        axis=1,
+    )
+
+
+def line_before(world: World, body: Body, offset_m: float, height_m: float) -> Floats:
+    """Return points of a line along the road in the calibrated frame, (n, 3)."""
+    s = body.s_m + np.linspace(2.0, 45.0, 3000)
+    x, y, z = body.seen(*world.road.places(s, offset_m))
+    return np.stack([x, y, z + height_m], axis=1)
+
+
+def marked_world(**road: float) -> World:
+    """A black road with one white line on its right, and nothing else."""
+    lanes = lanes_of(2)
+    none = replace(lanes.markings[0], kind=MarkingKind.NONE)
+    lanes = replace(lanes, markings=(none, none, lanes.markings[2]), right_edge_m=9.0)
+    look = replace(
+        PLAIN,
+        asphalt=(50.0, 128.0, 128.0),
+        verge=(50.0, 128.0, 128.0),
+        asphalt_grain=0.0,
+        verge_grain=0.0,
+        tracks=0.0,
+        shoulder=0.0,
+        post_m=0.0,
+        haze_m=1e5,
+    )
+    return replace(world_of(uniform_road(**road), lanes), scenery=look)
+
+
+@pytest.mark.parametrize(
+    ("lens", "rpy_rad"),
+    [
+        (MED_LENS, LEVEL),
+        (WIDE_LENS, LEVEL),
+        (MED_LENS, (0.01, -0.02, 0.03)),
+        (WIDE_LENS, (-0.02, 0.03, -0.02)),
+        (CAMERA, (0.0, 0.02, -0.01)),
+    ],
+)
+@pytest.mark.parametrize(
+    "road",
+    [
+        {},
+        {"curvature_1pm": 0.004},
+        {"curvature_1pm": -0.006, "bank_rad": -0.05},
+        {"grade_rad": 0.06, "bank_rad": 0.03},
+    ],
+)
+def test_line_is_where_it_projects(
+    lens: Lens, rpy_rad: tuple[float, float, float], road: dict[str, float]
+) -> None:
+    world = marked_world(**road)
+    mount = Mount(lens, rpy_rad, HEIGHT_M)
+    body = body_on(world, 30.0, -0.4, 15.0, 0.02)
+    luma = Painter(world, mount).paint(body, (), 0).luma.astype(np.float64)
+    line = projected(line_before(world, body, world.lanes.markings[2].offset_m, HEIGHT_M), mount)
+    rows = np.arange(lens.height)
+    columns = np.interp(rows, line[::-1, 1], line[::-1, 0])
+    slope = np.abs(np.gradient(columns))
+    inside = (rows > line[:, 1].min() + 1) & (rows < line[:, 1].max() - 1) & (slope < 12.0)
+    inside &= (columns > 25) & (columns < lens.width - 25)
+    assert inside.sum() > 15
+    for row in rows[inside]:
+        reach = round(5 + 5 * slope[row])
+        near = slice(max(0, int(columns[row]) - reach), int(columns[row]) + reach + 2)
+        weight = np.maximum(luma[row, near] - 52.0, 0.0)
+        found = (weight * np.arange(near.start, near.start + weight.size)).sum() / weight.sum()
+        assert found == pytest.approx(columns[row], abs=0.35 + 0.05 * slope[row])
+
+
+def test_line_covers_its_width() -> None:
+    # 0.15 m at 12 m are 0.15 / 12 * 910 = 11.4 px; it is 216 - 50 brighter than the road.
+    world = marked_world()
+    body = body_on(world, 30.0, 1.75, 15.0)
+    luma = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M)).paint(body, (), 0).luma
+    row = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 12.0)
+    added = (luma[row].astype(np.float64) - 50.0).clip(0.0).sum() / (PLAIN.paint - 50.0)
+    assert added == pytest.approx(0.15 / 12.0 * MED_LENS.focal_px, rel=0.06)
+
+
+def test_crest_hides_what_is_behind_it() -> None:
+    # 50 m of 5 % up, then 5 % down: the road behind the crest is below the line of sight.
+    s = np.arange(-60.0, 600.0, GRID_M)
+    grade = np.where(s < 50.0, 0.05, -0.05)
+    zeros = np.zeros(s.size)
+    lanes = lanes_of(2)
+    world = replace(marked_world(), road=integrated(zeros, grade, zeros), lanes=lanes)
+    body = body_on(world, 0.0, -1.75, 15.0)
+    painter = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M))
+    empty = painter.paint(body, (), 0).luma.astype(np.int64)
+    # The crest: 50 m ahead along the car's own slope.
+    crest = round(MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / 50.0)
+    middle = slice(160, 352)
+    assert np.abs(empty[crest + 4 :, 256] - 50).max() < 12
+    assert (empty[crest + 4, middle] > 60).any(), "lines up to the crest"
+    assert (empty[crest - 3, middle] > 120).all(), "the sky behind it"
+    behind = replace(CAR, s_m=110.0, height_m=1.2)
+    assert np.abs(painter.paint(body, (behind,), 0).luma.astype(np.int64) - empty).max() < 2
+    tall = replace(CAR, s_m=60.0, height_m=3.6)
+    shown = np.abs(painter.paint(body, (tall,), 0).luma.astype(np.int64) - empty) > 20
+    rows = np.flatnonzero(shown.any(axis=1))
+    assert rows.size > 20
+    assert rows.max() <= crest + 2
+
+
+@pytest.mark.parametrize("ahead_m", [8.0, 25.0, 70.0])
+@pytest.mark.parametrize("lens", [MED_LENS, WIDE_LENS])
+def test_car_stands_where_it_projects(lens: Lens, ahead_m: float) -> None:
+    world = marked_world(curvature_1pm=0.001)
+    mount = Mount(lens, (0.0, 0.01, -0.01), HEIGHT_M)
+    body = body_on(world, 10.0, -1.75, 15.0)
+    car = replace(CAR, s_m=10.0 + ahead_m, offset_m=-1.75)
+    painter = Painter(world, mount)
+    luma, empty = painter.paint(body, (car,), 0).luma, painter.paint(body, (), 0).luma
+    changed = np.abs(luma.astype(np.int64) - empty) > 12
+    x, y, z = body.seen(*world.road.places(np.array([car.s_m] * 2), np.array([-2.65, -0.85])))
+    corners = np.stack([x, y, z + HEIGHT_M], axis=1)
+    (left, foot), (right, _) = projected(corners, mount)
+    top = projected(corners - [0.0, 0.0, 1.5], mount)[0, 1]
+    # Between lamps and windows the body is nearly as wide as the car.
+    row = round(top + 0.39 * (foot - top))
+    columns = np.flatnonzero(changed[row])
+    slack = 1.6 + 0.03 * (right - left)
+    assert columns[0] - 0.5 == pytest.approx(left, abs=slack)
+    assert columns[-1] + 0.5 == pytest.approx(right, abs=slack)
+    rows = np.flatnonzero(changed[:, round(0.5 * (left + right))])
+    assert rows[0] - 0.5 == pytest.approx(max(top, -0.5), abs=1.5)
+
+
+def test_braking_lights_the_lamps() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, 0.0, 15.0)
+    painter = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M))
+    calm = painter.paint(body, (replace(CAR, s_m=15.0),), 0)
+    braking = painter.paint(body, (replace(CAR, s_m=15.0, acceleration_mps2=-3.0),), 0)
+    difference = braking.luma.astype(np.int64) - calm.luma
+    assert difference.min() >= -1
+    assert 100 < (difference > 50).sum() < 3000
+
+
+def test_cars_beside_show_their_sides() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, -1.75, 15.0)
+    painter = Painter(world, Mount(WIDE_LENS, LEVEL, HEIGHT_M))
+    empty = painter.paint(body, (), 0).luma.astype(np.int64)
+    # Its rear is behind the lens, its front before it.
+    beside = replace(CAR, s_m=-1.0, offset_m=2.5, length_m=12.0, width_m=2.5, height_m=3.5)
+    shown = np.flatnonzero(
+        (np.abs(painter.paint(body, (beside,), 0).luma - empty) > 15).any(axis=0)
+    )
+    # Its near side is 3 m to the right; its front is at 11 m.
+    assert shown[0] == pytest.approx(256.0 + 455.0 * 3.0 / 11.0, abs=2)
+    assert shown[-1] == 511
+    behind = replace(beside, s_m=-13.0)
+    np.testing.assert_array_equal(painter.paint(body, (behind,), 0).luma, empty)
+
+
+def test_colour_lies_where_brightness_does() -> None:
+    world = marked_world()
+    yellow = replace(world.lanes.markings[2], is_yellow=True)
+    world = replace(world, lanes=replace(world.lanes, markings=(*world.lanes.markings[:2], yellow)))
+    body = body_on(world, 30.0, 0.0, 15.0)
+    picture = Painter(world, Mount(MED_LENS, LEVEL, HEIGHT_M)).paint(body, (), 0)
+    differences = []
+    for row in range(90, 130, 2):
+        luma = picture.luma[row : row + 2].astype(np.float64).mean(axis=0) - 52.0
+        colour = 128.0 - picture.u[row // 2].astype(np.float64)
+        bright, tinted = np.maximum(luma, 0.0), np.maximum(colour, 0.0)
+        # A sample j of the colours lies at column 2 j + 0.5.
+        middle = (bright * np.arange(512)).sum() / bright.sum()
+        tone = (tinted * (2.0 * np.arange(256) + 0.5)).sum() / tinted.sum()
+        differences.append(tone - middle)
+    assert abs(float(np.mean(differences))) < 0.2
+
+
+@pytest.mark.parametrize(("bank_rad", "roll_rad"), [(0.05, 0.0), (0.0, 0.05), (0.04, -0.03)])
+def test_bank_and_roll_tilt_the_horizon(bank_rad: float, roll_rad: float) -> None:
+    world = marked_world(bank_rad=bank_rad)
+    world = replace(world, scenery=replace(world.scenery, hills_rad=0.0, treeline_rad=0.0))
+    mount = Mount(WIDE_LENS, (roll_rad, 0.0, 0.0), HEIGHT_M)
+    body = body_on(world, 30.0, 0.0, 15.0)
+    luma = Painter(world, mount).paint(body, (), 0).luma
+    # Two points far away that are level with the car in the world, turned into its frame.
+    far = 1e6 * np.array([[1.0, aside, 0.0] for aside in (-0.55, 0.55)])
+    level = projected(far @ rot_from_euler((bank_rad, 0.0, 0.0)), mount)
+    rows = np.interp([20, 490], level[:, 0], level[:, 1])
+    for column, row in zip((20, 490), rows, strict=True):
+        assert np.flatnonzero(luma[:, column] < 100)[0] == pytest.approx(row, abs=2.5)
+
+
+def crowded() -> list[tuple[World, Body, tuple[Vehicle, ...]]]:
+    found = []
+    for seed in range(12):
+        world = random_world(seed, 600.0)
+        body = body_on(world, 120.0, world.lanes.centre_m(0), 15.0, 0.01)
+        cars = tuple(
+            replace(CAR, s_m=122.0 + 17.0 * k, offset_m=world.lanes.centre_m(k), paint=seed + k)
+            for k in range(world.lanes.count)
+        )
+        found.append((world, body, cars))
+    return found
+
+
+def planes_of(picture: Picture) -> list[NDArray[np.uint8]]:
+    return list(picture)
+
+
+def test_pictures_are_the_same_in_any_order_and_for_longer_worlds() -> None:
+    for seed, (world, body, cars) in enumerate(crowded()):
+        mount = Mount((MED_LENS, WIDE_LENS)[seed % 2], (0.01, 0.02, -0.01), 1.0 + 0.05 * seed)
+        one, two = Painter(world, mount), Painter(random_world(seed, 900.0), mount)
+        two.paint(body, cars[:1], 77)
+        first, again = one.paint(body, cars, 5), two.paint(body, cars[::-1], 5)
+        for plane, other in zip(planes_of(first), planes_of(again), strict=True):
+            assert plane.dtype == np.uint8
+            assert plane.shape in {(256, 512), (128, 256)}
+            np.testing.assert_array_equal(plane, other)
+            assert plane.min() >= 16
+            assert plane.max() <= 235
+
+
+def test_number_seeds_noise_only() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, 0.0, 15.0)
+    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
+    clean = Painter(world, mount)
+    np.testing.assert_array_equal(clean.paint(body, (), 1).luma, clean.paint(body, (), 2).luma)
+    noisy = Painter(replace(world, scenery=replace(world.scenery, noise=4.0)), mount)
+    one, two = (noisy.paint(body, (), number).luma.astype(np.float64) for number in (1, 2))
+    assert np.std(one[120:, 200:300] - two[120:, 200:300]) == pytest.approx(4.0 * 2**0.5, rel=0.1)
+    assert abs((one - clean.paint(body, (), 1).luma).mean()) < 0.2
+
+
+def test_night_is_dark_but_before_the_car() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, 0.0, 15.0)
+    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
+    night = Painter(replace(world, scenery=replace(world.scenery, light=0.0)), mount)
+    day = Painter(world, mount).paint(body, (), 0).luma.astype(np.float64)
+    dark = night.paint(body, (), 0).luma.astype(np.float64)
+    assert dark[:40].mean() < 0.3 * day[:40].mean()
+    near, far = dark[150:250, 200:300].mean(), dark[52:60, 200:300].mean()
+    assert near > far + 10.0
+    assert dark[200, 256] > dark[200, 20]
+
+
+def test_weather_and_blur_lower_the_contrast() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, 0.0, 15.0)
+    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
+
+    def sharpness(**look: float) -> float:
+        changed = replace(world, scenery=replace(world.scenery, **look))  # type: ignore[arg-type]
+        luma = Painter(changed, mount).paint(body, (), 0).luma[100:].astype(np.float64)
+        return float(np.square(np.diff(luma, axis=1)).sum())
+
+    clear = sharpness()
+    assert sharpness(haze_m=40.0) < 0.8 * clear
+    blurred = [sharpness(blur=level) for level in (1, 2, 3)]
+    assert clear > blurred[0] > blurred[1] > blurred[2]
+
+
+def test_random_looks_differ_and_stay_visible() -> None:
+    rng = np.random.default_rng(3)
+    looks = [random_scenery(rng) for _ in range(300)]
+    assert len({look.texture for look in looks}) == 300
+    assert 0.08 < np.mean([look.light < 0.35 for look in looks]) < 0.25
+    for look in looks:
+        assert look.paint >= look.asphalt[0] + 60.0
+        assert look.yellow[0] >= look.asphalt[0] + 40.0
+    # The road of the footage: asphalt 95 +- 10, new paint 222, beside a sky of 157.
+    assert min(look.asphalt[0] for look in looks) < 85.0
+    assert max(look.asphalt[0] for look in looks) > 105.0
+    assert max(look.paint * look.exposure for look in looks) > 225.0

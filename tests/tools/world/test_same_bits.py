@@ -1,0 +1,55 @@
+"""A world and what is true in it have the same bits on processors with fewer instructions."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CODE = """
+import hashlib
+from tests.tools.world.roads import body_on
+from tools.world.expert import Expert
+from tools.world.traffic import Traffic
+from tools.world.truth import truth_of
+from tools.world.world import random_world
+
+digest = hashlib.sha256()
+for seed in range(5):
+    world = random_world(seed, 600.0)
+    body = body_on(world, 100.0 + 7.3 * seed, world.lanes.centre_m(0) + 0.3, 15.0, 0.03)
+    traffic = Traffic(world, seed, body, density=0.7)
+    for _ in range(20):
+        traffic.step(0.05, body)
+    plan = Expert(world, 0, 20.0).plan(body, traffic.vehicles)
+    truth = truth_of(world, body, traffic.vehicles, plan)
+    digest.update(repr((world.lanes, world.scenery, body, traffic.vehicles)).encode())
+    road = world.road
+    for table in (road.x_m, road.z_m, road.bank_rad, *road.frames(road.s_m)):
+        digest.update(table.tobytes())
+    for table in (plan.position_m, plan.rate_radps, truth.lane_lines, truth.lead, truth.meta):
+        digest.update(table.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def _digest(disabled: str) -> str:
+    # numpy warns of what the processor does not have anyway.
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CODE],
+        cwd=_ROOT,
+        env={**os.environ, "NPY_DISABLE_CPU_FEATURES": disabled},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_fewer_instructions_give_the_same_bits() -> None:
+    # Not public and without types, but the only list of what can be disabled.
+    umath = importlib.import_module("numpy._core._multiarray_umath")
+    assert _digest("") == _digest(" ".join(umath.__cpu_dispatch__))

@@ -1,0 +1,140 @@
+"""Turns strips into pictures: where their borders cross the rows, and the running sum of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.world.along import Grain, lengths_of
+from tools.world.curves import Floats
+from tools.world.light import Floats32
+from tools.world.strips import Strip
+from tools.world.survey import Survey
+
+# Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
+_ONE = 65536.0
+
+
+class Band:
+    """Rows of the picture from one to its last.
+
+    Args:
+        top: first row.
+        bottom: behind the last row.
+        samples: how often borders are looked up in a row.
+    """
+
+    def __init__(self, top: int, bottom: int, samples: int) -> None:
+        self.count = bottom - top
+        self.samples = samples
+        # Row r reaches from r - 0.5 to r + 0.5.
+        self.edges: Floats = np.arange(top, bottom + 1, dtype=np.float64) - 0.5
+        self.middles: Floats = self.edges[:-1] + 0.5
+        inside = (np.arange(samples) + 0.5) / samples
+        self.queries: Floats = (self.edges[:-1, None] + inside).ravel()
+
+
+class Layer:
+    """Strips that are summed up.
+
+    Args:
+        strips: what there is.
+        first: number of the first one's left border among the surveyed borders.
+    """
+
+    def __init__(self, strips: Sequence[Strip], first: int) -> None:
+        self._borders = range(first, first + 2 * len(strips))
+        self._strips = tuple(strips)
+        self._grain_rows: NDArray[np.int64] = np.array([strip.grain for strip in strips], np.int64)
+
+        def column(values: list[float]) -> Floats:
+            return np.array(values, np.float64)[:, None]
+
+        self._luma = column([strip.luma for strip in strips])
+        self._grain_luma = column([strip.grain_luma for strip in strips])
+        self.is_shiny = column([float(strip.is_shiny) for strip in strips])
+        # Those with a colour, and their borders.
+        tinted = [at for at, strip in enumerate(strips) if strip.u or strip.v]
+        self.tinted: NDArray[np.int64] = np.array(tinted, np.int64)
+        self.tinted_borders: NDArray[np.int64] = np.array(
+            [border for at in tinted for border in (2 * at, 2 * at + 1)], np.int64
+        )
+        self.u = column([strips[at].u for at in tinted])
+        self.v = column([strips[at].v for at in tinted])
+
+    def edges(self, view: Survey, band: Band, width: int) -> Floats:
+        """Return where borders cross rows, (2 k, rows * samples), 0..width."""
+        edges = np.empty((len(self._borders), band.queries.size))
+        for at, border in enumerate(self._borders):
+            edges[at] = np.interp(band.queries, view.rows[border], view.columns[border])
+        # Pixel i reaches from i to i + 1.
+        edges += 0.5
+        np.maximum(edges, 0.0, out=edges)
+        return np.minimum(edges, float(width), out=edges)
+
+    def amounts(self, view: Survey, s_m: float, band: Band, grain: Grain) -> tuple[Floats, Floats]:
+        """Return what strips add to each row, (k, rows), and their share of the row, 0..1.
+
+        Args:
+            view: the road ahead.
+            s_m: arc length of the camera.
+            band: rows.
+            grain: textures.
+        """
+        nearness = np.empty((len(self._strips), band.edges.size))
+        left = self._borders[::2]
+        for at, border in enumerate(left):
+            nearness[at] = np.interp(band.edges, view.rows[border], view.nearness_1pm)
+        s_edges = s_m + 1.0 / nearness
+        lengths = lengths_of(s_edges)
+        # Strips end where the road is out of sight.
+        share = band.edges[1:] - view.rows[left.start : left.stop : 2, :1]
+        np.maximum(share, 0.0, out=share)
+        np.minimum(share, 1.0, out=share)
+        for at, strip in enumerate(self._strips):
+            if strip.on is not None:
+                share[at] *= strip.on.share(s_edges[at], lengths[at])
+            if strip.off is not None:
+                share[at] *= 1.0 - strip.off.share(s_edges[at], lengths[at])
+        amounts = grain.mean(self._grain_rows, s_edges, lengths)
+        amounts *= self._grain_luma
+        amounts += self._luma
+        amounts *= share
+        return amounts, share
+
+
+def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
+    """Return the picture of strips over a base, (rows, width).
+
+    Args:
+        edges: (2 k, rows * samples) where left and right borders of the strips cross the rows,
+            0..width.
+        amounts: (k, rows) what each strip adds.
+        base: (rows,) what is below all of them.
+        width: of the picture.
+    """
+    count, rows = amounts.shape
+    samples = edges.shape[1] // rows
+    steps = np.zeros((rows, width + 2), np.int32)
+    steps[:, 0] = np.rint(base * _ONE)
+    pixel = edges.astype(np.int32)
+    part = np.subtract(edges, pixel, dtype=np.float32)
+    up = np.repeat(np.rint(amounts * (_ONE / samples)).astype(np.int32), samples, axis=1)
+    step = np.empty((count, 2, rows * samples), np.int32)
+    step[:, 0] = up
+    np.negative(up, out=step[:, 1])
+    step = step.reshape(part.shape)
+    # Of a step, so much belongs to the next pixel; the two are exactly the step.
+    part *= step
+    second = part.astype(np.int32)
+    step -= second
+    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(width + 2), samples)
+    flat, places = steps.ravel(), pixel.ravel()
+    np.add.at(flat, places, step.ravel())
+    places += 1
+    np.add.at(flat, places, second.ravel())
+    picture = np.cumsum(steps[:, :width], axis=1, dtype=np.int32).astype(np.float32)
+    picture *= np.float32(1.0 / _ONE)
+    return picture

@@ -1,0 +1,141 @@
+"""What lens and sensor make of a picture: blur, glare, rain before the lens, noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.world.light import BLACK, WHITE, Lighting
+from tools.world.scenery import Scenery
+from tools.world.view import Bytes, Lens
+
+# Tables are larger than the picture by this, so that each frame sees another part.
+_ROOM_PX = 128
+# Rows that are added at once.
+_PIECE_ROWS = 64
+# Rain: streaks for each megapixel at its strongest, how long, how bright.
+_STREAKS, _STREAK_PX, _STREAK_LUMA = 3500, (4, 22), 26.0
+
+
+class Sensor:
+    """Degrades one camera's pictures as a seed says.
+
+    Args:
+        lens: size of the picture.
+        scenery: blur, noise, rain, cast.
+        lighting: streaks of rain are as bright as the light.
+    """
+
+    def __init__(self, lens: Lens, scenery: Scenery, lighting: Lighting) -> None:
+        self._size = (lens.height, lens.width)
+        self._seed = scenery.texture
+        self._blur = scenery.blur
+        self._cast = scenery.cast
+        rng = np.random.default_rng((scenery.texture, 5))
+        table = (lens.height + _ROOM_PX, lens.width + _ROOM_PX)
+        self._noise = _noise(rng, table, scenery.noise) if scenery.noise > 0.0 else None
+        chroma = (lens.height // 2 + _ROOM_PX, lens.width // 2 + _ROOM_PX)
+        self._chroma_noise = (
+            _noise(rng, chroma, 0.5 * scenery.noise) if scenery.noise > 1.0 else None
+        )
+        self._rain = _streaks(rng, table, scenery.rain, lighting) if scenery.rain > 0.0 else None
+
+    def develop(self, luma: Bytes, u: Bytes, v: Bytes, number: int) -> tuple[Bytes, Bytes, Bytes]:
+        """Return the planes as frame `number` of the drive shows them."""
+        for _ in range(max(self._blur - 1, 1) if self._blur else 0):
+            luma = _smooth(luma, softly=self._blur == 1)
+        shifts = np.random.default_rng((self._seed, 6, number)).integers(0, _ROOM_PX, (4, 2))
+        parts = [
+            _part(table, shift, self._size)
+            for table, shift in ((self._noise, shifts[0]), (self._rain, shifts[1]))
+            if table is not None
+        ]
+        luma = _added(luma, parts, 0) if parts else luma
+        half = (self._size[0] // 2, self._size[1] // 2)
+        planes = []
+        for plane, cast, shift in zip((u, v), self._cast, shifts[2:], strict=True):
+            parts = []
+            if self._chroma_noise is not None:
+                parts.append(_part(self._chroma_noise, shift, half))
+            planes.append(_added(plane, parts, cast) if parts or cast else plane)
+        return luma, planes[0], planes[1]
+
+
+def _added(plane: Bytes, parts: Sequence[NDArray[np.int8]], constant: int) -> Bytes:
+    """Return a plane with noise and a constant added, in limited range."""
+    result = np.empty_like(plane)
+    # In pieces that stay in the cache.
+    for first in range(0, len(plane), _PIECE_ROWS):
+        piece = slice(first, first + _PIECE_ROWS)
+        total = np.add(plane[piece], np.int16(constant), dtype=np.int16)
+        for part in parts:
+            total += part[piece]
+        np.maximum(total, np.int16(BLACK), out=total)
+        np.minimum(total, np.int16(WHITE), out=total)
+        result[piece] = total
+    return result
+
+
+def _part(
+    table: NDArray[np.int8], shift: NDArray[np.int64], size: tuple[int, int]
+) -> NDArray[np.int8]:
+    row, column = int(shift[0]), int(shift[1])
+    return np.asarray(table[row : row + size[0], column : column + size[1]])
+
+
+def _smooth(luma: Bytes, *, softly: bool) -> Bytes:
+    """Return a picture smoothed by 1, 2, 1, or softly by 1, 6, 1; it keeps its edges."""
+    result = np.empty_like(luma)
+    for first in range(0, len(luma), _PIECE_ROWS):
+        begin, end = max(first - 1, 0), min(first + _PIECE_ROWS + 1, len(luma))
+        piece = luma[begin:end].copy()
+        rows = piece[1:-1]
+        rows[...] = _mean(
+            luma[begin : end - 2], luma[begin + 1 : end - 1], luma[begin + 2 : end], softly
+        )
+        columns = piece[:, 1:-1]
+        columns[...] = _mean(piece[:, :-2], columns, piece[:, 2:], softly)
+        last = min(first + _PIECE_ROWS, len(luma))
+        result[first:last] = piece[first - begin : last - begin]
+    return result
+
+
+def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:
+    # Means rounded down and up in turn: together they keep the brightness.
+    mean = (before & after) + ((before ^ after) >> 1)
+    mean = (mean | middle) - ((mean ^ middle) >> 1)
+    if softly:
+        mean = (mean & middle) + ((mean ^ middle) >> 1)
+    return mean
+
+
+def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> NDArray[np.int8]:
+    """Return noise: sums of four draws are as good as normal; neighbours share a little."""
+    drawn = rng.integers(0, 256, (4, *size), np.uint8).astype(np.int16)
+    # Each has a variance of 255.99^2 / 12, four of them 147.8^2.
+    total = (drawn[0] + drawn[1] + drawn[2] + drawn[3] - 510).astype(np.float32)
+    total[:, 1:] += np.float32(0.4) * total[:, :-1]
+    total *= np.float32(deviation / (147.8 * 1.08))
+    return np.rint(np.minimum(np.maximum(total, -40), 40)).astype(np.int8)
+
+
+def _streaks(
+    rng: np.random.Generator, size: tuple[int, int], rain: float, lighting: Lighting
+) -> NDArray[np.int8]:
+    """Return falling drops, as short bright lines."""
+    table = np.zeros(size, np.int8)
+    count = round(_STREAKS * rain * size[0] * size[1] / 1e6)
+    places = rng.integers(0, (size[0] - _STREAK_PX[1] - 1, size[1] - 4), (count, 2))
+    lengths = rng.integers(*_STREAK_PX, count)
+    share = min(1.0, 0.25 + lighting.ambient)
+    bright = (rng.random(count) * share * _STREAK_LUMA + 3.0).astype(np.int8)
+    slants = rng.integers(0, 3, count)
+    for (row, column), length, value, slant in zip(
+        places.tolist(), lengths.tolist(), bright.tolist(), slants.tolist(), strict=True
+    ):
+        half = length // 2
+        table[row : row + half, column + slant // 2] = value
+        table[row + half : row + length, column] = value
+    return table
