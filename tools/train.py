@@ -27,7 +27,7 @@ from tools.training.options import (
 if TYPE_CHECKING:
     import argparse
 
-    from tools.training.evaluate import Figures
+    from tools.training.figures import Figures
 
 _DEFAULTS = TrainingOptions(Path())
 

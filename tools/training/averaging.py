@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
@@ -30,11 +32,11 @@ class Average:
             else:
                 kept.copy_(value)
 
-    def saved(self) -> dict[str, object]:
+    def saved(self) -> dict[str, Any]:
         """Return all of it for a checkpoint."""
         return {"steps": self._steps, "state": self.state}
 
-    def restore(self, saved: dict[str, object]) -> None:
+    def restore(self, saved: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self._steps = int(saved["steps"])
         self.state = dict(saved["state"])

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from runtime.whole_file import whole_file
-from tools.training.evaluate import Figures
 from tools.training.export import Written
+from tools.training.figures import Figures
 from tools.training.options import TrainingOptions
 
 NAME = "README.md"
@@ -77,10 +78,14 @@ def write_card(
 def _figures_table(figures: Mapping[str, Figures]) -> str:
     names = list(figures["all"].rows())
     head = ("", *(f"{kind} ({f.samples})" for kind, f in figures.items()))
-    rows = [(name, *(f"{f.rows()[name]:.2f}" for f in figures.values())) for name in names]
+    rows = [(name, *(_text(f.rows()[name]) for f in figures.values())) for name in names]
     return _table(head, rows)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     lines = [head, ("---",) * len(head), *rows]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f}"

@@ -52,7 +52,7 @@ def load(directory: Path) -> State:
             f"{path}: expected a checkpoint, found it damaged ({type(error).__name__}); delete it "
             "and train anew"
         ) from error
-    found = state.get("format") if isinstance(state, dict) else None
+    found = state.get("format")
     if found != FORMAT:
         raise TrainingError(
             f"{path}: expected a checkpoint of format {FORMAT}, found {found}; train anew"

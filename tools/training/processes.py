@@ -93,10 +93,10 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]]) -> Iterator[Crew
         yield Crew(processes, list(pipes))
     finally:
         stop.set()
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            process.join(_END_S)
+        for started in processes:
+            started.terminate()
+        for started in processes:
+            started.join(_END_S)
         for pipe in pipes:
             pipe.close()
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -86,10 +86,10 @@ class Replay:
             self._map = mmap.mmap(file.fileno(), plan.bytes)
         start = 0
 
-        def array(dtype: type, shape: tuple[int, ...]) -> NDArray[np.generic]:
+        def array(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
             nonlocal start
             count = int(np.prod(shape))
-            found = np.frombuffer(self._map, dtype, count, start).reshape(shape)
+            found: NDArray[Any] = np.frombuffer(self._map, dtype, count, start).reshape(shape)
             start += count * np.dtype(dtype).itemsize
             return found
 

@@ -18,8 +18,9 @@ from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
 from tools.training.drives import DriveRecord
 from tools.training.driving import DrivesPlan, drive_on, save_student
-from tools.training.evaluate import Figures, answers, judge
+from tools.training.evaluate import answers
 from tools.training.export import Trained
+from tools.training.figures import Figures, judge
 from tools.training.heads import VISION_TARGETS, size_of
 from tools.training.memory import keep_freed_memory
 from tools.training.networks import Policy, Vision, arrays_of

@@ -52,5 +52,5 @@ def test_chances_of_lines_are_spread_over_both_columns() -> None:
     truth = SimpleNamespace(lane_lines_prob=np.array([0.0, 1.0, 0.25, np.nan]))
     values = target_of((head,), truth).reshape(4, 2)
     # The second column is the one that the daemon reads: that the line is there.
-    np.testing.assert_array_equal(values[:, 1], np.float32([0.0, 1.0, 0.25, np.nan]))
-    np.testing.assert_array_equal(values[:3, 0], np.float32([1.0, 0.0, 0.75]))
+    np.testing.assert_array_equal(values[:, 1], np.array([0.0, 1.0, 0.25, np.nan], np.float32))
+    np.testing.assert_array_equal(values[:3, 0], np.array([1.0, 0.0, 0.75], np.float32))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
 import torch
+from numpy.typing import NDArray
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
 from tools import cli
@@ -22,7 +24,7 @@ from tools.training.export import (
     vision_model,
     write_models,
 )
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, VISION_HEADS
+from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, VISION_HEADS, Singles
 from tools.training.networks import Policy, Vision, arrays_of, as_input
 from tools.training.scaling import Scaling, part_of
 
@@ -35,13 +37,13 @@ def trained(networks: Networks) -> Trained:
     return Trained("test", arrays_of(vision), arrays_of(policy), scaling)
 
 
-def run(path: Path, feeds: dict[str, np.ndarray]) -> np.ndarray:
+def run(path: Path, feeds: dict[str, Any]) -> Singles:
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     return np.asarray(ort.InferenceSession(path, options).run(None, feeds)[0])
 
 
-def close(found: np.ndarray, wanted: np.ndarray, scale: np.ndarray) -> None:
+def close(found: Singles, wanted: Singles, scale: NDArray[Any]) -> None:
     """Compare within what weights of 11 bits may change, in units of the scaling."""
     error = np.abs(found - wanted) / scale
     assert error.max() < 2e-2
