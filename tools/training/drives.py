@@ -28,7 +28,7 @@ from modeld.desire import Desire
 from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
 from tools.training.mirror import Bytes, mirror_desires, mirror_images, mirror_target
 from tools.training.options import Seeds
-from tools.training.situations import earlier
+from tools.training.situations import moved
 from tools.training.views import Eyes, as_pair, random_cameras
 from tools.world.car import Car
 from tools.world.expert import LEFT, RIGHT, Expert
@@ -131,7 +131,7 @@ class Drive:
         number = int(self._rng.integers(1 << 30))
         vehicles = self._traffic.vehicles
         if self._frame is None:
-            self._frame = self._eyes.see(earlier(self._world, self.body), vehicles, number)
+            self._frame = self._eyes.see(moved(self._world, self.body, -ROW_S), vehicles, number)
         newer = self._eyes.see(self.body, vehicles, number + 4)
         pair = as_pair(self._frame, newer)
         self._frame = newer

@@ -129,7 +129,10 @@ def parse_seeds(name: str, text: str) -> Seeds:
 
 
 def share_cores() -> tuple[int, int]:
-    """Return processes that paint and threads that learn: half of this machine's cores each."""
+    """Return processes that paint and threads that learn: half of this machine's cores each.
+
+    Threads of the network wait for each other: one that shares its core makes all of them slow.
+    """
     cores = len(os.sched_getaffinity(0))
     threads = max(1, cores // 2)
     return max(1, cores - threads), threads

@@ -10,7 +10,7 @@ from typing import Any
 from tools.training.replay import Replay, ReplayPlan, Sample
 
 # Where cores are short, learning comes first: samples can be used once more instead.
-_NICE = 4
+_NICE = 9
 
 Source = Callable[[int], Iterable[Sample]]
 """Gives the samples of a world by its number; what can be pickled."""

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tools.training.heads import ROW_S, VISION_TARGETS, target_of
-from tools.training.mirror import mirror_images, mirror_target
 from tools.training.options import Seeds
 from tools.training.replay import Sample
 from tools.training.views import CameraPlan, Eyes, as_pair, random_cameras
@@ -24,9 +23,10 @@ from tools.world.traffic import Vehicle
 from tools.world.truth import truth_of
 from tools.world.world import World, random_world
 
-# Of each world: how long, and how many moments.
+# Of each world: how long, how many moments, and samples in a row from each.
 WORLD_M = 1200.0
-MOMENTS = 24
+MOMENTS = 10
+CHAIN = 3
 KINDS = ("day", "dusk", "night", "rain")
 # Nearest to the start that a moment may be: there is a road behind it.
 _FIRST_M = 30.0
@@ -47,14 +47,14 @@ class Situations:
     Attributes:
         seed: of all draws.
         worlds: seeds to take worlds from.
-        is_mirrored: whether each second sample is mirrored; not for judging.
-        moments: samples of each world.
+        moments: of each world; each gives as many samples as a chain has.
+        chain: samples in a row, 0.2 s apart: each frame but the ends is painted for two of them.
     """
 
     seed: int
     worlds: Seeds
-    is_mirrored: bool = True
     moments: int = MOMENTS
+    chain: int = CHAIN
 
     def __call__(self, number: int) -> Iterator[Sample]:
         """Yield the samples of a world by its number."""
@@ -63,14 +63,7 @@ class Situations:
         cameras = random_cameras(rng)
         eyes = Eyes(world, cameras)
         for _ in range(self.moments):
-            sample = _sample(world, eyes, cameras, rng)
-            if self.is_mirrored and rng.random() < 0.5:
-                sample = Sample(
-                    mirror_images(sample.images),
-                    mirror_target(VISION_TARGETS, sample.target),
-                    sample.kind,
-                )
-            yield sample
+            yield from _chain(world, eyes, cameras, rng, self.chain)
 
 
 def kind_of(world: World) -> int:
@@ -83,16 +76,30 @@ def kind_of(world: World) -> int:
     return 1 if scenery.light < 0.75 else 0
 
 
-def _sample(world: World, eyes: Eyes, cameras: CameraPlan, rng: np.random.Generator) -> Sample:
+def _chain(
+    world: World, eyes: Eyes, cameras: CameraPlan, rng: np.random.Generator, count: int
+) -> Iterator[Sample]:
+    """Yield samples of a car that drives on as it does, from a random moment on."""
     body, lane = random_body(world, rng)
     vehicles = random_vehicles(world, body, lane, rng)
-    before = earlier(world, body)
-    older = tuple(_earlier_vehicle(vehicle) for vehicle in vehicles)
+    expert = Expert(world, lane, world.speed_limit_mps)
+    before = tuple(moved_vehicle(vehicle, -ROW_S) for vehicle in vehicles)
     number = int(rng.integers(1 << 30))
-    images = as_pair(eyes.see(before, older, number), eyes.see(body, vehicles, number + 4))
-    plan = Expert(world, lane, world.speed_limit_mps).plan(body, vehicles)
-    truth = truth_of(world, body, vehicles, plan, height_m=cameras.height_m)
-    return Sample(images, target_of(VISION_TARGETS, truth), kind_of(world))
+    older = eyes.see(moved(world, body, -ROW_S), before, number)
+    for index in range(count):
+        if index:
+            body = moved(world, body, ROW_S)
+            vehicles = tuple(moved_vehicle(vehicle, ROW_S) for vehicle in vehicles)
+        newer = eyes.see(body, vehicles, number + 4 * index + 4)
+        if index and abs(body.offset_m - world.lanes.centre_m(lane)) > 0.5 * world.lanes.width_m:
+            # It has drifted into another lane, and that is its own now.
+            lane = world.lanes.lane_at(body.offset_m)
+            expert = Expert(world, lane, world.speed_limit_mps)
+        plan = expert.plan(body, vehicles)
+        truth = truth_of(world, body, vehicles, plan, height_m=cameras.height_m)
+        target = target_of(VISION_TARGETS, truth)
+        yield Sample(as_pair(older, newer), target, kind_of(world))
+        older = newer
 
 
 def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
@@ -129,21 +136,21 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
     return body, world.lanes.lane_at(body.offset_m)
 
 
-def earlier(world: World, body: Body) -> Body:
-    """Return where a car was one row of the histories before."""
-    speed = max(body.speed_mps - body.acceleration_mps2 * ROW_S, 0.0)
-    way = 0.5 * (speed + body.speed_mps) * ROW_S
+def moved(world: World, body: Body, time_s: float) -> Body:
+    """Return where a car is after some time, or was before, if it steers and drives on as now."""
+    speed = max(body.speed_mps + body.acceleration_mps2 * time_s, 0.0)
+    way = 0.5 * (speed + body.speed_mps) * time_s
     turn = body.curvature_1pm * way
-    sine, cosine = sin_cos(body.heading_rad - 0.5 * turn)
+    sine, cosine = sin_cos(body.heading_rad + 0.5 * turn)
     return body_at(
         world.road,
-        body.x_m - float(cosine) * way,
-        body.y_m - float(sine) * way,
-        body.heading_rad - turn,
+        body.x_m + float(cosine) * way,
+        body.y_m + float(sine) * way,
+        body.heading_rad + turn,
         speed,
         body.acceleration_mps2,
         body.curvature_1pm,
-        near_s_m=body.s_m - way,
+        near_s_m=body.s_m + way,
     )
 
 
@@ -186,8 +193,8 @@ def _vehicle(s_m: float, offset_m: float, speed_mps: float, rng: np.random.Gener
     )
 
 
-def _earlier_vehicle(vehicle: Vehicle) -> Vehicle:
-    speed = max(vehicle.speed_mps - vehicle.acceleration_mps2 * ROW_S, 0.0)
-    return replace(
-        vehicle, s_m=vehicle.s_m - 0.5 * (speed + vehicle.speed_mps) * ROW_S, speed_mps=speed
-    )
+def moved_vehicle(vehicle: Vehicle, time_s: float) -> Vehicle:
+    """Return where another car is after some time, or was before."""
+    speed = max(vehicle.speed_mps + vehicle.acceleration_mps2 * time_s, 0.0)
+    way = 0.5 * (speed + vehicle.speed_mps) * time_s
+    return replace(vehicle, s_m=vehicle.s_m + way, speed_mps=speed)

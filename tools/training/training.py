@@ -273,7 +273,7 @@ class Training:
 
 def held_out(options: TrainingOptions, count: int) -> list[Sample]:
     """Return moments of worlds that are never trained on."""
-    source = Situations(0, options.held_out, is_mirrored=False, moments=_MOMENTS_EACH)
+    source = Situations(0, options.held_out, _MOMENTS_EACH, 1)
     samples = (sample for number in range(count) for sample in source(number))
     return list(islice(samples, count))
 

@@ -16,6 +16,7 @@ from tools.training.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.averaging import Average
 from tools.training.heads import VISION_TARGETS
 from tools.training.losses import total_loss
+from tools.training.mirror import mirror_images, mirror_target
 from tools.training.networks import Vision
 from tools.training.options import TrainingOptions
 from tools.training.processes import Crew
@@ -27,7 +28,7 @@ from tools.training.watch import Watch
 # Samples before the first step: the scaling is measured on them.
 FIRST_SAMPLES = 768
 # A sample is not learnt from more often than this; the training waits for the painters.
-MOST_USES = 8.0
+MOST_USES = 6.0
 WEIGHT_DECAY = 0.02
 CLIP = 1.0
 # Share of the time in which the learning rate rises to its highest.
@@ -183,6 +184,7 @@ def run(state: VisionState, work: VisionRun) -> None:
 def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str, Tensor]]:
     """Do one step; return its loss and that of each head."""
     assert state.scaling is not None
+    mirror_some(batch, state.rng)
     is_half = halves_are_fast()
     dtype = torch.bfloat16 if is_half else torch.float32
     views = disturbed(torch.from_numpy(batch.images), state.rng, dtype)
@@ -200,6 +202,13 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
     state.average.update(state.network)
     state.step += 1
     return float(loss.detach()), parts
+
+
+def mirror_some(batch: Batch, rng: np.random.Generator) -> None:
+    """Mirror about half of the samples, in place; another half each time they are drawn."""
+    chosen = np.flatnonzero(rng.random(len(batch.images)) < 0.5)
+    batch.images[chosen] = mirror_images(batch.images[chosen])
+    batch.targets[chosen] = mirror_target(VISION_TARGETS, batch.targets[chosen])
 
 
 def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> Tensor:

@@ -8,19 +8,17 @@ import pytest
 from modeld.constants import X_IDXS
 from tools.training.drives import later_plan
 from tools.training.heads import ROW_S, VISION_TARGETS, Singles, places_in_target, size_of
-from tools.training.mirror import mirror_images, mirror_target
 from tools.training.options import Seeds
 from tools.training.replay import IMAGES_SHAPE, Bytes, Sample
-from tools.training.situations import KINDS, Situations, earlier, random_body
+from tools.training.situations import KINDS, Situations, moved, random_body
 from tools.world.view import MED_LENS
 from tools.world.world import random_world
 
 PLACES = places_in_target(VISION_TARGETS)
 
 
-def moments(number: int, count: int, *, is_mirrored: bool = False) -> list[Sample]:
-    source = Situations(3, Seeds(0, 1000), is_mirrored=is_mirrored, moments=count)
-    return list(source(number))
+def moments(number: int, count: int) -> list[Sample]:
+    return list(Situations(3, Seeds(0, 1000), moments=count, chain=1)(number))
 
 
 def luma_of(sample: Sample) -> Bytes:
@@ -42,16 +40,11 @@ def test_moments_of_a_number_are_the_same_every_time() -> None:
         assert 0 <= first.kind < len(KINDS)
 
 
-def test_mirrored_moments_are_mirrored_in_picture_and_truth() -> None:
-    plain, drawn = moments(7, 6), moments(7, 6, is_mirrored=True)
-    # The first draw is the same; later ones follow from whether it was mirrored.
-    first, other = plain[0], drawn[0]
-    mirrored = mirror_target(VISION_TARGETS, first.target)
-    if np.array_equal(other.target, first.target, equal_nan=True):
-        np.testing.assert_array_equal(other.images, first.images)
-    else:
-        np.testing.assert_array_equal(other.target, mirrored)
-        np.testing.assert_array_equal(other.images, mirror_images(first.images))
+def test_samples_in_a_row_share_their_frames() -> None:
+    first, second, third = Situations(3, Seeds(0, 1000), moments=1, chain=3)(5)
+    np.testing.assert_array_equal(first.images[:, 6:], second.images[:, :6])
+    np.testing.assert_array_equal(second.images[:, 6:], third.images[:, :6])
+    assert not np.array_equal(first.target, second.target, equal_nan=True)
 
 
 def step_across(picture: Bytes, line: Singles, at_m: float) -> float | None:
@@ -91,7 +84,7 @@ def test_older_frame_is_from_where_the_car_was(number: int) -> None:
     rng = np.random.default_rng(number)
     world = random_world(number, 1300.0)
     body, _ = random_body(world, rng)
-    before = earlier(world, body)
+    before = moved(world, body, -ROW_S)
     way = body.speed_mps * ROW_S - 0.5 * body.acceleration_mps2 * ROW_S**2
     assert np.hypot(body.x_m - before.x_m, body.y_m - before.y_m) == pytest.approx(way, abs=0.02)
     turned = body.heading_rad - before.heading_rad
