@@ -46,7 +46,7 @@ _FRAME_S, _LATERAL_SMOOTH_S, _LONGITUDINAL_SMOOTH_S = 0.05, 0.1, 0.3
 # The car holds itself when the driver says stop and it hardly moves.
 _HOLD_MPS, _HOLD_MPS2 = 0.5, -1.0
 _PUSH_ROWS = (20, 60)
-_CHANGE_ROWS = (25, 90)
+_CHANGE_ROWS = (8, 50)
 _OFF_M, _OFF_RAD = 1.3, math.radians(3.5)
 # A student that is further from where the expert wants to be has left the road.
 _LOST_M = 2.6

@@ -101,6 +101,16 @@ class TrainingOptions:
             )
 
     @property
+    def curve_moments(self) -> int:
+        """Held-out moments that curves are drawn of; judging them takes a second or two."""
+        return min(160, 8 + round(8 * self.minutes))
+
+    @property
+    def last_moments(self) -> int:
+        """Held-out moments that the last figures are of."""
+        return 3 * self.curve_moments
+
+    @property
     def vision_s(self) -> float:
         """Seconds for the vision."""
         return 60.0 * self.minutes * VISION_SHARE

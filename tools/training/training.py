@@ -35,13 +35,12 @@ from tools.training.scaling import Scaling
 from tools.training.situations import Situations
 from tools.training.vision_stage import VisionRun, VisionState
 
-# Held-out moments: for the curves, and for the last figures; few of each world.
-CURVE_MOMENTS, LAST_MOMENTS = 160, 480
+# Of each held-out world: so many moments, as worlds differ more than moments do.
 _MOMENTS_EACH = 4
 # Of the first round of drives the student, who knows only single moments, drives this share.
 _FIRST_SHARE, _SHARE = 0.4, 0.75
 # However short the time is.
-_LEAST_DRIVES = 8
+_LEAST_DRIVES = 2
 _DRIVES = "drives"
 _STUDENT = "student.pt"
 
@@ -166,7 +165,7 @@ class Training:
         with open_replay(options.slots, options.workers, size_of(VISION_TARGETS)) as replay:
             plan = PaintingPlan(replay.plan, source, vision.next_world)
             with open_crew(fill, [(plan, w) for w in range(options.workers)]) as crew:
-                self._curve = held_out(options, CURVE_MOMENTS)
+                self._curve = held_out(options, options.curve_moments)
                 work = VisionRun(options, replay, crew, self._records, self._mark, self._tick)
                 vision_stage.run(vision, work)
         self._mark()
@@ -225,13 +224,14 @@ class Training:
     def _finish(self) -> Outcome:
         options, course = self._options, self._course
         vision, policy, scaling = self._networks()
-        samples = held_out(options, LAST_MOMENTS)
+        samples = held_out(options, options.last_moments)
         figures = judge(answers(vision, scaling, samples), samples)
         steps = course.vision.step
         name = f"seed-{options.seed}/minutes-{options.minutes:g}/steps-{steps}"
         trained = Trained(name, arrays_of(vision), arrays_of(policy), scaling)
         tiles = [(key, f"{value:.3f}", "held out") for key, value in figures["all"].rows().items()]
         self._records.write_page("Curves of a training", tiles)
+        self._records.write_picture("held out", "Errors on held-out worlds during a training")
         return Outcome(trained, figures, steps, course.drives)
 
     def _mark(self) -> None:

@@ -6,6 +6,7 @@ import json
 import math
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 
@@ -43,6 +44,23 @@ def test_page_has_a_chart_for_each_figure_and_loads_nothing(tmp_path: Path) -> N
     assert tags.seen.count("svg") == 3
     assert tags.addresses == []
     assert "vision: loss" in page
+
+
+def test_picture_of_a_stage_is_whole_and_loads_nothing(tmp_path: Path) -> None:
+    records = Records(tmp_path)
+    for step in range(10):
+        figures = {"path at 1 s, m": 0.5 / (1 + step), "lines < found": 0.9, "speed": 1.0 + step}
+        records.add(stage="held out", step=step, minutes=float(step), **figures, leads=0.5)
+    records.write_picture("held out", "Errors")
+    root = ElementTree.parse(tmp_path / "curves.svg").getroot()  # noqa: S314 - our own file
+    inner = [element for element in root if element.tag.endswith("}svg")]
+    assert [(e.get("x"), e.get("y")) for e in inner] == [
+        ("0", "22"),
+        ("370", "22"),
+        ("740", "22"),
+        ("0", "272"),
+    ]
+    assert "href" not in (tmp_path / "curves.svg").read_text(encoding="utf-8")
 
 
 def test_history_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
