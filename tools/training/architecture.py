@@ -30,11 +30,40 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
+class MotionSize:
+    """How motion between the two frames of a view is looked for.
+
+    Both frames go through the same convolution to 32x64 cells; then each cell of the newer one is
+    compared with those of the older one that it may have come from: above it, as what lies on the
+    road moves down in the picture while the car drives towards it, and a cell to each side.
+
+    Attributes:
+        channels: that are compared.
+        kernel: of the convolution.
+        down: how many cells further up the older frame is looked at, at most.
+        aside: how many cells further left and right, at most.
+    """
+
+    channels: int = 8
+    kernel: int = 5
+    down: int = 4
+    aside: int = 1
+
+    @property
+    def shifts(self) -> tuple[tuple[int, int], ...]:
+        """Where a cell may have come from: rows up, columns to the left."""
+        sides = range(-self.aside, self.aside + 1)
+        return tuple((up, left) for up in range(self.down + 1) for left in sides)
+
+
+@dataclass(frozen=True, slots=True)
 class VisionSize:
     """How large the vision network is.
 
     Attributes:
         steps: that each view goes through; they end at 8x16.
+        motion: what is added to the convolution of step `motion_step`, at 16x32.
+        motion_step: index.
         joint: channels of both views together at 4x8.
         neck: channels that the layer that knows places reads.
         lines: hidden units for lane lines and edges.
@@ -50,6 +79,8 @@ class VisionSize:
         Step("conv", 96, 2),
         Step("residual", 96),
     )
+    motion: MotionSize = MotionSize()
+    motion_step: int = 2
     joint: int = 96
     neck: int = 40
     lines: int = 96

@@ -151,12 +151,48 @@ def write_models(directory: Path, trained: Trained) -> Written:
     return Written(size, parameters, 2 * multiply_adds)
 
 
+def _motion(g: WeightedGraph, w: Weights, x: Value) -> Value:
+    """Compare the frames of each view: (2, 12, 128, 256) to (2, channels, 16, 32)."""
+    size, half = VISION_SIZE.motion, VIEW_SHAPE[0] // 2
+    single = (2 * x.shape[0], half, *x.shape[2:])
+    x = g.node("Reshape", (x, g.ints(*single)), single)
+    with g.scope("look"):
+        x = g.convolution(x, _folded(w, "trunk.motion.look"), 4)
+    channels, high, wide = x.shape[1:]
+    count = x.shape[0] // 2
+    pairs, one_each = (count, 2, *x.shape[1:]), (count, 1, *x.shape[1:])
+    x = g.node("Reshape", (x, g.ints(*pairs)), pairs)
+    frames = g.nodes("Split", (x, g.ints(1, 1)), (one_each, one_each), axis=1)
+    shape = (count, channels, high, wide)
+    older, newer = (g.node("Reshape", (part, g.ints(*shape)), shape) for part in frames)
+    down, aside = size.down, size.aside
+    padding = g.ints(0, 0, down, aside, 0, 0, 0, aside)
+    shape = (count, channels, high + down, wide + 2 * aside)
+    padded = g.node("Pad", (older, padding), shape, mode="constant")
+    alike = []
+    for up, left in size.shifts:
+        top, start = down - up, aside - left
+        bounds = (g.ints(top, start), g.ints(top + high, start + wide), g.ints(2, 3))
+        there = g.node("Slice", (padded, *bounds), newer.shape)
+        product = g.elementwise("Mul", newer, there)
+        alike.append(g.node("ReduceSum", (product, g.ints(1)), (count, 1, high, wide), keepdims=1))
+    x = g.node("Concat", alike, (count, len(alike), high, wide), axis=1)
+    g.multiply_adds += len(alike) * count * channels * high * wide
+    with g.scope("read"):
+        return g.convolution(x, _folded(w, "trunk.motion.read"), 2)
+
+
 def _trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
+    with g.scope("motion"):
+        motion = _motion(g, w, x)
     for index, step in enumerate(VISION_SIZE.steps):
         with g.scope(f"trunk.{index}"):
             name = f"trunk.steps.{index}"
             if step.kind == "conv":
-                x = g.relu(g.convolution(x, _folded(w, name), step.stride))
+                x = g.convolution(x, _folded(w, name), step.stride)
+                if index == VISION_SIZE.motion_step:
+                    x = g.elementwise("Add", x, motion)
+                x = g.relu(x)
                 continue
             with g.scope("first"):
                 y = g.relu(g.convolution(x, _folded(w, f"{name}.first")))

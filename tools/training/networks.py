@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from modeld.constants import DESIRE_LENGTH
 from tools.training.architecture import (
@@ -23,6 +24,7 @@ from tools.training.architecture import (
     VIEW_CHANNELS,
     VIEW_SHAPE,
     VISION_SIZE,
+    MotionSize,
     PolicySize,
     Step,
     VisionSize,
@@ -56,6 +58,31 @@ class Residual(nn.Module):
         return torch.relu(x + self.second(torch.relu(self.first(x))))
 
 
+class Motion(nn.Module):
+    """What has moved between the frames of a view, and how far."""
+
+    def __init__(self, size: MotionSize, outputs: int) -> None:
+        super().__init__()
+        self._size = size
+        self.look = ConvNorm(VIEW_CHANNELS // 2, size.channels, size.kernel, 4)
+        self.read = ConvNorm(len(size.shifts), outputs, 3, 2)
+
+    def forward(self, frames: Tensor) -> Tensor:
+        """(n, 12, 128, 256), older frame first, to (n, outputs, 16, 32)."""
+        single = frames.reshape(-1, VIEW_CHANNELS // 2, *VIEW_SHAPE[1:])
+        seen = self.look(single.contiguous(memory_format=torch.channels_last))
+        older, newer = seen[0::2], seen[1::2]
+        _, _, high, wide = newer.shape
+        down, aside = self._size.down, self._size.aside
+        padded = functional.pad(older, (aside, aside, down, 0))
+        alike = []
+        for up, left in self._size.shifts:
+            top, start = down - up, aside - left
+            there = padded[:, :, top : top + high, start : start + wide]
+            alike.append((newer * there).sum(1, keepdim=True))
+        return self.read(torch.cat(alike, 1))
+
+
 class Trunk(nn.Module):
     """What sees: both views to `hidden_state`."""
 
@@ -63,6 +90,8 @@ class Trunk(nn.Module):
         super().__init__()
         widths = [VIEW_CHANNELS, *(step.channels for step in size.steps)]
         self.steps = nn.ModuleList(map(_step, widths, size.steps))
+        self._motion_step = size.motion_step
+        self.motion = Motion(size.motion, size.steps[size.motion_step].channels)
         self.joint = ConvNorm(2 * widths[-1], size.joint, 3, 2)
         self.neck = ConvNorm(size.joint, size.neck, 1)
         self.places = nn.Linear(size.neck * 4 * 8, HIDDEN_WIDTH)
@@ -78,9 +107,13 @@ class Trunk(nn.Module):
             (n, 512).
         """
         count = views.shape[0]
-        x = views.reshape(2 * count, *VIEW_SHAPE).contiguous(memory_format=torch.channels_last)
-        for step in self.steps:
+        x = views.reshape(2 * count, *VIEW_SHAPE)
+        motion = self.motion(x)
+        x = x.contiguous(memory_format=torch.channels_last)
+        for index, step in enumerate(self.steps):
             x = step(x)
+            if index == self._motion_step:
+                x = x + motion
             if isinstance(step, ConvNorm):
                 x = torch.relu(x)
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
