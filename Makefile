@@ -124,7 +124,8 @@ test-logs: $(STAMP)
 	$(BIN)/python -m tests.logs kills --count 50
 
 test-pages: $(STAMP)
-	$(BIN)/python -m pytest tests/tools/views/test_pages_in_a_browser.py tests/tools/views/test_rerun_file.py
+	$(BIN)/python -m pytest tests/tools/views/test_pages_in_a_browser.py tests/tools/views/test_rerun_file.py \
+		tests/tools/live/test_view_in_a_browser.py
 
 # The report is in build/soak.md, whatever comes of it.
 soak: $(STAMP)

@@ -60,6 +60,7 @@ COMMANDS: dict[str, Command] = {
     "train": Command("tools.train", "train the driving model on painted worlds"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
+    "footage": Command("tools.footage", "judge a model's lane lines on labelled footage"),
     "compare": Command("tools.compare_logs", "compare two logs field by field, frame by frame"),
     "regress": Command("tools.regress_drives", "compare what drives give with references"),
     "export": Command("tools.export", "write a log as MCAP, as overlay video or for rerun"),
@@ -69,6 +70,7 @@ COMMANDS: dict[str, Command] = {
     "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
+    "view": Command("tools.view", "watch a daemon, or look through a log, on a local page"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
 }
@@ -84,6 +86,7 @@ EXTRA_OF_MODULE = {
     "dask": "cluster",
     "mcap": "replay",
     "rerun": "rerun",
+    "aiohttp": "view",
     "pocl": "pocl",
     "torch": "train",
     "onnxruntime": "dev",

@@ -3,6 +3,7 @@
 ::
 
     ToolError                    1  a check failed
+    +-- TrainingError            1  a training that diverged, or cannot go on
     +-- UsageError               2  arguments that cannot work
     +-- MissingPackageError      3  an optional package is not installed
     +-- VideoError               4  a video that cannot be read to its end
@@ -11,7 +12,7 @@
     +-- ArtifactMismatchError    4  an artifact that was not compiled for this job
     +-- InspectError             4  a file of no known kind
     +-- CompareError             4  logs that have nothing to compare
-    +-- TrainingError            1  a training that diverged, or cannot go on
+    +-- LabelsError              4  labels that are damaged, or of another clip
 
 ``exit_code`` is what ``modeld`` exits with when the error reaches the command line. The message
 is one line: where, expected, found, what to do next.
@@ -26,6 +27,10 @@ class ToolError(Exception):
     """A tool did its work and the result is not what it has to be."""
 
     exit_code: ClassVar[int] = 1
+
+
+class TrainingError(ToolError):
+    """A training diverged, was damaged, or cannot go on."""
 
 
 class UsageError(ToolError):
@@ -76,5 +81,7 @@ class CompareError(ToolError):
     exit_code: ClassVar[int] = 4
 
 
-class TrainingError(ToolError):
-    """A training diverged, was damaged, or cannot go on."""
+class LabelsError(ToolError):
+    """Labelled frames that cannot be read, or that are of another clip."""
+
+    exit_code: ClassVar[int] = 4

@@ -7,9 +7,10 @@ it, LOG.frames.npz. Messages that the daemon itself publishes are left out of wh
 
 A video has no calibration and no car around it. The camera is taken to be a pinhole of 0.9 widths
 focal length (58 degrees, what dashcams and phones film with; change it with --focal-px), level and
-1.22 m over the road; it stands in for the wide camera too. Car state comes from --telemetry, else
-the car goes straight on at 20 m/s. Every frame becomes one model frame, and a video of 40 frames/s
-or more is thinned out to the lowest rate that is at least 20; --rate chooses another one.
+1.22 m over the road, or as the file of --camera says; it stands in for the wide camera too. Car
+state comes from --telemetry, else the car goes straight on at 20 m/s. Every frame becomes one model
+frame, and a video of 40 frames/s or more is thinned out to the lowest rate that is at least 20;
+--rate chooses another one.
 
 Several drives or models go into a directory: one log for each pair, MODEL/DRIVE.rlog.zst, with
 summary.json and report.html about all. Pairs that are finished are kept when the command is run

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from tools.drives.open_drive import DriveOptions
 from tools.lib.telemetry import DEFAULT_SPEED_MPS, MAX_GAP_S
+from tools.lib.video_camera import read_video_camera
 
 TELEMETRY = (
     "Telemetry of a video is a CSV file with the columns t_s,speed_mps and optionally "
@@ -41,6 +42,13 @@ def add_drive_arguments(parser: argparse.ArgumentParser, *, may_split: bool = Fa
     )
     group.add_argument("--focal-px", type=float, help="focal length in pixels (0.9 x width)")
     group.add_argument(
+        "--camera",
+        type=Path,
+        metavar="TOML|JSON",
+        help="file with a table 'camera': focal_px, roll_deg, pitch_deg, yaw_deg, height_m "
+        "(level, 1.22 m over the road)",
+    )
+    group.add_argument(
         "--rate",
         type=float,
         metavar="HZ",
@@ -55,6 +63,7 @@ def drive_options(args: argparse.Namespace) -> DriveOptions:
         data_dir=args.data_dir,
         telemetry=args.telemetry,
         focal_px=args.focal_px,
+        camera=read_video_camera(args.camera) if args.camera else None,
         rate_hz=args.rate,
         split=getattr(args, "split", False),
     )

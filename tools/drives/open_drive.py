@@ -15,6 +15,7 @@ from typing import Protocol, cast
 
 from tools.drives.drive import Drive
 from tools.errors import DriveError
+from tools.lib.video_camera import VideoCamera
 
 KINDS = ("tools.drives.openpilot", "tools.drives.comma2k19", "tools.drives.video_drive")
 
@@ -27,6 +28,8 @@ class DriveOptions:
         data_dir: where routes lie that are named without a path; None: only paths are taken.
         telemetry: car state beside a video: a CSV file, or a comma2k19 segment directory.
         focal_px: focal length of a video's camera in pixels; None: 0.9 widths.
+        camera: of a video; None: level, with the usual height and focal length. `focal_px` comes
+            before its focal length.
         rate_hz: frames per second that the model is to see; None: every frame of what was recorded
             at 20 Hz, and the lowest rate of at least 20 Hz of a faster video.
         driver_camera: also deliver frames of the driver camera.
@@ -36,6 +39,7 @@ class DriveOptions:
     data_dir: Path | None = None
     telemetry: Path | None = None
     focal_px: float | None = None
+    camera: VideoCamera | None = None
     rate_hz: float | None = None
     driver_camera: bool = False
     split: bool = False

@@ -118,6 +118,32 @@ class SegmentDrive:
                 pending = next(messages, None)
             yield Moment(index, tuple(heard), self._frames(index))
 
+    @property
+    def logs(self) -> Sequence[Path]:
+        """The drive's logs, in order."""
+        return self._source.logs
+
+    def frame_ids(self, stream: str) -> NDArray[np.int64]:
+        """Return the frame id of a camera's picture in each moment; -1 where it has none."""
+        ids = self._plan.frames[stream]["frame_id"].astype(np.int64)
+        return np.where(self._plan.present[stream], ids, -1)
+
+    def frame(self, stream: str, index: int) -> Frame | None:
+        """Return the picture of a camera in a moment, whichever was asked for before.
+
+        Its buffer is used again by the moments, and by what is asked for next.
+
+        Raises:
+            DriveError: the picture cannot be decoded.
+        """
+        if not self._plan.present[stream][index]:
+            return None
+        row = self._plan.frames[stream][index]
+        layout = self._formats[stream]
+        data = self._buffers[stream][index % KEPT_MOMENTS]
+        self._read(stream, int(row["segment"]), int(row["picture"]), data)
+        return Frame(data, layout, int(row["frame_id"]), int(row["sof_ns"]), int(row["eof_ns"]))
+
     def close(self) -> None:
         """Release decoders and files."""
         for reader in self._readers.values():
@@ -173,18 +199,8 @@ class SegmentDrive:
             yield migrator.migrate(message) if self._survey.migrated else message
 
     def _frames(self, index: int) -> dict[str, Frame]:
-        frames: dict[str, Frame] = {}
-        for stream, rows in self._plan.frames.items():
-            if not self._plan.present[stream][index]:
-                continue
-            row = rows[index]
-            layout = self._formats[stream]
-            data = self._buffers[stream][index % KEPT_MOMENTS]
-            self._read(stream, int(row["segment"]), int(row["picture"]), data)
-            frames[stream] = Frame(
-                data, layout, int(row["frame_id"]), int(row["sof_ns"]), int(row["eof_ns"])
-            )
-        return frames
+        found = ((stream, self.frame(stream, index)) for stream in self._plan.frames)
+        return {stream: frame for stream, frame in found if frame is not None}
 
     def _read(self, stream: str, position: int, picture: int, target: NDArray[np.uint8]) -> None:
         self._reader(stream, position).read(picture, target, self._formats[stream])

@@ -1,7 +1,7 @@
 """Any video as a drive: its frames, and the messages of a car and a camera that it lacks.
 
-A video has no calibration and no car around it. The camera is a pinhole of 0.9 widths focal length
-(or what the options say), level and 1.22 m over the road. Car state comes from telemetry, else the
+A video has no calibration and no car around it. The camera is a pinhole of 0.9 widths focal length,
+level and 1.22 m over the road, or what the options say. Car state comes from telemetry, else the
 car goes straight on at 20 m/s. Every frame becomes a moment, and of a video of 40 frames/s or more
 every n-th; with a rate, the frame nearest to each multiple of its interval does.
 """
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from cereal.frames import Frame, nv12_format
-from modeld.calibration import DeviceCameras
+from modeld.calibration import Camera, DeviceCameras
 from tools.drives.comma2k19 import read_comma2k19
 from tools.drives.comma2k19_files import telemetry_files
 from tools.drives.drive import KEPT_MOMENTS, DriveInfo, Message, Moment
@@ -27,6 +27,7 @@ from tools.lib.camera import stand_in_camera
 from tools.lib.drive_messages import MIN_INTERVAL_NS, DriveMessages, FrameClock, Mounting
 from tools.lib.telemetry import Telemetry, constant_telemetry, read_telemetry
 from tools.lib.video import Video, VideoFrame, VideoInfo
+from tools.lib.video_camera import VideoCamera
 
 MODEL_HZ = 20
 # Faster, and frames would have to be moved to later times than those they were asked for.
@@ -82,6 +83,15 @@ class VideoDrive:
             if _end_s(video.info) is None:
                 self._telemetry.check_covers(self._path.name, time_s)
 
+    def numbers(self) -> list[int]:
+        """Return the number of the video's frame in each moment; decodes the whole video.
+
+        Raises:
+            VideoError: the video is damaged or ends before its header says.
+        """
+        with Video(self._path) as video:
+            return [picture.index for _, picture in self._chosen(video)]
+
     def close(self) -> None:
         """Release the decoder."""
         while self._open:
@@ -112,12 +122,14 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
     _check_rate(options.rate_hz)
     with Video(path) as video:
         header = video.info
-    camera = stand_in_camera(header.width, header.height, options.focal_px)
+    known = options.camera or VideoCamera()
+    focal_px = known.focal_px if options.focal_px is None else options.focal_px
+    camera = stand_in_camera(header.width, header.height, focal_px)
     telemetry = open_telemetry(options.telemetry)
     end_s = _end_s(header)
     if end_s is not None:
         telemetry.check_covers(path.name, end_s)
-    mounting = Mounting()
+    mounting = Mounting(rpy_rad=known.rpy_rad, height_m=known.height_m)
     stride = _stride(header)
     info = DriveInfo(
         name=path.name,
@@ -131,7 +143,7 @@ def open_drive(text: str, options: DriveOptions) -> VideoDrive:
         facts={
             "video": f"{path.name}, {header.width}x{header.height}, {header.fps:g} frames/s"
             + _describe_choice(stride, options.rate_hz),
-            "camera": _describe_camera(header.width, camera.focal_px, options, mounting),
+            "camera": _describe_camera(camera, is_given=focal_px is not None, known=known),
             "car state": options.telemetry.name if options.telemetry else "constant, straight on",
         },
     )
@@ -206,12 +218,14 @@ def _describe_choice(stride: int, rate_hz: float | None) -> str:
     return f", every {stride}th frame" if stride > 1 else ""
 
 
-def _describe_camera(width: int, focal_px: float, options: DriveOptions, mounting: Mounting) -> str:
-    given = "given" if options.focal_px is not None else "assumed: the video has no calibration"
-    field_of_view = 2.0 * math.degrees(math.atan(width / 2 / focal_px))
+def _describe_camera(camera: Camera, *, is_given: bool, known: VideoCamera) -> str:
+    given = "given" if is_given else "assumed: the video has no calibration"
+    field_of_view = 2.0 * math.degrees(math.atan(camera.width / 2 / camera.focal_px))
+    angles = (known.roll_deg, known.pitch_deg, known.yaw_deg)
+    turned = "roll {:g}, pitch {:g}, yaw {:g} degrees".format(*angles) if any(angles) else "level"
     return (
-        f"focal length {focal_px:g} px ({field_of_view:.0f} degrees, {given}), "
-        f"level, {mounting.height_m:g} m over the road; also stands in for the wide camera"
+        f"focal length {camera.focal_px:g} px ({field_of_view:.0f} degrees, {given}), "
+        f"{turned}, {known.height_m:g} m over the road; also stands in for the wide camera"
     )
 
 
@@ -220,6 +234,8 @@ def _identity(path: Path, options: DriveOptions) -> str:
     digest = hashlib.sha256(
         f"video {VERSION} focal {options.focal_px!r} rate {options.rate_hz!r}".encode()
     )
+    if options.camera is not None:  # identities without one are as they were
+        digest.update(repr(options.camera).encode())
     files = [path]
     if options.telemetry is not None:
         is_directory = options.telemetry.is_dir()

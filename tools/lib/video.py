@@ -80,12 +80,25 @@ def write_planes(
     layout: FrameFormat,
 ) -> None:
     """Copy (height, width) luma and (height/2, width) interleaved chroma into padded NV12 rows."""
+    luma_rows, chroma_rows = read_planes(target, layout)
+    luma_rows[...] = luma
+    chroma_rows[...] = chroma
+
+
+def read_planes(
+    data: NDArray[np.uint8], layout: FrameFormat
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    """Return (height, width) luma and (height/2, width) interleaved chroma of padded NV12 rows.
+
+    Args:
+        data: (>= layout.payload_bytes,) uint8, which the results are views of.
+        layout: size, stride and chroma offset of the buffer.
+    """
     height, width, stride = layout.height, layout.width, layout.stride
-    rows = target[: stride * height].reshape(height, stride)
-    rows[:, :width] = luma
+    rows = data[: stride * height].reshape(height, stride)
     chroma_end = layout.uv_offset + stride * (height // 2)
-    chroma_rows = target[layout.uv_offset : chroma_end].reshape(height // 2, stride)
-    chroma_rows[:, :width] = chroma
+    chroma_rows = data[layout.uv_offset : chroma_end].reshape(height // 2, stride)
+    return rows[:, :width], chroma_rows[:, :width]
 
 
 class Video:

@@ -13,6 +13,7 @@ from modeld.errors import CameraConfigError
 from runtime.whole_file import whole_file
 from tools.drives.drive import DriveInfo, Moment
 from tools.lib.picture import PictureKeeper
+from tools.lib.video import read_planes
 from tools.playback.session import DAEMON_STREAMS
 
 SUFFIX = ".pictures.npz"
@@ -37,13 +38,8 @@ class FramePictures:
         # The daemon may have waited with an earlier frame, whose picture is gone.
         if frame.frame_id != result.frame_id:
             return
-        layout = frame.format
-        height, width, stride = layout.height, layout.width, layout.stride
-        rows = frame.data[: stride * height].reshape(height, stride)
-        end = layout.uv_offset + stride * (height // 2)
-        chroma = frame.data[layout.uv_offset : end].reshape(height // 2, stride)
         position = len(self._frame_ids)
-        self._keeper.offer(position, rows[:, :width], chroma[:, :width])
+        self._keeper.offer(position, *read_planes(frame.data, frame.format))
         self._frame_ids.append(frame.frame_id)
 
     def choose(self, count: int) -> Pictures:

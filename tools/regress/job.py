@@ -69,6 +69,7 @@ class Job:
             self.drive,
             options.telemetry,
             options.focal_px,
+            options.camera,
             options.rate_hz,
             options.driver_camera,
             self.artifact_sha256,

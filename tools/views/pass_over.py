@@ -66,7 +66,7 @@ def pass_over(
         DriveError: no frame of the drive has an answer in the log, or the drive is damaged.
         LogError: the log cannot be read.
     """
-    times = _measured_ms(log)
+    times = measured_ms(log)
     tally = _Facts(times)
     mounting = drive.info.mounting
     reader = AnswerReader(mounting.rpy_rad, mounting.height_m)
@@ -86,8 +86,8 @@ def pass_over(
 
 
 class _Facts:
-    def __init__(self, measured_ms: dict[int, float]) -> None:
-        self._measured_ms = measured_ms
+    def __init__(self, times_ms: dict[int, float]) -> None:
+        self._measured_ms = times_ms
         self._start_ns: int | None = None
         self._last_id: int | None = None
 
@@ -121,8 +121,15 @@ def _answers(log: Path, reader: AnswerReader) -> Iterator[Answer]:
             yield answer
 
 
-def _measured_ms(log: Path) -> dict[int, float]:
-    """Return the times that a deterministic replay keeps beside its log; none where it is none."""
+def measured_ms(log: Path) -> dict[int, float]:
+    """Return the times that a deterministic replay keeps beside its log; none where it is none.
+
+    Args:
+        log: path of the log.
+
+    Returns:
+        Milliseconds by frame id, of the frames that the model ran on.
+    """
     path = frames_path(log)
     if not path.exists():
         return {}

@@ -62,8 +62,8 @@ class Browser:
         self._session: str | None = None
         self._events: list[dict[str, Any]] = []
 
-    def open(self, path: Path, width: int, height: int = 900) -> Seen:
-        """Open a file in a window of a width, and wait until it is loaded."""
+    def open(self, place: Path | str, width: int, height: int = 900) -> Seen:
+        """Open a file or an address in a window of a width, and wait until it is loaded."""
         if self._session is None:
             target = self._call("Target.createTarget", url="about:blank")["targetId"]
             attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
@@ -79,11 +79,46 @@ class Browser:
         )
         # What the page before asked for is not this one's.
         self._events.clear()
-        self._call("Page.navigate", url=path.resolve().as_uri())
+        self._call(
+            "Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri()
+        )
         while not any(event["method"] == "Page.loadEventFired" for event in self._events):
             self._events.append(self._receive())
-        self.ask("1")  # what was said while loading has arrived by then
+        return self.seen()
+
+    def seen(self) -> Seen:
+        """Return what the page did since it was opened."""
+        self.ask("1")  # what was said so far has arrived by then
         return self._seen()
+
+    def press(self, key: str, code: int, *, shift: bool = False) -> None:
+        """Press and release a key.
+
+        Args:
+            key: as in ``KeyboardEvent.key``.
+            code: as in ``KeyboardEvent.keyCode``.
+            shift: whether Shift is held.
+        """
+        about: dict[str, Any] = {"key": key, "windowsVirtualKeyCode": code}
+        about["modifiers"] = 8 if shift else 0
+        if len(key) == 1:
+            about["text"] = key
+        self._call("Input.dispatchKeyEvent", type="keyDown", **about)
+        self._call("Input.dispatchKeyEvent", type="keyUp", **about)
+
+    def prefer(self, **features: str) -> None:
+        """Emulate preferences: ``prefers_color_scheme="dark"``; none: those of the system."""
+        chosen = [{"name": n.replace("_", "-"), "value": v} for n, v in features.items()]
+        self._call("Emulation.setEmulatedMedia", features=chosen)
+
+    def accessible(self) -> list[tuple[str, str]]:
+        """Return role and name of everything that a screen reader is told of, in its order."""
+        nodes = self._call("Accessibility.getFullAXTree")["nodes"]
+        return [
+            (node["role"]["value"], node.get("name", {}).get("value", ""))
+            for node in nodes
+            if not node["ignored"]
+        ]
 
     def ask(self, expression: str) -> Any:
         """Return the value of an expression; of a promise, what it comes to."""

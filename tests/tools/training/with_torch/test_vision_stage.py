@@ -73,7 +73,8 @@ def test_checkpoint_goes_on_as_if_nothing_had_been(tmp_path: Path) -> None:
     for state in (first, second):
         state.rng = np.random.default_rng(5)
         torch.manual_seed(6)
-        step(state, Batch(*(part.copy() for part in batch)), 1e-3)
+        copy = Batch(batch.images.copy(), batch.targets.copy(), batch.kinds)
+        step(state, copy, 1e-3)
     for name, value in first.network.state_dict().items():
         assert torch.equal(value, second.network.state_dict()[name]), name
     for name, value in first.average.state.items():

@@ -1,0 +1,142 @@
+"""The kept labels make sense, and files of labels that do not are refused in one line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.tools.footage.clip import CLIP, LABELS
+from tools.behaviour.footage import DISTANCES_M, nearest_row
+from tools.behaviour.labels import Labels, read_labels
+from tools.errors import LabelsError
+from tools.lib.camera import project
+
+# What a lane of 3.66 m may come out as: the car's pitching moves the horizon by 3 rows.
+WIDTHS_M = (3.2, 4.2)
+
+
+@pytest.fixture(scope="module")
+def labels() -> Labels:
+    return read_labels(LABELS)
+
+
+def test_twenty_frames_are_spread_over_the_clip(labels: Labels) -> None:
+    numbers = [frame.number for frame in labels.frames]
+    assert len(numbers) == 20
+    assert numbers[0] < 20
+    assert numbers[-1] > 200
+    assert max(np.diff(numbers)) <= 12
+    assert LABELS.stat().st_size < 30_000
+
+
+def test_rows_lie_near_the_distances_that_are_reported(labels: Labels) -> None:
+    ahead = [labels.ahead_m[nearest_row(labels, at)] for at in DISTANCES_M]
+    np.testing.assert_allclose(ahead, DISTANCES_M, rtol=0.05)
+
+
+def test_lines_are_a_lane_apart_in_every_row(labels: Labels) -> None:
+    widths = []
+    for frame in labels.frames:
+        left, right = labels.on_road(frame)
+        width = right[:, 1] - left[:, 1]
+        assert (width > WIDTHS_M[0]).all(), frame.number
+        assert (width < WIDTHS_M[1]).all(), frame.number
+        assert np.median(width) == pytest.approx(labels.lane_width_m, abs=0.2), frame.number
+        assert (left[:, 1] < -1.0).all()
+        assert (right[:, 1] > 1.0).all()
+        widths.append(np.median(width))
+    assert np.mean(widths) == pytest.approx(labels.lane_width_m, abs=0.05)
+
+
+def test_the_camera_is_the_one_that_the_lines_give(labels: Labels) -> None:
+    """Straight lines of all frames meet at the calibrated horizon, and lie a lane apart."""
+    meeting, slopes = [], []
+    for frame in labels.frames:
+        (a, b), (c, d) = (np.polyfit(labels.rows_px, one, 1) for one in frame.columns_px)
+        row = (d - b) / (a - c)
+        meeting.append((a * row + b, row))
+        slopes.append(c - a)
+    # Far ahead, where the car drives to; a row is 0.066 degrees.
+    camera = labels.video_camera
+    ((column, row),) = project(np.array([[1e6, 0.0, 0.0]]), labels.camera, camera.rpy_rad)
+    np.testing.assert_allclose(np.mean(meeting, axis=0), [column, row], atol=1.0)
+    height = labels.lane_width_m / np.mean(slopes)
+    assert labels.video_camera.height_m == pytest.approx(height, abs=0.02)
+
+
+def test_every_label_of_the_solid_line_is_paint_and_dashes_are_in_every_frame(
+    labels: Labels,
+) -> None:
+    for frame in labels.frames:
+        assert frame.is_paint[1].all()
+        assert 2 <= frame.is_paint[0].sum() < labels.rows_px.size
+        assert np.isfinite(frame.columns_px).all()
+
+
+@pytest.mark.footage
+@pytest.mark.skipif(not CLIP.exists(), reason="the shared footage is not checked out")
+def test_the_clip_is_the_one_that_was_labelled(labels: Labels, tmp_path: Path) -> None:
+    labels.check_clip(CLIP)
+    other = tmp_path / "other.mp4"
+    other.write_bytes(CLIP.read_bytes()[:-1])
+    with pytest.raises(LabelsError, match="labels another clip"):
+        labels.check_clip(other)
+
+
+# --- files that are no labels ---------------------------------------------------------------------
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda told: told.pop("rows"), "KeyError: 'rows'"),
+        (lambda told: told.update(rows=[400, 500, 300]), "expected at least 3 that decrease"),
+        (lambda told: told["rows"].__setitem__(-1, 250), "below the horizon of the camera"),
+        (lambda told: told.update(frames=[]), "numbers that increase from 0"),
+        (lambda told: told["frames"].reverse(), "numbers that increase from 0"),
+        (lambda told: told["frames"][0]["left"].pop(), "ValueError"),
+        (lambda told: told["frames"][0]["left"].__setitem__(0, 900), "frame 10: expected the left"),
+        (lambda told: told["frames"][0].update(left_paint="1"), "ValueError"),
+        (lambda told: told["camera"].update(height_m=0), "camera.height_m: expected more than 0"),
+        (lambda told: told["camera"].update(zoom=2), "camera.zoom: expected one of focal_px"),
+        (lambda told: told["camera"].update(pitch_deg=80), "camera.pitch_deg"),
+        (lambda told: told["camera"].update(yaw_deg="0"), "expected a finite number, found '0'"),
+    ],
+)
+def test_damaged_labels_are_refused(tmp_path: Path, change: Change, problem: str) -> None:
+    content = json.loads(LABELS.read_text())
+    change(content)
+    path = tmp_path / "labels.json"
+    path.write_text(json.dumps(content))
+    with pytest.raises(LabelsError) as refused:
+        read_labels(path)
+    assert problem in str(refused.value)
+    assert str(refused.value).startswith(str(path))
+    assert "\n" not in str(refused.value)
+
+
+def test_what_is_no_file_of_labels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(LabelsError, match="No such file"):
+        read_labels(tmp_path / "none.json")
+    path = tmp_path / "labels.json"
+    for text in ("{", "[]", "null", '{"rows": 3}'):
+        path.write_text(text)
+        with pytest.raises(LabelsError):
+            read_labels(path)
+
+
+def test_a_column_that_nobody_can_tell_is_nan(tmp_path: Path) -> None:
+    content = json.loads(LABELS.read_text())
+    content["frames"][0]["left"][3] = None
+    path = tmp_path / "labels.json"
+    path.write_text(json.dumps(content))
+    labels = read_labels(path)
+    assert np.isnan(labels.frames[0].columns_px[0]).tolist() == [False] * 3 + [True] + [False] * 8
+    assert np.isnan(labels.on_road(labels.frames[0])[0, 3]).all()

@@ -1,0 +1,196 @@
+"""Logs and drives as the live view reads them: entered anywhere, damaged, without answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from cereal.clock import ManualClock
+from cereal.schema import new_event
+from cereal.transport.memory import MemoryTransport
+from modeld.health import HealthReporter
+from modeld.health_snapshot import ServiceFacts
+from modeld.loop_state import LoopState, Phase
+from tests.tools.conftest import MakeVideo
+from tests.tools.drives.segments import GOP, plain, shown, write_segment
+from tests.tools.live.speaker import (
+    MS,
+    damaged,
+    drive_log,
+    unpacked,
+    write_log,
+)
+from tools.drives.open_drive import DriveOptions, open_drive
+from tools.drives.segment_drive import SegmentDrive
+from tools.errors import DriveError
+from tools.live import log_index
+from tools.live.cameras import CameraTable
+from tools.live.drive_pictures import NoPictures, SegmentPictures, SequentialPictures
+from tools.live.health import describe_health
+from tools.live.log_index import LogIndex
+from tools.live.newest import COLUMNS, HEALTH
+from tools.live.serve import ServeOptions, log_session
+from tools.live.viewers import LogSource, Viewer
+
+TABLE = CameraTable()
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return write_log(tmp_path / "drive.rlog", drive_log(range(100, 160)))
+
+
+def test_a_log_is_entered_anywhere(log: Path) -> None:
+    index = LogIndex([log])
+    assert len(index) == 60
+    assert index.has_answers
+    assert index.rows[20][:3] == (1.0, 120.0, 1.0)
+    answer = index.answer(20)
+    assert answer is not None
+    assert answer.frame_id == 120
+    assert answer.rpy_rad == pytest.approx((0.0, 0.02, 0.01))
+    assert index.around(20).sensor == "os04c10"
+    assert [len(column) for column in index.columns()] == [60] * len(COLUMNS)
+    assert index.health(20) is None
+    index.close()
+
+
+def test_a_log_without_answers_goes_by_its_camera(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "a.rlog", drive_log(range(40), answers=False))
+    index = LogIndex([path])
+    assert (len(index), index.has_answers) == (40, False)
+    assert index.answer(3) is None
+    assert index.rows[3][1] == 3
+    index.close()
+
+
+def test_a_log_that_is_cut_off_is_shown_up_to_there(log: Path) -> None:
+    whole = log.read_bytes()
+    log.write_bytes(whole[: len(whole) // 2 + 20])
+    index = LogIndex([log])
+    assert 25 < len(index) < 35
+    assert "ends inside a message" in index.notes[0]
+    index.close()
+
+
+def test_damage_inside_a_message_leaves_that_one_out(log: Path) -> None:
+    events = drive_log(range(10))
+    at = [i for i, _ in enumerate(events) if i % 7 == 6][4]
+    events[at] = damaged(events[at])
+    index = LogIndex([write_log(log, events)])
+    assert len(index) == 9
+    assert len(index.notes) == 1
+    index.close()
+
+
+def test_a_log_with_nothing_to_show_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.rlog"
+    options = ServeOptions(10.0, 960, DriveOptions(), None)
+    write_log(path, [bytes(new_event("liveDelay", mono_time_ns=1).to_bytes())])
+    with ExitStack() as stack, pytest.raises(DriveError, match="found liveDelay; name the log of"):
+        log_session(str(path), options, stack)
+
+
+def test_a_segment_brings_its_own_log_and_frames(tmp_path: Path) -> None:
+    path = write_log(tmp_path / "rlog", drive_log(range(5)))
+    (tmp_path / "fcamera.hevc").write_bytes(b"no video")
+    with ExitStack() as stack:
+        session = log_session(str(path), ServeOptions(10.0, 960, DriveOptions(), None), stack)
+        hello, _ = unpacked(session.source.hello())
+    assert "frames cannot be shown" in hello["whyNoFrames"]
+    assert "fcamera.hevc" in hello["whyNoFrames"]
+
+
+def test_pictures_of_a_video_are_found_forth_back_and_not_at_all(make_video: MakeVideo) -> None:
+    path = make_video(frames=40)
+    pictures = SequentialPictures(open_drive(str(path), DriveOptions()), 96)
+    shown = [pictures.show("road", at) for at in (3, 30, 12, 2)]
+    assert [one.frame_id for one in shown] == [3, 30, 12, 2]
+    assert all(one.jpeg[:2] == b"\xff\xd8" for one in shown)
+    # Twelve is within what was kept while thirty was decoded: nothing was decoded again for it.
+    assert pictures.show("road", 3000).why_not == "the drive has no picture of frame 3000"
+    assert "no video of this camera" in pictures.show("wideRoad", 3).why_not
+    pictures.close()
+
+
+def test_a_log_answers_what_was_asked_for_last(log: Path) -> None:
+    async def watch() -> None:
+        index = LogIndex([log])
+        source = LogSource("a log", index, TABLE, lambda: NoPictures("none"), {"cameras": []})
+        hello, _ = unpacked(source.hello())
+        assert [len(column) for column in hello["log"]] == [60] * len(COLUMNS)
+        viewer = Viewer()
+        own = source.open(viewer)
+        for row, frame_id in ((0, 100), (25, 125), (999, 159), (-4, 100)):
+            viewer.order(json.dumps({"row": row}))
+            message, _ = unpacked(await source.next(viewer, own))
+            assert message["model"]["frameId"] == frame_id
+            assert message["picture"]["whyNot"] == "none"
+        source.close(viewer, own)
+        index.close()
+
+    asyncio.run(watch())
+
+
+def test_pictures_of_a_segment_are_found_in_any_order(tmp_path: Path) -> None:
+    write_segment(tmp_path / "seg", plain(count=2 * GOP))
+    drive = open_drive(str(tmp_path / "seg"), DriveOptions())
+    assert isinstance(drive, SegmentDrive)
+    ids = drive.frame_ids("road").tolist()
+    order = [ids[at] for at in (-1, 0, GOP, 3, 2)]
+    for stream in ("road", "wideRoad"):
+        for frame_id in order:
+            frame = drive.frame(stream, ids.index(frame_id))
+            assert frame is not None
+            assert shown(frame) == (stream, frame.frame_id)
+    pictures = SegmentPictures(drive, 64)
+    found = [pictures.show("road", frame_id) for frame_id in order]
+    assert [one.frame_id for one in found] == order
+    assert all(one.jpeg[:2] == b"\xff\xd8" for one in found)
+    assert pictures.show("road", 999_999).why_not == "the drive has no picture of frame 999999"
+    drive.close()
+
+
+def test_health_in_a_log_is_that_of_before_with_times_since_some_seconds(tmp_path: Path) -> None:
+    events = drive_log(range(20))
+    facts = ServiceFacts("driving", device="a device", driver="a driver 1.0")
+    state = LoopState(phase=Phase.RUNNING, model="spoken.pkl")
+    transport = MemoryTransport()
+    said = transport.subscriber(HEALTH)
+    reporter = HealthReporter(facts, state, transport, ManualClock(2000 * MS), HEALTH)
+    for at in (7, 14):
+        state.stages.begin(0)
+        state.stages.mark("model", at * MS)
+        reporter.report(2000 * MS)
+        data = said.receive()
+        assert data is not None
+        # Behind that answer.
+        events.insert(7 * (at + 1) + (at > 7), data)
+    reporter.close()
+    index = LogIndex([write_log(tmp_path / "a.rlog", events)])
+    assert index.health(6) is None
+    first = index.health(10)
+    assert first is not None
+    assert (first[0]["model"], first[1]) == ("spoken.pkl", None)
+    second = index.health(19)
+    assert second is not None
+    assert second[1] is not None
+    # One run between the two messages, of 14 ms.
+    stages = {one["name"]: one for one in describe_health(*second)["stages"]}
+    assert sum(stages["model"]["counts"]) == 1
+    assert 10.0 <= stages["model"]["median"] <= 15.0
+    index.close()
+
+
+def test_what_is_too_large_for_memory_lies_in_a_file(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log_index, "IN_MEMORY_BYTES", 1000)
+    index = LogIndex([log])
+    found = [index.answer(at) for at in (59, 0, 30)]
+    assert [one.frame_id for one in found if one is not None] == [159, 100, 130]
+    index.close()

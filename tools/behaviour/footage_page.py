@@ -1,0 +1,171 @@
+"""A page of labelled frames with the lines of a model over them, and the figures in a table."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.behaviour.footage import LEFT_LINE, PROBABLE, RIGHT_LINE, Subject
+from tools.behaviour.labels import SIDES, LabelledFrame, Labels
+from tools.lib.camera import project
+from tools.lib.drive_log import Curves
+from tools.lib.report_page import PAGE_END, page_start
+from tools.lib.svg import path_data
+
+# What a table shows of each subject; --json has the rest.
+SHOWN = {
+    "both lines": ("8 m", "15 m", "30 m", "all"),
+    "left": ("all",),
+    "right": ("all",),
+    "seen paint": ("all",),
+    "lane centre": ("15 m", "all"),
+    "path": ("15 m", "all"),
+}
+HEADER = ("what", "at", "mean m", "median m", "p90 m", "bias m", "median px", "p90 px", "missing")
+FAR_M = 60.0
+# Rows of the picture above the farthest label.
+MORE_ROWS = 60
+# A wild curve may project to infinity; SVG numbers must stay small to be drawn at all.
+LIMIT_PICTURES = 4.0
+
+STYLE = """
+.foot { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 520px), 1fr));
+  gap: 14px; margin-top: 14px; }
+.foot figcaption { color: var(--soft); font-size: 13px; font-variant-numeric: tabular-nums; }
+.foot path { fill: none; stroke-width: 2; } .said { stroke: #38bdf8; } .unsure { stroke: #bae6fd; }
+.foot .unsure { stroke-dasharray: 6 5; } .driven { stroke: #22c55e; }
+.paint { fill: #f97316; } .drawn { fill: none; stroke: #f97316; }
+td { font-variant-numeric: tabular-nums; }
+"""
+
+
+def table_rows(subject: Subject) -> list[list[object]]:
+    """Return the rows of a subject's table, under `HEADER`; None where nothing was compared."""
+    return [
+        [
+            one.what,
+            one.at,
+            one.mean_m,
+            one.median_m,
+            one.p90_m,
+            one.bias_m,
+            one.median_px,
+            one.p90_px,
+            f"{one.missing} of {one.points}",
+        ]
+        for one in subject.figures
+        if one.at in SHOWN[one.what]
+    ]
+
+
+def headline(subject: Subject) -> str:
+    """Return one line on what was answered."""
+    left, right = subject.errors.coverage
+    frames = len(subject.errors.probabilities)
+    follows = "-" if subject.following is None else f"{subject.following:.2f}"
+    return (
+        f"{subject.name}: {subject.errors.answered} of {frames} frames answered; probable: left "
+        f"{left:.0%}, right {right:.0%}; follows the lane: {follows}"
+    )
+
+
+def page_parts(
+    labels: Labels, subjects: Sequence[Subject], pictures: Mapping[int, bytes]
+) -> Iterator[str]:
+    """Yield the page: figures of all subjects, frames with the lines of the first one.
+
+    Args:
+        labels: of the clip.
+        subjects: models before references.
+        pictures: JPEG by number of the clip's frame.
+    """
+    yield page_start(f"Lines on {labels.clip}", STYLE)
+    yield (
+        f"<header><h1>Lines on {escape(labels.clip)}</h1><p>{len(labels.frames)} labelled frames. "
+        "Metres are on a level road, positive right of the label.</p></header>"
+    )
+    for subject in subjects:
+        yield f"<section><h2>{escape(headline(subject))}</h2>{_table(subject)}</section>"
+    yield (
+        f"<section><h2>Frames with the lines of {escape(subjects[0].name)}</h2><p>Orange: labels, "
+        "filled where paint was seen. Blue: the model's lines, dashed where it does not think them "
+        f'probable. Green: its path, to {FAR_M:g} m.</p><div class="foot">'
+    )
+    for frame in labels.frames:
+        if frame.number in pictures:
+            yield _figure(labels, frame, subjects[0].curves, pictures[frame.number])
+    yield f"</div></section>{PAGE_END}"
+
+
+def _table(subject: Subject) -> str:
+    head = "".join(f"<th>{escape(name)}</th>" for name in HEADER)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>"
+        for row in table_rows(subject)
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:z.2f}" if isinstance(value, float) else escape(str(value))
+
+
+def _figure(labels: Labels, frame: LabelledFrame, curves: Mapping[int, Curves], jpeg: bytes) -> str:
+    width, height = labels.size
+    # Above the farthest row there is sky, and what the model says of the road further on.
+    top = max(0, int(labels.rows_px[-1]) - MORE_ROWS)
+    found = curves.get(frame.number)
+    shapes = _shapes(labels, found) if found is not None else ""
+    image = base64.b64encode(jpeg).decode()
+    label = f"Frame {frame.number} with labels and lines"
+    return (
+        f'<figure><svg viewBox="0 {top} {width} {height - top}" role="img" aria-label="{label}">'
+        f'<image width="{width}" height="{height}" preserveAspectRatio="none" '
+        f'href="data:image/jpeg;base64,{image}"/>{shapes}{_marks(labels, frame)}</svg>'
+        f"<figcaption>{_caption(frame, found)}</figcaption></figure>"
+    )
+
+
+def _caption(frame: LabelledFrame, found: Curves | None) -> str:
+    if found is None:
+        return f"frame {frame.number}: no answer"
+    left, right = found.lane_line_probs[[LEFT_LINE, RIGHT_LINE]]
+    return f"frame {frame.number}: left {left:.2f}, right {right:.2f} probable"
+
+
+def _shapes(labels: Labels, found: Curves) -> str:
+    below = np.array([0.0, 0.0, labels.video_camera.height_m])
+    lines = [
+        (found.lane_lines_m[at], "said" if found.lane_line_probs[at] > PROBABLE else "unsure")
+        for at in (LEFT_LINE, RIGHT_LINE)
+    ]
+    drawn = [*lines, (found.plan_m + below, "driven")]
+    return "".join(f'<path class="{css}" d="{_path(labels, curve)}"/>' for curve, css in drawn)
+
+
+def _path(labels: Labels, curve_m: NDArray[np.floating]) -> str:
+    near = curve_m[curve_m[:, 0] <= FAR_M].astype(np.float64)
+    pixels = project(near, labels.camera, labels.video_camera.rpy_rad)
+    limit = LIMIT_PICTURES * labels.size[0]
+    # Whole numbers are centres of pixels, which the drawing has at halves.
+    return path_data(np.clip(pixels, -limit, limit) + 0.5)
+
+
+def _marks(labels: Labels, frame: LabelledFrame) -> str:
+    marks = []
+    for side in range(len(SIDES)):
+        for row, column, paint in zip(
+            labels.rows_px, frame.columns_px[side], frame.is_paint[side], strict=True
+        ):
+            if np.isfinite(column):
+                css = "paint" if paint else "drawn"
+                marks.append(
+                    f'<circle class="{css}" cx="{column + 0.5:.1f}" cy="{row + 0.5:.1f}" r="3"/>'
+                )
+    return "".join(marks)

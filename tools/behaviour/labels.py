@@ -1,0 +1,171 @@
+"""Hand-labelled frames of a clip: where the lines of the car's lane lie, as numbers.
+
+Pixels: column u right, row v down, whole numbers are centres of pixels. On the road: x forward, y
+right, in metres from the point under the camera, in the calibrated frame.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.calibration import Camera
+from tools.behaviour.road_plane import RoadPlane
+from tools.errors import LabelsError, UsageError
+from tools.lib.camera import stand_in_camera
+from tools.lib.video_camera import VideoCamera, parse_video_camera
+
+SIDES = ("left", "right")
+# Fewer and there is nothing to fit a parabola to.
+MIN_ROWS = 3
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledFrame:
+    """One picture.
+
+    Attributes:
+        number: of the clip's frame, from 0.
+        columns_px: (2, rows) float64, centres of the left and the right line; NaN where nobody can
+            tell.
+        is_paint: (2, rows) bool, paint was seen there; else the line was drawn through its dashes.
+    """
+
+    number: int
+    columns_px: Floats
+    is_paint: NDArray[np.bool_]
+
+
+@dataclass(frozen=True, slots=True)
+class Labels:
+    """All labelled frames of a clip, and the camera that filmed it.
+
+    Attributes:
+        path: of the file.
+        clip: name of the clip.
+        sha256: of the clip, 64 hex digits.
+        size: (width, height) in pixels.
+        lane_width_m: between the centres of its lines, as assumed.
+        video_camera: as drives take it.
+        rows_px: (rows,) float64, the labelled rows, near to far.
+        frames: at least one, by increasing number.
+    """
+
+    path: Path
+    clip: str
+    sha256: str
+    size: tuple[int, int]
+    lane_width_m: float
+    video_camera: VideoCamera
+    rows_px: Floats
+    frames: tuple[LabelledFrame, ...]
+
+    @property
+    def camera(self) -> Camera:
+        """The pinhole that filmed the clip."""
+        return stand_in_camera(*self.size, self.video_camera.focal_px)
+
+    @property
+    def plane(self) -> RoadPlane:
+        """The road as this camera sees it."""
+        return RoadPlane(self.camera, self.video_camera.rpy_rad, self.video_camera.height_m)
+
+    @property
+    def ahead_m(self) -> Floats:
+        """(rows,) distances of the labelled rows, straight ahead."""
+        middle = np.full(self.rows_px.size, self.size[0] / 2)
+        return self.plane.on_road(np.stack([middle, self.rows_px], axis=-1))[:, 0]
+
+    def on_road(self, frame: LabelledFrame) -> Floats:
+        """Return where the labels of a frame lie, (2, rows, 2) float64: x, y; NaN as in them."""
+        rows = np.broadcast_to(self.rows_px, frame.columns_px.shape)
+        pixels = np.stack([frame.columns_px, rows], axis=-1)
+        return self.plane.on_road(pixels.reshape(-1, 2)).reshape(pixels.shape)
+
+    def check_clip(self, clip: Path) -> None:
+        """Refuse another clip than the one that was labelled.
+
+        Raises:
+            LabelsError: it is another one, or cannot be read.
+        """
+        try:
+            with clip.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise LabelsError(
+                f"{clip}: expected the clip {self.clip}, found: {error.strerror}; check the path"
+            ) from error
+        if found != self.sha256:
+            raise LabelsError(
+                f"{clip}: expected {self.clip} with sha256 {self.sha256[:16]}, found "
+                f"{found[:16]}; {self.path} labels another clip"
+            )
+
+
+def read_labels(path: Path) -> Labels:
+    """Read a file of labels; docs/footage.md has its format.
+
+    Raises:
+        LabelsError: it cannot be read, or something in it is missing or cannot be.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise LabelsError(
+            f"{path}: expected a file of labels, found: {error.strerror}; check the path"
+        ) from error
+    except ValueError as error:
+        raise LabelsError(f"{path}: expected JSON, found: {error}") from error
+    try:
+        return _parse(path, content)
+    except UsageError as error:  # of the camera: here it is no option that is wrong
+        raise LabelsError(str(error)) from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise LabelsError(
+            f"{path}: expected labels as docs/footage.md describes them, found: "
+            f"{type(error).__name__}: {error}"
+        ) from error
+
+
+def _parse(path: Path, content: Mapping[str, Any]) -> Labels:
+    rows = np.array(content["rows"], np.float64)
+    if rows.ndim != 1 or rows.size < MIN_ROWS or not (np.diff(rows) < 0.0).all():
+        raise ValueError(f"rows: expected at least {MIN_ROWS} that decrease, found {rows.tolist()}")
+    frames = tuple(_parse_frame(one, rows.size) for one in content["frames"])
+    numbers = [frame.number for frame in frames]
+    if not numbers or numbers[0] < 0 or (np.diff(numbers) <= 0).any():
+        raise ValueError(f"frames: expected numbers that increase from 0, found {numbers}")
+    labels = Labels(
+        path=path,
+        clip=str(content["clip"]),
+        sha256=str(content["sha256"]),
+        size=(int(content["width"]), int(content["height"])),
+        lane_width_m=float(content["lane_width_m"]),
+        video_camera=parse_video_camera(str(path), content["camera"]),
+        rows_px=rows,
+        frames=frames,
+    )
+    if not np.isfinite(labels.ahead_m).all():
+        raise ValueError(f"rows: expected rows below the horizon of the camera, found {rows[-1]:g}")
+    return labels
+
+
+def _parse_frame(one: Mapping[str, Any], rows: int) -> LabelledFrame:
+    number = int(one["frame"])
+    columns = np.array([one[side] for side in SIDES], np.float64)  # null becomes NaN
+    paint = [[mark == "1" for mark in one[f"{side}_paint"]] for side in SIDES]
+    is_paint = np.array(paint, np.bool_)
+    if columns.shape != (2, rows) or is_paint.shape != (2, rows):
+        raise ValueError(f"frame {number}: expected {rows} columns and marks of each side")
+    if np.isinf(columns).any() or (columns[0] >= columns[1]).any():
+        raise ValueError(f"frame {number}: expected the left line to be left of the right one")
+    return LabelledFrame(number, columns, is_paint)

@@ -1,0 +1,219 @@
+"""Follows a daemon on the bus and its cameras in a thread, and says what is to be seen now.
+
+A process of its own with low priority: nothing is asked of the daemon, which sends what it sends to
+whoever listens.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any, Final
+
+from cereal.errors import MessageError
+from cereal.schema import read_event
+from cereal.transport.base import Transport
+from tools.lib.health_judge import Health
+from tools.live.cameras import ROAD, WIDE, CameraTable
+from tools.live.health import describe_health
+from tools.live.messages import Json, Moment, Shown
+from tools.live.newest import HEALTH, SERVICES, Newest, Row
+from tools.live.ring_pictures import RingPictures
+from tools.playback.player_threads import yield_to_others
+
+STREAMS: Final = (ROAD, WIDE)
+# Of these only the newest counts; all others are read one by one, so that no row is missing.
+_CONFLATED: Final = frozenset({"carState", "roadCameraState", "deviceState"})
+POLL_MS: Final = 20
+# Without news the page is told once in a while that there are none.
+IDLE_S: Final = 0.5
+# A daemon publishes every 50 ms, a slow one every 200; after this long it has gone.
+SILENT_S: Final = 1.5
+# A camera without frames for so long is not offered any more.
+CAMERA_S: Final = 2.0
+# Times of stages are those of the last messages of health, one a second.
+HEALTHS: Final = 11
+# Of messages of one service that are read at once: more than a second of any.
+_AT_ONCE: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What the feed hands over.
+
+    Attributes:
+        number: counts up.
+        rows: that are new since the one before.
+        moments: by camera.
+    """
+
+    number: int
+    rows: list[Row]
+    moments: dict[str, tuple[Json, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """How a daemon is watched.
+
+    Attributes:
+        address: of the bus, for people.
+        table: intrinsics.
+        rate_hz: at most this many pictures a second.
+        width: of the pictures in pixels, at most.
+    """
+
+    address: str
+    table: CameraTable
+    rate_hz: float
+    width: int
+
+
+class BusFeed:
+    """The thread.
+
+    Args:
+        transport: the bus; used by the thread alone.
+        pictures: of the cameras; likewise.
+        options: how.
+        wanted: returns the cameras that somebody watches; empty: nobody watches.
+        deliver: called in the thread with each `Seen`.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        pictures: RingPictures,
+        options: LiveOptions,
+        wanted: Callable[[], Collection[str]],
+        deliver: Callable[[Seen], None],
+    ) -> None:
+        self._transport, self._pictures, self._options = transport, pictures, options
+        self._wanted, self._deliver = wanted, deliver
+        self._subscribers = {
+            name: transport.subscriber(name, conflate=name in _CONFLATED) for name in SERVICES
+        }
+        self._newest = Newest()
+        self._healths: deque[Health] = deque(maxlen=HEALTHS)
+        self._rows: list[Row] = []
+        self._start_s = self._silent_since_s = monotonic()
+        self._answered_s: float | None = None
+        self._heard_s = self._refused_s = self._sent_s = 0.0
+        self._refused = ""
+        self._number = 0
+
+    def run(self, stop: threading.Event) -> None:
+        """Follow the bus until told to stop."""
+        yield_to_others()
+        polled = [self._subscribers["modelV2"]]
+        period_s = 1.0 / self._options.rate_hz
+        while not stop.is_set():
+            self._transport.wait(polled, POLL_MS)
+            has_answer = self._receive()
+            wanted = self._wanted()
+            self._pictures.update(wanted)
+            now = monotonic()
+            # A little early is better than a frame later.
+            is_due = now - self._sent_s > period_s - 0.5e-3 * POLL_MS
+            if (has_answer and is_due) or now - self._sent_s > self._patience_s(period_s):
+                self._send(wanted, now)
+
+    def _patience_s(self, period_s: float) -> float:
+        """Return how long it is waited for an answer; pictures come without, too."""
+        return IDLE_S if self._is_alive(monotonic()) else max(period_s, 0.1)
+
+    def _is_alive(self, now: float) -> bool:
+        return self._answered_s is not None and now - self._answered_s < SILENT_S
+
+    def _receive(self) -> bool:
+        has_answer = False
+        for name, subscriber in self._subscribers.items():
+            for _ in range(_AT_ONCE):
+                data = subscriber.receive()
+                if data is None:
+                    break
+                has_answer |= self._take(name, data)
+        return has_answer
+
+    def _take(self, name: str, data: bytes) -> bool:
+        try:
+            member = self._newest.take(read_event(data))
+        except MessageError:
+            self._newest.damaged += 1
+            return False
+        if member != name:
+            return False
+        now = monotonic()
+        if name == HEALTH:
+            self._heard_s = now
+            health: Any = self._newest.health
+            if self._healths and self._healths[-1]["processId"] != health["processId"]:
+                self._healths.clear()
+            self._healths.append(health)
+        if name != "modelV2":
+            return False
+        self._answered_s = now
+        self._rows.append(self._newest.row(now - self._start_s))
+        return True
+
+    def _send(self, wanted: Collection[str], now: float) -> None:
+        self._sent_s = now
+        self._number += 1
+        rows, self._rows = self._rows, []
+        if not wanted:
+            self._deliver(Seen(self._number, rows, {}))
+            return
+        answer = self._newest.answer if self._is_alive(now) else None
+        more = {
+            "waiting": self._waiting(now),
+            "cameras": self._pictures.streams(CAMERA_S),
+            "now": round(now - self._start_s, 3),
+            "notes": self._notes(now),
+        }
+        moments = {}
+        for stream in wanted:
+            shown = self._show(stream, None if answer is None else answer.frame_id)
+            moment = Moment(answer, self._newest.surroundings, shown, self._health(now), more)
+            moments[stream] = moment.message(self._options.table), shown.jpeg
+        self._deliver(Seen(self._number, rows, moments))
+
+    def _show(self, stream: str, frame_id: int | None) -> Shown:
+        picture = self._pictures.find(stream, frame_id)
+        if picture is None and stream in self._pictures.streams(CAMERA_S):
+            # The wide camera may count by itself, and a slow daemon answers what is gone.
+            picture = self._pictures.find(stream, None)
+        if picture is None or stream not in self._pictures.streams(CAMERA_S):
+            return Shown(stream, why_not=self._pictures.missing(stream))
+        jpeg = picture.jpeg(self._options.width)
+        return Shown(stream, picture.frame_id, picture.size, jpeg)
+
+    def _health(self, now: float) -> Json | None:
+        if not self._healths:
+            return None
+        health, earlier = self._healths[-1], self._healths[0]
+        found = describe_health(health, earlier if earlier is not health else None)
+        found["age"] = round(now - self._heard_s, 1)
+        return found
+
+    def _waiting(self, now: float) -> Json | None:
+        if self._is_alive(now):
+            return None
+        since_s = self._start_s if self._answered_s is None else self._answered_s
+        return {
+            "service": "modelV2",
+            "address": self._options.address,
+            "since": round(now - since_s),
+            "seen": self._answered_s is not None,
+        }
+
+    def _notes(self, now: float) -> list[str]:
+        if now - self._refused_s > 1.0:
+            self._refused_s = now
+            self._refused = "; ".join(self._transport.refused().values())
+        notes = [self._refused] if self._refused else []
+        if self._newest.damaged:
+            notes.append(f"{self._newest.damaged} messages could not be read and were left out")
+        return notes

@@ -1,0 +1,124 @@
+"""What is sent to the page: one JSON object and one JPEG picture in one binary message.
+
+Bytes: the length of the JSON text as uint32, little endian; the text, UTF-8; the picture, or
+nothing.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tools.lib.json_output import json_text
+from tools.live.cameras import CameraTable
+from tools.live.newest import COLUMNS, Row, Surroundings
+from tools.live.scene import describe_answer, project_answer
+from tools.views.answer import Answer
+
+Json = dict[str, Any]
+
+_LENGTH: Final = struct.Struct("<I")
+# What plots show of a daemon that runs, and of a log before its present moment.
+WINDOW_S: Final = 30.0
+
+
+def pack(message: Json, jpeg: bytes = b"") -> bytes:
+    """Return the bytes of one message; numbers that are not finite are null."""
+    text = json_text(message).encode()
+    return b"".join((_LENGTH.pack(len(text)), text, jpeg))
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A picture as it is shown.
+
+    Attributes:
+        camera: stream.
+        frame_id: of the frame.
+        size: width and height of the frame in pixels; what is drawn over it is in these.
+        jpeg: the picture, possibly smaller.
+        why_not: in place of a picture, for a person; "" where there is one.
+    """
+
+    camera: str
+    frame_id: int | None = None
+    size: tuple[int, int] = (0, 0)
+    jpeg: bytes = b""
+    why_not: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """All that is shown of one moment.
+
+    Attributes:
+        answer: of the model; None: there is none.
+        around: calibration and device.
+        shown: the picture.
+        health: as ``describe_health`` returns it.
+        more: what else the message holds.
+    """
+
+    answer: Answer | None
+    around: Surroundings
+    shown: Shown
+    health: Json | None
+    more: Json = field(default_factory=dict)
+
+    def message(self, table: CameraTable) -> Json:
+        """Return the message without its picture."""
+        answer, shown, around = self.answer, self.shown, self.around
+        overlay, note = None, ""
+        if shown.jpeg and answer is not None:
+            view, note = table.view(shown.camera, shown.size, around)
+            overlay = None if view is None else project_answer(answer, view)
+        return {
+            "kind": "moment",
+            "model": None if answer is None else describe_answer(answer),
+            "overlay": overlay,
+            "picture": {
+                "camera": shown.camera,
+                "frameId": shown.frame_id,
+                "width": shown.size[0],
+                "height": shown.size[1],
+                "whyNot": shown.why_not,
+                "note": note,
+            },
+            "calibration": {
+                "status": around.calibration,
+                "rpy": [round(angle, 5) for angle in around.rpy_rad],
+                "height": round(around.height_m, 3),
+            },
+            "hardware": _hardware(around),
+            "health": self.health,
+            **self.more,
+        }
+
+
+def _hardware(around: Surroundings) -> str:
+    parts = {"device": around.device_type, "sensor": around.sensor}
+    return ", ".join(f"{name} {value}" for name, value in parts.items() if value)
+
+
+def hello(mode: str, title: str, more: Json) -> Json:
+    """Return the first message of a connection.
+
+    Args:
+        mode: "live" or "log".
+        title: what is watched.
+        more: what else the page needs to know of it.
+    """
+    return {
+        "kind": "hello",
+        "mode": mode,
+        "title": title,
+        "columns": list(COLUMNS),
+        "window": WINDOW_S,
+        **more,
+    }
+
+
+def rows_json(rows: list[Row]) -> list[list[float | None]]:
+    """Return rows for a message."""
+    return [list(row) for row in rows]

@@ -1,0 +1,225 @@
+"""The newest of what daemon, car and device say, and a row of numbers for each answer of the model.
+
+Takes Events in the order in which they come, from the bus or from a log. Frames of reference as in
+``tools.views.answer``: x forward, y right, z down, curvature positive to the right.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from cereal.errors import MessageError
+from cereal.schema import member_name, reading
+from modeld.health import HEALTH_SERVICES
+from tools.lib.health_judge import Health
+from tools.lib.message_values import to_plain
+from tools.views.answer import Answer, AnswerReader, Rpy
+
+HEALTH: Final = HEALTH_SERVICES["driving"]
+# All that is looked at; the sensor's name, of roadCameraState, tells the camera's focal length.
+SERVICES: Final = (
+    "deviceState",
+    "roadCameraState",
+    "liveCalibration",
+    "carState",
+    "cameraOdometry",
+    "drivingModelData",
+    HEALTH,
+    "modelV2",
+)
+
+# What a row holds: name -> digits behind the point. Units: s, ms, m/s, 1/m, m/s2, degrees, m.
+COLUMNS: Final = {
+    "time": 3,
+    "frameId": 0,
+    "valid": 0,
+    "missing": 0,
+    "execution": 2,
+    "carSpeed": 2,
+    "planSpeed": 2,
+    "seenSpeed": 2,
+    "curvature": 6,
+    "seenCurvature": 6,
+    "acceleration": 3,
+    "carAcceleration": 3,
+    "steering": 1,
+    "blinkers": 0,
+    "laneLeft": 2,
+    "laneRight": 2,
+}
+LEFT, RIGHT = 1, 2
+# Slower, and a yaw rate over a speed is noise.
+MIN_TURNING_MPS: Final = 1.0
+# More frames missing at once than in a minute: another camera process counts.
+MAX_MISSING: Final = 1200
+
+Row = tuple[float | None, ...]
+"""A value for each of ``COLUMNS``, rounded; None where it is not known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What belongs to an answer and seldom changes.
+
+    Attributes:
+        rpy_rad: device_from_calib as roll, pitch, yaw.
+        height_m: camera over the road.
+        calibration: status; "" before the first.
+        wide_rpy_rad: wide_from_device as roll, pitch, yaw.
+        device_type: of ``deviceState``; "" before the first.
+        sensor: of the road camera; "" before the first.
+    """
+
+    rpy_rad: Rpy
+    height_m: float
+    calibration: str = ""
+    wide_rpy_rad: Rpy = (0.0, 0.0, 0.0)
+    device_type: str = ""
+    sensor: str = ""
+
+
+@dataclass(slots=True)
+class _Car:
+    speed_mps: float = math.nan
+    acceleration_mps2: float = math.nan
+    steering_deg: float = math.nan
+    blinkers: int = 0
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What the model sees of its own motion, and of the lane that it is in."""
+
+    speed_mps: float = math.nan
+    curvature_1pm: float = math.nan
+    lane_left_m: float = math.nan
+    lane_right_m: float = math.nan
+
+
+class Newest:
+    """The newest of everything.
+
+    Attributes:
+        answer: of the model; None before the first.
+        surroundings: calibration and device.
+        health: of the driving daemon; None before the first.
+        damaged: messages that could not be read.
+    """
+
+    def __init__(self) -> None:
+        reader = AnswerReader()
+        self._reader = reader
+        self._car, self._seen = _Car(), _Seen()
+        self._last_id: int | None = None
+        self.answer: Answer | None = None
+        self.surroundings = Surroundings(reader.rpy_rad, reader.height_m)
+        self.health: Health | None = None
+        self.frame_id = 0
+        self.damaged = 0
+
+    def begin_with(self, around: Surroundings) -> None:
+        """Begin in the middle of a log, with the calibration and the device of there."""
+        self.surroundings = around
+        self._reader.rpy_rad, self._reader.height_m = around.rpy_rad, around.height_m
+
+    def take(self, event: Any) -> str | None:
+        """Take the next Event; return its member, None for one that cannot be read or is new."""
+        member = member_name(event)
+        if member is None:
+            return None
+        try:
+            with reading(member):
+                self._take(member, event)
+        except MessageError:
+            self.damaged += 1
+            return None
+        return member
+
+    def row(self, time_s: float, execution_ms: float | None = None) -> Row:
+        """Return the numbers of now.
+
+        Args:
+            time_s: of the row.
+            execution_ms: in place of what the answer says, which is 0 in a replay's log.
+        """
+        answer, car, seen = self.answer, self._car, self._seen
+        missing = self._missing(answer.frame_id if answer is not None else self.frame_id)
+        numbers: tuple[float | None, ...]
+        if answer is None:
+            numbers = (self.frame_id, None, missing, None, car.speed_mps, None)
+            wanted: tuple[float | None, float | None] = (None, None)
+        else:
+            time_ms = execution_ms if execution_ms is not None else answer.execution_ms or None
+            numbers = (answer.frame_id, int(answer.is_valid), missing, time_ms)
+            numbers += (car.speed_mps, answer.plan_speed_mps)
+            wanted = (answer.curvature_1pm, answer.acceleration_mps2)
+        rest = (car.steering_deg, car.blinkers, seen.lane_left_m, seen.lane_right_m)
+        numbers = (time_s, *numbers, seen.speed_mps, wanted[0], seen.curvature_1pm)
+        numbers += (wanted[1], car.acceleration_mps2, *rest)
+        return tuple(map(_rounded, numbers, COLUMNS.values()))
+
+    def _missing(self, frame_id: int) -> int:
+        last, self._last_id = self._last_id, frame_id
+        missing = 0 if last is None else frame_id - last - 1
+        return missing if 0 < missing <= MAX_MISSING else 0
+
+    def _take(self, member: str, event: Any) -> None:
+        answer = self._reader.take(member, event)
+        if answer is not None:
+            self.answer, self.frame_id = answer, answer.frame_id
+        elif member == "carState":
+            car = event.carState
+            blinkers = LEFT * bool(car.leftBlinker) + RIGHT * bool(car.rightBlinker)
+            self._car = _Car(
+                float(car.vEgo), float(car.aEgo), float(car.steeringAngleDeg), blinkers
+            )
+        elif member == "cameraOdometry":
+            self._take_odometry(event.cameraOdometry)
+        elif member == "drivingModelData":
+            lane = event.drivingModelData.laneLineMeta
+            self._seen.lane_left_m = float(lane.leftY)
+            self._seen.lane_right_m = float(lane.rightY)
+        elif member == HEALTH:
+            self.health = to_plain(getattr(event, HEALTH))
+        elif member == "liveCalibration":
+            self._take_calibration(event.liveCalibration)
+        elif member == "deviceState":
+            self._now(device_type=str(event.deviceState.deviceType))
+        elif member == "roadCameraState":
+            state = event.roadCameraState
+            self._now(sensor=str(state.sensor))
+            if self.answer is None:
+                self.frame_id = int(state.frameId)
+
+    def _take_odometry(self, message: Any) -> None:
+        if len(message.trans) != 3 or len(message.rot) != 3:
+            return
+        speed = float(message.trans[0])
+        self._seen.speed_mps = speed
+        turning = float(message.rot[2]) / speed if speed > MIN_TURNING_MPS else math.nan
+        self._seen.curvature_1pm = turning
+
+    def _take_calibration(self, message: Any) -> None:
+        wide = [float(angle) for angle in message.wideFromDeviceEuler]
+        is_sound = len(wide) == 3 and all(map(math.isfinite, wide))
+        self._now(
+            rpy_rad=self._reader.rpy_rad,
+            height_m=self._reader.height_m,
+            calibration=str(message.calStatus),
+            wide_rpy_rad=(wide[0], wide[1], wide[2]) if is_sound else (0.0, 0.0, 0.0),
+        )
+
+    def _now(self, **changes: Any) -> None:
+        """Change the surroundings; what stays the same stays the same object."""
+        changed = replace(self.surroundings, **changes)
+        if changed != self.surroundings:
+            self.surroundings = changed
+
+
+def _rounded(value: float | None, digits: int) -> float | None:
+    if value is None or not math.isfinite(value):
+        return None
+    # 0.0 added: -0.0 would be shown with its sign.
+    return round(value, digits) + 0.0 if digits else int(value)

@@ -1,0 +1,144 @@
+"""Copies of the newest frames of a camera's ring, so that the one that was answered can be shown.
+
+Reads the ring as any other reader does: its memory is mapped read-only, the writer never waits.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cereal.errors import FrameError
+from cereal.frames import DIRECTORY, Frame, FrameRingReader, available_streams, unusable_streams
+from tools.lib.picture import encode_jpeg
+from tools.views.frames import planes
+
+# Of each camera: an answer comes some 50 ms after its frame, on a slow machine a few frames later.
+KEPT: Final = 8
+# How often it is looked for cameras that are not there yet.
+LOOK_S: Final = 0.5
+
+Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A frame that was copied.
+
+    Attributes:
+        frame_id: of the frame.
+        planes: luma (h, w) and interleaved chroma (h/2, w), uint8.
+    """
+
+    frame_id: int
+    planes: Planes
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels."""
+        rows, columns = self.planes[0].shape
+        return columns, rows
+
+    def jpeg(self, width: int) -> bytes:
+        """Return the picture as JPEG, scaled down to a width in pixels."""
+        return encode_jpeg(*self.planes, width=width)
+
+
+class RingPictures:
+    """The newest pictures of the cameras of one server.
+
+    Args:
+        server: name of the rings.
+        streams: of `cereal.frames.STREAMS`.
+        directory: where the rings lie.
+
+    Raises:
+        FrameError: the server's name is none.
+    """
+
+    def __init__(self, server: str, streams: tuple[str, ...], directory: Path = DIRECTORY) -> None:
+        self._server, self._directory = server, directory
+        self._readers: dict[str, FrameRingReader | None] = dict.fromkeys(streams)
+        self._kept: dict[str, deque[Picture]] = {name: deque(maxlen=KEPT) for name in streams}
+        self._came_s: dict[str, float] = {}
+        self._looked_s = -LOOK_S
+        self._unusable: Mapping[str, str] = {}
+        available_streams(server, directory=directory)
+
+    def update(self, keep: Collection[str]) -> None:
+        """Take over what arrived.
+
+        Args:
+            keep: cameras whose frames are copied; of others it is only seen that they come.
+        """
+        if monotonic() - self._looked_s > LOOK_S:
+            self._looked_s = monotonic()
+            self._connect()
+        for stream, reader in self._readers.items():
+            if reader is None:
+                continue
+            while (frame := reader.receive(0)) is not None:
+                self._came_s[stream] = monotonic()
+                if stream not in keep:
+                    continue
+                copied = _copy(frame)
+                if reader.is_intact():
+                    self._kept[stream].append(copied)
+            if stream not in keep:
+                self._kept[stream].clear()
+
+    def streams(self, within_s: float) -> list[str]:
+        """Return the cameras that delivered a frame lately."""
+        now = monotonic()
+        return [
+            name for name in self._readers if now - self._came_s.get(name, -within_s) < within_s
+        ]
+
+    def find(self, stream: str, frame_id: int | None) -> Picture | None:
+        """Return the picture of a frame, or the newest one; None if it is not there."""
+        kept = self._kept[stream]
+        if frame_id is None:
+            return kept[-1] if kept else None
+        return next((one for one in reversed(kept) if one.frame_id == frame_id), None)
+
+    def missing(self, stream: str) -> str:
+        """Return why there is no picture of a camera, for a person."""
+        if stream in self._unusable:
+            return self._unusable[stream]
+        came_s = self._came_s.get(stream)
+        if came_s is None:
+            return f"no camera process {self._server!r} offers frames of this camera"
+        return f"no frame of this camera for {monotonic() - came_s:.0f} s"
+
+    def close(self) -> None:
+        """Release the rings."""
+        for reader in self._readers.values():
+            if reader is not None:
+                reader.close()
+
+    def _connect(self) -> None:
+        if all(self._readers.values()):
+            return
+        offered = available_streams(self._server, directory=self._directory)
+        for stream, reader in self._readers.items():
+            if reader is None and stream in offered:
+                try:
+                    self._readers[stream] = FrameRingReader(
+                        self._server, stream, conflate=False, directory=self._directory
+                    )
+                except FrameError:
+                    # In the moment between two writers; what lasts is told by `missing`.
+                    continue
+        self._unusable = unusable_streams(self._server, directory=self._directory)
+
+
+def _copy(frame: Frame) -> Picture:
+    luma, chroma = planes(frame)
+    return Picture(frame.frame_id, (luma.copy(), chroma.copy()))

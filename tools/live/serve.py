@@ -1,0 +1,267 @@
+"""Brings together what is watched and the server: a daemon on the bus, or a log."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import socket
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from cereal.errors import FrameError
+from tools.drives.drive import Drive
+from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
+from tools.drives.segment_drive import SegmentDrive
+from tools.drives.segment_files import segment_at
+from tools.errors import DriveError, ToolError, UsageError
+from tools.lib.bus_options import open_bus
+from tools.live.bus_feed import STREAMS, BusFeed, LiveOptions, Seen
+from tools.live.cameras import CameraTable
+from tools.live.drive_pictures import NoPictures, picture_maker
+from tools.live.log_index import LogIndex
+from tools.live.ring_pictures import RingPictures
+from tools.live.server import Address, Server
+from tools.live.viewers import LiveSource, LogSource, Source
+from tools.playback.player_threads import yield_to_others
+
+# How soon a signal is noticed.
+POLL_S = 0.1
+NO_FRAMES = "this log has no frames; name the drive that it was made from with --drive"
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What the command line says beside what is watched.
+
+    Attributes:
+        rate_hz: at most this many pictures a second.
+        width: of the pictures in pixels, at most.
+        drives: how drives are opened.
+        drive: the drive that a log was made from; None: none was named.
+    """
+
+    rate_hz: float
+    width: int
+    drives: DriveOptions
+    drive: str | None
+
+
+class Session(Protocol):
+    """What is watched.
+
+    Attributes:
+        mode: "live" or "log".
+        title: its name.
+        source: of messages.
+    """
+
+    mode: str
+    title: str
+    source: Source
+
+    def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
+        """Begin, when the loop of the server runs; `fail` may be called from any thread."""
+
+
+class LiveSession:
+    """A daemon on a bus; the feed's thread ends with `close`."""
+
+    mode = "live"
+
+    def __init__(self, args: argparse.Namespace, options: ServeOptions) -> None:
+        table = CameraTable(focal_px=options.drives.focal_px)
+        live = LiveOptions(args.bus, table, options.rate_hz, options.width)
+        self.title = args.bus
+        self._live_source = LiveSource(live)
+        self.source: Source = self._live_source
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        with ExitStack() as made:
+            transport = open_bus(args)
+            made.callback(transport.close)
+            try:
+                pictures = RingPictures(args.camera_server, STREAMS)
+            except FrameError as error:
+                raise UsageError(f"--camera-server: {error}") from error
+            made.callback(pictures.close)
+            self._feed = BusFeed(transport, pictures, live, self._live_source.wanted, self._deliver)
+            self._resources = made.pop_all()
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
+        """Start the feed; this thread, which serves, yields to the daemon, too."""
+        yield_to_others()
+        self._loop = loop
+
+        def follow() -> None:
+            try:
+                self._feed.run(self._stop)
+            except BaseException as error:  # noqa: BLE001 - raised again by the main thread
+                fail(error)
+
+        self._thread = threading.Thread(target=follow, name="bus-feed", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the feed."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+        self._resources.close()
+
+    def _deliver(self, seen: Seen) -> None:
+        loop = self._loop
+        # After the end of the loop nobody is there to look.
+        if loop is not None and not self._stop.is_set() and not loop.is_closed():
+            try:
+                loop.call_soon_threadsafe(self._live_source.deliver, seen)
+            except RuntimeError:
+                if not loop.is_closed():
+                    raise
+
+
+class LogSession:
+    """A log, read before the server begins."""
+
+    mode = "log"
+
+    def __init__(self, title: str, source: LogSource) -> None:
+        self.title = title
+        self.source: Source = source
+
+    def start(self, loop: asyncio.AbstractEventLoop, fail: Callable[[BaseException], None]) -> None:
+        """Do nothing: all is there."""
+
+
+def live_session(args: argparse.Namespace, options: ServeOptions, stack: ExitStack) -> Session:
+    """Open bus and rings; `stack` closes them.
+
+    Raises:
+        TransportError: the address of the bus cannot be.
+    """
+    session = LiveSession(args, options)
+    stack.callback(session.close)
+    return session
+
+
+def log_session(text: str, options: ServeOptions, stack: ExitStack) -> Session:
+    """Read a log, and open the drive that has its frames.
+
+    Args:
+        text: path of a log; or a drive whose own log it is.
+        options: how.
+        stack: releases them.
+
+    Raises:
+        ToolError: log or drive cannot be read.
+        LogError: the log cannot be read, or is none.
+    """
+    logs, drive_text = _logs_of(text, options)
+    index = LogIndex(logs)
+    stack.callback(index.close)
+    if not len(index):
+        heard = ", ".join(sorted(index.counts)) or "no messages"
+        raise DriveError(
+            f"{text}: expected messages of a model, a camera or a car, found {heard}; name the log "
+            "of a drive"
+        )
+    drive, why_not = _drive_of(drive_text, options)
+    about: dict[str, object] = {"cameras": [], "whyNoFrames": why_not}
+    table = CameraTable(focal_px=options.drives.focal_px)
+    if drive is None:
+        source = LogSource(text, index, table, lambda: NoPictures(why_not), about)
+        return LogSession(text, source)
+    stack.callback(drive.close)
+    assert drive_text is not None
+    again = drive_text
+    about["cameras"] = [name for name in STREAMS if name in drive.info.formats]
+    table = CameraTable(drive.info.cameras, options.drives.focal_px)
+    make = picture_maker(drive, lambda: open_drive(again, options.drives), options.width)
+    return LogSession(text, LogSource(text, index, table, make, about))
+
+
+def _logs_of(text: str, options: ServeOptions) -> tuple[list[Path], str | None]:
+    """Return the logs, and the drive with the frames; None: none is known."""
+    path = Path(text)
+    if path.is_file():
+        segment = segment_at(path)
+        has_video = segment is not None and any(name.endswith(".hevc") for name in segment.files)
+        drive = str(segment.path) if segment is not None and has_video else None
+        return [path], options.drive or drive
+    (one,) = _single(text, options.drives)
+    drive_opened = open_drive(one, options.drives)
+    try:
+        if not isinstance(drive_opened, SegmentDrive):
+            raise UsageError(
+                f"{text}: expected a log, or segments with a log, found a drive without one; "
+                "replay it first, then: modeld view LOG --drive DRIVE"
+            )
+        return list(drive_opened.logs), options.drive or one
+    finally:
+        drive_opened.close()
+
+
+def _single(text: str, options: DriveOptions) -> list[str]:
+    found = expand_drives([text], options)
+    if len(found) != 1:
+        raise UsageError(
+            f"{text}: expected one drive, found {len(found)}: {', '.join(found[:4])} ...; name one"
+        )
+    return found
+
+
+def _drive_of(text: str | None, options: ServeOptions) -> tuple[Drive | None, str]:
+    """Open the drive with the frames; without it, say why."""
+    if text is None:
+        return None, NO_FRAMES
+    try:
+        return open_drive(text, options.drives), ""
+    except ToolError as error:
+        if options.drive is not None:
+            raise
+        # The log's own directory: the log alone is worth looking at.
+        return None, f"this log's frames cannot be shown: {error}"
+
+
+async def serve(
+    session: Session,
+    address: Address,
+    listening: socket.socket,
+    stop: threading.Event,
+    on_ready: Callable[[], None],
+) -> None:
+    """Serve until told to stop.
+
+    Args:
+        session: what is watched.
+        address: where.
+        listening: a socket there.
+        stop: ends it.
+        on_ready: called when the page is there.
+
+    Raises:
+        BaseException: what ended the thread that follows the bus.
+    """
+    loop = asyncio.get_running_loop()
+    failed: asyncio.Future[None] = loop.create_future()
+
+    def fail(error: BaseException) -> None:
+        def raise_here() -> None:
+            if not failed.done():
+                failed.set_exception(error)
+
+        loop.call_soon_threadsafe(raise_here)
+
+    async def until() -> None:
+        session.start(loop, fail)
+        on_ready()
+        while not stop.is_set() and not failed.done():
+            await asyncio.sleep(POLL_S)
+        if failed.done():
+            failed.result()
+
+    await Server(session.source, address).run(listening, until())

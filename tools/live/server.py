@@ -1,0 +1,279 @@
+"""Serves the page and its messages to browsers of this machine.
+
+Refuses what does not come from this machine's own page: requests with a Host that is no loopback
+name (a foreign name that was made to point here), and sockets of other pages (Origin).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import logging
+import socket
+from collections.abc import Awaitable
+from contextlib import suppress
+from dataclasses import dataclass
+from importlib import resources
+from typing import Final
+from urllib.parse import urlsplit
+
+from aiohttp import WSCloseCode, WSMsgType, web
+from aiohttp.typedefs import Handler, Middleware
+
+from tools.errors import UsageError
+from tools.live.viewers import STALL_S, Source, Viewer
+
+logger = logging.getLogger(__name__)
+
+MAX_VIEWERS: Final = 8
+# Commands of the page are a few dozen bytes.
+MAX_ORDER_BYTES: Final = 4096
+# What may wait in this process for a viewer, beside one message.
+WRITE_LIMIT_BYTES: Final = 1 << 16
+# What may wait in the system for one.
+SEND_BUFFER_BYTES: Final = 1 << 18
+PING_S: Final = 20.0
+STOP_S: Final = 1.0
+
+_TYPES: Final = {
+    ".html": "text/html",
+    ".css": "text/css",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+_LOCAL_NAMES: Final = frozenset({"localhost"})
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the page is served.
+
+    Attributes:
+        host: an address of this machine.
+        port: 0: any that is free.
+        is_exposed: other machines may look, too.
+    """
+
+    host: str
+    port: int
+    is_exposed: bool = False
+
+
+def open_socket(address: Address) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        UsageError: the address is none of this machine's, is not loopback and not to be exposed, or
+            the port is taken.
+    """
+    host, port = address.host, address.port
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+    except (OSError, UnicodeError) as error:
+        raise UsageError(
+            f"--host {host}: expected an address of this machine, found none ({error}); "
+            "127.0.0.1 is usual"
+        ) from error
+    family, kind, protocol, _, place = found
+    if not ipaddress.ip_address(str(place[0]).partition("%")[0]).is_loopback:
+        if not address.is_exposed:
+            raise UsageError(
+                f"--host {host}: expected a loopback address, as 127.0.0.1, found one that other "
+                "machines reach; add --expose if all of them may watch"
+            )
+        logger.warning(
+            "%s: whoever reaches this address sees the camera and everything else; there is no "
+            "password and no encryption",
+            host,
+        )
+    listening = socket.socket(family, kind, protocol)
+    # Connections of the view before may still be winding down.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # Inherited by connections: a browser that stalls leaves no more than this in the system.
+    listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
+    try:
+        listening.bind(place)
+        listening.listen()
+    except OSError as error:
+        listening.close()
+        reason = error.strerror or str(error)
+        advice = "choose another --host or --port"
+        if error.errno == errno.EADDRINUSE:
+            reason = "it in use"
+            advice = (
+                f"another view may be there, look at {url_of(host, port)}, or choose another "
+                "--port (0: any that is free)"
+            )
+        raise UsageError(
+            f"{host} port {port}: expected a free port, found {reason}; {advice}"
+        ) from error
+    return listening
+
+
+def url_of(host: str, port: int) -> str:
+    """Return the page's address for people."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+class Server:
+    """The page, and a socket for each viewer.
+
+    Args:
+        source: what is watched.
+        address: where.
+    """
+
+    def __init__(self, source: Source, address: Address) -> None:
+        self._source, self._address = source, address
+        self._sockets: set[web.WebSocketResponse] = set()
+        self._files = _page_files()
+        app = web.Application(middlewares=[_guard(address)])
+        app.router.add_get("/", self._file)
+        app.router.add_get("/page/{name}", self._file)
+        app.router.add_get("/socket", self._watch)
+        app.on_response_prepare.append(_add_headers)
+        self._app = app
+
+    async def run(self, listening: socket.socket, until: Awaitable[None]) -> None:
+        """Serve until `until` comes back, and return what it raises."""
+        runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=STOP_S)
+        await runner.setup()
+        try:
+            await web.SockSite(runner, listening).start()
+            await until
+        finally:
+            for one in tuple(self._sockets):
+                with suppress(TimeoutError, ConnectionError):
+                    await asyncio.wait_for(
+                        one.close(code=WSCloseCode.GOING_AWAY, message=b"the view has ended"),
+                        STOP_S,
+                    )
+            await runner.cleanup()
+
+    async def _file(self, request: web.Request) -> web.Response:
+        name = request.match_info.get("name", "index.html")
+        found = self._files.get(name)
+        if found is None:
+            raise web.HTTPNotFound(text=f"there is no {name!r} here\n")
+        content_type, body = found
+        return web.Response(body=body, content_type=content_type, charset="utf-8")
+
+    async def _watch(self, request: web.Request) -> web.StreamResponse:
+        ws = web.WebSocketResponse(
+            timeout=STOP_S,
+            heartbeat=PING_S,
+            compress=False,
+            max_msg_size=MAX_ORDER_BYTES,
+            writer_limit=WRITE_LIMIT_BYTES,
+        )
+        await ws.prepare(request)
+        if len(self._sockets) >= MAX_VIEWERS:
+            full = f"{MAX_VIEWERS} pages watch already".encode()
+            await ws.close(code=WSCloseCode.TRY_AGAIN_LATER, message=full)
+            return ws
+        self._sockets.add(ws)
+        viewer = Viewer()
+        own = self._source.open(viewer)
+        sending = asyncio.create_task(self._send(ws, request, viewer, own))
+        try:
+            async for message in ws:
+                if message.type is WSMsgType.TEXT:
+                    viewer.order(message.data)
+        finally:
+            self._sockets.discard(ws)
+            sending.cancel()
+            with suppress(asyncio.CancelledError):
+                await sending
+            self._source.close(viewer, own)
+        return ws
+
+    async def _send(
+        self, ws: web.WebSocketResponse, request: web.Request, viewer: Viewer, own: object
+    ) -> None:
+        """Send to one viewer what is newest, at its pace."""
+        loop = asyncio.get_running_loop()
+        data = self._source.hello()
+        try:
+            while True:
+                begun_s = loop.time()
+                async with asyncio.timeout(STALL_S):
+                    await ws.send_bytes(data)
+                await asyncio.sleep(begun_s + 1.0 / viewer.rate_hz - loop.time())
+                data = await self._source.next(viewer, own)
+        except TimeoutError:
+            logger.info("a page showed nothing for %g s; its connection is closed", STALL_S)
+            # An orderly end would wait for it again.
+            if request.transport is not None:
+                request.transport.abort()
+        except ConnectionError:
+            return
+        except Exception:
+            logger.exception("a page cannot be served any more; its connection is closed")
+            if request.transport is not None:
+                request.transport.abort()
+
+
+def _guard(address: Address) -> Middleware:
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        host = _name_of(request.headers.get("Host", ""))
+        if not _may_ask(host, address):
+            raise web.HTTPForbidden(
+                text="expected to be asked by an address of this machine, such as 127.0.0.1\n"
+            )
+        origin = request.headers.get("Origin")
+        if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
+            raise web.HTTPForbidden(text="expected this page itself, found another one\n")
+        return await handler(request)
+
+    return guard
+
+
+def _may_ask(host: str, address: Address) -> bool:
+    if host in _LOCAL_NAMES:
+        return True
+    try:
+        found = ipaddress.ip_address(host)
+    except ValueError:
+        # Any other name may be made to point here by whoever owns it.
+        return address.is_exposed and host == address.host
+    return found.is_loopback or address.is_exposed
+
+
+def _name_of(host: str) -> str:
+    """Return a Host header without its port."""
+    with suppress(ValueError):
+        return urlsplit(f"//{host}").hostname or ""
+    return ""
+
+
+async def _add_headers(request: web.Request, response: web.StreamResponse) -> None:
+    host = request.headers.get("Host", "")
+    policy = {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self'",
+        # Some browsers do not count sockets among 'self'. The name was checked.
+        "connect-src": f"'self' ws://{host}" if response.status < 400 else "'none'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    response.headers["Content-Security-Policy"] = "; ".join(map(" ".join, policy.items()))
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Referrer-Policy"] = "no-referrer"
+    response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+    response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+    response.headers["Cache-Control"] = "no-store"
+    response.headers["Server"] = "modeld"
+
+
+def _page_files() -> dict[str, tuple[str, bytes]]:
+    found = {}
+    for file in resources.files("tools.live").joinpath("page").iterdir():
+        suffix = file.name[file.name.rfind(".") :]
+        if suffix in _TYPES:
+            found[file.name] = _TYPES[suffix], file.read_bytes()
+    return found
