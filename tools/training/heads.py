@@ -70,11 +70,11 @@ PLAN = Head("plan", "gaussian", (IDX_COUNT, PLAN_WIDTH), 3.0)
 DESIRE_STATE = Head("desire_state", "categorical", (DESIRE_LENGTH,))
 
 # In the order of the output; `hidden_state` follows them. Weights: what the drive depends on most
-# is what the small network shall spend itself on.
+# is what the small network shall spend itself on; speed, one value of `pose`, is hardest to see.
 VISION_HEADS = (
     Head("meta", "binary", (META_WIDTH,), 0.1),
     Head("desire_pred", "categorical", (DESIRE_PREDICTION_STEPS, DESIRE_LENGTH), 0.05),
-    Head("pose", "gaussian", (POSE_WIDTH,), 1.0),
+    Head("pose", "gaussian", (POSE_WIDTH,), 4.0),
     Head("wide_from_device_euler", "gaussian", (EULER_WIDTH,), 0.05),
     Head("road_transform", "gaussian", (POSE_WIDTH,), 0.3),
     Head("lane_lines", "gaussian", (LANE_LINE_COUNT, IDX_COUNT, 2), 2.0),
