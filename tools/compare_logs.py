@@ -1,4 +1,4 @@
-"""Compare two event logs field by field, aligned by frame id.
+"""Compare two event logs field by field and in metres, or two closed-loop results.
 
 LEFT is the reference. All messages of the daemons' outputs are compared (modelV2, drivingModelData,
 cameraOdometry, driverStateV2), from the first one on that the left log marks valid: before the
@@ -9,10 +9,18 @@ that are missing, extra, repeated or in another order are found. So is a field w
 within tolerance but moved to one side. When messages were published and measured durations are
 not compared.
 
+Where modelV2 differs, a table says what it does to the drive: positions, headings and speeds of the
+plan after 1, 2 and 4 s, curvature as lateral acceleration and drift, lane lines, edges, the car
+ahead; with --truth also how far each log is from the truth of a rendered drive. Gates are
+conditions on these figures. Of two .json files, results of modeld drive, every number is compared,
+and gates name those.
+
 Example:
   modeld compare reference.rlog.zst new.rlog.zst
   modeld compare a.rlog b.rlog --html differences.html
   modeld compare a.rlog b.rlog --bit-exact --service modelV2
+  modeld compare fp32.rlog fp16.rlog --gates-only --gate 'lateral_2s_max_m < 0.05'
+  modeld compare before.json after.json --gates-only --gate 'offset_p99_m < 0.7'
   modeld compare a.rlog b.rlog --ignore frameDropPerc --ignore 'modelV2.leadsV3*'
 """
 
@@ -21,6 +29,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from tools.behaviour.arguments import add_gate_arguments, gates_of
+from tools.behaviour.difference import figure_names
+from tools.behaviour.drive_result import compare_results
+from tools.behaviour.truth import read_truth
 from tools.compare.compare import CompareOptions, compare_logs
 from tools.compare.describe import describe_json, describe_text
 from tools.compare.page import write_comparison
@@ -28,12 +40,19 @@ from tools.compare.tolerances import read_tolerances
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
+from tools.lib.report_page import write_page
+
+# Endings of closed-loop results.
+RESULT = ".json"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     parser.add_argument(
-        "left", metavar="LEFT", type=Path, help="event log, the reference; raw, .zst or .bz2"
+        "left",
+        metavar="LEFT",
+        type=Path,
+        help="event log, the reference; raw, .zst or .bz2; or .json",
     )
     parser.add_argument(
         "right", metavar="RIGHT", type=Path, help="event log that is compared with it"
@@ -67,6 +86,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--limit", type=int, default=20, metavar="N", help="findings to print (20)")
     parser.add_argument("--html", type=Path, metavar="OUT", help="also write a page with plots")
+    parser.add_argument(
+        "--truth",
+        type=Path,
+        metavar="PATH",
+        help="truth.npz of the drive, or its directory: also say how far each log is from it",
+    )
+    add_gate_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -79,12 +105,19 @@ def run(args: argparse.Namespace) -> int:
     """
     if args.limit < 1:
         raise UsageError(f"--limit: expected at least 1 finding, found {args.limit}")
-    check_outputs({"--html": args.html}, [args.left, args.right, args.tolerances])
+    check_outputs(
+        {"--html": args.html}, [args.left, args.right, args.tolerances, args.truth, args.gates]
+    )
+    is_result = [path.suffix == RESULT for path in (args.left, args.right)]
+    if any(is_result):
+        return _compare_results(args, all(is_result))
     options = CompareOptions(
         services=args.service,
         all_services=args.all,
         tolerances=read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact),
         uncalibrated=args.uncalibrated,
+        gates=gates_of(args, figure_names()),
+        truth=None if args.truth is None else read_truth(args.truth),
     )
     comparison = compare_logs(args.left, args.right, options)
     if args.html:
@@ -93,6 +126,31 @@ def run(args: argparse.Namespace) -> int:
         print_json({**describe_json(comparison), "html": str(args.html) if args.html else None})
     else:
         print(describe_text(comparison, args.limit))
+        if args.html:
+            print(f"page: {args.html}")
+    return 0 if comparison.passed else 1
+
+
+def _compare_results(args: argparse.Namespace, are_both: bool) -> int:
+    """Compare two closed-loop results; return 0 where they agree, 1 where they differ."""
+    if not are_both:
+        raise UsageError(
+            f"{args.right}: expected two closed-loop results ({RESULT}) or two logs, found one of "
+            "each"
+        )
+    of_logs = ("service", "all", "tolerances", "bit_exact", "uncalibrated", "truth")
+    given = [name for name in of_logs if getattr(args, name)]
+    if given:
+        option = f"--{given[0].replace('_', '-')}"
+        raise UsageError(f"{option}: expected two logs with it, found closed-loop results")
+    comparison = compare_results(args.left, args.right, gates_of(args, None), args.ignore)
+    if args.html:
+        write_page(args.html, [comparison.page()])
+    if args.json:
+        html = str(args.html) if args.html else None
+        print_json({**comparison.to_json(), "html": html})
+    else:
+        print(comparison.text())
         if args.html:
             print(f"page: {args.html}")
     return 0 if comparison.passed else 1

@@ -7,10 +7,17 @@ workload that is measured beside it, so that a busy machine does not fail and a 
 10 % slower does. A change is accepted by writing the references anew: --update --reason TEXT.
 References are small files (about 1.4 KiB a frame) that belong into the repository.
 
+What a change does to the drive is told in metres and seconds, and gates may be written in them.
+With --gates-only they decide instead of tolerances, weights and launches: so another precision,
+target or compiler is judged by what the car would do. What must be the same in any case (inputs,
+frames, finite outputs) still fails.
+
 Example:
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --report out.html
   modeld regress --model driving.pkl --drives drive.mp4 --reference references --update \
     --reason "new policy model"
+  modeld regress --model fp16.pkl --drives drive --reference references --no-timing --gates-only \
+    --gate 'lateral_2s_max_m < 0.05' --gate 'lateral_acceleration_p99_mps2 < 0.05'
 """
 
 from __future__ import annotations
@@ -31,9 +38,15 @@ from runtime.device import choose_device
 from runtime.errors import RuntimeFault
 from runtime.quantities import count_text
 from scheduler.errors import SchedulerError
+from tools.behaviour.arguments import add_gate_arguments, gates_of
+from tools.behaviour.describe import behaviour_lines
+from tools.behaviour.difference import figure_names
+from tools.behaviour.truth import FILE_NAME, Truth, joined, read_truth
 from tools.compare.compare import CompareOptions, compare_events
 from tools.compare.tolerances import read_tolerances
 from tools.drives.arguments import add_drive_arguments, drive_options
+from tools.drives.open_drive import DriveOptions
+from tools.drives.openpilot import segment_directories
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
@@ -82,6 +95,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     _add_looking(parser)
     _add_running(parser)
+    add_gate_arguments(parser)
     add_drive_arguments(parser)
 
 
@@ -181,8 +195,8 @@ def _bisect(args: argparse.Namespace) -> int:
     for name in ("model", "reference", "baseline", "onnx", "report", "cluster"):
         if getattr(args, name) is not None:
             raise UsageError(f"--bisect: expected no --{name} with it; A and B are all it takes")
-    if args.update or args.explain:
-        raise UsageError("--bisect: expected neither --update nor --explain with it")
+    if args.update or args.explain or args.gate or args.gates or args.gates_only:
+        raise UsageError("--bisect: expected neither --update nor --explain nor gates with it")
     if len(args.drives) != 1:
         raise UsageError(f"--drives: expected one drive with --bisect, found {len(args.drives)}")
     artifacts = args.bisect[0], args.bisect[1]
@@ -220,7 +234,8 @@ def _check_arguments(args: argparse.Namespace) -> None:
         if args.jobs is not None:
             raise UsageError("--jobs: expected no --cluster with it; its workers are counted there")
     check_outputs(
-        {"--report": args.report}, [args.model, args.baseline, args.telemetry, *(args.onnx or ())]
+        {"--report": args.report},
+        [args.model, args.baseline, args.telemetry, args.gates, *(args.onnx or ())],
     )
 
 
@@ -228,9 +243,10 @@ def _make_plan(args: argparse.Namespace) -> Plan:
     artifact: Artifact = read_driving_artifact(args.model)
     tolerances = read_tolerances(args.tolerances, args.ignore, bit_exact=args.bit_exact)
     options = CompareOptions(tolerances=tolerances)
+    drives = replace(drive_options(args), split=True)
     return Plan(
         texts=args.drives,
-        options=replace(drive_options(args), split=True),
+        options=drives,
         model=args.model,
         artifact=artifact,
         device=args.device,
@@ -239,12 +255,21 @@ def _make_plan(args: argparse.Namespace) -> Plan:
         how=Comparing(
             lambda left, right: compare_events(left, right, options, ("reference", "now")),
             args.bit_exact,
+            gates_of(args, figure_names()),
+            lambda drive: _truth_of(drive, drives),
         ),
         timing=not args.no_timing,
         baseline=args.baseline,
         reason=args.reason.strip() if args.update else None,
         command=_command_line(),
     )
+
+
+def _truth_of(drive: str, options: DriveOptions) -> Truth | None:
+    """Return the truth of a rendered drive; None for one that was recorded."""
+    files = [place / FILE_NAME for place in segment_directories(drive, options)]
+    found = [read_truth(file) for file in files if file.is_file()]
+    return joined(found) if found else None
 
 
 def _command_line() -> str:
@@ -279,6 +304,7 @@ def _print_verdict(
         print(f"{drive.status:8}{drive.name:{width}}  {drive.summary}")
     for drive in verdict.drives:
         _print_changes(drive)
+        _print_behaviour(drive)
     for explanation in explanations:
         print(f"why {explanation.drive} changed:")
         for line in explanation.lines:
@@ -303,6 +329,15 @@ def _print_changes(drive: DriveVerdict) -> None:
     if len(drive.changes) > SHOWN_CHANGES:
         print(f"  and {len(drive.changes) - SHOWN_CHANGES} more, see --report or --json")
     print()
+
+
+def _print_behaviour(drive: DriveVerdict) -> None:
+    """Print what a drive that is not as it was, or that has gates, would do."""
+    if not (drive.changes or drive.meant or drive.behaviour.gates):
+        return
+    lines = behaviour_lines(drive.behaviour, ("reference", "now"))
+    if lines:
+        print(f"\n{drive.name}, " + "\n".join(lines) + "\n")
 
 
 def _conclusion(args: argparse.Namespace, verdict: RunVerdict) -> str:

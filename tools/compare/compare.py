@@ -16,6 +16,10 @@ from cereal.log_reader import read_log_bytes
 from cereal.schema import log
 from cereal.services import members_of
 from runtime.quantities import count_text
+from tools.behaviour.behaviour import BehaviourReader
+from tools.behaviour.gates import Gates
+from tools.behaviour.truth import Truth
+from tools.behaviour.verdict import judge_behaviour
 from tools.compare.align import Aligner, Message, Pair, Unmatched
 from tools.compare.findings import Comparison
 from tools.compare.judge import ServiceJudge
@@ -29,6 +33,8 @@ DAEMON_OUTPUTS = (
     ("driverStateV2",),
 )
 OUTPUT_SERVICES = tuple(name for group in DAEMON_OUTPUTS for name in group)
+# Whose messages hold the quantities of `tools.behaviour`.
+BEHAVIOUR_SERVICE = "modelV2"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +46,16 @@ class CompareOptions:
         all_services: every service of the left log.
         tolerances: what may differ; the table of the package by default.
         uncalibrated: also compare frames before the calibration.
+        gates: on what differences do to the drive.
+        truth: of the drive, where it is known.
     """
 
     services: Sequence[str] | None = None
     all_services: bool = False
     tolerances: Tolerances = field(default_factory=read_tolerances)
     uncalibrated: bool = False
+    gates: Gates = field(default_factory=Gates)
+    truth: Truth | None = None
 
 
 def compare_logs(left: Path, right: Path, options: CompareOptions | None = None) -> Comparison:
@@ -65,13 +75,22 @@ def compare_logs(left: Path, right: Path, options: CompareOptions | None = None)
         UsageError: a service that does not exist.
     """
     texts: list[str] = []
-    comparison = compare_events(
-        read_log_bytes(left, texts.append),
-        read_log_bytes(right, texts.append),
-        options,
-        (str(left), str(right)),
+    options = options or CompareOptions()
+    logs = read_log_bytes(left, texts.append), read_log_bytes(right, texts.append)
+    sides = BehaviourReader(), BehaviourReader()
+    chosen = _chosen(options)
+    if not chosen or BEHAVIOUR_SERVICE in chosen:
+        # Both behaviours are noted while the logs are read, which is once.
+        logs = sides[0].watch(logs[0]), sides[1].watch(logs[1])
+    comparison = compare_events(*logs, options, (str(left), str(right)))
+    behaviour = judge_behaviour(
+        sides[0].behaviour(),
+        sides[1].behaviour(),
+        options.gates,
+        options.truth,
+        uncalibrated=options.uncalibrated,
     )
-    return replace(comparison, warnings=(*texts, *comparison.warnings))
+    return replace(comparison, warnings=(*texts, *comparison.warnings), behaviour=behaviour)
 
 
 def compare_events(

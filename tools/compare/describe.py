@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from runtime.quantities import count_text
+from tools.behaviour.describe import behaviour_lines
 from tools.compare.findings import Comparison, FieldStatistics, Finding
 from tools.lib.table import format_table, printable
 
@@ -33,6 +34,9 @@ def verdict(comparison: Comparison) -> str:
     )
     if comparison.skipped:
         compared += f", {count_text(comparison.skipped, 'frame')} before the calibration skipped"
+    if comparison.findings and comparison.passed:
+        count = count_text(len(comparison.findings), "finding")
+        return f"AGREE: all gates hold, which stand in for {count}; {compared}"
     if comparison.passed:
         differing = sum(1 for field in comparison.statistics if field.differing)
         bits = (
@@ -41,7 +45,10 @@ def verdict(comparison: Comparison) -> str:
             else f"within tolerance; {count_text(differing, 'field')} not equal to the last bit"
         )
         return f"AGREE: {bits}; {compared}"
-    return f"DIFFER: {count_text(len(comparison.findings), 'finding')}; {compared}"
+    failing = [count_text(len(comparison.failing), "finding")] if comparison.failing else []
+    missed = sum(not gate.holds for gate in comparison.behaviour.gates)
+    failing += [f"{count_text(missed, 'gate')} not held"] if missed else []
+    return f"DIFFER: {', '.join(failing)}; {compared}"
 
 
 def first_difference(findings: Sequence[Finding]) -> Finding | None:
@@ -60,9 +67,11 @@ def describe_text(comparison: Comparison, limit: int) -> str:
     lines = [f"warning: {printable(warning)}" for warning in comparison.warnings]
     lines.append(verdict(comparison))
     findings = comparison.findings
+    behaviour = behaviour_lines(comparison.behaviour, ("left", "right"))
+    drive = ["", *behaviour] if behaviour else []
     if not findings:
         largest = _largest_share(comparison.statistics)
-        return "\n".join([*lines, *largest])
+        return "\n".join([*lines, *largest, *drive])
     first = first_difference(findings)
     if first is not None:
         lines.append(f"first: frame {first.first_frame}, {name_of(first)} ({first.kind})")
@@ -70,7 +79,7 @@ def describe_text(comparison: Comparison, limit: int) -> str:
     lines += ["", format_table(FINDING_HEADER, rows)]
     if len(findings) > limit:
         lines.append(f"... and {len(findings) - limit} more; --limit, --json or --html show all")
-    lines += ["", _hint(findings)]
+    lines += [*drive, "", _hint(findings)]
     return "\n".join(lines)
 
 
@@ -140,4 +149,5 @@ def describe_json(comparison: Comparison) -> dict[str, Any]:
         "findings": [asdict(finding) for finding in comparison.findings],
         "statistics": [asdict(field) for field in comparison.statistics],
         "warnings": list(comparison.warnings),
+        "behaviour": comparison.behaviour.to_json(),
     }

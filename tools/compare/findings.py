@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
+from tools.behaviour.verdict import BehaviourVerdict
 
 FindingKind = Literal[
     "missing",  # a frame, or a message, of the left log that the right one lacks
@@ -121,6 +123,7 @@ class Comparison:
         warnings: what a user should know: truncated logs, services of one side only that are
             ignored, ...
         series: of every numeric field that differs at all, for plots.
+        behaviour: what the difference does to the drive, and gates on it.
     """
 
     left: str
@@ -132,8 +135,15 @@ class Comparison:
     statistics: Sequence[FieldStatistics]
     warnings: Sequence[str]
     series: Sequence[FieldSeries] = ()
+    behaviour: BehaviourVerdict = field(default_factory=BehaviourVerdict)
 
     @property
     def passed(self) -> bool:
         """Whether nothing differs beyond what is allowed."""
-        return not self.findings
+        return not self.failing and self.behaviour.holds
+
+    @property
+    def failing(self) -> list[Finding]:
+        """The findings that no gate stands in for."""
+        stands_in = self.behaviour.stands_in_for
+        return [one for one in self.findings if not stands_in(one.kind, one.field)]

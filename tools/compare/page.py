@@ -5,6 +5,7 @@ from __future__ import annotations
 from html import escape
 from pathlib import Path
 
+from tools.behaviour.describe import TITLE, behaviour_part
 from tools.compare.findings import Comparison
 from tools.compare.page_parts import (
     COMPARE_STYLE,
@@ -30,6 +31,7 @@ def render(comparison: Comparison) -> str:
     title = f"{Path(comparison.left).name} and {Path(comparison.right).name}"
     sections = [
         f"<header><h1>{escape(title)}</h1>{verdict_part(comparison)}</header>",
+        _section(TITLE, behaviour_part(comparison.behaviour, ("left", "right"))),
         _section("Findings", findings_part(comparison.findings)),
         _section("Plots", plots_part(comparison.findings, comparison.series)),
         _section("Fields not equal to the last bit", statistics_part(comparison.statistics)),

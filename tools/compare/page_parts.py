@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from tools.compare.describe import FINDING_HEADER, KIND_TEXTS, finding_row, name_of, verdict
 from tools.compare.findings import Comparison, FieldSeries, FieldStatistics, Finding
+from tools.lib.report_page import table_part
 from tools.lib.svg import Chart, Margins, padded_range
 
 COMPARE_STYLE = """
@@ -51,7 +52,7 @@ def findings_part(findings: Sequence[Finding]) -> str:
     rows = [finding_row(finding) for finding in findings]
     kinds = dict.fromkeys(finding.kind for finding in findings)
     meanings = "; ".join(f"{kind}: {KIND_TEXTS[kind]}" for kind in kinds)
-    return f"<p>{escape(meanings)}.</p>{_table(FINDING_HEADER, rows)}"
+    return f"<p>{escape(meanings)}.</p>{table_part(FINDING_HEADER, rows)}"
 
 
 def statistics_part(statistics: Sequence[FieldStatistics]) -> str:
@@ -73,7 +74,7 @@ def statistics_part(statistics: Sequence[FieldStatistics]) -> str:
         )
         for field in differing
     ]
-    return _table((*header, "drift per frame", "rms of left"), rows) if rows else ""
+    return table_part((*header, "drift per frame", "rms of left"), rows) if rows else ""
 
 
 def _share(field: FieldStatistics) -> float:
@@ -141,12 +142,3 @@ def _chart(frames: NDArray[np.float64], y_range: tuple[float, float], summary: s
     first, last = float(frames[0]), float(frames[-1])
     x_range = (first, max(last, first + 1.0))
     return Chart(*_SIZE, x_range, y_range, "frame", "", summary, _MARGINS)
-
-
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    head = "".join(f"<th>{escape(title)}</th>" for title in header)
-    body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
-    )
-    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-    return f'<div class="wide">{table}</div>'

@@ -76,6 +76,15 @@ def open_drive(text: str, options: DriveOptions) -> Drive:
     return SegmentDrive(Source(_display_name(one), one.segments, logs, streams))
 
 
+def segment_directories(text: str, options: DriveOptions) -> list[Path]:
+    """Return the directories of the segments that a text stands for; none for other kinds."""
+    try:
+        found = _find(text, options) or []
+    except DriveError:
+        return []
+    return [segment.path for one in found for segment in one.segments if segment.path.is_dir()]
+
+
 def _find(text: str, options: DriveOptions) -> list[_Found] | None:
     path = Path(text)
     if _exists(path):

@@ -42,6 +42,16 @@ def tiles_section(tiles: Sequence[tuple[str, str, str]]) -> str:
     return f'<section class="tiles">{cells}</section>'
 
 
+def table_part(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table of plain text that scrolls sideways where it is wider than the page."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in header)
+    body = "".join(
+        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f'<div class="wide">{table}</div>'
+
+
 def write_page(path: Path, parts: Iterable[str]) -> None:
     """Write a page; the file appears complete or not at all.
 

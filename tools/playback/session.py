@@ -156,6 +156,11 @@ class PlaybackSession:
             source.keep()
         return result
 
+    @property
+    def answers(self) -> tuple[bytes, ...]:
+        """What the daemon said of the frame of the last step; `record` has it later."""
+        return tuple(self._unwritten)
+
     def finish(self) -> None:
         """Record what the last frame gave; call it after the last moment."""
         for data in self._unwritten:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -139,6 +140,7 @@ class JobResult:
         interface: name of the program's revision.
         device_class: see there.
         launches: entry -> its size.
+        speeds_mps: the car's speed at each frame, by frame id; NaN before it is known.
         program: digests of its kernels and weights.
         measured: differs from run to run.
         error: one line; "" when it ran well.
@@ -153,6 +155,7 @@ class JobResult:
     interface: str = ""
     device_class: str = ""
     launches: Mapping[str, Launches] = field(default_factory=dict)
+    speeds_mps: Mapping[int, float] = field(default_factory=dict)
     program: ProgramFacts = field(default_factory=ProgramFacts)
     measured: Measured = field(default_factory=Measured)
     error: str = ""
@@ -221,6 +224,26 @@ def one_line(error: Exception) -> str:
     return " ".join(str(error).split())
 
 
+class _Kept:
+    """What is kept of a drive's events: the daemon's messages, and how fast the car was."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.speeds_mps: dict[int, float] = {}
+        self._speed = math.nan
+
+    def add(self, data: bytes) -> None:
+        """Take note of an event."""
+        event = read_event(data)
+        name = member_name(event)
+        if name in OUTPUT_SERVICES:
+            self.messages.append(data)
+        if name == "modelV2":
+            self.speeds_mps[int(event.modelV2.frameId)] = self._speed
+        elif name == "carState":
+            self._speed = float(event.carState.vEgo)
+
+
 def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
     from tools.playback.model import check_fits
     from tools.playback.run_drive import PlaybackOptions, peak_rss_bytes, play
@@ -229,17 +252,12 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
     try:
         model = holder.get(job)
         check_fits(model.path, model.artifact, drive.info)
-        messages: list[bytes] = []
-
-        def keep(data: bytes) -> None:
-            if member_name(read_event(data)) in OUTPUT_SERVICES:
-                messages.append(data)
-
+        kept = _Kept()
         # The daemon's settings are ours, not the environment's: raw vectors would be kept too.
         config = Config(demo=True, send_raw_predictions=False)
         options = PlaybackOptions(digest_inputs=True, config=config)
-        frames, wall_s = play(drive, model.program, keep, options)
-        outputs = pack(messages, frames, rule_of)
+        frames, wall_s = play(drive, model.program, kept.add, options)
+        outputs = pack(kept.messages, frames, rule_of)
         info, manifest = choose_device(job.device).info, model.artifact.manifest
         return JobResult(
             key=key,
@@ -250,6 +268,7 @@ def _run(job: Job, key: str, holder: ModelHolder) -> JobResult:
             interface=parse_interface(manifest.metadata["interface"]).name,
             device_class=device_class(info),
             launches=launches_of(manifest),
+            speeds_mps=kept.speeds_mps,
             program=program_facts(model.artifact),
             measured=Measured(
                 execution_s=tuple(frames.execution_s.tolist()),

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from runtime.quantities import count_text, size_text
+from tools.behaviour.describe import TITLE, behaviour_part
 from tools.compare.findings import Comparison, FieldSeries
 from tools.errors import ToolError
 from tools.lib.report_page import tiles_section, whole_page, write_page
@@ -56,12 +57,14 @@ def write_report(path: Path, plan: Plan, verdict: RunVerdict) -> None:
 def render(plan: Plan, verdict: RunVerdict) -> str:
     """Return the page as HTML text."""
     title = f"Regression of {plan.model.name}"
-    told = [drive for drive in verdict.drives if drive.changes]
+    told = [drive for drive in verdict.drives if drive.changes or drive.meant]
+    held = [drive for drive in verdict.drives if drive.behaviour.gates and drive not in told]
     sections = [
         f"<header><h1>{escape(title)}</h1><p>{escape(_summary(verdict))}</p></header>",
         _tiles(verdict),
         _table(verdict),
         *(_drive(plan, drive, number < MAX_PICTURED_DRIVES) for number, drive in enumerate(told)),
+        *(_gates(drive) for drive in held),
         _timing(verdict),
         _environment(verdict),
     ]
@@ -116,20 +119,31 @@ def _table(verdict: RunVerdict) -> str:
 
 
 def _drive(plan: Plan, drive: DriveVerdict, with_pictures: bool) -> str:
-    rows = "".join(_change(change) for change in drive.changes[:MAX_CHANGES])
-    rest = len(drive.changes) - MAX_CHANGES
+    told = [_change(change, change.kind) for change in drive.changes]
+    told += [_change(change, f"meant: {change.kind}") for change in drive.meant]
+    rows, rest = "".join(told[:MAX_CHANGES]), len(told) - MAX_CHANGES
     more = f"<p>{rest} more are in the JSON.</p>" if rest > 0 else ""
     warnings = drive.comparison.warnings if drive.comparison else ()
     notes = "".join(f"<p>{escape(text)}</p>" for text in warnings)
     pictures = _pictures(plan, drive) if with_pictures else ""
     return (
         f"<section><h2>{escape(drive.name)}</h2><table>{rows}</table>{more}{notes}"
-        f"{_plots(drive.comparison)}{pictures}</section>"
+        f"{_behaviour(drive)}{_plots(drive.comparison)}{pictures}</section>"
     )
 
 
-def _change(change: Change) -> str:
-    return f"<tr><th>{change.kind}</th><td>{escape(change.text)}</td></tr>"
+def _gates(drive: DriveVerdict) -> str:
+    """Return the section of a drive that has gates and did not change."""
+    return f"<section><h2>{escape(drive.name)}</h2>{_behaviour(drive)}</section>"
+
+
+def _behaviour(drive: DriveVerdict) -> str:
+    content = behaviour_part(drive.behaviour, ("reference", "now"))
+    return f"<h3>{TITLE}</h3>{content}" if content else ""
+
+
+def _change(change: Change, kind: str) -> str:
+    return f"<tr><th>{kind}</th><td>{escape(change.text)}</td></tr>"
 
 
 def _plots(comparison: Comparison | None) -> str:

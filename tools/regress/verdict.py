@@ -6,14 +6,18 @@ Causes come before effects: a drive whose inputs changed is not a matter of kern
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, NamedTuple
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from runtime.quantities import count_text
-from tools.compare.findings import Comparison
+from tools.behaviour.behaviour import behaviour_of
+from tools.behaviour.gates import Gates
+from tools.behaviour.truth import Truth
+from tools.behaviour.verdict import BehaviourVerdict, judge_behaviour
+from tools.compare.findings import Comparison, Finding
 from tools.errors import ToolError
 from tools.playback.outcome import INPUT_NAMES, FrameTable
 from tools.regress.job import JobResult, Launches
@@ -22,7 +26,9 @@ from tools.regress.program_facts import ProgramFacts
 from tools.regress.reference import Reference, ReferenceStore, key_of
 
 Status = Literal["passed", "changed", "failed"]
-ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits"]
+ChangeKind = Literal["input", "frames", "weights", "launches", "outputs", "bits", "gate"]
+# What a program of another precision, target or compiler has by right; gates may stand in for it.
+PROGRAM_KINDS: Final[tuple[ChangeKind, ...]] = ("weights", "launches")
 
 # Changes in the text of one drive; all of them are in the report and in the JSON.
 SHOWN_CHANGES = 8
@@ -45,16 +51,24 @@ class Change:
     first_frame: int = -1
 
 
+def _no_truth(_drive: str) -> Truth | None:
+    return None
+
+
 class Comparing(NamedTuple):
     """How logs are compared, for all drives of a run.
 
     Attributes:
         compare: takes the Events of the reference, and the new ones.
         bit_exact: every bit of every message counts.
+        gates: on what changes do to the drive.
+        truth_of: the truth of a drive, by what the user called it; None where nobody knows it.
     """
 
     compare: Callable[[Sequence[bytes], Sequence[bytes]], Comparison]
     bit_exact: bool = False
+    gates: Gates = Gates()
+    truth_of: Callable[[str], Truth | None] = _no_truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +81,9 @@ class DriveVerdict:
         frames: that the daemon took.
         identical: every message has the bits that the reference's had.
         changes: causes first; empty where it passed.
-        comparison: of the messages; None where it could not be judged.
+        meant: changes that gates stand in for, and do not fail.
+        comparison: of the messages, with what it does to the drive; None where it could not be
+            judged.
         error: one line, where it failed.
         exit_code: that belongs to it.
         result: what came of the run.
@@ -79,6 +95,7 @@ class DriveVerdict:
     frames: int = 0
     identical: bool = False
     changes: tuple[Change, ...] = ()
+    meant: tuple[Change, ...] = ()
     comparison: Comparison | None = None
     error: str = ""
     exit_code: int = 0
@@ -98,7 +115,17 @@ class DriveVerdict:
         count = count_text(self.frames, "frame")
         if self.status == "changed":
             return f"{count}, {count_text(len(self.changes), 'change')}"
-        return f"{count}, {'identical' if self.identical else 'within tolerance'}"
+        text = f"{count}, {'identical' if self.identical else 'within tolerance'}"
+        gates = self.behaviour.gates
+        held = f"{count_text(len(gates), 'gate')} held" if gates else ""
+        if self.meant:
+            return f"{count}, {held}, which stand in for {count_text(len(self.meant), 'change')}"
+        return f"{text}, {held}" if held else text
+
+    @property
+    def behaviour(self) -> BehaviourVerdict:
+        """What it does to the drive."""
+        return self.comparison.behaviour if self.comparison else BehaviourVerdict()
 
     def to_json(self) -> dict[str, Any]:
         """Return plain values: all that is known, but pictures."""
@@ -112,6 +139,7 @@ class DriveVerdict:
             "identical": self.identical,
             "error": self.error or None,
             "changes": [asdict(change) for change in self.changes],
+            "meant": [asdict(change) for change in self.meant],
             "comparison": _comparison_json(self.comparison),
             "digest": self.result.digest if self.result else None,
             "reference": {
@@ -138,6 +166,7 @@ def _comparison_json(comparison: Comparison | None) -> dict[str, Any] | None:
         "findings": [asdict(finding) for finding in comparison.findings],
         "statistics": [asdict(statistics) for statistics in comparison.statistics],
         "warnings": list(comparison.warnings),
+        "behaviour": comparison.behaviour.to_json(),
     }
 
 
@@ -160,16 +189,29 @@ def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -
     try:
         reference = store.find(key_of(result), result.drive.name)
         before, now = unpack(reference.outputs), unpack(result.outputs)
-        comparison = how.compare(before.messages, messages_to_compare(before, now))
+        messages = messages_to_compare(before, now)
+        behaviour = judge_behaviour(
+            behaviour_of(before.messages, result.speeds_mps),
+            behaviour_of(messages, result.speeds_mps),
+            how.gates,
+            how.truth_of(text),
+        )
+        comparison = replace(how.compare(before.messages, messages), behaviour=behaviour)
     except ToolError as error:
         return failed(text, str(error), error.exit_code, result)
-    changes = [
+    causes = [
         *input_changes(before.frames, now.frames),
         *frame_changes(before.frames, now.frames),
+    ]
+    program = [
         *weight_changes(reference.program, result.program),
         *launch_changes(reference.launches, result.launches),
-        *output_changes(comparison),
     ]
+    failing = comparison.failing
+    outputs = output_changes(failing)
+    stood_in = output_changes([one for one in comparison.findings if one not in failing])
+    changes = [*causes, *([] if behaviour.decide else program), *outputs]
+    changes += gate_changes(behaviour)
     if how.bit_exact:
         changes += bit_changes(before, now)
     return DriveVerdict(
@@ -179,6 +221,7 @@ def judge(text: str, result: JobResult, store: ReferenceStore, how: Comparing) -
         identical=before.services == now.services
         and bool(np.array_equal(before.digests, now.digests)),
         changes=tuple(changes),
+        meant=(*(program if behaviour.decide else ()), *stood_in),
         comparison=comparison,
         result=result,
         reference=reference,
@@ -282,10 +325,10 @@ def launch_changes(before: Mapping[str, Launches], now: Mapping[str, Launches]) 
     return changes
 
 
-def output_changes(comparison: Comparison) -> list[Change]:
-    """Return the findings of the comparison, worst first."""
+def output_changes(findings: Sequence[Finding]) -> list[Change]:
+    """Return findings of the comparison as changes, worst first."""
     changes = []
-    for finding in comparison.findings:
+    for finding in findings:
         place = f"{finding.service}.{finding.field}" if finding.field else finding.service
         frames = count_text(finding.frames, "frame")
         if finding.kind in ("value", "nonfinite", "length", "type", "shift"):
@@ -298,6 +341,19 @@ def output_changes(comparison: Comparison) -> list[Change]:
         else:
             text = f"{place}: {finding.kind} in {frames}, first at {finding.first_frame}"
         changes.append(Change("outputs", text, finding.frames, finding.first_frame))
+    return changes
+
+
+def gate_changes(behaviour: BehaviourVerdict) -> list[Change]:
+    """Return the gates that do not hold, each with its quantity's worst frame."""
+    frames = {row.quantity: row.spread.frame for row in behaviour.rows}
+    changes = []
+    for gate in behaviour.gates:
+        if not gate.holds:
+            named = [name for name in frames if gate.name.startswith(f"{name}_")]
+            frame = frames[max(named, key=len)] if named else -1
+            at = f" (largest difference in frame {frame})" if frame >= 0 else ""
+            changes.append(Change("gate", f"gate {gate.text}{at}", first_frame=frame))
     return changes
 
 

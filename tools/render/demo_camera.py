@@ -20,7 +20,7 @@ from tools.lib.camera_process import CarBus, make_rings, run_camera
 from tools.lib.drive_messages import READOUT_NS, FrameTimes, Mounting
 from tools.lib.telemetry import CarSample
 from tools.lib.video import write_planes
-from tools.render.painter import Painter
+from tools.render.painter import DrivePainter
 from tools.render.world import LEFT, RIGHT, TICKS_PER_S, World, seeded_motion
 from tools.world.view import Lens, Mount
 
@@ -44,9 +44,9 @@ def demo_world(frames: int) -> World:
     return World(seeded_motion(SEED, frames / DRIVE_HZ))
 
 
-def demo_painter(world: World, camera: Camera) -> Painter:
+def demo_painter(world: World, camera: Camera) -> DrivePainter:
     """Return what renders the pictures of one of the demo's cameras."""
-    return Painter(world, Mount(Lens.of(camera), MOUNTING.rpy_rad, MOUNTING.height_m), SEED)
+    return DrivePainter(world, Mount(Lens.of(camera), MOUNTING.rpy_rad, MOUNTING.height_m), SEED)
 
 
 class DemoCamera:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from modeld.calibration import Camera
-from tools.render.painter import Picture
+from tools.world.sky import Picture
 from tools.world.view import Bytes
 
 RATE_HZ = 20

@@ -8,10 +8,11 @@ from typing import NamedTuple
 
 from tools.render.driver_painter import DriverPainter
 from tools.render.hevc import Packet, encode_file
-from tools.render.painter import Painter, Picture
+from tools.render.painter import DrivePainter
 from tools.render.recorded_motion import recorded_motion
 from tools.render.spec import FRAME_NS, DriveSpec
 from tools.render.world import TICK_NS, World, seeded_motion
+from tools.world.sky import Picture
 
 FILES = {"road": "fcamera.hevc", "wide": "ecamera.hevc", "driver": "dcamera.hevc"}
 
@@ -57,9 +58,9 @@ def _pictures(job: FileJob, count: Callable[[], None]) -> Iterator[Picture]:
         count()
 
 
-def _painter(job: FileJob) -> Painter | DriverPainter:
+def _painter(job: FileJob) -> DrivePainter | DriverPainter:
     spec = job.spec
     if job.stream == "driver":
         seconds = spec.frames * FRAME_NS / 1e9
         return DriverPainter(spec.camera(job.stream), seconds, spec.seed)
-    return Painter(build_world(spec), spec.mount(job.stream), spec.seed)
+    return DrivePainter(build_world(spec), spec.mount(job.stream), spec.seed)

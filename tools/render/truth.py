@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from modeld.constants import T_IDXS, X_IDXS
 from runtime.whole_file import whole_file
-from tools.render.painter import road_places
 from tools.render.spec import FRAME_NS, DriveSpec
 from tools.render.world import (
     EDGE_OFFSETS_M,
@@ -87,7 +86,7 @@ def _lines_beside(state: CarState) -> tuple[float, ...]:
 def _borders(world: World, state: CarState, offsets_m: tuple[float, ...]) -> Floats:
     """Return how far right lines along the road are at the model's distances ahead, (n, 33)."""
     offsets = np.array(offsets_m)[:, None]
-    x, y = road_places(world, state, state.s_m + _AHEAD_M, np.where(np.isnan(offsets), 0, offsets))
+    x, y = _places(world, state, state.s_m + _AHEAD_M, np.where(np.isnan(offsets), 0, offsets))
     rows = [_at_distances(x_row, y_row) for x_row, y_row in zip(x, y, strict=True)]
     return np.where(np.isnan(offsets), np.nan, np.array(rows))
 
@@ -99,10 +98,20 @@ def _at_distances(x_m: Floats, y_m: Floats) -> Floats:
     return np.asarray(np.interp(X_IDXS, x_m[:last], y_m[:last], right=np.nan))
 
 
+def _places(world: World, state: CarState, s_m: Floats, offset_m: Floats) -> tuple[Floats, Floats]:
+    """Return where points of the road are, as metres forward and right of the camera."""
+    x, y, heading = world.road_points(s_m)
+    sine, cosine = (float(part) for part in sin_cos(state.heading_rad))
+    east, north = x - state.x_m, y - state.y_m
+    forward, right = east * cosine + north * sine, north * cosine - east * sine
+    turn, along = sin_cos(heading - state.heading_rad)
+    return np.asarray(forward - offset_m * turn), np.asarray(right + offset_m * along)
+
+
 def _lead(world: World, state: CarState) -> tuple[float, float, float]:
     """Return distance ahead, distance right and speed of the car ahead."""
     place = np.array([state.lead_s_m])
-    x, y = road_places(world, state, place, np.array([world.offset_at(state.lead_s_m)]))
+    x, y = _places(world, state, place, np.array([world.offset_at(state.lead_s_m)]))
     return float(x[0]), float(y[0]), state.lead_speed_mps
 
 

@@ -63,8 +63,7 @@ class Grain:
         mean = cells[:, :-1] - cells[:, 1:]
         mean *= _CELL_M / length_m
         # Sums over the whole table are 0, so stretches may span its end.
-        np.minimum(mean, 1.5, out=mean)
-        return np.maximum(mean, -1.5, out=mean)
+        return np.clip(mean, -2.5, 2.5, out=mean)
 
 
 class Stretches:

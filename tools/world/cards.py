@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tools.world.curves import Floats
-from tools.world.light import BLACK, Floats32, Lighting
+from tools.world.light import BLACK, WHITE, Floats32, Lighting
 from tools.world.sky import Picture
 from tools.world.view import Bytes
 
@@ -21,6 +21,9 @@ _COARSE = 3.0
 _SMALLEST_PX = 6
 # Boxes narrower than this leave no trace in the colours.
 _COLOUR_PX = 2.0
+
+# Sides narrower than this are not painted.
+_SIDE_PX = 1.2
 
 Sprite = NDArray[np.float32]
 
@@ -98,7 +101,7 @@ class Card:
 def _edges(pixels: range, low: float, scale: float, last: int) -> tuple[NDArray[np.int64], Floats]:
     """Return where the borders of pixels lie in a table of sums: index and rest."""
     at = (np.arange(pixels.start, pixels.stop + 1) - low) * scale
-    at = np.minimum(np.maximum(at, 0.0), float(last))
+    at = np.clip(at, 0.0, float(last))
     index = np.minimum(at.astype(np.int64), last - 1)
     return index, at - index
 
@@ -124,7 +127,7 @@ def stamp(picture: Picture, card: Card, frame: Frame, lit: Lit, lighting: Lighti
     samples = card.sample(frame, rows, columns)
     if frame.cut < frame.bottom:
         row = np.arange(rows.start, rows.stop, dtype=np.float32)
-        keep = np.minimum(np.maximum(np.float32(frame.cut) - row, 0.0), 1.0)
+        keep = np.clip(np.float32(frame.cut) - row, 0.0, 1.0)
         samples *= keep[:, None].astype(np.float32)
     blend(picture, rows, columns, samples, lit, lighting)
 
@@ -163,7 +166,7 @@ def _over(target: Bytes, rows: range, columns: range, alpha: Floats32, over: Flo
     over -= part * alpha
     over += part
     over += np.float32(0.5)
-    np.minimum(over, np.float32(235.0), out=over)
+    np.clip(over, np.float32(BLACK), np.float32(WHITE), out=over)
     part[...] = over
 
 
@@ -196,7 +199,7 @@ def _coverage(low: float, high: float, size: int) -> tuple[slice, Floats32] | No
         return None
     pixels = np.arange(first, last, dtype=np.float32)
     share = np.minimum(pixels + 1, np.float32(high)) - np.maximum(pixels, np.float32(low))
-    return slice(first, last), np.minimum(np.maximum(share, 0), 1)
+    return slice(first, last), np.clip(share, 0.0, 1.0)
 
 
 class Side(NamedTuple):
@@ -224,13 +227,13 @@ def stamp_side(
     left, right = min(side.column), max(side.column)
     frame = Frame(left, right, min(side.top), max(side.bottom), cut)
     found = window(frame, picture)
-    if found is None or right - left < 0.5:
+    if found is None or right - left < _SIDE_PX:
         return
     rows, columns = found
     column = np.arange(columns.start, columns.stop) + 0.5
     covered = np.minimum(column + 0.5, right) - np.maximum(column - 0.5, left)
     t = (column - side.column[0]) / (side.column[1] - side.column[0])
-    t = np.minimum(np.maximum(t, 0.0), 1.0)
+    t = np.clip(t, 0.0, 1.0)
     near, far = side.depth_m
     along = t * near / ((1.0 - t) * far + t * near)
     along = side.part[0] + (side.part[1] - side.part[0]) * along
@@ -238,12 +241,18 @@ def stamp_side(
     bottom = side.bottom[0] + (side.bottom[1] - side.bottom[0]) * t
     size = card.sizes[card.size_for(right - left, float((bottom - top).max()))]
     high, wide = size.shape[1:]
-    row = np.arange(rows.start, rows.stop)[:, None] + 0.5
-    down = (row - top) * (high / np.maximum(bottom - top, 1e-3))
-    index = np.minimum(np.maximum(down, 0.0), high - 1.0).astype(np.int64) * wide
-    index += np.minimum((along * wide).astype(np.int64), wide - 1)
-    samples = size.reshape(len(size), -1)[:, index]
-    share = np.minimum(np.minimum(row + 0.5 - top, bottom - row + 0.5), cut - row + 0.5)
-    share = np.minimum(np.maximum(share, 0.0), 1.0) * np.minimum(np.maximum(covered, 0.0), 1.0)
-    samples *= share.astype(np.float32)
+    row = np.arange(rows.start, rows.stop, dtype=np.float32)[:, None] + np.float32(0.5)
+    # Rows of the sprite, from the upper end of each column.
+    scale = (high / np.maximum(bottom - top, 1e-3)).astype(np.float32)
+    upper, lower = top.astype(np.float32), np.minimum(bottom, cut).astype(np.float32)
+    under = row - upper
+    index = np.clip(under * scale, np.float32(0.0), np.float32(high - 1)).astype(np.int32)
+    index *= np.int32(wide)
+    index += np.minimum((along * wide).astype(np.int32), wide - 1)
+    samples = size.reshape(len(size), -1).take(index, axis=1)
+    share = np.minimum(under, lower - row)
+    share += np.float32(0.5)
+    np.clip(share, np.float32(0.0), np.float32(1.0), out=share)
+    share *= np.clip(covered, 0.0, 1.0).astype(np.float32)
+    samples *= share
     blend(picture, rows, columns, samples, lit, lighting)

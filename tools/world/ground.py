@@ -15,7 +15,7 @@ import numpy as np
 from tools.world.along import Grain
 from tools.world.curves import Floats
 from tools.world.lanes import Lanes
-from tools.world.layers import Band, Layer, sweep
+from tools.world.layers import Band, Layer, Room, sweep
 from tools.world.light import BLACK, Floats32, Lighting, beam_picture
 from tools.world.scenery import Scenery
 from tools.world.strips import GRAIN_ROWS, shade_strips, strips_of
@@ -34,7 +34,10 @@ _DARKEST = 0.3
 
 
 class Pixels(NamedTuple):
-    """The picture from row `top` down: brightness, and colours less 128 at half the size."""
+    """The picture from row `top` down: brightness, and colours less 128 at half the size.
+
+    Valid until the ground paints the next one.
+    """
 
     top: int
     luma: Floats32
@@ -74,6 +77,10 @@ class Ground:
         self._layer = Layer(strips, 0)
         self._shades = Layer(shades, 2 * len(strips)) if shades else None
         self._beam = beam_picture(view) if lighting.beam else None
+        size = (self._lens.height, self._lens.width)
+        self._room = Room(*size)
+        self._shade_room = Room(*size) if shades else self._room
+        self._u_room, self._v_room = (Room(size[0] // 2, size[1] // 2) for _ in range(2))
         self._samples = 2 if self._lens.height < _FINE_ROWS else 1
 
     def paint(self, survey: Survey, s_m: float) -> Pixels:
@@ -96,10 +103,10 @@ class Ground:
         haze = (lighting.haze[0] - BLACK) * (1.0 - seen)
         if self._beam is None:
             bright = lighting.ambient * seen
-            luma = sweep(edges, amounts * bright, self._base[0] * bright + haze, lens.width)
+            luma = sweep(edges, amounts * bright, self._base[0] * bright + haze, self._room)
             self._darken(luma, survey, s_m, band)
         else:
-            luma = sweep(edges, amounts * seen, self._base[0] * seen, lens.width)
+            luma = sweep(edges, amounts * seen, self._base[0] * seen, self._room)
             luma *= lighting.ambient + lighting.beam * self._beam[-band.count :]
             luma += haze[:, None].astype(np.float32)
         u, v = self._colours(edges, share * seen, seen)
@@ -111,8 +118,8 @@ class Ground:
             return
         edges = self._shades.edges(survey, band, self._lens.width)
         amounts, _ = self._shades.amounts(survey, s_m, band, self._grain)
-        light = sweep(edges, amounts, np.ones(band.count), self._lens.width)
-        np.maximum(light, np.float32(_DARKEST), out=light)
+        light = sweep(edges, amounts, np.ones(band.count), self._shade_room)
+        np.clip(light, np.float32(_DARKEST), np.float32(1.0), out=light)
         luma *= light
 
     def _colours(self, edges: Floats, share: Floats, seen: Floats) -> tuple[Floats32, Floats32]:
@@ -126,8 +133,9 @@ class Ground:
         middle = self._samples
         half = 0.25 * (borders[:, :, middle - 1] + borders[:, :, middle])
         planes = []
-        for plane, tone in ((1, layer.u), (2, layer.v)):
+        rooms = (self._u_room, self._v_room)
+        for plane, tone, room in zip((1, 2), (layer.u, layer.v), rooms, strict=True):
             haze = (lighting.haze[plane] - 128.0) * (1.0 - seen)
             base = self._base[plane] * lighting.chroma * seen + haze
-            planes.append(sweep(half, tone * amounts, base, self._lens.width // 2))
+            planes.append(sweep(half, tone * amounts, base, room))
         return planes[0], planes[1]

@@ -15,6 +15,8 @@ from tools.world.survey import Survey
 
 # Steps are summed in fixed point, which is exact, and as whole numbers several times as fast.
 _ONE = 65536.0
+# Strips with a height fade from half of this distance on.
+_HIGH_TO_M = 160.0
 
 
 class Band:
@@ -53,6 +55,8 @@ class Layer:
             return np.array(values, np.float64)[:, None]
 
         self._luma = column([strip.luma for strip in strips])
+        high = [at for at, one in enumerate(strips) if one.left_up_m or one.right_up_m]
+        self._high: NDArray[np.int64] = np.array(high, np.int64)
         self._grain_luma = column([strip.grain_luma for strip in strips])
         self.is_shiny = column([float(strip.is_shiny) for strip in strips])
         # Those with a colour, and their borders.
@@ -71,8 +75,7 @@ class Layer:
             edges[at] = np.interp(band.queries, view.rows[border], view.columns[border])
         # Pixel i reaches from i to i + 1.
         edges += 0.5
-        np.maximum(edges, 0.0, out=edges)
-        return np.minimum(edges, float(width), out=edges)
+        return np.clip(edges, 0.0, float(width), out=edges)
 
     def amounts(self, view: Survey, s_m: float, band: Band, grain: Grain) -> tuple[Floats, Floats]:
         """Return what strips add to each row, (k, rows), and their share of the row, 0..1.
@@ -91,8 +94,10 @@ class Layer:
         lengths = lengths_of(s_edges)
         # Strips end where the road is out of sight.
         share = band.edges[1:] - view.rows[left.start : left.stop : 2, :1]
-        np.maximum(share, 0.0, out=share)
-        np.minimum(share, 1.0, out=share)
+        np.clip(share, 0.0, 1.0, out=share)
+        # Far away, in bends, upright things would lie over the road instead of what is beside it.
+        far = nearness[self._high, 1:] * _HIGH_TO_M - 1.0
+        share[self._high] *= np.clip(far, 0.0, 1.0)
         for at, strip in enumerate(self._strips):
             if strip.on is not None:
                 share[at] *= strip.on.share(s_edges[at], lengths[at])
@@ -105,7 +110,38 @@ class Layer:
         return amounts, share
 
 
-def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
+class Room:
+    """Memory for the pictures of `sweep`, kept from frame to frame.
+
+    Fresh memory costs more than what is computed in it: the system clears it page by page.
+
+    Args:
+        rows: most rows of a picture.
+        width: of the picture.
+    """
+
+    def __init__(self, rows: int, width: int) -> None:
+        self.width = width
+        self._steps: NDArray[np.int32] = np.zeros((rows, width + 2), np.int32)
+        self._sums: NDArray[np.int32] = np.zeros((rows, width), np.int32)
+        self._picture: Floats32 = np.zeros((rows, width), np.float32)
+
+    def steps(self, rows: int) -> NDArray[np.int32]:
+        """Return (rows, width + 2) zeros."""
+        steps = self._steps[:rows]
+        steps.fill(0)
+        return steps
+
+    def summed(self, rows: int) -> Floats32:
+        """Return the sums of the steps along their rows, (rows, width); valid until the next."""
+        sums, picture = self._sums[:rows], self._picture[:rows]
+        np.cumsum(self._steps[:rows, : self.width], axis=1, dtype=np.int32, out=sums)
+        picture[...] = sums
+        picture *= np.float32(1.0 / _ONE)
+        return picture
+
+
+def sweep(edges: Floats, amounts: Floats, base: Floats, room: Room) -> Floats32:
     """Return the picture of strips over a base, (rows, width).
 
     Args:
@@ -113,11 +149,11 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
             0..width.
         amounts: (k, rows) what each strip adds.
         base: (rows,) what is below all of them.
-        width: of the picture.
+        room: where it is painted; the picture is valid until the next one there.
     """
     count, rows = amounts.shape
     samples = edges.shape[1] // rows
-    steps = np.zeros((rows, width + 2), np.int32)
+    steps = room.steps(rows)
     steps[:, 0] = np.rint(base * _ONE)
     pixel = edges.astype(np.int32)
     part = np.subtract(edges, pixel, dtype=np.float32)
@@ -130,11 +166,9 @@ def sweep(edges: Floats, amounts: Floats, base: Floats, width: int) -> Floats32:
     part *= step
     second = part.astype(np.int32)
     step -= second
-    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(width + 2), samples)
+    pixel += np.repeat(np.arange(rows, dtype=np.int32) * np.int32(room.width + 2), samples)
     flat, places = steps.ravel(), pixel.ravel()
     np.add.at(flat, places, step.ravel())
     places += 1
     np.add.at(flat, places, second.ravel())
-    picture = np.cumsum(steps[:, :width], axis=1, dtype=np.int32).astype(np.float32)
-    picture *= np.float32(1.0 / _ONE)
-    return picture
+    return room.summed(rows)

@@ -108,7 +108,7 @@ def beam_at(ahead_m: Floats | float, aside_m: Floats | float) -> Floats:
 
 def beam_picture(view: View) -> Floats32:
     """Return the low beams' light on a level road at each pixel, (h, w), 0..1."""
-    ahead, aside, down = view.rays()
+    ahead, aside, down = (part.astype(np.float32) for part in view.rays())
     # Half a centimetre down for each metre is as good as the horizon.
     scale = view.height_m / np.maximum(down, 0.005)
     return beam_at(ahead * scale, aside * scale).astype(np.float32)

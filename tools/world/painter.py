@@ -57,4 +57,4 @@ class Painter:
         picture = self._sky.paint(sight, body.heading_rad, ground, seen.skyline)
         self._woods.paint(picture, seen, body.s_m)
         self._things.paint(picture, sight, seen, body.s_m, vehicles)
-        return Picture(*self._sensor.develop(*picture, number))
+        return self._sensor.develop(picture, sight, number)

@@ -45,6 +45,7 @@ class Scenery:
         shoulder: what the asphalt beyond the outer lines adds to the luma of the lanes'.
         paint: luma of new white paint.
         yellow: colour of new yellow paint.
+        has_studs: bright dots between the dashes.
         asphalt_grain: amplitude of the asphalt's texture, in luma.
         verge_grain: amplitude of the texture beside it.
         tracks: luma that tyres add where they run; oil between them takes as much away.
@@ -81,6 +82,7 @@ class Scenery:
     shoulder: float = 4.0
     paint: float = 216.0
     yellow: Colour = _MARKING_YELLOW
+    has_studs: bool = False
     asphalt_grain: float = 3.0
     verge_grain: float = 6.0
     tracks: float = 3.0
@@ -135,7 +137,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         texture=int(rng.integers(1 << 30)),
         light=light,
         sun_azimuth_rad=draw.between(-3.1, 3.1),
-        glare=draw.between(0.3, 1.0) if is_sunny and draw.chance(0.12) else 0.0,
+        glare=draw.between(0.3, 1.0) if is_sunny and draw.chance(0.3) else 0.0,
         cloud=cloud,
         haze_m=haze_m if haze_m else draw.between(250.0, 1500.0),
         rain=rain,
@@ -144,6 +146,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         shoulder=draw.between(-10.0, 14.0),
         paint=paint,
         yellow=(max(yellow[0], base + 40.0), *yellow[1:]),
+        has_studs=draw.chance(0.25),
         asphalt_grain=6.0 * draw.squared() + 0.5,
         verge_grain=draw.between(3.0, 16.0),
         tracks=draw.between(-7.0, 8.0),

@@ -7,14 +7,20 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.world.curves import sin_cos
 from tools.world.light import BLACK, WHITE, Lighting
 from tools.world.scenery import Scenery
-from tools.world.view import Bytes, Lens
+from tools.world.sky import Picture
+from tools.world.view import Bytes, Lens, Sight
+
+Shorts = NDArray[np.int16]
 
 # Tables are larger than the picture by this, so that each frame sees another part.
 _ROOM_PX = 128
 # Rows that are added at once.
 _PIECE_ROWS = 64
+# A low sun: tangent of its height, how much it adds at its place, and how wide its glow is.
+_SUN_RISE, _GLARE_LUMA, _GLARE_REACH = 0.12, 190.0, 0.16
 # Rain: streaks for each megapixel at its strongest, how long, how bright.
 _STREAKS, _STREAK_PX, _STREAK_LUMA = 3500, (4, 22), 26.0
 
@@ -33,6 +39,9 @@ class Sensor:
         self._seed = scenery.texture
         self._blur = scenery.blur
         self._cast = scenery.cast
+        sine, cosine = (float(part) for part in sin_cos(scenery.sun_azimuth_rad))
+        self._sun = (cosine, sine, -_SUN_RISE - _SUN_RISE * (1.0 - scenery.glare))
+        self._glare = scenery.glare * _GLARE_LUMA
         rng = np.random.default_rng((scenery.texture, 5))
         table = (lens.height + _ROOM_PX, lens.width + _ROOM_PX)
         self._noise = _noise(rng, table, scenery.noise) if scenery.noise > 0.0 else None
@@ -42,8 +51,15 @@ class Sensor:
         )
         self._rain = _streaks(rng, table, scenery.rain, lighting) if scenery.rain > 0.0 else None
 
-    def develop(self, luma: Bytes, u: Bytes, v: Bytes, number: int) -> tuple[Bytes, Bytes, Bytes]:
-        """Return the planes as frame `number` of the drive shows them."""
+    def develop(self, picture: Picture, sight: Sight, number: int) -> Picture:
+        """Return a picture as frame `number` of the drive shows it.
+
+        Args:
+            picture: what is before the lens.
+            sight: the camera, for the sun.
+            number: seeds noise and rain.
+        """
+        luma, u, v = picture
         for _ in range(max(self._blur - 1, 1) if self._blur else 0):
             luma = _smooth(luma, softly=self._blur == 1)
         shifts = np.random.default_rng((self._seed, 6, number)).integers(0, _ROOM_PX, (4, 2))
@@ -52,6 +68,9 @@ class Sensor:
             for table, shift in ((self._noise, shifts[0]), (self._rain, shifts[1]))
             if table is not None
         ]
+        glow = self._glow(sight)
+        if glow is not None:
+            parts.append(glow)
         luma = _added(luma, parts, 0) if parts else luma
         half = (self._size[0] // 2, self._size[1] // 2)
         planes = []
@@ -60,27 +79,48 @@ class Sensor:
             if self._chroma_noise is not None:
                 parts.append(_part(self._chroma_noise, shift, half))
             planes.append(_added(plane, parts, cast) if parts or cast else plane)
-        return luma, planes[0], planes[1]
+        return Picture(luma, planes[0], planes[1])
+
+    def _glow(self, sight: Sight) -> Shorts | None:
+        """Return what the sun in the lens adds to the luma; None where it is not before it."""
+        if self._glare <= 0.0:
+            return None
+        right, down, forward = (float(part) for part in sight.turn(*self._sun))
+        if forward < 0.3:
+            return None
+        lens = sight.lens
+        middle = (
+            lens.cy_px + lens.focal_px * down / forward,
+            lens.cx_px + lens.focal_px * right / forward,
+        )
+        height, width = self._size
+        reach = _GLARE_REACH * lens.focal_px
+        # A star: bright across and down from the sun, as in a lens that is not quite clean.
+        rows, columns = (
+            1.0 / (1.0 + np.square((np.arange(size) - at) / reach))
+            for size, at in zip((height, width), middle, strict=True)
+        )
+        glow = (self._glare * rows).astype(np.float32)[:, None] * columns.astype(np.float32)
+        return np.asarray(glow.astype(np.int16))
 
 
-def _added(plane: Bytes, parts: Sequence[NDArray[np.int8]], constant: int) -> Bytes:
+def _added(plane: Bytes, parts: Sequence[Shorts], constant: int) -> Bytes:
     """Return a plane with noise and a constant added, in limited range."""
     result = np.empty_like(plane)
     # In pieces that stay in the cache.
     for first in range(0, len(plane), _PIECE_ROWS):
         piece = slice(first, first + _PIECE_ROWS)
-        total = np.add(plane[piece], np.int16(constant), dtype=np.int16)
+        total = plane[piece].astype(np.int16)
+        if constant:
+            total += np.int16(constant)
         for part in parts:
             total += part[piece]
-        np.maximum(total, np.int16(BLACK), out=total)
-        np.minimum(total, np.int16(WHITE), out=total)
-        result[piece] = total
+        np.clip(total, np.int16(BLACK), np.int16(WHITE), out=total)
+        result[piece] = total.astype(np.uint8)
     return result
 
 
-def _part(
-    table: NDArray[np.int8], shift: NDArray[np.int64], size: tuple[int, int]
-) -> NDArray[np.int8]:
+def _part(table: Shorts, shift: NDArray[np.int64], size: tuple[int, int]) -> Shorts:
     row, column = int(shift[0]), int(shift[1])
     return np.asarray(table[row : row + size[0], column : column + size[1]])
 
@@ -111,26 +151,26 @@ def _mean(before: Bytes, middle: Bytes, after: Bytes, softly: bool) -> Bytes:
     return mean
 
 
-def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> NDArray[np.int8]:
+def _noise(rng: np.random.Generator, size: tuple[int, int], deviation: float) -> Shorts:
     """Return noise: sums of four draws are as good as normal; neighbours share a little."""
     drawn = rng.integers(0, 256, (4, *size), np.uint8).astype(np.int16)
     # Each has a variance of 255.99^2 / 12, four of them 147.8^2.
     total = (drawn[0] + drawn[1] + drawn[2] + drawn[3] - 510).astype(np.float32)
     total[:, 1:] += np.float32(0.4) * total[:, :-1]
     total *= np.float32(deviation / (147.8 * 1.08))
-    return np.rint(np.minimum(np.maximum(total, -40), 40)).astype(np.int8)
+    return np.asarray(np.rint(np.clip(total, -40.0, 40.0)).astype(np.int16))
 
 
 def _streaks(
     rng: np.random.Generator, size: tuple[int, int], rain: float, lighting: Lighting
-) -> NDArray[np.int8]:
+) -> Shorts:
     """Return falling drops, as short bright lines."""
-    table = np.zeros(size, np.int8)
+    table = np.zeros(size, np.int16)
     count = round(_STREAKS * rain * size[0] * size[1] / 1e6)
     places = rng.integers(0, (size[0] - _STREAK_PX[1] - 1, size[1] - 4), (count, 2))
     lengths = rng.integers(*_STREAK_PX, count)
     share = min(1.0, 0.25 + lighting.ambient)
-    bright = (rng.random(count) * share * _STREAK_LUMA + 3.0).astype(np.int8)
+    bright = (rng.random(count) * share * _STREAK_LUMA + 3.0).astype(np.int16)
     slants = rng.integers(0, 3, count)
     for (row, column), length, value, slant in zip(
         places.tolist(), lengths.tolist(), bright.tolist(), slants.tolist(), strict=True

@@ -77,7 +77,9 @@ class Sky:
             )
             if height > 0.0
         )
-        self._clouds = _clouds(rng, view.lens.height, scenery.cloud, lighting)
+        # Down to the horizon, and some more for cameras that look up.
+        rows = min(max(round(view.lens.cy_px) + 80, 64), view.lens.height)
+        self._clouds = _clouds(rng, rows, scenery.cloud, lighting)
 
     def _lit(self, colour: Colour, share: float) -> Colour:
         """Return a colour in this light, some of it taken by haze."""
@@ -149,10 +151,10 @@ class Sky:
         """Return the colour of the air in each row, (rows, 3)."""
         rows = np.arange(last, dtype=np.float64)
         rise = (horizon - rows) * (1.0 / (self._lens.focal_px * _SKY_RISE))
-        share = np.minimum(np.maximum(rise, 0.0), 1.0)
+        share = np.clip(rise, 0.0, 1.0)
         share = share * (2.0 - share)
         low, top = np.array(self._lighting.sky_low), np.array(self._lighting.sky_top)
-        return (low + (top - low) * share[:, None]).astype(np.float32)
+        return np.asarray((low + (top - low) * share[:, None]).astype(np.float32))
 
     def _cloud_rows(self, horizon: float, heading_rad: float, last: int) -> Floats32 | None:
         """Return what clouds add to the luma of the first rows."""
@@ -163,7 +165,7 @@ class Sky:
         # The last row of the table lies at the horizon.
         size = len(self._clouds)
         rows = np.arange(last) + (size - 1 - math.floor(horizon))
-        rows = np.minimum(np.maximum(rows, 0), size - 1)
+        rows = np.clip(rows, 0, size - 1)
         return np.asarray(self._clouds[rows, begin : begin + self._lens.width])
 
 
@@ -171,9 +173,7 @@ def _below(rows: Floats32, line: Floats, scale: int) -> Floats32:
     """Return the share of each pixel that is below a line, (rows, columns)."""
     edge = ((line[::scale] + 0.5) * (1.0 / scale)).astype(np.float32)
     share: Floats32 = rows + np.float32(0.5) - edge
-    np.maximum(share, np.float32(0.0), out=share)
-    np.minimum(share, np.float32(1.0), out=share)
-    return share
+    return np.clip(share, np.float32(0.0), np.float32(1.0), out=share)
 
 
 def _write(values: Floats32, black: float, target: Bytes) -> None:
@@ -181,8 +181,7 @@ def _write(values: Floats32, black: float, target: Bytes) -> None:
     # In pieces that stay in the cache.
     for first in range(0, len(values), _PIECE_ROWS):
         piece = values[first : first + _PIECE_ROWS] + np.float32(black + 0.5)
-        np.maximum(piece, np.float32(BLACK), out=piece)
-        np.minimum(piece, np.float32(WHITE), out=piece)
+        np.clip(piece, np.float32(BLACK), np.float32(WHITE), out=piece)
         target[first : first + _PIECE_ROWS] = piece
 
 
@@ -204,23 +203,25 @@ def _clouds(
     """Return what clouds add to the luma of the sky, (rows, columns), to be read cyclically."""
     if share <= 0.0:
         return None
-    total = np.zeros((rows, _CLOUD_COLUMNS))
+    total = np.zeros((rows, _CLOUD_COLUMNS), np.float32)
     for high, wide, part in _CLOUD_CELLS:
-        knots = rng.random((rows // high + 2, _CLOUD_COLUMNS // wide))
+        knots = rng.random((rows // high + 2, _CLOUD_COLUMNS // wide)) * part
         knots = np.concatenate([knots, knots[:, :1]], axis=1)
         at = np.arange(rows) / high
         index = at.astype(np.int64)
         rise = ease(at - index)[:, None]
-        stretched = knots[index] + (knots[index + 1] - knots[index]) * rise
+        stretched = (knots[index] + (knots[index + 1] - knots[index]) * rise).astype(np.float32)
         at = np.arange(_CLOUD_COLUMNS) / wide
         index = at.astype(np.int64)
-        rise = ease(at - index)
-        total += part * (
-            stretched[:, index] + (stretched[:, index + 1] - stretched[:, index]) * rise
+        change = (stretched[:, index + 1] - stretched[:, index]) * ease(at - index).astype(
+            np.float32
         )
+        total += stretched[:, index]
+        total += change
     # Single clouds in a clear sky; a closed cover is grey already and only varies.
     bright = lighting.sky_low[0] - BLACK
-    cover = np.maximum(total - (0.62 - 0.3 * share), 0.0) * (1.6 - 0.8 * share)
     scale = _CLOUD_LUMA * bright / 180.0
-    added = (cover * 2.0 * scale - 0.4 * scale * share).astype(np.float32)
-    return np.concatenate([added, added], axis=1)
+    cover = np.maximum(total - np.float32(0.62 - 0.3 * share), np.float32(0.0))
+    cover *= np.float32(2.0 * scale * (1.6 - 0.8 * share))
+    cover -= np.float32(0.4 * scale * share)
+    return np.concatenate([cover, cover], axis=1)

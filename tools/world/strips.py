@@ -35,6 +35,8 @@ _NEAR_BAND_M, _FAR_BAND_M = 5.0, 24.0
 _TRACK_M, _TRACK_HALF_M, _OIL_HALF_M = 0.75, 0.22, 0.36
 # Bands of the road that shadows fall on: about so wide; shadows repeat.
 _SHADE_BAND_M, _SHADE_PERIOD_M = 0.7, 1200.0
+# Studs between dashes.
+_STUD_M = 0.12
 # Things along the edge: rails from and to a height, a wall, a kerb; not above the lens.
 _RAIL_M, _WALL_M, _KERB_M = (0.44, 0.76), 0.82, 0.13
 
@@ -173,20 +175,17 @@ def _marking(marking: Marking, scenery: Scenery) -> list[Strip]:
     middles = [-apart, apart] if marking.kind == MarkingKind.DOUBLE else [0.0]
     # Old paint is patchy.
     grain = (0.08 + 1.2 * marking.wear * left) * luma
-    return [
-        Strip(
-            marking.offset_m + middle - half,
-            marking.offset_m + middle + half,
-            luma,
-            u,
-            v,
-            GRAIN_PAINT,
-            grain_luma=grain,
-            on=on,
-            off=off,
-        )
-        for middle in middles
+    over = (luma, u, v, GRAIN_PAINT, grain)
+    strips = [
+        Strip(middle - half, middle + half, *over, on=on, off=off)
+        for middle in (marking.offset_m + aside for aside in middles)
     ]
+    if scenery.has_studs and marking.kind == MarkingKind.DASHED:
+        begin = 0.5 * (marking.dash_m + marking.period_m)
+        dots = Stretches([begin], [begin + _STUD_M], marking.period_m)
+        at = marking.offset_m - 0.5 * _STUD_M
+        strips.append(Strip(at, at + _STUD_M, scenery.paint - scenery.asphalt[0], on=dots))
+    return strips
 
 
 def _rail(edge_m: float, scenery: Scenery, side: int, highest_m: float) -> list[Strip]:

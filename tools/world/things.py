@@ -79,8 +79,15 @@ class _Corners(NamedTuple):
             math.inf,
         )
 
+    def is_before(self, sight: Sight) -> bool:
+        """Tell whether it may be in the picture: not all of it is beside."""
+        slack = 0.2 * (max(self.column) - min(self.column))
+        return max(self.column) > -slack and min(self.column) < sight.lens.width + slack
+
     def shows(self, side: int) -> bool:
-        """Tell whether its left (0) or right (1) side faces the camera."""
+        """Tell whether its left (0) or right (1) side faces the camera, its front before it."""
+        if self.depth_m[3 + side] < _NEAREST_M:
+            return False
         ahead = self.depth_m[3 + side] - self.depth_m[side]
         aside = self.right_m[3 + side] - self.right_m[side]
         turned = ahead * self.right_m[side] - aside * self.depth_m[side]
@@ -171,7 +178,7 @@ class Things:
         places = np.stack([columns, rows, right, down, depth], axis=1)
         for place, (s, one) in zip(places.tolist(), order, strict=True):
             corners = _Corners(*place)
-            if corners.depth_m[3] < _NEAREST_M:
+            if max(corners.depth_m[3:]) < _NEAREST_M or not corners.is_before(sight):
                 continue
             cut = survey.row_at(max(s - s_m, 1.0)) + 1.5
             if isinstance(one, Vehicle):
@@ -300,7 +307,7 @@ def _tree(rng: np.random.Generator, lighting: Lighting) -> Card:
         low = 0.08 + 0.68 * drawn[0]
         wide = 0.44 * (low + 0.05) if is_fir else 0.34 - 0.5 * (low - 0.42) * (low - 0.42)
         middle = 0.5 + (2.0 * drawn[1] - 1.0) * wide
-        radius = 0.03 + 0.08 * drawn[2]
+        radius = 0.045 + 0.08 * drawn[2]
         across, down = x - middle, y - low
         inside = across * across + down * down < radius * radius
         # Light from above, dark between the tufts.

@@ -127,7 +127,7 @@ class Sight(NamedTuple):
 
 
 class View:
-    """Projects what one mounted camera sees.
+    """Knows where a mounted camera looks.
 
     Args:
         mount: the camera.
@@ -140,32 +140,12 @@ class View:
         forward, right, down = rotation(mount.rpy_rad)
         self._right, self._down, self._forward = right, down, forward
 
-    def project(self, x_m: Floats, y_m: Floats, z_m: Floats | float) -> tuple[Floats, Floats]:
-        """Return pixel columns and rows of points (any equal shapes), x forward, y right, z down.
-
-        Points at or behind the lens are taken to be just before it, so that lines that pass the
-        camera leave the picture on the right side.
-        """
-        lens = self.lens
-        depth = _dot(self._forward, x_m, y_m, z_m)
-        scale = lens.focal_px / np.maximum(depth, NEAREST_M)
-        columns = lens.cx_px + scale * _dot(self._right, x_m, y_m, z_m)
-        rows = lens.cy_px + scale * _dot(self._down, x_m, y_m, z_m)
-        return columns, rows
-
-    def horizon_rows(self) -> Floats:
-        """Return the row in which each column sees infinitely far on the road plane, (width,)."""
-        lens = self.lens
-        columns = (np.arange(lens.width) - lens.cx_px) / lens.focal_px
-        # Rays in the road plane have no z in the calibrated frame: column 2 of the rotation.
-        right, down, forward = self._right[2], self._down[2], self._forward[2]
-        return np.asarray(lens.cy_px - lens.focal_px * (forward + right * columns) / down)
-
     def azimuths(self) -> Floats:
         """Return the direction of each column's ray at the horizon, rad to the right, (width,)."""
         lens = self.lens
         column = (np.arange(lens.width) - lens.cx_px) / lens.focal_px
-        row = (self.horizon_rows() - lens.cy_px) / lens.focal_px
+        # Rays in the road plane have no z in the calibrated frame: column 2 of the rotation.
+        row = -(self._forward[2] + self._right[2] * column) / self._down[2]
         ahead = self._forward[0] + self._right[0] * column + self._down[0] * row
         aside = self._forward[1] + self._right[1] * column + self._down[1] * row
         # numpy's arctangent may differ in its last bits from one processor to the next.

@@ -158,11 +158,11 @@ class Woods:
 
 def _between(rows: Floats32, top: Floats, foot: Floats) -> Floats32:
     """Return the share of each pixel between two lines, (rows, columns)."""
-    one = np.float32(1.0)
-    below = np.maximum(rows + one - (top + 0.5).astype(np.float32), np.float32(0.0))
-    np.minimum(below, one, out=below)
-    above = np.maximum((foot + 0.5).astype(np.float32) - rows, np.float32(0.0))
-    np.minimum(above, one, out=above)
+    zero, one = np.float32(0.0), np.float32(1.0)
+    below = rows - (top - 0.5).astype(np.float32)
+    np.clip(below, zero, one, out=below)
+    above = (foot + 0.5).astype(np.float32) - rows
+    np.clip(above, zero, one, out=above)
     below *= above
     return np.asarray(below)
 

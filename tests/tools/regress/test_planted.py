@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import modeld.daemon
 import modeld.model_session
 import tools.regress_drives
+from cereal.schema import read_event
 from modeld.bus_reader import BusReader
 from modeld.confidence import ConfidenceFilter
-from modeld.fill_message import fill_model_v2
 from modeld.inputs import BusInputs, DesirePulse, action_times
+from modeld.model_message import ModelMessage
 from tests.tools import tiny_driving
 from tests.tools.conftest import FRAMES, SIZE, MakeVideo
 from tests.tools.regress.here import run_here
@@ -152,13 +152,14 @@ def test_a_desire_that_is_lost(regress: Regress, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_message_field_that_is_zeroed(regress: Regress, monkeypatch: pytest.MonkeyPatch) -> None:
-    fill = fill_model_v2
+    fill = ModelMessage.fill
 
-    def zeroed(event: Any, *rest: Any) -> None:
-        fill(event, *rest)
+    def zeroed(self: ModelMessage, *rest: Any) -> bytes:
+        event = read_event(fill(self, *rest)).as_builder()
         event.modelV2.laneLineProbs = [0.0] * 4
+        return bytes(event.to_bytes())
 
-    monkeypatch.setattr(modeld.daemon, "fill_model_v2", zeroed)
+    monkeypatch.setattr(ModelMessage, "fill", zeroed)
     ((kind, text),) = regress()
     assert kind == "outputs"
     assert text.startswith(f"modelV2.laneLineProbs: value in {FRAMES} frames from 0 on")

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 from modeld.calibration import Camera
 from modeld.constants import X_IDXS
 from tools.lib.camera import project
-from tools.render import scene
 from tools.render.driver_painter import DriverPainter
-from tools.render.painter import Painter, Picture
+from tools.render.painter import DRIVE_SCENERY, DrivePainter
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
 from tools.render.world import Motion, World, road_grid, seeded_motion
+from tools.world.sky import Picture
 from tools.world.view import Lens, Mount
 
 SEED = 5
@@ -65,7 +65,7 @@ def test_solid_line_is_where_its_truth_projects(
     frame: int,
 ) -> None:
     mount = Mount(Lens.of(camera), rpy_rad, HEIGHT_M)
-    luma = Painter(world, mount, SEED).paint(5 * frame).luma.astype(np.float64)
+    luma = DrivePainter(world, mount, SEED).paint(5 * frame).luma.astype(np.float64)
     lines = np.asarray(truth["lane_line_y_m"][frame], np.float64)
     # The outermost line on the right is solid and white; which of the four it is, offsets say.
     offset = float(truth["lane_offset_m"][frame])
@@ -96,7 +96,7 @@ def middle_of_bright(values: Floats, column: float, line: Floats, dark: float) -
 def test_colour_lies_where_brightness_does(world: World, truth: dict[str, NDArray[Any]]) -> None:
     # The middle of the yellow line by luma and by U: a chroma sample j lies at column 2 j + 0.5.
     mount = Mount(Lens.of(ROAD), (0.0, 0.02, 0.0), HEIGHT_M)
-    picture = Painter(world, mount, SEED).paint(0)
+    picture = DrivePainter(world, mount, SEED).paint(0)
     line = projected(np.asarray(truth["lane_line_y_m"][0, 0], np.float64), ROAD, mount.rpy_rad)
     differences = []
     for row in range(2 * (int(line[-1, 1]) // 2 + 1), int(line[0, 1]) - 1, 2):
@@ -113,16 +113,11 @@ def test_colour_lies_where_brightness_does(world: World, truth: dict[str, NDArra
     assert abs(float(np.mean(differences))) < 0.25
 
 
-def test_dashes_are_3_of_12_metres() -> None:
-    s = np.array([0.0, 1.5, 3.0, 11.0, 12.0, 13.0, 27.0])
-    assert scene.dashes_until(s).tolist() == [0.0, 1.5, 3.0, 3.0, 3.0, 4.0, 9.0]
-
-
 def test_car_ahead_stands_where_its_truth_projects(
     world: World, truth: dict[str, NDArray[Any]]
 ) -> None:
     mount = Mount(Lens.of(ROAD), (0.0, 0.02, -0.01), HEIGHT_M)
-    painter = Painter(world, mount, SEED)
+    painter = DrivePainter(world, mount, SEED)
     for frame in FRAMES:
         x, y, _ = np.asarray(truth["lead_xyv"][frame], np.float64)
         # The body, 1.82 m wide, from 0.26 to 0.98 m over the road.
@@ -131,13 +126,15 @@ def test_car_ahead_stands_where_its_truth_projects(
         luma = painter.paint(5 * frame).luma
         row = round(0.25 * top + 0.75 * bottom)
         dark = np.flatnonzero(luma[row, round(left) - 10 : round(right) + 11] < 78)
-        assert dark[0] + round(left) - 10 == pytest.approx(left, abs=1.5)
-        assert dark[-1] + round(left) - 10 == pytest.approx(right, abs=1.5)
+        # In a bend a little of its side is seen beside its rear.
+        first, last = dark[0] + round(left) - 10, dark[-1] + round(left) - 10
+        assert -5.0 < first - left < 1.5
+        assert -1.5 < last - right < 5.0
 
 
 def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> None:
     mount = Mount(Lens.of(WIDE), (0.0, 0.02, -0.01), HEIGHT_M)
-    one, two = Painter(world, mount, SEED), Painter(world, mount, SEED)
+    one, two = DrivePainter(world, mount, SEED), DrivePainter(world, mount, SEED)
     two.paint(77)
     for tick in (0, 400):
         first, second = one.paint(tick), two.paint(tick)
@@ -151,10 +148,13 @@ def test_pictures_are_in_limited_range_and_the_same_each_time(world: World) -> N
 
 def test_ground_has_no_streaks(world: World) -> None:
     # A step that is not taken back would brighten a row to its right end: neighbours would differ.
-    luma = Painter(world, Mount(Lens.of(ROAD), (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(250).luma
+    luma = (
+        DrivePainter(world, Mount(Lens.of(ROAD), (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(250).luma
+    )
     edge = luma[400:, -1].astype(np.int16)
     assert np.abs(np.diff(edge)).max() < 140
-    sides = (scene.GRASS[0], scene.ASPHALT[0], scene.WHITE[0], scene.YELLOW[0])
+    look = DRIVE_SCENERY
+    sides = (look.verge[0], look.asphalt[0], look.paint, look.yellow[0])
     nearest = np.abs(edge[:, None] - np.array(sides)).min(axis=1)
     assert np.mean(nearest <= 12) > 0.9
 
@@ -170,16 +170,18 @@ def test_road_that_turns_back_leaves_no_streaks() -> None:
         wobble_m=np.zeros(grid.size),
     )
     luma = (
-        Painter(World(motion), Mount(Lens.of(WIDE), (0.0, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+        DrivePainter(World(motion), Mount(Lens.of(WIDE), (0.0, 0.0, 0.0), HEIGHT_M), SEED)
+        .paint(0)
+        .luma
     )
     below = luma[384:]
     # On the left there is grass down to the road; sums that do not close leave other values.
-    assert np.abs(below[:20, :100].astype(int) - scene.GRASS[0]).max() < 80
+    assert np.abs(below[:20, :100].astype(int) - DRIVE_SCENERY.verge[0]).max() < 80
     assert 16 <= below.min() <= below.max() <= 235
 
 
 def test_roll_tilts_the_horizon(world: World) -> None:
-    luma = Painter(world, Mount(Lens.of(ROAD), (0.05, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
+    luma = DrivePainter(world, Mount(Lens.of(ROAD), (0.05, 0.0, 0.0), HEIGHT_M), SEED).paint(0).luma
     # View roll of 0.05: left and right borders are 0.05 * 1344 = 67 px apart in height.
     left, right = (int(np.flatnonzero(luma[:, column] < 130)[0]) for column in (0, -1))
     lower, higher = max(left, right), min(left, right)

@@ -7,9 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from modeld.calibration import Camera, rot_from_euler
 from modeld.constants import T_IDXS, X_IDXS
-from tools.lib.camera import project
 from tools.render.spec import DriveSpec
 from tools.render.truth import segment_truth
 from tools.render.world import (
@@ -36,7 +34,6 @@ from tools.world.curves import (
     sin_cos,
     through_knots,
 )
-from tools.world.view import Lens, Mount, View, rotation
 
 SECONDS = 12.0
 
@@ -160,29 +157,6 @@ def test_longer_drive_begins_like_a_shorter_one() -> None:
     short, long = World(seeded_motion(7, 8.0)), World(seeded_motion(7, 30.0))
     for tick in (0, 333, 799):
         assert short.state(tick) == long.state(tick)
-
-
-# --- view --------------------------------------------------------------------------------------
-
-
-def test_view_projects_as_the_calibration_does() -> None:
-    rpy = (0.03, 0.05, -0.02)
-    np.testing.assert_allclose(rotation(rpy), rot_from_euler(rpy), atol=1e-15)
-    camera = Camera(1344, 760, 1141.5)
-    points = np.array([[8.0, -3.0, 1.22], [40.0, 12.0, 1.22], [100.0, 0.0, -5.0]])
-    columns, rows = View(Mount(Lens.of(camera), rpy, 1.22)).project(*points.T)
-    np.testing.assert_allclose(np.stack([columns, rows], 1), project(points, camera, rpy))
-
-
-def test_horizon_is_where_far_points_of_the_road_are() -> None:
-    rpy = (0.04, 0.05, -0.02)
-    camera = Camera(1344, 760, 1141.5)
-    view = View(Mount(Lens.of(camera), rpy, 1.22))
-    far = project(np.array([[1e7, -3e6, 1.22], [1e7, 4e6, 1.22]]), camera, rpy)
-    horizon = np.interp(far[:, 0], np.arange(1344), view.horizon_rows())
-    np.testing.assert_allclose(horizon, far[:, 1], atol=1e-3)
-    azimuths = np.interp(far[:, 0], np.arange(1344), view.azimuths())
-    np.testing.assert_allclose(azimuths, np.arctan([-0.3, 0.4]), atol=1e-5)
 
 
 # --- truth -------------------------------------------------------------------------------------

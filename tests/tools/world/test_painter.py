@@ -299,6 +299,67 @@ def test_weather_and_blur_lower_the_contrast() -> None:
     assert clear > blurred[0] > blurred[1] > blurred[2]
 
 
+def test_woods_stand_where_their_foot_projects() -> None:
+    world = marked_world(curvature_1pm=0.002)
+    look = replace(
+        world.scenery,
+        woods_m=(5.0, 0.0),
+        woods_beyond_m=3.0,
+        woods_rough=0.0,
+        woods=(130.0, 100.0, 128.0),
+    )
+    mount = Mount(WIDE_LENS, (0.0, 0.01, -0.01), HEIGHT_M)
+    body = body_on(world, 30.0, 0.0, 15.0)
+    empty = Painter(world, mount).paint(body, (), 0).luma.astype(np.int64)
+    wooded = Painter(replace(world, scenery=look), mount).paint(body, (), 0).luma
+    changed = np.abs(wooded.astype(np.int64) - empty) > 6
+    foot = line_before(world, body, world.lanes.right_edge_m + 3.0, HEIGHT_M)
+    low, high = projected(foot, mount), projected(foot - [0.0, 0.0, 5.0], mount)
+    for column in (410, 450, 490):
+        rows = np.flatnonzero(changed[:, column])
+        bottom = np.interp(column, low[::-1, 0], low[::-1, 1])
+        top = np.interp(column, high[::-1, 0], high[::-1, 1])
+        assert rows[-1] == pytest.approx(bottom, abs=2.0)
+        assert rows[0] == pytest.approx(max(top, 0.0), abs=3.0 + 0.03 * (bottom - top))
+    assert not changed[:, :200].any(), "nothing on the left"
+
+
+def test_posts_stand_along_the_edges() -> None:
+    world = marked_world()
+    look = replace(world.scenery, post_m=25.0)
+    mount = Mount(MED_LENS, LEVEL, HEIGHT_M)
+    body = body_on(world, 10.0, 0.0, 15.0)
+    empty = Painter(world, mount).paint(body, (), 0).luma.astype(np.int64)
+    posts = Painter(replace(world, scenery=look), mount).paint(body, (), 0).luma
+    changed = np.abs(posts.astype(np.int64) - empty) > 20
+    # 0.7 m beyond the edges, at s = 50: 40 m ahead, from the ground to 1 m.
+    for edge in (world.lanes.left_edge_m - 0.7, world.lanes.right_edge_m + 0.7):
+        column = round(MED_LENS.cx_px + MED_LENS.focal_px * edge / 40.0)
+        rows = np.flatnonzero(changed[:, column - 1 : column + 2].any(axis=1))
+        assert rows[-1] == pytest.approx(MED_LENS.cy_px + 910.0 * HEIGHT_M / 40.0, abs=1.5)
+        assert rows.size == pytest.approx(910.0 / 40.0, abs=2.0)
+
+
+def test_low_sun_shines_into_the_lens_it_stands_before() -> None:
+    world = marked_world()
+    body = body_on(world, 0.0, 0.0, 15.0)
+    mount = Mount(WIDE_LENS, LEVEL, HEIGHT_M)
+
+    def luma(glare: float, azimuth_rad: float) -> Floats:
+        look = replace(world.scenery, glare=glare, sun_azimuth_rad=azimuth_rad)
+        picture = Painter(replace(world, scenery=look), mount).paint(body, (), 0)
+        return picture.luma.astype(np.float64)
+
+    plain = luma(0.0, 0.3)
+    added = luma(1.0, 0.3) - plain
+    # Its place: 455 tan(0.3) right of the middle, 455 * 0.12 over the horizon.
+    column, row = 256 + 455 * np.tan(0.3), 151.8 - 455 * 0.12 / np.cos(0.3)
+    assert added[180:].mean() > 5.0
+    assert added.max() <= 235 - plain.min()
+    assert (luma(1.0, 0.3)[round(row) - 2 : round(row) + 3, round(column)] == 235).all()
+    np.testing.assert_array_equal(luma(1.0, 3.0), plain)
+
+
 def test_random_looks_differ_and_stay_visible() -> None:
     rng = np.random.default_rng(3)
     looks = [random_scenery(rng) for _ in range(300)]

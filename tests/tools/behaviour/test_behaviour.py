@@ -1,0 +1,110 @@
+"""Quantities taken from messages, against values computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from cereal.schema import new_event
+from modeld.constants import T_IDXS, X_IDXS
+from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
+from tools.behaviour.behaviour import Behaviour, BehaviourReader, behaviour_of, true_behaviour
+from tools.behaviour.quantities import QUANTITIES, place_of
+
+
+def value(behaviour: Behaviour, name: str) -> float:
+    return float(behaviour.of(name)[0])
+
+
+def test_a_place_between_the_model_times() -> None:
+    # T_IDXS is 10 (i / 32)^2: 1 s lies between samples 10 and 11, at 0.9765625 and 1.1816406 s.
+    index, share = place_of(T_IDXS, 1.0)
+    assert index == 10
+    assert share == pytest.approx((1.0 - 0.9765625) / (1.181640625 - 0.9765625))
+    assert place_of(X_IDXS, 192.0) == (31, 1.0)
+
+
+def test_the_plan_at_its_times() -> None:
+    found = behaviour_of([car_state(7, 20.0), message(7, Made(braking_mps2=0.5))])
+    assert found.frame_ids.tolist() == [7]
+    assert found.valid.tolist() == [True]
+    for time_s in (1, 2, 4):
+        assert value(found, f"lateral_{time_s}s") == pytest.approx(0.3 * time_s, rel=1e-6)
+        assert value(found, f"heading_{time_s}s") == pytest.approx(0.02 * time_s, rel=1e-6)
+        assert value(found, f"speed_{time_s}s") == pytest.approx(20.0 - 0.5 * time_s, rel=1e-6)
+
+
+def test_curvature_becomes_acceleration_and_drift_at_the_speed_of_the_car() -> None:
+    found = behaviour_of([car_state(7, 20.0), message(7)])
+    # 0.002 / m at 20 m/s: 0.002 * 400 m/s2; in 2 s 0.5 * 0.002 * 40^2 m.
+    assert value(found, "lateral_acceleration") == pytest.approx(0.8, rel=1e-6)
+    assert value(found, "drift_2s") == pytest.approx(1.6, rel=1e-6)
+    assert value(found, "acceleration") == -0.5
+    given = behaviour_of([car_state(7, 20.0), message(7)], {7: 10.0})
+    assert value(given, "lateral_acceleration") == pytest.approx(0.2, rel=1e-6)
+
+
+def test_without_a_speed_there_is_no_lateral_acceleration() -> None:
+    found = behaviour_of([message(7)])
+    assert math.isnan(value(found, "lateral_acceleration"))
+    assert value(found, "lateral_2s") == pytest.approx(0.6, rel=1e-6)
+
+
+def test_lines_edges_and_leads() -> None:
+    found = behaviour_of([message(7)])
+    assert value(found, "left_line_10m") == pytest.approx(-1.7, rel=1e-6)
+    assert value(found, "right_line_30m") == pytest.approx(2.1, rel=1e-6)
+    assert value(found, "left_line_prob") == pytest.approx(0.9)
+    assert value(found, "left_edge_10m") == -6.0
+    assert value(found, "right_edge_30m") == 6.0
+    assert value(found, "lead_seen") == 1.0
+    assert value(found, "lead_distance") == 40.0
+    assert value(found, "lead_speed") == 15.0
+    assert value(found, "should_stop") == 0.0
+
+
+def test_what_is_not_seen_has_no_place() -> None:
+    found = behaviour_of([message(7, Made(left_prob=0.4, lead_prob=0.3))])
+    assert math.isnan(value(found, "left_line_10m"))
+    assert value(found, "left_line_prob") == pytest.approx(0.4)
+    assert value(found, "lead_seen") == 0.0
+    assert math.isnan(value(found, "lead_distance"))
+
+
+def test_a_message_without_curves_or_leads_and_a_damaged_one() -> None:
+    bare = new_event("modelV2", mono_time_ns=1).to_bytes()
+    found = behaviour_of([bare, message(7)[:-40], b"", message(8)])
+    assert found.frame_ids.tolist() == [0, 8]
+    nothing = {"lateral_2s", "left_line_10m", "left_edge_10m", "lead_prob", "lead_seen"}
+    assert all(math.isnan(value(found, name)) for name in nothing)
+
+
+def test_a_reader_passes_everything_on() -> None:
+    events = [car_state(1, 10.0), message(1), car_state(2, 20.0), message(2, valid=False)]
+    reader = BehaviourReader()
+    assert list(reader.watch(iter(events))) == events
+    found = reader.behaviour()
+    assert found.of("lateral_acceleration") == pytest.approx([0.2, 0.8], rel=1e-6)
+    assert found.valid.tolist() == [True, False]
+
+
+def test_names_are_told_apart_and_every_truth_has_the_shape_of_its_frames() -> None:
+    names = [quantity.name for quantity in QUANTITIES]
+    assert len(set(names)) == len(names)
+    truth = made_truth(3)
+    for quantity in QUANTITIES:
+        if quantity.truth is not None:
+            assert quantity.truth(truth).shape == (3,)
+
+
+def test_truth_and_messages_that_say_the_same_are_the_same() -> None:
+    true = true_behaviour(made_truth(1))
+    found = behaviour_of([car_state(0, 20.0), message(0, Made(left_m=-1.7))])
+    for quantity in QUANTITIES:
+        if quantity.truth is not None and not quantity.name.endswith("prob"):
+            assert value(true, quantity.name) == pytest.approx(
+                value(found, quantity.name), rel=1e-6
+            )
+    assert value(true, "left_line_prob") == 1.0
+    assert math.isnan(value(true, "lead_seen"))

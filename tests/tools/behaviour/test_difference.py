@@ -1,0 +1,121 @@
+"""Differences of two behaviours, errors against the truth, and the figures of both."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.tools.behaviour.made_models import Made, car_state, made_truth, message
+from tools.behaviour.behaviour import Behaviour, behaviour_of, true_behaviour
+from tools.behaviour.difference import Row, difference, figure_names, figures_of
+
+
+def drive(aside_mps: list[float], first: int = 0) -> Behaviour:
+    """Return frames whose plan goes aside at these speeds."""
+    speed = car_state(first, 20.0)
+    messages = [message(first + i, Made(aside_mps=a)) for i, a in enumerate(aside_mps)]
+    return behaviour_of([speed, *messages])
+
+
+def row(rows: tuple[Row, ...], name: str) -> Row:
+    (found,) = [one for one in rows if one.quantity == name]
+    return found
+
+
+def test_mean_p99_maximum_and_bias_by_hand() -> None:
+    # 101 frames that go aside 0, 1, ... 100 mm/s further to the left: after 2 s twice that.
+    left = drive([0.0] * 101, first=10)
+    right = drive([-0.001 * i for i in range(101)], first=10)
+    found = row(difference(left, right), "lateral_2s")
+    assert found.spread.frames == 101
+    assert found.spread.mean == pytest.approx(0.100, rel=1e-5)
+    assert found.spread.p99 == pytest.approx(0.198, rel=1e-5)
+    assert found.spread.max == pytest.approx(0.200, rel=1e-5)
+    assert found.spread.frame == 110
+    assert found.bias == pytest.approx(-0.100, rel=1e-5)
+    assert found.left == 0.0
+    assert found.right == pytest.approx(-0.2, rel=1e-6)
+    figures = figures_of(difference(left, right))
+    assert figures["lateral_2s_max_m"] == found.spread.max
+    assert figures["heading_2s_max_rad"] == 0.0
+    assert figures["lateral_acceleration_p99_mps2"] == 0.0
+
+
+def test_frames_are_matched_by_their_ids_and_begin_with_the_calibration() -> None:
+    left = behaviour_of([message(i, valid=i >= 3) for i in range(8)])
+    right = behaviour_of([message(i) for i in (9, 7, 7, 5, 4, 3, 2, 1)])
+    assert row(difference(left, right), "lateral_1s").spread.frames == 4
+    assert row(difference(left, right, uncalibrated=True), "lateral_1s").spread.frames == 6
+    never = behaviour_of([message(1, valid=False)])
+    assert difference(never, right) == ()
+    assert difference(left, behaviour_of([])) == ()
+
+
+def test_what_appears_and_disappears_is_counted() -> None:
+    left = behaviour_of([message(i, Made(lead_prob=0.9 if i < 3 else 0.1)) for i in range(10)])
+    right = behaviour_of([message(i, Made(lead_prob=0.9 if i > 1 else 0.1)) for i in range(10)])
+    rows = difference(left, right)
+    distance = row(rows, "lead_distance")
+    assert (distance.lost, distance.new, distance.spread.frames) == (2, 7, 1)
+    assert row(rows, "lead_seen").spread.mean == pytest.approx(0.9)
+    figures = figures_of(rows)
+    assert figures["lead_seen_mean"] == pytest.approx(0.9)
+    assert figures["lead_distance_lost_frames"] == 2.0
+    assert figures["lead_distance_max_m"] == 0.0
+
+
+def test_a_figure_that_neither_side_has_is_told_from_one_that_only_one_has() -> None:
+    none = behaviour_of([message(1, Made(lead_prob=0.1))])
+    some = behaviour_of([message(1)])
+    assert figures_of(difference(none, none))["lead_distance_max_m"] is None
+    one_sided = figures_of(difference(some, none))["lead_distance_max_m"]
+    assert one_sided is not None
+    assert math.isnan(one_sided)
+
+
+def test_values_that_are_not_finite_are_missing() -> None:
+    left = behaviour_of([car_state(0, 20.0), message(0), message(1)])
+    lost = message(1, Made(curvature_1pm=math.inf))
+    right = behaviour_of([car_state(0, 20.0), message(0), lost])
+    found = row(difference(left, right), "drift_2s")
+    assert (found.spread.frames, found.lost) == (1, 1)
+
+
+def test_errors_of_both_logs_against_the_truth() -> None:
+    truth = true_behaviour(made_truth(5))
+    left = behaviour_of([car_state(0, 20.0), *(message(i) for i in range(5))])
+    right = behaviour_of([message(i, Made(left_prob=0.9 if i else 0.1)) for i in range(5)])
+    rows = difference(left, right, truth)
+    line = row(rows, "left_line_30m")
+    # The messages have the left line at -1.8 m + 0.01 x, the truth at -1.7 m.
+    assert line.left_error is not None
+    assert line.left_error.spread.mean == pytest.approx(0.1, rel=1e-5)
+    assert line.right_error is not None
+    assert (line.right_error.expected, line.right_error.missed) == (5, 1)
+    assert row(rows, "lateral_2s").left_error is not None
+    assert row(rows, "lead_seen").left_error is None
+    figures = figures_of(rows)
+    assert figures["error.left_line_30m_p99_m"] == pytest.approx(0.1, rel=1e-5)
+    assert figures["error.left_line_30m_missed_frames"] == 1.0
+    # Without the car's speed the right log has no lateral acceleration at all.
+    lost = figures["error.lateral_acceleration_max_mps2"]
+    assert lost is not None
+    assert math.isnan(lost)
+
+
+def test_a_truth_of_nothing_leaves_nothing_to_judge() -> None:
+    truth = made_truth(2)
+    none = replace(truth, lane_line_y_m=np.full_like(truth.lane_line_y_m, np.nan))
+    log = behaviour_of([message(0), message(1)])
+    figures = figures_of(difference(log, log, true_behaviour(none)))
+    assert figures["error.left_line_10m_max_m"] is None
+
+
+def test_figures_have_the_names_that_gates_may_use() -> None:
+    log = behaviour_of([message(0)])
+    with_truth = figures_of(difference(log, log, true_behaviour(made_truth(1))))
+    assert set(with_truth) == set(figure_names())
+    assert set(figures_of(difference(log, log))) < set(figure_names())

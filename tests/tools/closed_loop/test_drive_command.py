@@ -1,0 +1,205 @@
+"""`modeld drive` as a user runs it: figures, files, one clear line for what cannot be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cereal.log_reader import read_log
+from cereal.transport import ZmqTransport
+from tests.tools.small_monitoring import write_small_monitoring
+from tests.tools.tiny_driving import write_tiny_driving
+from tools.cli import main
+from tools.closed_loop import live
+from tools.closed_loop.faults import FAULTS
+from tools.closed_loop.live import LiveOptions, live_loop
+from tools.closed_loop.scenario import SCENARIOS, STANDARD
+from tools.closed_loop.trial import make_trial
+from tools.lib.processes import ProcessError
+
+FIGURES = {
+    *("km", "departures", "offset_mean_m", "offset_p99_m", "collisions", "heading_mean_deg"),
+    *("heading_p99_deg", "lateral_jerk_p99_mps3", "longitudinal_jerk_p99_mps3"),
+    *("time_gap_min_s", "recoveries", "recovered_share"),
+}
+
+
+def driven(capsys: pytest.CaptureFixture[str], *options: str, code: int = 0) -> dict[str, Any]:
+    """Return the figures of a drive."""
+    assert main(["drive", *options, "--json", "-q"]) == code
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return result
+
+
+def refused(capsys: pytest.CaptureFixture[str], *options: str, code: int = 2) -> str:
+    """Return the one line that says what cannot be."""
+    assert main(["drive", *options]) == code
+    text = capsys.readouterr().err
+    assert text.count("\n") == 1
+    return text
+
+
+def test_an_expert_drives_every_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = tmp_path / "drive.html"
+    result = driven(capsys, "--expert", "--scenario", "all", "--km", "0.25", "--report", str(page))
+    assert set(result) >= FIGURES
+    assert [row["scenario"] for row in result["scenarios"]] == list(SCENARIOS)
+    assert all(set(row) >= FIGURES for row in (*result["scenarios"], *result["per_drive"]))
+    assert (result["departures"], result["collisions"]) == (0, 0)
+    assert result["recovered_share"] == 1.0
+    assert result["offset_mean_m"] < 0.1
+    text = page.read_text("utf-8")
+    assert "<title>Closed loop</title>" in text
+    assert text.count("The road from above") == 2 * len(SCENARIOS)
+    assert "http" not in text
+    assert "nan" not in text
+
+
+def test_the_table_of_a_drive(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drive", "--expert", "--km", "0.1", "--seed", "2", "--drives", "2"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["scenario", "done", "km", "departures"]
+    assert row.split()[:2] == ["lane-keeping", "2/2"]
+
+
+@pytest.mark.opencl
+def test_a_blind_model_departs_and_its_drive_is_a_log(
+    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "drive.rlog.zst"
+    options = ["--model", str(blind_model), "--km", "0.3", "--seed", "1", "--log", str(log)]
+    result = driven(capsys, *options, code=1)
+    assert result["departures"] > 0
+    assert result["answered"] == result["frames"]
+    assert result["live"] is False
+    names = [str(event.which()) for event in read_log(log)]
+    assert names.count("modelV2") == names.count("roadCameraState") == result["frames"]
+
+
+@pytest.mark.opencl
+def test_a_planted_fault_changes_the_figures(
+    random_model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--model", str(random_model), "--km", "0.03", "--fault", "speed-in-miles"]
+    result = driven(capsys, *options)
+    without, planted = result["faults"]
+    assert (without["fault"], planted["fault"]) == ("none", "speed-in-miles")
+    # What a plan turns is steered by the speed.
+    assert without["offset_mean_m"] != planted["offset_mean_m"]
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_the_daemon_process_drives_by_the_clock(
+    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    log = tmp_path / "live.rlog.zst"
+    options = ["--model", str(blind_model), "--live", "--rate-hz", "10", "--km", "0.02"]
+    assert main(["drive", *options, "--json", "-q", "--log", str(log)]) in (0, 1)
+    result = json.loads(capsys.readouterr().out)
+    assert result["live"] is True
+    assert result["km"] == pytest.approx(0.02, abs=0.003)
+    assert result["answered"] > 0.5 * result["frames"]
+    assert result["latency_ms_p50"] > 0.0
+    names = {str(event.which()) for event in read_log(log)}
+    assert names >= {"modelV2", "cameraOdometry", "carState", "carParams", "roadCameraState"}
+
+
+def _drive_after(model: Path, number: signal.Signals) -> None:
+    """Drive with a daemon that gets a signal before."""
+    trial = make_trial(STANDARD, 0, 500.0)
+    with live_loop(LiveOptions(model, rate_hz=10.0, is_quiet=True)) as loop:
+        loop.wait_for_answer(trial, 60.0)
+        os.kill(loop.daemon.pid, number)
+        try:
+            loop.drive(trial)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(loop.daemon.pid, signal.SIGCONT)
+
+
+@pytest.mark.alone
+@pytest.mark.opencl
+def test_a_daemon_that_dies_or_falls_silent_is_told(
+    blind_model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live, "SILENCE_S", 1.0)
+    with pytest.raises(ProcessError, match="a modelV2 at least every 1 s, found none"):
+        _drive_after(blind_model, signal.SIGSTOP)
+    with pytest.raises(ProcessError, match="daemon: expected it to run, found it ended"):
+        _drive_after(blind_model, signal.SIGKILL)
+
+
+@pytest.mark.opencl
+def test_a_bus_in_use_is_told(
+    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bus = f"ipc://{tmp_path}"
+    transport = ZmqTransport(bus)
+    taken = transport.publisher("carState")
+    try:
+        error = refused(
+            capsys, "--model", str(blind_model), "--live", "--bus", bus, "--km", "0.1", code=1
+        )
+    finally:
+        taken.close()
+        transport.close()
+    assert "the car cannot speak" in error
+    assert "name another --bus" in error
+
+
+@pytest.mark.opencl
+def test_what_is_no_model_for_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    missing = str(tmp_path / "missing.pkl")
+    assert "missing.pkl" in refused(capsys, "--model", missing, code=4)
+    monitoring = write_small_monitoring(tmp_path / "monitoring.pkl")
+    error = refused(capsys, "--model", str(monitoring), code=4)
+    assert "expected a driving artifact, found a monitoring one" in error
+    small = write_tiny_driving(tmp_path / "small.pkl", (192, 128))
+    assert "expected frames of at most" in refused(capsys, "--model", str(small), code=4)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "--model: expected an artifact or --expert, found neither"),
+        (["--model", "x.pkl", "--expert"], "found both"),
+        (["--expert", "--seed", "-1"], "--seed: expected 0 or more, found -1"),
+        (["--expert", "--drives", "0"], "--drives: expected at least 1"),
+        (["--expert", "--km", "0"], "--km: expected more than 0"),
+        (["--expert", "--km", "nan"], "--km: expected more than 0"),
+        (["--expert", "--scenario", "snow"], "--scenario snow: expected one of lane-keeping"),
+        (["--expert", "--live"], "--live: expected no --expert"),
+        (["--model", "x.pkl", "--live", "--fault", "yaw-off"], "--live: expected no --fault"),
+        (["--expert", "--fault", "yaw-off"], "--fault: expected a model"),
+        (["--expert", "--bus", "ipc:///x"], "--bus: expected --live"),
+        (["--model", "x.pkl", "--live", "--rate-hz", "99"], "--rate-hz: expected 0.5 to 20"),
+        (["--expert", "--log", "x.rlog"], "--log: expected a model"),
+    ],
+)
+def test_options_that_cannot_work(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in refused(capsys, *options)
+
+
+def test_an_unknown_fault_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["drive", "--model", "x.pkl", "--fault", "gremlin"]) == 2
+    error = capsys.readouterr().err
+    assert all(name in error for name in FAULTS)
+
+
+def test_the_page_names_all_scenarios_and_faults() -> None:
+    page = (Path(__file__).parents[3] / "docs/closed-loop.md").read_text("utf-8")
+    assert all(f"`{name}`" in page for name in SCENARIOS)
+    assert all(f"| `{fault.name}` | {fault.what} |" in page for fault in FAULTS.values())

@@ -1,0 +1,146 @@
+"""Planted faults: each disturbs what it says, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
+from runtime.entry import TensorSpec
+from tools.closed_loop.cameras import Cameras, Pictures, device_cameras
+from tools.closed_loop.faults import FAULTS, LateFeatures
+from tools.closed_loop.messages import Told
+from tools.closed_loop.scenario import STANDARD
+from tools.closed_loop.simulation import Simulation
+from tools.closed_loop.trial import make_trial
+from tools.world.sky import Picture
+
+TRUTH = Told(rpy_rad=(0.0, 0.02, -0.01), lateral_delay_s=0.2, speed_mps=20.0)
+
+
+def pictures(seed: int = 0) -> Pictures:
+    """Return pictures of noise."""
+    rng = np.random.default_rng(seed)
+
+    def plane(rows: int, columns: int) -> NDArray[np.uint8]:
+        return rng.integers(16, 236, (rows, columns)).astype(np.uint8)
+
+    return {
+        stream: Picture(plane(8, 12), plane(4, 6), plane(4, 6))
+        for stream in (WIDE_STREAM, ROAD_STREAM)
+    }
+
+
+def disturbed(name: str, given: Pictures) -> Pictures:
+    change = FAULTS[name].plant().pictures
+    assert change is not None
+    return change(given)
+
+
+def test_each_fault_disturbs_one_thing() -> None:
+    for fault in FAULTS.values():
+        planted = fault.plant()
+        parts = (planted.pictures, planted.lenses_swapped, planted.told, planted.program)
+        assert sum(bool(part) for part in parts) == 1, fault.name
+
+
+@pytest.mark.parametrize(
+    ("name", "planes"),
+    [("chroma-shifted", "uv"), ("chroma-swapped", "uv"), ("luma-stretched", "y")],
+)
+def test_pictures_are_changed_in_the_planes_that_are_named(name: str, planes: str) -> None:
+    given = pictures()
+    found = disturbed(name, given)
+    for stream in (WIDE_STREAM, ROAD_STREAM):
+        for letter, before, after in zip("yuv", given[stream], found[stream], strict=True):
+            assert after.dtype == np.uint8
+            assert np.array_equal(before, after) is (letter not in planes)
+
+
+def test_half_a_sample_is_the_mean_of_four() -> None:
+    given = pictures()
+    plane = given[ROAD_STREAM].u.astype(int)
+    found = disturbed("chroma-shifted", given)[ROAD_STREAM].u
+    four = plane[1:, 1:] + plane[1:, :-1] + plane[:-1, 1:] + plane[:-1, :-1]
+    assert np.array_equal(found[1:, 1:], (four + 2) // 4)
+
+
+def test_the_wide_camera_is_one_frame_late() -> None:
+    change = FAULTS["wide-late"].plant().pictures
+    assert change is not None
+    first, second, third = (pictures(seed) for seed in range(3))
+    assert np.array_equal(change(first)[WIDE_STREAM].luma, first[WIDE_STREAM].luma)
+    assert np.array_equal(change(second)[WIDE_STREAM].luma, first[WIDE_STREAM].luma)
+    found = change(third)
+    assert np.array_equal(found[WIDE_STREAM].luma, second[WIDE_STREAM].luma)
+    assert found[ROAD_STREAM] is third[ROAD_STREAM]
+
+
+def test_messages_are_falsified() -> None:
+    def told(name: str) -> Told:
+        change = FAULTS[name].plant().told
+        assert change is not None
+        return change(TRUTH)
+
+    assert told("delay-zero").lateral_delay_s == 0.0
+    assert told("yaw-off").rpy_rad[:2] == TRUTH.rpy_rad[:2]
+    assert np.degrees(told("yaw-off").rpy_rad[2] - TRUTH.rpy_rad[2]) == pytest.approx(0.5, abs=0.01)
+    assert told("speed-in-miles").speed_mps == pytest.approx(44.74, abs=0.01)
+
+
+def test_swapped_lenses_see_as_the_other_camera() -> None:
+    trial = make_trial(STANDARD, 0, 50.0)
+    simulation = Simulation(trial)
+    true = Cameras(trial, device_cameras()).frames(simulation, 0, 10**9)
+    swapped = Cameras(trial, device_cameras(), are_swapped=True).frames(simulation, 0, 10**9)
+    right, wrong = (
+        {stream: frame.data for stream, frame in frames.items()} for frames in (true, swapped)
+    )
+    # The device's cameras are of one size, so the pictures are just those of the other one.
+    assert np.array_equal(right[WIDE_STREAM], wrong[ROAD_STREAM])
+    assert np.array_equal(right[ROAD_STREAM], wrong[WIDE_STREAM])
+    assert not np.array_equal(right[ROAD_STREAM], right[WIDE_STREAM])
+
+
+class Echo:
+    """A program that remembers what it was given."""
+
+    entries = ("run", "prepare")
+    metadata: Mapping[str, Any] = {}
+
+    def __init__(self) -> None:
+        self.given: list[tuple[str | None, dict[str, float]]] = []
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        del entry
+        return ()
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> Mapping[str, NDArray[Any]]:
+        self.given.append((entry, {name: float(value[0]) for name, value in inputs.items()}))
+        return {}
+
+    def reset(self) -> None:
+        self.given.append(("reset", {}))
+
+
+def test_late_features_are_those_of_the_pictures_before() -> None:
+    echo = Echo()
+    late = LateFeatures(echo)
+    inputs = {name: np.zeros(1) for name in ("road_frame", "wide_transform", "desire")}
+    for number, entry in enumerate(("run", "prepare", "run"), 1):
+        for value in inputs.values():
+            value[0] = number
+        late.run(inputs, entry)
+    late.reset()
+    late.run(inputs, "run")
+    frames = [given.get("road_frame") for _, given in echo.given]
+    assert frames == [1.0, 1.0, 2.0, None, 3.0]
+    assert [given.get("wide_transform") for _, given in echo.given] == frames
+    # What is not of pictures is of now.
+    assert [given.get("desire") for _, given in echo.given] == [1.0, 2.0, 3.0, None, 3.0]

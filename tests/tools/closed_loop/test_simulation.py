@@ -1,0 +1,219 @@
+"""The simulation without a model: hand-overs, what is noted, how well an expert drives in it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from modeld.actions import Action
+from tools.closed_loop.drivers import ExpertDriver, drive
+from tools.closed_loop.figures import departures_of, figures_of, has_recovered
+from tools.closed_loop.run import Selection, expert_drives, scenarios_named
+from tools.closed_loop.scenario import SCENARIOS, STANDARD
+from tools.closed_loop.simulation import (
+    RUN_UP_TICKS,
+    End,
+    Sample,
+    Simulation,
+    Track,
+    gap_ahead,
+    overlaps,
+)
+from tools.closed_loop.trial import FIRST_WORLD, make_trial
+from tools.errors import UsageError
+from tools.world.body import FRONT_M, LENGTH_M
+from tools.world.traffic import Vehicle
+
+
+class Straight:
+    """A driver who never steers."""
+
+    answered = 0
+
+    def tick(self) -> None:
+        pass
+
+    def answer(self) -> Action | None:
+        return Action(0.0, 0.0)
+
+    def close(self) -> None:
+        pass
+
+
+def expert_track(name: str, seed: int = 0, length_m: float | None = None) -> Track:
+    simulation = Simulation(make_trial(SCENARIOS[name], seed, length_m))
+    return drive(simulation, ExpertDriver(simulation))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_recovery_begins_where_it_says(seed: int) -> None:
+    trial = make_trial(SCENARIOS["recovery"], seed)
+    simulation = Simulation(trial)
+    body = before = simulation.body
+    while not simulation.is_engaged:
+        simulation.tick()
+        body = simulation.body
+        # The way there is one that a car can drive.
+        assert abs(body.curvature_1pm) * body.speed_mps**2 < 6.0
+        assert body.s_m >= before.s_m
+        before = body
+    centre = trial.world.lanes.centre_m(trial.lane)
+    heading = body.heading_rad - trial.world.road.at(body.s_m).heading_rad
+    assert abs(body.offset_m - centre) == pytest.approx(1.0, abs=1e-6)
+    assert abs(math.degrees(heading)) == pytest.approx(3.0, abs=0.01)
+    assert body.s_m == pytest.approx(trial.hand_over_m)
+
+
+def test_the_expert_keeps_its_lane() -> None:
+    figures = figures_of([expert_track("lane-keeping", seed, 400.0) for seed in range(3)])
+    assert figures.km == pytest.approx(1.2, abs=0.01)
+    assert (figures.departures, figures.collisions, figures.completed) == (0, 0, 3)
+    assert figures.offset_mean_m is not None
+    assert figures.offset_mean_m < 0.05
+    assert figures.offset_p99_m is not None
+    assert figures.offset_p99_m < 0.2
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_expert_recovers(seed: int) -> None:
+    track = expert_track("recovery", seed)
+    assert has_recovered(track)
+    assert figures_of([track]).recovered_share == 1.0
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_expert_stops_behind_a_lead(seed: int) -> None:
+    track = expert_track("stopping-lead", seed)
+    assert track.end is End.DONE
+    assert track.column("speed_mps")[-1] < 0.1
+    assert 1.0 < track.column("gap_m")[-1] < 20.0
+
+
+def test_the_expert_changes_lanes() -> None:
+    trial = make_trial(SCENARIOS["lane-change"], 0, 500.0)
+    assert trial.world.lanes.count > 1
+    simulation = Simulation(trial)
+    track = drive(simulation, ExpertDriver(simulation))
+    assert track.end is End.DONE
+    assert departures_of(track) == 0
+    assert simulation.lane == trial.lane + sum(wish.side for wish in trial.wishes)
+    # Judged before and after, not while it is between two lanes.
+    assert 0.0 < track.column("counts").mean() < 1.0
+
+
+def test_the_expert_slows_down_for_curves() -> None:
+    track = expert_track("curves", 0)
+    lateral = np.abs(track.column("curvature_1pm")) * track.column("speed_mps") ** 2
+    assert track.end is End.DONE
+    assert lateral.max() < 2.8
+    assert track.column("speed_mps").min() < 0.9 * track.column("speed_mps").max()
+
+
+def test_who_never_steers_leaves_the_lane() -> None:
+    simulation = Simulation(make_trial(STANDARD, 0, 600.0))
+    track = drive(simulation, Straight())
+    figures = figures_of([track])
+    assert figures.departures >= 1
+    assert figures.offset_p99_m is not None
+    assert figures.offset_p99_m > 0.7
+    missed = drive(Simulation(make_trial(SCENARIOS["recovery"], 0)), Straight())
+    assert not has_recovered(missed)
+    hit = drive(Simulation(make_trial(SCENARIOS["stopping-lead"], 1)), Straight())
+    assert hit.end is not End.DONE
+
+
+def test_the_same_seed_is_the_same_drive() -> None:
+    one, two = (expert_track("lane-keeping", 5, 150.0).samples for _ in range(2))
+    assert np.array_equal(one, two)
+    other = expert_track("lane-keeping", 6, 150.0).samples
+    assert not np.array_equal(one[:50], other[:50])
+
+
+def test_roads_are_not_those_of_training() -> None:
+    assert make_trial(STANDARD, 0, 100.0).world.seed == FIRST_WORLD
+
+
+def _track(**columns: list[float]) -> Track:
+    count = len(next(iter(columns.values())))
+    rows = np.zeros((count, len(Sample._fields)))
+    rows[:, Sample._fields.index("counts")] = 1.0
+    rows[:, Sample._fields.index("gap_m")] = np.inf
+    for name, values in columns.items():
+        rows[:, Sample._fields.index(name)] = values
+    return Track(make_trial(STANDARD, 0, 100.0), rows, End.DONE)
+
+
+def test_figures_of_known_tracks() -> None:
+    track = _track(
+        offset_m=[-1.0, 0.5, 0.0, 0.5],
+        out=[1.0, 0.0, 1.0, 1.0],
+        heading_rad=[0.0, 0.0, 0.0, math.radians(2.0)],
+        speed_mps=[10.0, 10.0, 10.0, 1.0],
+        curvature_1pm=[0.0, 0.0, 0.01, 0.01],
+        gap_m=[30.0, 20.0, np.inf, 0.5],
+    )
+    figures = figures_of([track])
+    assert figures.departures == 2
+    assert figures.offset_mean_m == pytest.approx(0.5)
+    assert figures.heading_mean_deg == pytest.approx(0.5)
+    # The last gap is that of a car that hardly moves.
+    assert figures.time_gap_min_s == pytest.approx(2.0)
+    assert figures.lateral_jerk_p99_mps3 is not None
+    assert figures.lateral_jerk_p99_mps3 == pytest.approx(20.0, rel=0.02)
+    assert figures.recovered_share is None
+    assert departures_of(replace(_track(out=[0.0, 0.0]), end=End.LEFT_ROAD)) == 1
+
+
+def test_figures_of_nothing_are_none() -> None:
+    empty = Track(make_trial(STANDARD, 0, 100.0), np.zeros((0, len(Sample._fields))), End.STALLED)
+    figures = figures_of([empty])
+    assert (figures.km, figures.offset_mean_m, figures.completed) == (0.0, None, 0)
+
+
+def test_who_is_ahead_and_who_is_hit() -> None:
+    simulation = Simulation(make_trial(STANDARD, 0, 100.0))
+    body = simulation.body
+
+    def vehicle(ahead_m: float, aside_m: float) -> Vehicle:
+        return Vehicle(body.s_m + ahead_m, body.offset_m + aside_m, 0.0, 0.0, 1.8, 1.5, 4.5, 0)
+
+    assert gap_ahead(body, (vehicle(FRONT_M + 7.0, 0.5),)) == pytest.approx(7.0)
+    assert gap_ahead(body, (vehicle(FRONT_M + 7.0, 3.5), vehicle(-20.0, 0.0))) == math.inf
+    assert overlaps(body, vehicle(FRONT_M - 0.1, 1.0))
+    assert not overlaps(body, vehicle(FRONT_M + 0.1, 0.0))
+    assert not overlaps(body, vehicle(0.0, 2.0))
+    assert overlaps(body, vehicle(FRONT_M - LENGTH_M - 4.4, 0.0))
+
+
+def test_lost_frames_are_seeded() -> None:
+    trial = make_trial(SCENARIOS["lost-frames"], 0, 100.0)
+    lost = [trial.loses(0, number) for number in range(2000)]
+    assert 0.03 < np.mean(lost) < 0.05
+    assert lost == [trial.loses(0, number) for number in range(2000)]
+    assert not make_trial(STANDARD, 0, 100.0).loses(0, 1)
+
+
+def test_a_calibration_is_wrong_for_a_while() -> None:
+    trial = make_trial(SCENARIOS["calibration"], 0, 100.0)
+    assert trial.told_rpy_rad(-1.0) == trial.rpy_rad == trial.told_rpy_rad(20.0)
+    error = np.subtract(trial.told_rpy_rad(6.0), trial.rpy_rad)
+    assert np.abs(np.degrees(error)) == pytest.approx([0.0, 0.5, 1.0])
+
+
+def test_scenarios_by_name() -> None:
+    assert scenarios_named([]) == (STANDARD,)
+    assert scenarios_named(["all"]) == tuple(SCENARIOS.values())
+    assert [one.name for one in scenarios_named(["rain", "night", "rain"])] == ["rain", "night"]
+    with pytest.raises(UsageError, match="--scenario snow: expected one of lane-keeping, "):
+        scenarios_named(["snow"])
+
+
+def test_a_selection_drives_each_scenario_from_seed_to_seed() -> None:
+    selection = Selection(scenarios_named(["recovery", "rain"]), seed=3, drives=2, length_m=60.0)
+    drives = expert_drives(selection)
+    found = [(d.track.trial.scenario.name, d.track.trial.seed) for d in drives]
+    assert found == [("recovery", 3), ("recovery", 4), ("rain", 3), ("rain", 4)]
+    assert all(drive.frames > RUN_UP_TICKS // 5 for drive in drives)

@@ -1,0 +1,49 @@
+"""Pictures have the same bits on processors with fewer instructions."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[3]
+_CODE = """
+import hashlib
+from tests.tools.world.roads import body_on
+from tools.world.painter import Painter
+from tools.world.traffic import Traffic
+from tools.world.view import MED_LENS, WIDE_LENS, Mount
+from tools.world.world import random_world
+
+digest = hashlib.sha256()
+for seed in range(24):
+    world = random_world(seed, 400.0)
+    body = body_on(world, 50.0 + 7.3 * seed, world.lanes.centre_m(0) + 0.3, 15.0, 0.03)
+    vehicles = Traffic(world, seed, body, density=0.7).vehicles
+    lens = (MED_LENS, WIDE_LENS)[seed % 2]
+    picture = Painter(world, Mount(lens, (0.01, 0.02, -0.02), 1.3)).paint(body, vehicles, seed)
+    for plane in picture:
+        digest.update(plane.tobytes())
+print(digest.hexdigest())
+"""
+
+
+def _digest(disabled: str) -> str:
+    # numpy warns of what the processor does not have anyway.
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _CODE],
+        cwd=_ROOT,
+        env={**os.environ, "NPY_DISABLE_CPU_FEATURES": disabled},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def test_fewer_instructions_give_the_same_pictures() -> None:
+    # Not public and without types, but the only list of what can be disabled.
+    umath = importlib.import_module("numpy._core._multiarray_umath")
+    assert _digest("") == _digest(" ".join(umath.__cpu_dispatch__))

@@ -1,0 +1,213 @@
+"""Two behaviours compared: how far each quantity is apart, and how far each is from the truth."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.behaviour.behaviour import Behaviour
+from tools.behaviour.quantities import QUANTITIES
+from tools.behaviour.truth import Floats
+
+STATISTICS = ("mean", "p99", "max")
+# Before the names of figures that are about the distance to the truth.
+ERROR = "error."
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How large differences are, over the frames that have one; NaN where no frame has.
+
+    Attributes:
+        frames: how many have one.
+        mean: of the magnitudes.
+        p99: 99 % of them are no larger (linear between neighbours).
+        max: the largest.
+        frame: id of the frame that has it; -1: none.
+    """
+
+    frames: int
+    mean: float
+    p99: float
+    max: float
+    frame: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrueError:
+    """How far one log is from the truth.
+
+    Attributes:
+        spread: of the errors.
+        expected: frames in which there is a truth.
+        missed: of them, those in which the log has no value.
+    """
+
+    spread: Spread
+    expected: int
+    missed: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One quantity of two logs.
+
+    Attributes:
+        quantity: its name.
+        unit: its unit.
+        spread: of right - left.
+        bias: mean of right - left; NaN where no frame has both.
+        left: value of the left log in the worst frame.
+        right: of the right log.
+        lost: frames in which only the left log has a value.
+        new: frames in which only the right log has one.
+        left_error: of the left log; None without a truth.
+        right_error: of the right log; None without a truth.
+    """
+
+    quantity: str
+    unit: str
+    spread: Spread
+    bias: float
+    left: float
+    right: float
+    lost: int
+    new: int
+    left_error: TrueError | None = None
+    right_error: TrueError | None = None
+
+    @property
+    def differs(self) -> bool:
+        """Whether the logs are not the same in it."""
+        return bool(self.spread.max > 0.0 or self.lost or self.new)
+
+
+def difference(
+    left: Behaviour,
+    right: Behaviour,
+    truth: Behaviour | None = None,
+    *,
+    uncalibrated: bool = False,
+) -> tuple[Row, ...]:
+    """Compare two behaviours frame by frame.
+
+    Args:
+        left: the reference.
+        right: what is compared with it.
+        truth: what a perfect model would have wanted, see `true_behaviour`.
+        uncalibrated: also compare frames before the first valid one of the left log.
+
+    Returns:
+        A row for each quantity; none where the logs have no frame in common.
+    """
+    first = 0 if uncalibrated else _first_valid(left)
+    ids, in_left, in_right = np.intersect1d(
+        left.frame_ids[first:], right.frame_ids, return_indices=True
+    )
+    if not ids.size:
+        return ()
+    sides = left.values[first:][in_left], right.values[in_right]
+    rows = list(_rows(ids, *sides))
+    if truth is None:
+        return tuple(rows)
+    shared, here, there = np.intersect1d(ids, truth.frame_ids, return_indices=True)
+    errors = [_errors(shared, side[here], truth.values[there]) for side in sides]
+    return tuple(
+        _with_errors(row, one, other) for row, one, other in zip(rows, *errors, strict=True)
+    )
+
+
+def _first_valid(behaviour: Behaviour) -> int:
+    """Return the row from which on outputs mean something; behind the end where none does."""
+    valid = np.flatnonzero(behaviour.valid)
+    return int(valid[0]) if valid.size else behaviour.valid.size
+
+
+def _rows(ids: NDArray[np.int64], left: Floats, right: Floats) -> Iterator[Row]:
+    here, there = np.isfinite(left), np.isfinite(right)
+    for column, quantity in enumerate(QUANTITIES):
+        one, other = left[:, column], right[:, column]
+        both = here[:, column] & there[:, column]
+        apart = other[both] - one[both]
+        worst = int(np.argmax(np.abs(apart))) if apart.size else -1
+        yield Row(
+            quantity.name,
+            quantity.unit,
+            _spread(ids[both], apart),
+            float(apart.mean()) if apart.size else math.nan,
+            float(one[both][worst]) if apart.size else math.nan,
+            float(other[both][worst]) if apart.size else math.nan,
+            int((here[:, column] & ~there[:, column]).sum()),
+            int((there[:, column] & ~here[:, column]).sum()),
+        )
+
+
+def _spread(ids: NDArray[np.int64], apart: Floats) -> Spread:
+    if not apart.size:
+        return Spread(0, math.nan, math.nan, math.nan, -1)
+    size = np.abs(apart)
+    worst = int(np.argmax(size))
+    return Spread(
+        int(size.size),
+        float(size.mean()),
+        float(np.percentile(size, 99.0)),
+        float(size[worst]),
+        int(ids[worst]),
+    )
+
+
+def _errors(ids: NDArray[np.int64], found: Floats, true: Floats) -> list[TrueError | None]:
+    errors: list[TrueError | None] = []
+    for column, quantity in enumerate(QUANTITIES):
+        if quantity.truth is None:
+            errors.append(None)
+            continue
+        expected = np.isfinite(true[:, column])
+        both = expected & np.isfinite(found[:, column])
+        spread = _spread(ids[both], found[both, column] - true[both, column])
+        errors.append(TrueError(spread, int(expected.sum()), int((expected & ~both).sum())))
+    return errors
+
+
+def _with_errors(row: Row, left: TrueError | None, right: TrueError | None) -> Row:
+    return replace(row, left_error=left, right_error=right)
+
+
+def figures_of(rows: Sequence[Row]) -> dict[str, float | None]:
+    """Return the figures that gates may name; None: neither side has anything to judge."""
+    figures: dict[str, float | None] = {}
+    suffixes = {quantity.name: quantity.suffix for quantity in QUANTITIES}
+    for row in rows:
+        name, unit = row.quantity, suffixes[row.quantity]
+        nothing = not (row.spread.frames or row.lost or row.new)
+        for statistic in STATISTICS:
+            value = getattr(row.spread, statistic)
+            figures[f"{name}_{statistic}{unit}"] = None if nothing else value
+        figures[f"{name}_bias{unit}"] = None if nothing else row.bias
+        figures[f"{name}_lost_frames"] = float(row.lost)
+        figures[f"{name}_new_frames"] = float(row.new)
+        if row.right_error is None:
+            continue
+        for statistic in STATISTICS:
+            value = getattr(row.right_error.spread, statistic)
+            is_judged = row.right_error.expected > 0
+            figures[f"{ERROR}{name}_{statistic}{unit}"] = value if is_judged else None
+        figures[f"{ERROR}{name}_missed_frames"] = float(row.right_error.missed)
+    return figures
+
+
+def figure_names() -> tuple[str, ...]:
+    """Return all names that `figures_of` may give, with and without a truth."""
+    names = []
+    for quantity in QUANTITIES:
+        name, unit = quantity.name, quantity.suffix
+        names += [f"{name}_{statistic}{unit}" for statistic in (*STATISTICS, "bias")]
+        names += [f"{name}_lost_frames", f"{name}_new_frames"]
+        if quantity.truth is not None:
+            names += [f"{ERROR}{name}_{statistic}{unit}" for statistic in STATISTICS]
+            names.append(f"{ERROR}{name}_missed_frames")
+    return tuple(names)

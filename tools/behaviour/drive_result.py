@@ -1,0 +1,236 @@
+"""Closed-loop results: the numbers that ``modeld drive --json`` prints, read and compared.
+
+A result is a JSON object. Its numbers are named by their way through objects and lists, joined by
+dots: ``offset_p99_m``, ``scenarios.curve.collisions``. An object of a list is called by its
+``scenario`` or ``name``, with its ``seed`` behind it, else by its place. Flags are 0 and 1, null is
+a figure for which there was nothing to measure; texts and curves are not compared.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from html import escape
+from pathlib import Path
+from typing import Any, Final
+
+from runtime.quantities import count_text
+from tools.behaviour.describe import number
+from tools.behaviour.gates import Gates, GateVerdict, check_gate, judge
+from tools.errors import CompareError
+from tools.lib.report_page import table_part, whole_page
+from tools.lib.table import format_table, printable
+
+MAX_BYTES: Final = 16 << 20
+MAX_FIGURES: Final = 20_000
+_MAX_DEPTH: Final = 6
+# What is measured anew in each run: wall times and their like.
+MEASURED: Final = ("*wall_s", "*frames_per_s")
+CHANGE: Final = "_change"
+HEADER: Final = ("figure", "left", "right", "change")
+
+
+@dataclass(frozen=True, slots=True)
+class ResultRow:
+    """One figure of two results.
+
+    Attributes:
+        name: its way through the file.
+        left: value of the first; NaN where it has none, or measured nothing.
+        right: of the second.
+    """
+
+    name: str
+    left: float
+    right: float
+
+    @property
+    def change(self) -> float:
+        """Right - left."""
+        return self.right - self.left
+
+    @property
+    def differs(self) -> bool:
+        """Whether they are not the same."""
+        neither = math.isnan(self.left) and math.isnan(self.right)
+        return self.left != self.right and not neither
+
+
+@dataclass(frozen=True, slots=True)
+class ResultComparison:
+    """Two closed-loop results compared.
+
+    Attributes:
+        left: name of the first.
+        right: name of the second.
+        rows: one for each figure that either has.
+        gates: what became of each.
+        decide: gates decide; else any difference counts, too.
+    """
+
+    left: str
+    right: str
+    rows: tuple[ResultRow, ...]
+    gates: tuple[GateVerdict, ...] = ()
+    decide: bool = False
+
+    @property
+    def differing(self) -> tuple[ResultRow, ...]:
+        """The figures that are not the same."""
+        return tuple(row for row in self.rows if row.differs)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs beyond what is allowed."""
+        return all(gate.holds for gate in self.gates) and (self.decide or not self.differing)
+
+    @property
+    def verdict(self) -> str:
+        """One line."""
+        count = f"{len(self.differing)} of {count_text(len(self.rows), 'figure')} differ"
+        if self.gates:
+            held = sum(gate.holds for gate in self.gates)
+            count += f"; {held} of {count_text(len(self.gates), 'gate')} hold"
+        return f"{'AGREE' if self.passed else 'DIFFER'}: {count}"
+
+    def text(self) -> str:
+        """Return the comparison for people."""
+        lines = [self.verdict]
+        if self.differing:
+            lines += ["", format_table(HEADER, [_cells(row) for row in self.differing])]
+        lines += [f"{'holds' if one.holds else 'FAILS'}  {one.text}" for one in self.gates]
+        return "\n".join(lines)
+
+    def page(self) -> str:
+        """Return the comparison as a page."""
+        title = f"{Path(self.left).name} and {Path(self.right).name}"
+        gates = [("holds" if one.holds else "fails", one.text) for one in self.gates]
+        figures = table_part(HEADER, [_cells(row) for row in self.rows])
+        parts = [
+            f"<header><h1>{escape(title)}</h1><p>{escape(self.verdict)}</p></header>",
+            f"<section><h2>Gates</h2>{table_part(('', 'gate'), gates)}</section>" if gates else "",
+            f"<section><h2>Closed loop</h2>{figures}</section>",
+        ]
+        return whole_page(title, parts)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return plain values."""
+        return {
+            "left": self.left,
+            "right": self.right,
+            "passed": self.passed,
+            "verdict": self.verdict,
+            "figures": [{**asdict(row), "change": row.change} for row in self.rows],
+            "gates": [asdict(gate) for gate in self.gates],
+            "gates_decide": self.decide,
+        }
+
+
+def _cells(row: ResultRow) -> tuple[str, ...]:
+    sign = "+" if row.change > 0 else ""
+    return (printable(row.name), number(row.left), number(row.right), sign + number(row.change))
+
+
+def compare_results(
+    left: Path, right: Path, gates: Gates, ignore: Sequence[str] = ()
+) -> ResultComparison:
+    """Compare two closed-loop results.
+
+    Args:
+        left: the reference.
+        right: what is compared with it; gates name its figures, or with ``_change`` behind them
+            the difference to the left one's.
+        gates: what has to hold.
+        ignore: patterns of figures that are left out.
+
+    Raises:
+        CompareError: a file is no such result.
+        UsageError: a gate names a figure that neither has.
+    """
+    sides = [_chosen(read_result(path), ignore) for path in (left, right)]
+    rows = tuple(
+        ResultRow(name, sides[0].get(name, math.nan), sides[1].get(name, math.nan))
+        for name in {**sides[0], **sides[1]}
+    )
+    figures: dict[str, float | None] = {}
+    for row in rows:
+        nothing = math.isnan(row.left) and math.isnan(row.right)
+        figures[row.name] = None if nothing else row.right
+        figures[f"{row.name}{CHANGE}"] = None if nothing else row.change
+    for gate in gates.all:
+        check_gate(gate, tuple(figures), "--gate")
+    verdicts = judge(figures, gates.all)
+    return ResultComparison(str(left), str(right), rows, verdicts, gates.decide)
+
+
+def _chosen(figures: Mapping[str, float], ignore: Sequence[str]) -> dict[str, float]:
+    patterns = [*MEASURED, *ignore, *(f"*.{pattern}" for pattern in ignore)]
+    return {
+        name: value
+        for name, value in figures.items()
+        if not any(fnmatchcase(name, pattern) for pattern in patterns)
+    }
+
+
+def read_result(path: Path) -> dict[str, float]:
+    """Return the numbers of a closed-loop result by name, in the file's order.
+
+    Raises:
+        CompareError: the file cannot be read, is no JSON object, or holds no number.
+    """
+    try:
+        with path.open("rb") as file:
+            data = file.read(MAX_BYTES + 1)
+        if len(data) > MAX_BYTES:
+            raise _not_a_result(path, f"more than {MAX_BYTES >> 20} MiB")
+        content = json.loads(data)
+    except OSError as error:
+        raise _not_a_result(path, error.strerror or str(error)) from error
+    except (ValueError, RecursionError) as error:
+        raise _not_a_result(path, f"no JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise _not_a_result(path, f"a JSON {type(content).__name__}")
+    figures: dict[str, float] = {}
+    for name, value in _numbers(content, "", 0):
+        if len(figures) == MAX_FIGURES:
+            raise _not_a_result(path, f"more than {MAX_FIGURES} numbers")
+        figures[name] = value
+    if not figures:
+        raise _not_a_result(path, "no number in it")
+    return figures
+
+
+def _numbers(value: Any, name: str, depth: int) -> Iterator[tuple[str, float]]:
+    """Yield numbers with their names; those of lists without names of their own are curves."""
+    if value is None:
+        yield name, math.nan
+    elif isinstance(value, int | float):
+        # An integer may be larger than any float.
+        yield name, float(value) if abs(value) < 1e300 else math.inf
+    elif depth < _MAX_DEPTH and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _numbers(item, f"{name}.{key}" if name else str(key), depth + 1)
+    elif depth < _MAX_DEPTH and isinstance(value, list):
+        called: set[str] = set()
+        for index, item in enumerate(value):
+            if isinstance(item, dict):
+                own = _name_of(item, index)
+                own = f"{own}#{index}" if own in called else own
+                called.add(own)
+                yield from _numbers(item, f"{name}.{own}", depth + 1)
+
+
+def _name_of(item: Mapping[str, Any], index: int) -> str:
+    own = item.get("scenario", item.get("name"))
+    if not isinstance(own, str):
+        return str(index)
+    return f"{own}-{item['seed']}" if isinstance(item.get("seed"), int) else own
+
+
+def _not_a_result(path: Path, found: str) -> CompareError:
+    return CompareError(
+        f"{path}: expected a closed-loop result as modeld drive --json prints it, found {found}"
+    )

@@ -1,0 +1,208 @@
+"""Gates: conditions in metres and seconds that a change has to meet.
+
+A gate, such as ``lateral_2s_max_m < 0.05``, names a figure (of `tools.behaviour.difference`, or of
+a closed-loop result), an order and a number. What
+is read from the command line or a file is checked here, before anything is run.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Final
+
+from tools.errors import UsageError
+
+ORDERS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+MAX_GATES: Final = 200
+MAX_CHARACTERS: Final = 200
+# More would only make a name slow to look up.
+MAX_STARS: Final = 4
+MAX_FILE_BYTES: Final = 64 << 10
+_GATE: Final = re.compile(r"\s*([A-Za-z*][\w.*#-]*)\s*(<=|>=|<|>)\s*(\S+)\s*", re.ASCII)
+_NUMBER: Final = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """One condition.
+
+    Attributes:
+        name: of the figure; * stands for any text without a dot.
+        order: one of ``ORDERS``.
+        limit: finite, in the figure's unit.
+    """
+
+    name: str
+    order: str
+    limit: float
+
+    @property
+    def text(self) -> str:
+        """As it is written."""
+        return f"{self.name} {self.order} {self.limit:g}"
+
+    def names(self, figure: str) -> bool:
+        """Whether it is about a figure."""
+        pattern = "[^.]*".join(re.escape(part) for part in self.name.split("*"))
+        return re.fullmatch(pattern, figure) is not None
+
+    def holds(self, value: float) -> bool:
+        """Whether a value meets it; NaN never does."""
+        return ORDERS[self.order](value, self.limit)
+
+
+@dataclass(frozen=True, slots=True)
+class Gates:
+    """What a user asks for.
+
+    Attributes:
+        all: the conditions; every one has to hold.
+        decide: they stand in the place of tolerances: outputs may differ as far as they allow.
+    """
+
+    all: tuple[Gate, ...] = ()
+    decide: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GateVerdict:
+    """What became of a gate.
+
+    Attributes:
+        gate: its text.
+        name: the figure that decides: of several that a gate names, the worst.
+        value: its value; None where there is none.
+        holds: whether the gate does.
+        note: why there is no value; "" where there is one.
+    """
+
+    gate: str
+    name: str
+    value: float | None
+    holds: bool
+    note: str = ""
+
+    @property
+    def text(self) -> str:
+        """One line."""
+        found = self.note if self.value is None else f"{self.value:.4g}"
+        if "*" in self.gate and self.value is not None:
+            found += f" ({self.name})"
+        return f"{self.gate}: {found}{'' if self.holds else ', does not hold'}"
+
+
+def parse_gates(
+    texts: Sequence[str], file: Path | None, names: Iterable[str] | None
+) -> tuple[Gate, ...]:
+    """Return the gates that a user wrote.
+
+    Args:
+        texts: of ``--gate``.
+        file: of ``--gates``: one gate a line, ``#`` begins a comment; None: none.
+        names: the figures that there may be; None: names are not checked.
+
+    Raises:
+        UsageError: one cannot be read, or names a figure that nothing has.
+    """
+    placed = [("--gate", text) for text in texts]
+    if file is not None:
+        placed += _lines_of(file)
+    if len(placed) > MAX_GATES:
+        raise UsageError(f"--gate: expected at most {MAX_GATES} gates, found {len(placed)}")
+    known = None if names is None else tuple(names)
+    return tuple(_parse(text, where, known) for where, text in placed)
+
+
+def _lines_of(file: Path) -> list[tuple[str, str]]:
+    try:
+        with file.open("rb") as opened:
+            data = opened.read(MAX_FILE_BYTES + 1)
+        text = data.decode()
+    except OSError as error:
+        raise UsageError(
+            f"{file}: expected a file of gates, found {error.strerror}; check the path"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{file}: expected text, found {error.reason}; see --gate") from error
+    if len(data) > MAX_FILE_BYTES:
+        raise UsageError(f"{file}: expected at most {MAX_FILE_BYTES >> 10} KiB of gates")
+    lines = [line.partition("#")[0].strip() for line in text.splitlines()]
+    return [(f"{file}:{number}", line) for number, line in enumerate(lines, 1) if line]
+
+
+def _parse(text: str, where: str, known: Sequence[str] | None) -> Gate:
+    shown = text[:MAX_CHARACTERS]
+    found = _GATE.fullmatch(text) if len(text) <= MAX_CHARACTERS else None
+    if found is None or found[1].count("*") > MAX_STARS:
+        raise UsageError(
+            f"{where}: expected NAME < NUMBER (or <=, >, >=) and at most {MAX_STARS} *, found "
+            f"{shown!r}; for example 'lateral_2s_max_m < 0.05'"
+        )
+    name, order, number = found.groups()
+    limit = float(number) if _NUMBER.fullmatch(number) else math.nan
+    if not math.isfinite(limit):
+        raise UsageError(f"{where}: expected a finite number after {order}, found {number!r}")
+    gate = Gate(name, order, limit)
+    if known is not None:
+        check_gate(gate, known, where)
+    return gate
+
+
+def check_gate(gate: Gate, known: Sequence[str], where: str) -> None:
+    """Refuse a gate that is about no figure.
+
+    Raises:
+        UsageError: there is none; names the nearest.
+    """
+    if any(gate.names(figure) for figure in known):
+        return
+    near = get_close_matches(gate.name, known, 1, cutoff=0.5)
+    advice = f"did you mean {near[0]}?" if near else "docs/regression.md lists them"
+    raise UsageError(f"{where}: expected the name of a figure, found {gate.name!r}; {advice}")
+
+
+def judge(figures: Mapping[str, float | None], gates: Sequence[Gate]) -> tuple[GateVerdict, ...]:
+    """Say of each gate whether it holds.
+
+    A figure that neither side has (no car ahead in the whole drive) lets its gate hold; one that
+    only one side has does not.
+
+    Args:
+        figures: value by name; None where there is nothing to judge.
+        gates: the conditions.
+    """
+    return tuple(_judge_one(figures, gate) for gate in gates)
+
+
+def _judge_one(figures: Mapping[str, float | None], gate: Gate) -> GateVerdict:
+    named = {name: value for name, value in figures.items() if gate.names(name)}
+    values = {name: value for name, value in named.items() if value is not None}
+    if not named:
+        note = "no such figure here; those of errors take the truth of a rendered drive"
+        return GateVerdict(gate.text, gate.name, None, holds=False, note=note)
+    if not values:
+        return GateVerdict(gate.text, gate.name, None, holds=True, note="nothing to judge")
+    worst = min(values, key=lambda name: _margin(gate, values[name]))
+    value = values[worst]
+    if math.isnan(value):
+        note = "not on both sides"
+        return GateVerdict(gate.text, worst, None, holds=False, note=note)
+    return GateVerdict(gate.text, worst, value, gate.holds(value))
+
+
+def _margin(gate: Gate, value: float) -> float:
+    """Return how far a value is on the right side; -infinity for none at all."""
+    if math.isnan(value):
+        return -math.inf
+    return gate.limit - value if gate.order in ("<", "<=") else value - gate.limit

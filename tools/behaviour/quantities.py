@@ -1,0 +1,268 @@
+"""The quantities in which behaviour is judged: what a driver would feel of a model's answer.
+
+Each is one number of a frame, taken from the published `modelV2` and, where there is one, from the
+truth of a rendered drive. Calibrated frame: x forward, y right; positive is to the right.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from modeld.constants import T_IDXS, X_IDXS
+from tools.behaviour.truth import Floats, Truth
+
+# What the model takes for more likely there than not.
+SEEN: Final = 0.5
+TIMES_S: Final = (1.0, 2.0, 4.0)
+DISTANCES_M: Final = (10.0, 30.0)
+DRIFT_S: Final = 2.0
+_POINTS: Final = len(T_IDXS)
+
+# A sample of a curve: the value at `index` plus the share of the way to the next one.
+Place = tuple[int, float]
+# The modelV2 of a frame (a reader), and the car's speed in m/s -> the value, NaN without one.
+OfModel = Callable[[Any, float], float]
+OfTruth = Callable[[Truth], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One number of a frame.
+
+    Attributes:
+        name: as in tables and gates.
+        unit: as it is written; "" for probabilities and flags.
+        meaning: one line for people.
+        of: takes it from a message; NaN where the model gives none.
+        truth: takes the (n,) true values; NaN where there is nothing; None: nobody knows it.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    of: OfModel
+    truth: OfTruth | None = None
+
+    @property
+    def suffix(self) -> str:
+        """The unit as the end of a name: ``_m``, ``_mps2``; "" without a unit."""
+        return "_" + self.unit.replace("/", "p") if self.unit else ""
+
+
+def place_of(grid: Floats, at: float) -> Place:
+    """Return where a value lies between the samples of a rising (33,) grid."""
+    index = min(int(np.searchsorted(grid, at, side="right")) - 1, len(grid) - 2)
+    return index, float((at - grid[index]) / (grid[index + 1] - grid[index]))
+
+
+def _between(values: Sequence[float], place: Place) -> float:
+    """Return the sample of a curve of a message; NaN where it has not the model's points."""
+    if len(values) != _POINTS:
+        return math.nan
+    index, share = place
+    return float(values[index]) * (1.0 - share) + float(values[index + 1]) * share
+
+
+def _columns(values: Floats, place: Place) -> Floats:
+    """Return the same sample of (n, 33) true curves."""
+    index, share = place
+    found: Floats = values[:, index] * (1.0 - share) + values[:, index + 1] * share
+    return found
+
+
+def _plan(name: str, axis: str, time_s: float) -> OfModel:
+    place = place_of(T_IDXS, time_s)
+    return lambda model, _speed: _between(getattr(getattr(model, name), axis), place)
+
+
+def _path(take: Callable[[Truth], Floats], time_s: float) -> OfTruth:
+    place = place_of(T_IDXS, time_s)
+    return lambda truth: _columns(take(truth), place)
+
+
+def _line_prob(line: int) -> OfModel:
+    def of(model: Any, _speed: float) -> float:
+        probs = model.laneLineProbs
+        return float(probs[line]) if len(probs) == 4 else math.nan
+
+    return of
+
+
+def _line(line: int, distance_m: float) -> OfModel:
+    prob, place = _line_prob(line), place_of(X_IDXS, distance_m)
+
+    def of(model: Any, speed: float) -> float:
+        # A line that the model does not see lies anywhere.
+        if not prob(model, speed) >= SEEN or len(model.laneLines) != 4:
+            return math.nan
+        return _between(model.laneLines[line].y, place)
+
+    return of
+
+
+def _edge(edge: int, distance_m: float) -> OfModel:
+    place = place_of(X_IDXS, distance_m)
+
+    def of(model: Any, _speed: float) -> float:
+        edges = model.roadEdges
+        return _between(edges[edge].y, place) if len(edges) == 2 else math.nan
+
+    return of
+
+
+def _border(name: str, index: int, distance_m: float) -> OfTruth:
+    place = place_of(X_IDXS, distance_m)
+    return lambda truth: _columns(getattr(truth, name)[:, index], place)
+
+
+def _lead_prob(model: Any, _speed: float) -> float:
+    leads = model.leadsV3
+    return float(leads[0].prob) if len(leads) else math.nan
+
+
+def _lead_seen(model: Any, speed: float) -> float:
+    prob = _lead_prob(model, speed)
+    return prob if math.isnan(prob) else float(prob >= SEEN)
+
+
+def _lead(axis: str) -> OfModel:
+    def of(model: Any, speed: float) -> float:
+        if not _lead_prob(model, speed) >= SEEN:
+            return math.nan
+        values = getattr(model.leadsV3[0], axis)
+        return float(values[0]) if len(values) else math.nan
+
+    return of
+
+
+def _lateral_acceleration(model: Any, speed: float) -> float:
+    return float(model.action.desiredCurvature) * speed**2
+
+
+def _drift(model: Any, speed: float) -> float:
+    return 0.5 * float(model.action.desiredCurvature) * (speed * DRIFT_S) ** 2
+
+
+def _lateral(time_s: float) -> Quantity:
+    return Quantity(
+        f"lateral_{time_s:g}s",
+        "m",
+        f"planned position to the right after {time_s:g} s",
+        _plan("position", "y", time_s),
+        _path(lambda truth: truth.path_xy_m[:, :, 1], time_s),
+    )
+
+
+def _heading(time_s: float) -> Quantity:
+    return Quantity(
+        f"heading_{time_s:g}s",
+        "rad",
+        f"planned heading after {time_s:g} s",
+        _plan("orientation", "z", time_s),
+        _path(lambda truth: truth.path_yaw_rad, time_s),
+    )
+
+
+def _speed(time_s: float) -> Quantity:
+    return Quantity(
+        f"speed_{time_s:g}s",
+        "m/s",
+        f"planned speed after {time_s:g} s",
+        _plan("velocity", "x", time_s),
+        _path(lambda truth: truth.path_speed_mps, time_s),
+    )
+
+
+def _borders(side: str, line: int, edge: int) -> tuple[Quantity, ...]:
+    """Return the quantities of one side, by the numbers of its line and its edge."""
+    lines = [
+        Quantity(
+            f"{side}_line_{distance_m:g}m",
+            "m",
+            f"lane line {side} of the car, {distance_m:g} m ahead, where it is seen",
+            _line(line, distance_m),
+            _border("lane_line_y_m", line, distance_m),
+        )
+        for distance_m in DISTANCES_M
+    ]
+    prob = Quantity(
+        f"{side}_line_prob",
+        "",
+        f"probability of the lane line {side} of the car",
+        _line_prob(line),
+        lambda truth: np.isfinite(truth.lane_line_y_m[:, line, 0]) * 1.0,
+    )
+    edges = [
+        Quantity(
+            f"{side}_edge_{distance_m:g}m",
+            "m",
+            f"{side} edge of the road, {distance_m:g} m ahead",
+            _edge(edge, distance_m),
+            _border("road_edge_y_m", edge, distance_m),
+        )
+        for distance_m in DISTANCES_M
+    ]
+    return (*lines, prob, *edges)
+
+
+QUANTITIES: Final[tuple[Quantity, ...]] = (
+    *map(_lateral, TIMES_S),
+    *map(_heading, TIMES_S),
+    *map(_speed, TIMES_S),
+    Quantity(
+        "lateral_acceleration",
+        "m/s2",
+        "desired curvature, at the car's speed",
+        _lateral_acceleration,
+        lambda truth: truth.curvature_1pm * truth.speed_mps**2,
+    ),
+    Quantity(
+        "drift_2s",
+        "m",
+        f"where {DRIFT_S:g} s of the desired curvature take the car, to the right",
+        _drift,
+        lambda truth: 0.5 * truth.curvature_1pm * (truth.speed_mps * DRIFT_S) ** 2,
+    ),
+    Quantity(
+        "acceleration",
+        "m/s2",
+        "desired acceleration",
+        lambda model, _speed: float(model.action.desiredAcceleration),
+        lambda truth: truth.acceleration_mps2,
+    ),
+    *_borders("left", line=1, edge=0),
+    *_borders("right", line=2, edge=1),
+    Quantity("lead_prob", "", "probability of a car ahead", _lead_prob),
+    Quantity("lead_seen", "", "1 where a car ahead is more likely than not", _lead_seen),
+    Quantity(
+        "lead_distance",
+        "m",
+        "distance of the car ahead, where it is seen",
+        _lead("x"),
+        lambda truth: truth.lead_xyv[:, 0],
+    ),
+    Quantity(
+        "lead_speed",
+        "m/s",
+        "speed of the car ahead, where it is seen",
+        _lead("v"),
+        lambda truth: truth.lead_xyv[:, 2],
+    ),
+    Quantity(
+        "should_stop",
+        "",
+        "1 where the car is told to stop",
+        lambda model, _speed: float(model.action.shouldStop),
+    ),
+    Quantity(
+        "hard_brake",
+        "",
+        "1 where hard braking is expected",
+        lambda model, _speed: float(model.meta.hardBrakePredicted),
+    ),
+)

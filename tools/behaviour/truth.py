@@ -1,0 +1,127 @@
+"""Reads the truth of rendered drives: what a perfect model would have said.
+
+docs/formats/truth.md describes the files. Calibrated frame: x forward, y right, z down.
+"""
+
+from __future__ import annotations
+
+import zipfile
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.constants import T_IDXS, X_IDXS
+from tools.errors import CompareError
+
+Floats = NDArray[np.float64]
+
+FILE_NAME: Final = "truth.npz"
+_POINTS: Final = len(T_IDXS)
+# Shape of a row of each key, besides the row of each frame.
+_ROWS: Final[dict[str, tuple[int, ...]]] = {
+    "speed_mps": (),
+    "acceleration_mps2": (),
+    "curvature_1pm": (),
+    "lane_line_y_m": (4, _POINTS),
+    "road_edge_y_m": (2, _POINTS),
+    "lead_xyv": (3,),
+    "path_xy_m": (_POINTS, 2),
+    "path_speed_mps": (_POINTS,),
+    "path_yaw_rad": (_POINTS,),
+}
+# A day at 20 Hz; no array of a file may ask for more memory than its rows have.
+_MAX_FRAMES: Final = 24 * 3600 * 20
+
+
+@dataclass(frozen=True, slots=True)
+class Truth:
+    """The truth of n frames, as docs/formats/truth.md has it; NaN where there is nothing.
+
+    Attributes:
+        frame_id: (n,) int64.
+        speed_mps: (n,) of the car.
+        acceleration_mps2: (n,) of the car.
+        curvature_1pm: (n,) of its path, positive to the right.
+        lane_line_y_m: (n, 4, 33) at the distances `X_IDXS`.
+        road_edge_y_m: (n, 2, 33) likewise.
+        lead_xyv: (n, 3) rear of the car ahead: x, y, speed.
+        path_xy_m: (n, 33, 2) where the camera will be at the times `T_IDXS`.
+        path_speed_mps: (n, 33) its speed there.
+        path_yaw_rad: (n, 33) its heading there, relative to now.
+    """
+
+    frame_id: NDArray[np.int64]
+    speed_mps: Floats
+    acceleration_mps2: Floats
+    curvature_1pm: Floats
+    lane_line_y_m: Floats
+    road_edge_y_m: Floats
+    lead_xyv: Floats
+    path_xy_m: Floats
+    path_speed_mps: Floats
+    path_yaw_rad: Floats
+
+
+def read_truth(path: Path) -> Truth:
+    """Read the truth of a drive.
+
+    Args:
+        path: a ``truth.npz``, a segment's directory, or one that holds segments' directories;
+            theirs are taken together, by frame id.
+
+    Raises:
+        CompareError: there is none, or it is damaged.
+    """
+    files = [path] if path.is_file() else _files_in(path)
+    if not files:
+        raise CompareError(
+            f"{path}: expected {FILE_NAME} of a rendered drive, found none; modeld make-drive "
+            "writes one into each segment"
+        )
+    return joined([_read(file) for file in files])
+
+
+def joined(parts: list[Truth]) -> Truth:
+    """Return the truth of several segments as one."""
+    names = ("frame_id", *_ROWS)
+    return Truth(**{name: np.concatenate([getattr(p, name) for p in parts]) for name in names})
+
+
+def _files_in(path: Path) -> list[Path]:
+    own = path / FILE_NAME
+    return [own] if own.is_file() else sorted(path.glob(f"*/{FILE_NAME}"))
+
+
+def _read(path: Path) -> Truth:
+    try:
+        # numpy would leave a damaged file open.
+        with path.open("rb") as file, np.load(file, allow_pickle=False) as members:
+            arrays = {name: members[name] for name in ("frame_id", "t_s", "x_m", *_ROWS)}
+    except KeyError as error:
+        raise _damaged(path, f"no key {error.args[0]}") from error
+    except (OSError, ValueError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error) as error:
+        raise _damaged(path, f"{type(error).__name__}: {error}") from error
+    for name, grid in (("t_s", T_IDXS), ("x_m", X_IDXS)):
+        if arrays[name].shape != grid.shape or not np.allclose(arrays[name], grid):
+            raise _damaged(path, f"{name} that are not those of the model's outputs")
+    ids = arrays["frame_id"]
+    if ids.ndim != 1 or ids.dtype != np.int64 or ids.size > _MAX_FRAMES:
+        raise _damaged(path, f"frame_id of {ids.dtype}{list(ids.shape)}")
+    columns: dict[str, Any] = {"frame_id": ids}
+    for name, shape in _ROWS.items():
+        found = arrays[name]
+        if found.shape != (ids.size, *shape) or found.dtype.kind != "f":
+            raise _damaged(path, f"{name} of {found.dtype}{list(found.shape)}")
+        columns[name] = found.astype(np.float64)
+    return Truth(**columns)
+
+
+def _damaged(path: Path, what: str) -> CompareError:
+    return CompareError(
+        f"{path}: expected the truth of a rendered drive, found {what}; render it again with "
+        "modeld make-drive"
+    )

@@ -1,0 +1,280 @@
+"""The closed loop with the real daemon process: real bus, real frame rings, and the clock's time.
+
+The simulation goes on whether the daemon answers or not, and acts on each modelV2 the moment it
+arrives. One daemon drives all drives of a command: stamps and frame ids go on from one to the
+next, and each run-up is as long as the model's history.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from cereal.clock import MonotonicClock
+from cereal.errors import FrameError, TransportError
+from cereal.schema import content, read_event
+from tools.closed_loop.cameras import Cameras, device_cameras
+from tools.closed_loop.daemon_driver import action_in, ignore
+from tools.closed_loop.live_bus import LiveBus, Record
+from tools.closed_loop.messages import ENDED_BEFORE_NS, CarMessages, Told, camera_message
+from tools.closed_loop.result import Drive
+from tools.closed_loop.run import OnDrive
+from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
+from tools.closed_loop.trial import Trial
+from tools.errors import ToolError
+from tools.lib.processes import Child, ProcessError
+from tools.playback.live_listener import MODEL_SERVICE, LiveLog
+
+# Loading, and building kernels where the artifact has no binaries.
+START_TIMEOUT_S: Final = 120.0
+# Others take modelV2 as gone long before.
+SILENCE_S: Final = 5.0
+FULL_RATE_HZ: Final = 20.0
+NS_PER_MS: Final = 1_000_000
+# Of the daemon, unless frames come more slowly.
+FRAME_TIMEOUT_MS: Final = 100
+# Frames keep at least this share of their period: two in a burst would be one to the daemon.
+LEAST_PERIOD: Final = 0.8
+_CAR_PARAMS_FRAMES: Final = 20
+_ADVICE: Final = "run it by hand with -v: modeld run --model ... -v"
+
+
+@dataclass(frozen=True, slots=True)
+class LiveOptions:
+    """How a daemon is run.
+
+    Attributes:
+        model: driving artifact.
+        bus: address; None: one of its own.
+        rate_hz: frames a second of the clock; less than 20 is slow motion.
+        device: as for ``modeld run``; None: the best.
+        log: event log to write; None: none.
+        is_quiet: the daemon says errors only.
+    """
+
+    model: Path
+    bus: str | None = None
+    rate_hz: float = FULL_RATE_HZ
+    device: str | None = None
+    log: Path | None = None
+    is_quiet: bool = False
+
+
+@dataclass(slots=True)
+class Pace:
+    """How punctual a live drive was.
+
+    Attributes:
+        latencies_ms: from the moment that a frame shows to the arrival of its answer.
+        slipped_ms: by how much the simulation fell behind the clock in all.
+    """
+
+    latencies_ms: list[float] = field(default_factory=list)
+    slipped_ms: float = 0.0
+
+
+class LiveLoop:
+    """Drives a daemon process that runs.
+
+    Args:
+        bus: where it listens.
+        daemon: the process.
+        rate_hz: frames a second.
+
+    Attributes:
+        daemon: the process.
+        pace: of all drives so far.
+    """
+
+    def __init__(self, bus: LiveBus, daemon: Child, rate_hz: float) -> None:
+        self.pace = Pace()
+        self._bus, self.daemon = bus, daemon
+        self._clock = MonotonicClock()
+        self._tick_ns = round(1e9 / rate_hz / TICKS_PER_FRAME)
+        self._frame_id = self._first_id = 0
+        self._heard_ns = self._published_ns = self._clock.now_ns()
+        self._answered = 0
+
+    def drive(self, trial: Trial) -> Drive:
+        """Drive to the end.
+
+        Raises:
+            ProcessError: the daemon ended, or fell silent.
+        """
+        start_s = time.perf_counter()
+        simulation = Simulation(trial)
+        cameras, messages = Cameras(trial, device_cameras()), CarMessages(simulation)
+        self._answered, self._first_id = 0, self._frame_id
+        self._heard_ns = due_ns = self._clock.now_ns()
+        while simulation.end is None:
+            due_ns = self._frame(simulation, cameras, messages, due_ns)
+            for _ in range(TICKS_PER_FRAME):
+                due_ns += self._tick_ns
+                self._listen(due_ns, simulation)
+                simulation.tick()
+                self._bus.send(messages.of_tick(self._clock.now_ns()))
+        wall_s = time.perf_counter() - start_s
+        return Drive(simulation.track, simulation.frame, self._answered, wall_s)
+
+    def wait_for_answer(self, trial: Trial, timeout_s: float) -> None:
+        """Park where a drive begins until the daemon has answered a frame.
+
+        Raises:
+            ProcessError: it ended, or did not answer in time.
+        """
+        simulation = Simulation(trial)
+        messages = CarMessages(simulation, _parked)
+        cameras = Cameras(trial, device_cameras())
+        deadline_ns = self._clock.now_ns() + round(timeout_s * 1e9)
+        due_ns = self._clock.now_ns()
+        while not self._answered:
+            self._heard_ns = self._clock.now_ns()
+            due_ns = self._frame(simulation, cameras, messages, due_ns)
+            self._bus.send(messages.of_tick(self._clock.now_ns()))
+            due_ns += TICKS_PER_FRAME * self._tick_ns
+            self._listen(due_ns, simulation)
+            if self._clock.now_ns() > deadline_ns:
+                raise ProcessError(
+                    f"daemon: expected a valid modelV2 within {timeout_s:g} s, found none; "
+                    f"{_ADVICE}"
+                )
+
+    def _frame(
+        self, simulation: Simulation, cameras: Cameras, messages: CarMessages, due_ns: int
+    ) -> int:
+        """Send the frames of now; return when that was due, later if the clock was missed."""
+        self.daemon.check_running()
+        period_ns = TICKS_PER_FRAME * self._tick_ns
+        late_ns = self._clock.now_ns() - due_ns
+        if late_ns > period_ns // 2:
+            # This machine cannot keep up: time goes slower, so that no frame is left out.
+            self.pace.slipped_ms += late_ns * 1e-6
+            due_ns += late_ns
+        frames = cameras.frames(simulation, self._frame_id - simulation.frame, due_ns)
+        self._bus.fill(frames)
+        self._clock.sleep_until_ns(self._published_ns + round(LEAST_PERIOD * period_ns))
+        self._published_ns = self._clock.now_ns()
+        if self._frame_id % _CAR_PARAMS_FRAMES == 0:
+            self._bus.send(messages.car_params(self._published_ns))
+        self._bus.send(messages.of_frame(self._published_ns))
+        for stream, frame in frames.items():
+            self._bus.publish(frame, stream)
+            self._bus.send([camera_message(stream, frame.frame_id, due_ns)])
+        self._frame_id += 1
+        return due_ns
+
+    def _listen(self, until_ns: int, simulation: Simulation) -> None:
+        """Let the car do what arrives until a time; at least look once.
+
+        Raises:
+            ProcessError: nothing has arrived for too long.
+        """
+        while True:
+            left_ns = until_ns - self._clock.now_ns()
+            for data in self._bus.receive(max(0, left_ns // NS_PER_MS)):
+                self._take(data, simulation)
+            if left_ns < NS_PER_MS:
+                break
+        self._clock.sleep_until_ns(until_ns)
+        if self._clock.now_ns() - self._heard_ns > SILENCE_S * 1e9:
+            raise ProcessError(
+                f"daemon: expected a modelV2 at least every {SILENCE_S:g} s, found none; {_ADVICE}"
+            )
+
+    def _take(self, data: bytes, simulation: Simulation) -> None:
+        event = read_event(data)
+        if event.which() != MODEL_SERVICE:
+            return
+        self._heard_ns = self._clock.now_ns()
+        shown_ns = content(event).timestampEof + ENDED_BEFORE_NS
+        self.pace.latencies_ms.append((self._heard_ns - shown_ns) * 1e-6)
+        action = action_in([data])
+        if action is not None:
+            simulation.action = action
+            # Of this drive: the last frames of the one before may be answered now.
+            self._answered += content(event).frameId >= self._first_id
+
+
+def _parked(told: Told) -> Told:
+    """Tell that the car stands: a picture that stays the same in a moving one is a fault."""
+    return replace(told, speed_mps=0.0)
+
+
+@contextmanager
+def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
+    """Yield a loop with a daemon process that has begun to listen; it is ended afterwards.
+
+    Raises:
+        ToolError: the bus or the rings are in use.
+        ProcessError: the daemon did not end as it should.
+        CerealError: the address is none, or the log cannot be written.
+    """
+    with ExitStack() as stack:
+        directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-drive-"))
+        address, server = options.bus or f"ipc://{directory}", f"drive-{os.getpid()}"
+        record: Record = ignore
+        if options.log is not None:
+            record = stack.enter_context(LiveLog(options.log)).write
+        try:
+            bus = stack.enter_context(LiveBus(address, server, record))
+        except (TransportError, FrameError) as error:
+            raise ToolError(
+                f"--live: the car cannot speak: {' '.join(str(error).split())}; name another "
+                "--bus, or leave it out"
+            ) from error
+        # The car comes on the bus; that of a stack on this machine is another one.
+        arguments = ["run", "--model", str(options.model), "--bus", address]
+        arguments += ["--camera-server", server, "--params", directory]
+        arguments += ["--device", options.device] if options.device else []
+        arguments += ["-q"] if options.is_quiet else []
+        config = Path(directory) / "drive.toml"
+        # In slow motion frames come later than a camera's would.
+        wait_ms = max(FRAME_TIMEOUT_MS, round(2e3 / options.rate_hz))
+        config.write_text(f"frame_timeout_ms = {wait_ms}\n", encoding="utf-8")
+        arguments += ["--config", str(config)]
+        daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
+        yield LiveLoop(bus, daemon, options.rate_hz)
+        code = daemon.stop()
+        if code != 0:
+            raise ProcessError(f"daemon: expected exit code 0 after SIGTERM, found {code}")
+
+
+def live_drives(
+    trials: Iterable[Trial], options: LiveOptions, on_drive: OnDrive | None = None
+) -> tuple[list[Drive], Pace]:
+    """Drive all trials with one daemon process.
+
+    Raises:
+        ToolError, ProcessError, CerealError: as `live_loop` and `LiveLoop.drive`.
+    """
+    drives: list[Drive] = []
+    with live_loop(options) as loop:
+        for trial in trials:
+            if not drives:
+                loop.wait_for_answer(trial, START_TIMEOUT_S)
+                loop.pace = Pace()
+            drives.append(loop.drive(trial))
+            if on_drive is not None:
+                on_drive(drives[-1])
+    return drives, loop.pace
+
+
+def live_facts(options: LiveOptions, drives: list[Drive], pace: Pace) -> dict[str, Any]:
+    """Return what is told of a live run beside its figures."""
+    latencies = np.array(pace.latencies_ms or [np.nan])
+    return {
+        "live": True,
+        "rate_hz": options.rate_hz,
+        "latency_ms_p50": round(float(np.percentile(latencies, 50)), 2),
+        "latency_ms_p99": round(float(np.percentile(latencies, 99)), 2),
+        "slipped_ms": round(pace.slipped_ms, 1),
+        "unanswered": sum(drive.frames - drive.answered for drive in drives),
+    }

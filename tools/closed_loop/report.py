@@ -1,0 +1,227 @@
+"""One page about a closed loop: figures, and each drive from above, with offset and speed.
+
+No script, no external resource, like all reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+
+import numpy as np
+
+from runtime.quantities import count_text
+from tools.closed_loop.figures import Figures, figures_of
+from tools.closed_loop.result import Drive, Outcome, row_of, table_header
+from tools.closed_loop.simulation import Track
+from tools.lib.report_page import PAGE_END, page_start, tiles_section, write_page
+from tools.lib.svg import Chart, padded_range
+from tools.world.curves import Floats
+
+# More make the page long; all of them are in the table.
+SHOWN = 12
+_WIDTH = 1120
+_TOP_HEIGHTS = (110, 420)
+_STYLE = """
+.chart .verge { stroke: #94a3b8; stroke-width: 1; }
+.chart .border { stroke: #cbd5e1; stroke-width: 1; stroke-dasharray: 3 3; }
+.chart .driven { stroke: #1d4ed8; stroke-width: 1.8; }
+.chart .limit { stroke: #b45309; stroke-dasharray: 5 3; }
+.chart .other { stroke: #94a3b8; }
+.out-dot { fill: #b91c1c; }
+td.figure { text-align: right; font-variant-numeric: tabular-nums; }
+"""
+
+
+def write_drive_report(path: Path, outcome: Outcome) -> None:
+    """Write the page; the file appears complete or not at all.
+
+    Raises:
+        UsageError: it cannot be written.
+    """
+    write_page(path, _parts(outcome))
+
+
+def _parts(outcome: Outcome) -> Iterator[str]:
+    figures = outcome.figures
+    drives = count_text(len(outcome.drives), "simulated drive")
+    yield page_start("Closed loop", _STYLE)
+    yield (
+        f"<header><h1>Closed loop</h1><p>{drives}, {figures.km:.2f} km, driven by "
+        f"{escape(outcome.driver)}.</p></header>"
+    )
+    yield tiles_section(_tiles(figures))
+    yield f"<section><h2>Figures</h2>{_table(outcome)}</section>"
+    facts = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in outcome.facts.items()
+    )
+    yield f"<section><h2>How it was driven</h2><table>{facts}</table></section>" if facts else ""
+    for drive in _shown(outcome.drives):
+        yield _drive_section(drive)
+    if len(outcome.drives) > SHOWN:
+        yield f"<p>{len(outcome.drives) - SHOWN} more drives are in the figures only.</p>"
+    yield PAGE_END
+
+
+def _tiles(figures: Figures) -> list[tuple[str, str, str]]:
+    share = figures.recovered_share
+    return [
+        ("driven", f"{figures.km:.2f} km", f"{figures.completed} of {figures.drives} to the end"),
+        ("departures", str(figures.departures), "a side beyond the lane"),
+        ("offset", _text(figures.offset_mean_m, " m"), f"p99 {_text(figures.offset_p99_m, ' m')}"),
+        ("heading", _text(figures.heading_mean_deg, "°"), f"p99 {_text(figures.heading_p99_deg)}°"),
+        ("collisions", str(figures.collisions), f"least gap {_text(figures.time_gap_min_s, ' s')}"),
+        (
+            "recovered",
+            "-" if share is None else f"{100 * share:.0f} %",
+            f"of {figures.recoveries}",
+        ),
+    ]
+
+
+def _text(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"
+
+
+def _table(outcome: Outcome) -> str:
+    rows = [row_of(name, figures_of([d.track for d in ds])) for name, ds in outcome.by_scenario()]
+    if len(rows) > 1:
+        rows.append(row_of("all", outcome.figures))
+    head = "".join(f"<th>{escape(title)}</th>" for title in table_header("scenario"))
+    body = "".join(
+        f"<tr><th>{escape(str(row[0]))}</th>"
+        + "".join(f'<td class="figure">{_cell(value)}</td>' for value in row[1:])
+        + "</tr>"
+        for row in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3f}" if isinstance(value, float) else escape(str(value))
+
+
+def _shown(drives: Sequence[Drive]) -> list[Drive]:
+    """Return the drives to show: those with something wrong first, then some of each scenario."""
+    ordered = sorted(range(len(drives)), key=lambda at: (drives[at].is_clean, at))
+    return [drives[at] for at in sorted(ordered[:SHOWN])]
+
+
+def _drive_section(drive: Drive) -> str:
+    track, figures = drive.track, drive.figures
+    trial = track.trial
+    title = f"{trial.scenario.name}, seed {trial.seed}"
+    offsets = f"offset {_text(figures.offset_mean_m)} m, p99 {_text(figures.offset_p99_m)} m"
+    said = (
+        f"{trial.scenario.what}: {figures.km:.2f} km, {track.end}, "
+        f"{count_text(figures.departures, 'departure')}, {offsets}; lane {trial.lane + 1} of "
+        f"{trial.world.lanes.count}, {trial.world.lanes.width_m:.2f} m wide"
+    )
+    charts = ""
+    if len(track.samples) > 1:
+        charts = f'<div class="wide">{_from_above(track)}{_offset(track)}{_speed(track)}</div>'
+    return f"<section><h2>{escape(title)}</h2><p>{escape(said)}</p>{charts}</section>"
+
+
+def _from_above(track: Track) -> str:
+    """Return the road with the path on it, turned so that it runs from left to right."""
+    world = track.trial.world
+    s = world.road.s_m
+    first, last = track.trial.hand_over_m - 5.0, float(track.column("s_m").max()) + 20.0
+    near = s[(s >= first) & (s <= last)]
+    x, y = track.column("x_m"), track.column("y_m")
+    turn = _Turned(world.road.places(near[[0, -1]], 0.0))
+    lanes = world.lanes
+    lines = [
+        ("verge", lanes.left_edge_m),
+        ("verge", lanes.right_edge_m),
+        *(("border", marking.offset_m) for marking in lanes.painted),
+    ]
+    drawn = [(css, *turn(*world.road.places(near, offset)[:2])) for css, offset in lines]
+    path = turn(x, y)
+    xs = np.concatenate([path[0], *(one[1] for one in drawn)])
+    ys = np.concatenate([path[1], *(one[2] for one in drawn)])
+    span = max(float(xs.max() - xs.min()), 1.0)
+    height = float(ys.max() - ys.min()) / span * _WIDTH + 60.0
+    height = min(max(height, _TOP_HEIGHTS[0]), _TOP_HEIGHTS[1])
+    # The same scale both ways: the chart is as high as that asks for.
+    metres = span * (height - 50.0) / (_WIDTH - 68.0)
+    middle = 0.5 * float(ys.max() + ys.min())
+    half = 0.5 * max(metres, float(ys.max() - ys.min()) * 1.05)
+    chart = Chart(
+        _WIDTH,
+        round(height),
+        (float(xs.min()), float(xs.min()) + span),
+        (middle - half, middle + half),
+        "m",
+        "m",
+        "The road from above, and the path of the car",
+    )
+    for css, line_x, line_y in drawn:
+        chart.line(line_x, line_y, css)
+    chart.line(*path, "driven")
+    out = track.column("out") > 0.0
+    chart.dots(path[0][out], path[1][out], "out-dot")
+    return chart.render()
+
+
+class _Turned:
+    """Turns the world so that two points lie on a level line, left to right; y points up."""
+
+    def __init__(self, ends: tuple[Floats, Floats, Floats]) -> None:
+        (x0, x1), (y0, y1) = ends[0].tolist(), ends[1].tolist()
+        length = max(((x1 - x0) ** 2 + (y1 - y0) ** 2) ** 0.5, 1e-6)
+        self._origin = x0, y0
+        self._ahead = (x1 - x0) / length, (y1 - y0) / length
+
+    def __call__(self, x_m: Floats, y_m: Floats) -> tuple[Floats, Floats]:
+        x, y = x_m - self._origin[0], y_m - self._origin[1]
+        cosine, sine = self._ahead
+        return np.asarray(x * cosine + y * sine), np.asarray(x * sine - y * cosine)
+
+
+def _driven(track: Track) -> Floats:
+    return np.asarray(track.column("s_m") - track.trial.hand_over_m)
+
+
+def _offset(track: Track) -> str:
+    along, offset = _driven(track), track.column("offset_m")
+    low, high = padded_range(offset, minimum_span=1.0)
+    chart = Chart(
+        _WIDTH,
+        190,
+        (0.0, max(float(along.max()), 1.0)),
+        (low, high),
+        "m driven",
+        "offset, m",
+        "Offset from the centre of the lane over distance, positive to the right",
+    )
+    counts = track.column("counts") > 0.0
+    chart.line(along, offset, "other")
+    chart.line(along, np.where(counts, offset, np.nan), "driven")
+    out = track.column("out") > 0.0
+    chart.dots(along[out], offset[out], "out-dot")
+    for level in (-0.3, 0.3):
+        chart.level(level, "", "level-budget")
+    return chart.render()
+
+
+def _speed(track: Track) -> str:
+    along, speed = _driven(track), track.column("speed_mps")
+    limit = track.trial.world.speed_limit_mps
+    chart = Chart(
+        _WIDTH,
+        170,
+        (0.0, max(float(along.max()), 1.0)),
+        padded_range(np.append(speed, limit), floor=0.0, minimum_span=5.0),
+        "m driven",
+        "speed, m/s",
+        "Speed over distance, and the limit of the road",
+    )
+    chart.line(np.array([0.0, along.max()]), np.array([limit, limit]), "limit")
+    chart.line(along, speed, "driven")
+    return chart.render()

@@ -1,0 +1,132 @@
+"""Drives trials one after the other, by the expert or by the daemon's own code in this process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from modeld.calibration import DeviceCameras
+from modeld.driving_model import DrivingProgram
+from tools.closed_loop.cameras import cropped_cameras
+from tools.closed_loop.daemon_driver import (
+    FRAME_NS,
+    START_NS,
+    DaemonDriver,
+    Disturbance,
+    Wire,
+    ignore,
+)
+from tools.closed_loop.drivers import Driver, ExpertDriver, drive
+from tools.closed_loop.faults import Fault
+from tools.closed_loop.result import Drive
+from tools.closed_loop.scenario import SCENARIOS, STANDARD, Scenario
+from tools.closed_loop.simulation import Simulation
+from tools.closed_loop.trial import Trial, make_trial
+from tools.errors import UsageError
+
+# Between two drives of one log.
+BETWEEN_NS = 1_000_000_000
+OnDrive = Callable[[Drive], None]
+MakeDriver = Callable[[Simulation], Driver]
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which drives are driven.
+
+    Attributes:
+        scenarios: kinds of drives.
+        seed: of the first drive of each kind.
+        drives: of each kind, with seeds that follow each other.
+        length_m: of each drive; None: as the scenario says.
+    """
+
+    scenarios: tuple[Scenario, ...] = (STANDARD,)
+    seed: int = 0
+    drives: int = 1
+    length_m: float | None = None
+
+    def trials(self) -> Iterable[Trial]:
+        """Make the drives one by one: a road takes some memory."""
+        for scenario in self.scenarios:
+            for seed in range(self.seed, self.seed + self.drives):
+                yield make_trial(scenario, seed, self.length_m)
+
+
+def scenarios_named(names: Iterable[str]) -> tuple[Scenario, ...]:
+    """Return scenarios by their names; ``all`` are all, none is the standard.
+
+    Raises:
+        UsageError: there is no such scenario.
+    """
+    wanted = list(dict.fromkeys(names))
+    if "all" in wanted:
+        return tuple(SCENARIOS.values())
+    unknown = [name for name in wanted if name not in SCENARIOS]
+    if unknown:
+        raise UsageError(
+            f"--scenario {unknown[0]}: expected one of {', '.join(SCENARIOS)} or all, found "
+            "another name"
+        )
+    return tuple(SCENARIOS[name] for name in wanted) or (STANDARD,)
+
+
+def drive_all(
+    selection: Selection, make_driver: MakeDriver, on_drive: OnDrive | None = None
+) -> list[Drive]:
+    """Drive.
+
+    Args:
+        selection: which drives.
+        make_driver: makes who drives, anew for each drive.
+        on_drive: called after each.
+    """
+    drives = []
+    for trial in selection.trials():
+        start_s = time.perf_counter()
+        simulation = Simulation(trial)
+        driver = make_driver(simulation)
+        try:
+            track = drive(simulation, driver)
+        finally:
+            driver.close()
+        wall_s = time.perf_counter() - start_s
+        done = Drive(track, simulation.frame, driver.answered, wall_s)
+        drives.append(done)
+        if on_drive is not None:
+            on_drive(done)
+    return drives
+
+
+def expert_drives(selection: Selection, on_drive: OnDrive | None = None) -> list[Drive]:
+    """Let the expert drive, whatever the model."""
+    return drive_all(selection, ExpertDriver, on_drive)
+
+
+@dataclass(slots=True)
+class DaemonDrivers:
+    """Makes drivers that share a program; their logs follow each other in time.
+
+    Attributes:
+        program: of a driving artifact.
+        fault: planted into each drive; None: none.
+        record: takes the bytes of every event.
+        cameras: which the car has.
+    """
+
+    program: DrivingProgram
+    fault: Fault | None = None
+    record: Callable[[bytes], None] = ignore
+    cameras: DeviceCameras = field(default_factory=cropped_cameras)
+    _last: Simulation | None = None
+    _start_ns: int = START_NS
+
+    def __call__(self, simulation: Simulation) -> DaemonDriver:
+        """Return the driver of a drive."""
+        if self._last is not None:
+            self._start_ns += self._last.frame * FRAME_NS + BETWEEN_NS
+        self._last = simulation
+        disturbance = Disturbance() if self.fault is None else self.fault.plant()
+        wire = Wire(self.record, self._start_ns, disturbance, self.cameras)
+        return DaemonDriver(simulation, self.program, wire)

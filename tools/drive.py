@@ -1,0 +1,236 @@
+"""Drive a simulated car by what a model says, in closed loop, and measure how well in metres.
+
+A car with delays and limits follows modelV2.action on roads made from seeds, painted as two cameras
+see them. Without --live the daemon's own code runs in this process, by a clock that is set by hand,
+as fast as the device allows: two runs give the same. With --live it is the daemon process, on a
+real bus with real frame rings, paced by the clock; the car goes on whether it answers or not.
+
+Offsets are those of the camera from the centre of its lane. A departure is a side of the car beyond
+the border of its lane. For the first 5 s the car is led, so that the model has a history. Set speed
+is the road's limit; nothing else is known to the car. Exit code 1 if a drive has a departure or
+does not come to its end.
+
+--expert lets a driver drive who knows the road: what the figures can be at best. --fault plants a
+fault between simulation and daemon and compares with the drives without it; all plants each.
+
+Example:
+  modeld drive --model driving.pkl --seed 3 --report drive.html
+  modeld drive --model driving.pkl --scenario recovery --drives 200 --json
+  modeld drive --model driving.pkl --live --km 1 --log drive.rlog.zst
+  modeld drive --model driving.pkl --fault all
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cereal.log_writer import LogWriter
+from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
+from tools.closed_loop.daemon_driver import ignore
+from tools.closed_loop.faults import FAULTS, Fault
+from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
+from tools.closed_loop.report import write_drive_report
+from tools.closed_loop.result import Drive, Outcome, row_of, table_header, table_of
+from tools.closed_loop.run import (
+    DaemonDrivers,
+    Selection,
+    drive_all,
+    expert_drives,
+    scenarios_named,
+)
+from tools.closed_loop.scenario import SCENARIOS
+from tools.errors import UsageError
+from tools.lib.json_output import print_json
+from tools.lib.outputs import check_outputs
+from tools.lib.table import format_table
+from tools.playback.model import LoadedModel, check_frame, load_model, read_driving_artifact
+
+# The longest road that is kept in memory for a drive.
+MOST_KM = 100.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options."""
+    parser.add_argument("--model", type=Path, metavar="PKL", help="driving artifact")
+    parser.add_argument("--expert", action="store_true", help="a driver who knows the road")
+    parser.add_argument("--seed", type=int, default=0, help="of the first drive (0)")
+    parser.add_argument(
+        "--drives", type=int, default=1, metavar="N", help="of each scenario, seed after seed (1)"
+    )
+    parser.add_argument("--km", type=float, help="length of each drive (2; by the scenario)")
+    parser.add_argument(
+        "--scenario",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help=f"{', '.join(SCENARIOS)}, or all (lane-keeping)",
+    )
+    parser.add_argument("--live", action="store_true", help="with the daemon process, by the clock")
+    parser.add_argument(
+        "--bus", metavar="ADDRESS", help="of --live: tcp://HOST or ipc:///DIRECTORY (a private one)"
+    )
+    parser.add_argument(
+        "--rate-hz", type=float, help="of --live: frames a second; less is slow motion (20)"
+    )
+    parser.add_argument(
+        "--fault", choices=[*FAULTS, "all"], metavar="NAME", help=f"{', '.join(FAULTS)}, or all"
+    )
+    parser.add_argument("--log", type=Path, metavar="LOG", help="also write what was said")
+    parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
+    parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Drive; return 0, or 1 when a drive left its lane or did not come to its end."""
+    selection = _selection(args)
+    _check(args)
+    check_outputs({"--log": args.log, "--report": args.report}, [args.model])
+    if args.fault is not None:
+        return _run_faults(args, selection)
+    outcome = _drive(args, selection, _teller(args))
+    if args.report is not None:
+        write_drive_report(args.report, outcome)
+    if args.json:
+        files = {"log": args.log, "report": args.report}
+        print_json(outcome.as_json() | {k: v and str(v) for k, v in files.items()})
+    else:
+        _print(args, outcome)
+    return 0 if all(drive.is_clean for drive in outcome.drives) else 1
+
+
+def _selection(args: argparse.Namespace) -> Selection:
+    if args.seed < 0:
+        raise UsageError(f"--seed: expected 0 or more, found {args.seed}")
+    if args.drives < 1:
+        raise UsageError(f"--drives: expected at least 1, found {args.drives}")
+    if args.km is not None and not 0.0 < args.km <= MOST_KM:
+        raise UsageError(f"--km: expected more than 0 and at most {MOST_KM:g}, found {args.km:g}")
+    length_m = None if args.km is None else 1e3 * args.km
+    return Selection(scenarios_named(args.scenario), args.seed, args.drives, length_m)
+
+
+def _check(args: argparse.Namespace) -> None:
+    """Refuse options that contradict each other, and an artifact that does not fit, at once."""
+    if (args.model is None) is not args.expert:
+        found = "both" if args.expert else "neither"
+        raise UsageError(f"--model: expected an artifact or --expert, found {found}; name one")
+    only_live = {"--bus": args.bus, "--rate-hz": args.rate_hz}
+    if not args.live:
+        for option, value in only_live.items():
+            if value is not None:
+                raise UsageError(f"{option}: expected --live with it, found none; add --live")
+    elif args.expert or args.fault is not None:
+        other = "--expert" if args.expert else "--fault"
+        raise UsageError(f"--live: expected no {other}, found both; leave one out")
+    if args.fault is not None and (args.expert or args.log or args.report):
+        raise UsageError("--fault: expected a model, no --log and no --report; leave them out")
+    if args.expert and args.log is not None:
+        raise UsageError("--log: expected a model, found --expert, who says nothing")
+    rate_hz = args.rate_hz
+    if rate_hz is not None and not (math.isfinite(rate_hz) and 0.5 <= rate_hz <= FULL_RATE_HZ):
+        raise UsageError(f"--rate-hz: expected 0.5 to {FULL_RATE_HZ:g}, found {rate_hz:g}")
+    if args.model is not None:
+        artifact = read_driving_artifact(args.model)
+        cameras = device_cameras() if args.live else cropped_cameras()
+        for layout in formats(cameras).values():
+            check_frame(args.model, artifact, layout)
+
+
+def _teller(args: argparse.Namespace) -> Callable[[Drive], None] | None:
+    """Return what tells of each drive on stderr as it is over; None: nobody wants to know."""
+    if args.quiet or not sys.stderr.isatty():
+        return None
+
+    def tell(drive: Drive) -> None:
+        trial, figures = drive.track.trial, drive.figures
+        offset = "-" if figures.offset_mean_m is None else f"{figures.offset_mean_m:.3f} m"
+        print(
+            f"{trial.scenario.name} {trial.seed}: {figures.km:.2f} km, {drive.track.end}, "
+            f"{figures.departures} departures, offset {offset}, {drive.wall_s:.1f} s",
+            file=sys.stderr,
+        )
+
+    return tell
+
+
+def _drive(
+    args: argparse.Namespace, selection: Selection, on_drive: Callable[[Drive], None] | None
+) -> Outcome:
+    facts: dict[str, Any] = {"seed": selection.seed}
+    if args.expert:
+        return Outcome("the expert", tuple(expert_drives(selection, on_drive)), facts)
+    facts |= {"model": str(args.model)}
+    if args.live:
+        options = LiveOptions(
+            args.model,
+            args.bus,
+            args.rate_hz or FULL_RATE_HZ,
+            args.device,
+            args.log,
+            bool(args.quiet),
+        )
+        drives, pace = live_drives(selection.trials(), options, on_drive)
+        return Outcome(
+            "the daemon process", tuple(drives), facts | live_facts(options, drives, pace)
+        )
+    with load_model(args.model, args.device) as model, _record(args.log) as record:
+        drivers = DaemonDrivers(model.program, record=record)
+        done = drive_all(selection, drivers, on_drive)
+        return Outcome("the model", tuple(done), facts | _facts_of(model))
+
+
+def _facts_of(model: LoadedModel) -> dict[str, Any]:
+    return {"sha256": model.artifact.sha256, "device": model.device, "live": False}
+
+
+@contextmanager
+def _record(log: Path | None) -> Iterator[Callable[[bytes], None]]:
+    """Yield what takes events: into a log, or nowhere."""
+    if log is None:
+        yield ignore
+        return
+    with LogWriter(log) as writer:
+        yield writer.write
+
+
+def _print(args: argparse.Namespace, outcome: Outcome) -> None:
+    print(table_of(outcome))
+    for drive in outcome.drives:
+        if not drive.is_clean:
+            trial = drive.track.trial
+            print(
+                f"{trial.scenario.name}, seed {trial.seed}: {drive.track.end} after "
+                f"{drive.track.driven_m:.0f} m, {drive.figures.departures} departures"
+            )
+    for name, path in (("log", args.log), ("report", args.report)):
+        if path is not None:
+            print(f"{name}: {path}")
+
+
+# --- planted faults -------------------------------------------------------------------------------
+
+
+def _run_faults(args: argparse.Namespace, selection: Selection) -> int:
+    """Drive without a fault and with each that was asked for; return 0."""
+    faults: list[Fault | None] = [None]
+    faults += FAULTS.values() if args.fault == "all" else [FAULTS[args.fault]]
+    rows, results = [], []
+    with load_model(args.model, args.device) as model:
+        for fault in faults:
+            drives = drive_all(selection, DaemonDrivers(model.program, fault), _teller(args))
+            name = "none" if fault is None else fault.name
+            outcome = Outcome("the model", tuple(drives))
+            rows.append(row_of(name, outcome.figures))
+            results.append({"fault": name, **outcome.figures.as_json()})
+        facts = _facts_of(model)
+    if args.json:
+        print_json({"model": str(args.model), "seed": selection.seed, **facts, "faults": results})
+    else:
+        print(format_table(table_header("fault"), rows))
+    return 0
