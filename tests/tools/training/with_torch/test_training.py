@@ -31,7 +31,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
 ) -> None:
     directory, models = tmp_path / "training", tmp_path / "models"
     # As long as the first steps take on any machine; it is interrupted after them.
-    command = [*COMMAND, str(directory), "--minutes", "600", *SMALL]
+    command = [*COMMAND, str(directory), "--minutes", "5", *SMALL]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         wait_for_steps(directory / "history.jsonl", process)
         process.send_signal(signal.SIGINT)
