@@ -31,6 +31,9 @@ from tools.training.architecture import (
 )
 from tools.training.heads import DESIRE_STATE, HIDDEN_WIDTH, HISTORY_ROWS, PLAN, width_of
 
+# Six lines, and flow to the right and down.
+CELL_VALUES = 8
+
 
 class ConvNorm(nn.Module):
     """A convolution without bias, "same"-like padding, and batch normalisation."""
@@ -106,6 +109,14 @@ class Trunk(nn.Module):
         Returns:
             (n, 512).
         """
+        return self.see(views)[0]
+
+    def see(self, views: Tensor) -> tuple[Tensor, Tensor]:
+        """Return `hidden_state` and the features of the cells, (2 n, channels, 16, 32).
+
+        Args:
+            views: as for `forward`.
+        """
         count = views.shape[0]
         x = views.reshape(2 * count, *VIEW_SHAPE)
         motion = self.motion(x)
@@ -116,9 +127,11 @@ class Trunk(nn.Module):
                 x = x + motion
             if isinstance(step, ConvNorm):
                 x = torch.relu(x)
+            if index == self._motion_step + 1:
+                cells = x
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
         x = torch.relu(self.neck(torch.relu(self.joint(x))))
-        return self.norm(self.places(x.flatten(1)).float())
+        return self.norm(self.places(x.flatten(1)).float()), cells
 
 
 class TwoLayers(nn.Module):
@@ -178,15 +191,19 @@ class Vision(nn.Module):
             }
         )
         self.plan = PlanHead(size.plan)
+        # What each cell says while the network learns; see `hints`.
+        self.cells = nn.Conv2d(size.steps[size.motion_step].channels, CELL_VALUES, 1)
 
     def forward(self, views: Tensor) -> dict[str, Tensor]:
-        """Return the output of each head by its name, `plan` and `hidden_state` too.
+        """Return the output of each head by its name, `plan`, `hidden_state` and `cells` too.
 
         Args:
             views: as `Trunk.forward`.
         """
-        hidden = self.trunk(views)
-        found = {"hidden_state": hidden, "plan": self.plan(hidden)}
+        hidden, cells = self.trunk.see(views)
+        cells = self.cells(cells)
+        found = {"cells": cells.reshape(len(views), 2, *cells.shape[1:])}
+        found |= {"hidden_state": hidden, "plan": self.plan(hidden)}
         for group, heads in HEAD_GROUPS.items():
             start, output = 0, self.heads[group](hidden)
             for head in heads:

@@ -15,6 +15,7 @@ from torch import Tensor
 from tools.training.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.averaging import Average
 from tools.training.heads import VISION_TARGETS
+from tools.training.hints import hint_loss
 from tools.training.losses import total_loss
 from tools.training.mirror import mirror_images, mirror_target
 from tools.training.networks import Vision
@@ -195,6 +196,8 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
     with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
         outputs = state.network(views)
     loss, parts = total_loss(VISION_TARGETS, outputs, torch.from_numpy(scaled))
+    parts["cells"] = hint_loss(outputs["cells"], batch.targets)
+    loss = loss + parts["cells"]
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), CLIP)
