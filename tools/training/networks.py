@@ -121,6 +121,7 @@ class Trunk(nn.Module):
         x = views.reshape(2 * count, *VIEW_SHAPE)
         motion = self.motion(x)
         x = x.contiguous(memory_format=torch.channels_last)
+        cells = motion
         for index, step in enumerate(self.steps):
             x = step(x)
             if index == self._motion_step:
