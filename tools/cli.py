@@ -70,9 +70,9 @@ COMMANDS: dict[str, Command] = {
     "models": Command("tools.store_models", "add, check, select the models that the daemon runs"),
     "install-unit": Command("tools.install_unit", "write systemd units and a configuration"),
     "subscribe": Command("tools.subscribe", "print the messages that arrive on the bus"),
-    "drive": Command("tools.drive", "drive a simulated car by what a model says"),
     "view": Command("tools.view", "watch a daemon, or look through a log, on a local page"),
     "play": Command("tools.play", "play a recorded drive for a daemon that runs"),
+    "drive": Command("tools.drive", "drive a simulated car by what a model says"),
     "demo": Command("tools.demo", "compile, drive and report, with real processes on a real bus"),
 }
 

@@ -30,7 +30,8 @@ _STYLE = """
 .chart .limit { stroke: #b45309; stroke-dasharray: 5 3; }
 .chart .other { stroke: #94a3b8; }
 .out-dot { fill: #b91c1c; }
-td.figure { text-align: right; font-variant-numeric: tabular-nums; }
+td.figure { white-space: nowrap; font-variant-numeric: tabular-nums; }
+.figures th, .figures td { padding-right: 12px; }
 """
 
 
@@ -96,7 +97,7 @@ def _table(outcome: Outcome) -> str:
         + "</tr>"
         for row in rows
     )
-    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+    return f'<div class="wide figures"><table><tr>{head}</tr>{body}</table></div>'
 
 
 def _cell(value: object) -> str:
