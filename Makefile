@@ -9,6 +9,8 @@
 #   make test-logs  10 000 damaged logs, and 50 writers that are killed
 #   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
 #   make test-interfaces  each revision of the driving models against a second, independent loop
+#   make train   train the driving model on painted worlds; TRAIN_ARGS='--minutes 20 --seed 1'
+#   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
 #   make test-deploy  docs/deploy.md, command by command, in a bare Debian with systemd
@@ -23,6 +25,7 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 BIN := .venv/bin
 STAMP := .venv/.installed
 BENCH_STAMP := .venv/.bench-installed
+TRAIN_STAMP := .venv/.train-installed
 BUILD := build
 PYTEST_ARGS ?=
 CONDITIONS_ARGS ?=
@@ -48,12 +51,15 @@ SOAK_SEED ?= 1
 SOAK_FAULTS_PER_MINUTE ?= 7
 SOAK_ARGS ?=
 
+# Of `make train`: options of `modeld train`.
+TRAIN_ARGS ?=
+
 # Of `make regress`: the timing gate (its references hold for one processor only), more options.
 REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train soak fuzz check format map site bench clean
 .PHONY: regress-program
 
 help:
@@ -129,6 +135,17 @@ soak: $(STAMP)
 # Part of `make test` too: 221 frames of an example of each revision, and planted faults.
 test-interfaces: $(STAMP)
 	$(BIN)/python -m pytest tests/reference_loop -n $(TEST_WORKERS)
+
+# Only training needs torch, so only these targets install it.
+$(TRAIN_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train]'
+	@touch $@
+
+train: $(TRAIN_STAMP)
+	$(BIN)/modeld train $(BUILD)/training $(TRAIN_ARGS)
+
+test-train: $(TRAIN_STAMP)
+	$(BIN)/python -m pytest tests/tools/training/with_torch $(PYTEST_ARGS)
 
 test-drivers: $(STAMP)
 	$(BIN)/python tests/drivers/run.py $(DRIVERS_ARGS)

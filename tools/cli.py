@@ -57,6 +57,7 @@ COMMANDS: dict[str, Command] = {
     "selftest": Command("tools.selftest", "run the self-test that an artifact carries"),
     "bench": Command("tools.bench", "time an artifact, kernel by kernel"),
     "devices": Command("tools.devices", "list the OpenCL devices and the one that is taken"),
+    "train": Command("tools.train", "train the driving model on painted worlds"),
     "make-drive": Command("tools.make_drive", "render a drive whose ground truth is known"),
     "replay": Command("tools.replay", "send a recorded drive through the daemon's own code"),
     "footage": Command("tools.footage", "judge a model's lane lines on labelled footage"),
@@ -88,6 +89,7 @@ EXTRA_OF_MODULE = {
     "rerun": "rerun",
     "aiohttp": "view",
     "pocl": "pocl",
+    "torch": "train",
     "onnxruntime": "dev",
 }
 

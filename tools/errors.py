@@ -3,6 +3,7 @@
 ::
 
     ToolError                    1  a check failed
+    +-- TrainingError            1  a training that diverged, or cannot go on
     +-- UsageError               2  arguments that cannot work
     +-- MissingPackageError      3  an optional package is not installed
     +-- VideoError               4  a video that cannot be read to its end
@@ -26,6 +27,10 @@ class ToolError(Exception):
     """A tool did its work and the result is not what it has to be."""
 
     exit_code: ClassVar[int] = 1
+
+
+class TrainingError(ToolError):
+    """A training diverged, was damaged, or cannot go on."""
 
 
 class UsageError(ToolError):

@@ -90,10 +90,12 @@ class GraphBuilder:
         """Return the generator that belongs to weight `name` of this scope."""
         return np.random.default_rng([self.seed, zlib.crc32(self._weight_name(name).encode())])
 
-    def weight(self, name: str, array: NDArray[Any]) -> Value:
-        """Add an initializer and return it; float arrays are stored as float32."""
+    def weight(
+        self, name: str, array: NDArray[Any], stored: type[np.floating[Any]] = np.float32
+    ) -> Value:
+        """Add an initializer and return it; float arrays are stored as `stored`."""
         if array.dtype.kind == "f":
-            array = array.astype(np.float32)
+            array = array.astype(stored)
         full_name = self._weight_name(name)
         self._initializers.append(numpy_helper.from_array(np.ascontiguousarray(array), full_name))
         self.parameters += array.size

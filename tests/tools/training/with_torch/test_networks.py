@@ -1,0 +1,71 @@
+"""The networks in torch: their shapes, what they see, how they begin."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, POLICY_HEADS, VISION_TARGETS
+from tools.training.networks import Policy, Vision, as_input
+from tools.training.policy_stage import begin_policy
+from tools.training.scaling import Scaling
+
+Networks = tuple[Vision, Policy, Scaling]
+
+
+def histories(count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    desires = torch.zeros(count, HISTORY_ROWS, 8)
+    features = torch.randn(count, HISTORY_ROWS, HIDDEN_WIDTH, generator=generator)
+    return [desires, torch.tensor([[1.0, 0.0]]).repeat(count, 1), features]
+
+
+def test_every_head_has_its_width(networks: Networks) -> None:
+    vision, policy, _ = networks
+    with torch.inference_mode():
+        found = vision(as_input(torch.zeros((2, 2, 12, 128, 256), dtype=torch.uint8)))
+        said = policy(*histories(2))
+    for head in VISION_TARGETS:
+        assert found[head.name].shape == (2, head.width)
+    assert found["hidden_state"].shape == (2, HIDDEN_WIDTH)
+    assert {name: tuple(x.shape) for name, x in said.items()} == {
+        head.name: (2, head.width) for head in POLICY_HEADS
+    }
+
+
+def test_both_views_and_both_frames_are_seen(networks: Networks) -> None:
+    vision, _, _ = networks
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (1, 2, 12, 128, 256)).astype(np.uint8)
+    variants = [images]
+    for view in range(2):
+        for frame in (slice(0, 6), slice(6, 12)):
+            changed = images.copy()
+            changed[:, view, frame] = 255 - changed[:, view, frame]
+            variants.append(changed)
+    with torch.inference_mode():
+        found = vision.trunk(as_input(torch.from_numpy(np.concatenate(variants))))
+    for index in range(1, len(variants)):
+        assert (found[index] - found[0]).abs().mean() > 1e-3
+
+
+def test_policy_begins_with_the_plan_of_the_vision() -> None:
+    torch.manual_seed(0)
+    vision = Vision()
+    torch.nn.init.normal_(vision.plan.last.weight)
+    desires, convention, features = histories(3)
+    with torch.inference_mode():
+        said = begin_policy(vision)(desires, convention, features)["plan"]
+        assert torch.equal(said, vision.plan(features[:, -1]))
+
+
+def test_desires_and_every_row_reach_the_plan(networks: Networks) -> None:
+    _, policy, _ = networks
+    desires, convention, features = histories(1)
+    with torch.inference_mode():
+        before = policy(desires, convention, features)["plan"]
+        for row in range(HISTORY_ROWS):
+            asked, moved = desires.clone(), features.clone()
+            asked[0, row, 3], moved[0, row] = 1.0, 0.0
+            assert not torch.equal(policy(asked, convention, features)["plan"], before)
+            assert not torch.equal(policy(desires, convention, moved)["plan"], before)

@@ -1,0 +1,66 @@
+"""A whole training in miniature: interrupted, gone on with, exported, refused where it must be."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tools import cli
+
+COMMAND = [sys.executable, "-m", "tools.cli", "train"]
+SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1"]
+
+
+def wait_for_steps(path: Path, process: subprocess.Popen[str]) -> None:
+    while process.poll() is None:
+        if path.exists() and '"stage": "vision"' in path.read_text(encoding="utf-8"):
+            return
+        time.sleep(0.1)
+
+
+@pytest.mark.timeout(900)
+def test_training_is_interrupted_goes_on_and_ends_with_models(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory, models = tmp_path / "training", tmp_path / "models"
+    # As long as the first steps take on any machine; it is interrupted after them.
+    command = [*COMMAND, str(directory), "--minutes", "5", *SMALL]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        wait_for_steps(directory / "history.jsonl", process)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate()
+    assert process.returncode == 130
+    assert f"go on with: modeld train {directory} --resume" in error
+    assert "Traceback" not in error
+
+    assert cli.main(["train", str(directory), *SMALL]) == 2
+    assert "found one; go on with --resume" in capsys.readouterr().err
+
+    rest = ["--minutes", "0.2", "--resume", "--export", str(models), "--json", *SMALL]
+    done = subprocess.run(
+        [*COMMAND, str(directory), *rest], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["steps"] > 0
+    assert result["figures"]["all"]["path at 1 s, m"] < 10.0
+    for folder in (models, directory / "model"):
+        for name in ("vision.onnx", "policy.onnx"):
+            onnx.checker.check_model(onnx.load(folder / name), full_check=True)
+        assert "What it cannot do" in (folder / "README.md").read_text(encoding="utf-8")
+    assert (directory / "curves.html").stat().st_size > 1000
+    assert list((directory / "drives").glob("*.npz"))
+
+
+def test_resuming_nothing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", str(tmp_path / "none"), "--resume"]) == 1
+    error = capsys.readouterr().err
+    assert "expected the checkpoint of a training, found none; train without --resume" in error
+    assert error.count("\n") == 1

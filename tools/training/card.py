@@ -1,0 +1,91 @@
+"""The card beside a trained model: what it is, what it has seen, how well it does, what not."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from runtime.whole_file import whole_file
+from tools.training.export import Written
+from tools.training.figures import Figures
+from tools.training.options import TrainingOptions
+
+NAME = "README.md"
+_CANNOT = """\
+## What it cannot do
+
+- It has seen no real picture. Real roads differ from painted ones in everything but geometry; how
+  far its lane lines lie from visible ones there is measured and said, whatever comes of it.
+- No junctions, roundabouts, traffic lights, signs, pedestrians, bicycles, works, tunnels, snow on
+  the road. It follows lanes, slows for curves, keeps its distance, stops behind cars, and changes
+  lanes when it is asked to.
+- It has no map and no speed limit: how fast it wants to drive is what roads of such looks were
+  driven at.
+- Lanes wider than 3.9 m or narrower than 2.7 m, curves tighter than those of its worlds, cameras
+  lower than 1.0 m or higher than 1.6 m were never seen.
+- It must not drive a car: it exists to test this software with a model that sees.
+"""
+
+
+def write_card(
+    directory: Path,
+    options: TrainingOptions,
+    written: Written,
+    figures: Mapping[str, Figures],
+    facts: Mapping[str, str],
+) -> None:
+    """Write the card beside the models.
+
+    Args:
+        directory: of the models.
+        options: of the training.
+        written: sizes of the models.
+        figures: errors by class of scenery, `all` first.
+        facts: more rows of the first table, name to text.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    rows = {
+        "interface": "`split-2025`: `vision.onnx`, `policy.onnx`",
+        "size": (
+            f"{written.parameters / 1e6:.2f} M parameters, {written.flop / 1e9:.2f} GFLOP a frame, "
+            f"{written.bytes / 1e6:.1f} MB (float16)"
+        ),
+        "trained on": f"painted worlds of seeds {options.worlds}, half of them mirrored",
+        "judged on": f"painted worlds of seeds from {options.held_out.first} on, never trained on",
+        "seed": str(options.seed),
+        **facts,
+    }
+    command = f"modeld train --minutes {options.minutes:g} --seed {options.seed}"
+    text = (
+        "# The driving model\n\n"
+        "Trained from nothing on the simulated world of this repository "
+        f"([how](../../docs/training.md)), by `{command}`.\n\n"
+        f"{_table(('', ''), rows.items())}\n"
+        "## How well it does\n\n"
+        "Mean absolute errors of single moments of the vision on held-out worlds; half of the "
+        "moments are up to 1.5 m and 4 degrees off the lane's middle, with the expert's way back "
+        "as the path.\n\n"
+        f"{_figures_table(figures)}\n"
+        f"{_CANNOT}"
+    )
+    with whole_file(directory / NAME) as file:
+        file.write(text.encode())
+
+
+def _figures_table(figures: Mapping[str, Figures]) -> str:
+    names = list(figures["all"].rows())
+    head = ("", *(f"{kind} ({f.samples})" for kind, f in figures.items()))
+    rows = [(name, *(_text(f.rows()[name]) for f in figures.values())) for name in names]
+    return _table(head, rows)
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    lines = [head, ("---",) * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _text(value: float) -> str:
+    return "n/a" if math.isnan(value) else f"{value:.2f}"

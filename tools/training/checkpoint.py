@@ -1,0 +1,60 @@
+"""Writes and reads checkpoints: all that a training needs to go on as if nothing had been."""
+
+from __future__ import annotations
+
+import io
+import pickle
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from runtime.whole_file import whole_file
+from tools.errors import TrainingError
+
+FORMAT = 1
+NAME = "checkpoint.pt"
+State = dict[str, Any]
+
+
+def save(directory: Path, state: State) -> None:
+    """Write a checkpoint; it replaces the one before, whole or not at all.
+
+    Args:
+        directory: of the training.
+        state: tensors, numbers and texts, in dicts and lists.
+
+    Raises:
+        OSError: it cannot be written; the one before is untouched.
+    """
+    data = io.BytesIO()
+    torch.save({"format": FORMAT, **state}, data)
+    with whole_file(directory / NAME) as file:
+        file.write(data.getbuffer())
+
+
+def load(directory: Path) -> State:
+    """Read the checkpoint of a training.
+
+    Raises:
+        TrainingError: there is none, it is damaged, or of another version.
+    """
+    path = directory / NAME
+    try:
+        # Tensors and plain values only: nothing that could run code.
+        state: State = torch.load(path, map_location="cpu", weights_only=True)
+    except FileNotFoundError:
+        raise TrainingError(
+            f"{path}: expected the checkpoint of a training, found none; train without --resume"
+        ) from None
+    except (OSError, RuntimeError, EOFError, ValueError, pickle.UnpicklingError) as error:
+        raise TrainingError(
+            f"{path}: expected a checkpoint, found it damaged ({type(error).__name__}); delete it "
+            "and train anew"
+        ) from error
+    found = state.get("format")
+    if found != FORMAT:
+        raise TrainingError(
+            f"{path}: expected a checkpoint of format {FORMAT}, found {found}; train anew"
+        )
+    return state

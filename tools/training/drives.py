@@ -1,0 +1,262 @@
+"""Drives a simulated car for the policy to learn from, by the expert or by the student.
+
+Five times a second both views are painted and the expert says what it would do from there. In
+between the car follows the driver's plan as the daemon would command it. Drives begin off the
+middle of the lane and are pushed aside now and then; where there are lanes, the driver is asked to
+change them.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from modeld.actions import acceleration_from_plan, curvature_from_plan, smooth
+from modeld.constants import (
+    DESIRE_LENGTH,
+    DT_MODEL_S,
+    PLAN_ACCELERATION,
+    PLAN_ORIENTATION,
+    PLAN_ORIENTATION_RATE,
+    PLAN_VELOCITY,
+    T_IDXS,
+)
+from modeld.desire import Desire
+from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
+from tools.training.mirror import Bytes, mirror_desires, mirror_images, mirror_target
+from tools.training.options import Seeds
+from tools.training.situations import moved
+from tools.training.views import Eyes, as_pair, random_cameras
+from tools.world.car import Car
+from tools.world.expert import LEFT, RIGHT, Expert
+from tools.world.traffic import ScriptedLead, Traffic
+from tools.world.truth import truth_of
+from tools.world.world import random_world
+
+# Shortest and longest drive.
+ROWS = (50, 125)
+# Enough road for the fastest drive of so many rows.
+_WORLD_M = 1400.0
+_STEPS = round(ROW_S / DT_MODEL_S)
+# As the daemon has them for this interface: frame delay, and the time constants of its filters.
+_FRAME_S, _LATERAL_SMOOTH_S, _LONGITUDINAL_SMOOTH_S = 0.05, 0.1, 0.3
+# The car holds itself when the driver says stop and it hardly moves.
+_HOLD_MPS, _HOLD_MPS2 = 0.5, -1.0
+_PUSH_ROWS = (20, 60)
+_CHANGE_ROWS = (8, 50)
+_OFF_M, _OFF_RAD = 1.3, math.radians(3.5)
+# A student that is further from where the expert wants to be has left the road.
+_LOST_M = 2.6
+_CHANGE_LEAST_MPS = 9.0
+
+
+@dataclass(frozen=True, slots=True)
+class DriveRecord:
+    """What one drive leaves behind.
+
+    Attributes:
+        features: (rows, 512) float16, `hidden_state`.
+        targets: (rows, size) float32, of `POLICY_HEADS`.
+        pulses: (rows, 8) float32, desires at their rising edge.
+        convention: (2,) float32.
+        is_student: whether the student drove.
+        off_m: (rows,) float32, distance from the middle of the lane that the expert drives in.
+    """
+
+    features: NDArray[np.float16]
+    targets: Singles
+    pulses: Singles
+    convention: Singles
+    is_student: bool
+    off_m: Singles
+
+
+class Drive:
+    """One drive under way."""
+
+    def __init__(self, seed: int, worlds: Seeds, number: int, *, is_student: bool) -> None:
+        """Put a car on the road of a number."""
+        self._rng = np.random.default_rng((seed, 3, number))
+        rng = self._rng
+        self.is_student = is_student
+        self._is_mirrored = rng.random() < 0.5
+        self._world = random_world(worlds.at(number), _WORLD_M)
+        world = self._world
+        self._cameras = random_cameras(rng)
+        self._eyes = Eyes(world, self._cameras)
+        lane = int(rng.integers(world.lanes.count))
+        self._expert = Expert(world, lane, world.speed_limit_mps)
+        self._car = Car.on_road(
+            world.road,
+            rng.uniform(40.0, 200.0),
+            world.lanes.centre_m(lane) + self._aside(_OFF_M),
+            world.speed_limit_mps * rng.uniform(0.4, 1.05),
+            self._aside(_OFF_RAD),
+        )
+        self.body = self._car.body(world.road)
+        self._traffic = Traffic(
+            world, int(rng.integers(1 << 30)), self.body, lead=self._random_lead()
+        )
+        self._frame: Bytes | None = None
+        self._row, self._rows = 0, int(rng.integers(*ROWS))
+        self._push_row = int(rng.integers(*_PUSH_ROWS))
+        self._change_row = int(rng.integers(*_CHANGE_ROWS))
+        self._curvature, self._acceleration = self._car.curvature_1pm, 0.0
+        self._pulse = np.zeros(DESIRE_LENGTH, np.float32)
+        self._features: list[NDArray[np.float16]] = []
+        self._targets: list[Singles] = []
+        self._pulses: list[Singles] = []
+        self._off: list[float] = []
+        self._plan: Singles = np.zeros((len(T_IDXS), 15), np.float32)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the rows are full, the road ends, or the student is lost."""
+        # Half way to another lane it is as far from the new one as it must be.
+        way = _LOST_M + (self._world.lanes.width_m if self._expert.changing else 0.0)
+        lost = bool(self._off) and self._off[-1] > way
+        return self._row >= self._rows or lost or self.body.s_m > _WORLD_M
+
+    @property
+    def convention(self) -> Singles:
+        """Side of the road: right, left."""
+        return np.array([0.0, 1.0] if self._is_mirrored else [1.0, 0.0], np.float32)
+
+    def look(self) -> Bytes:
+        """Return what the model sees now, (2, 12, 128, 256)."""
+        self._perturb()
+        number = int(self._rng.integers(1 << 30))
+        vehicles = self._traffic.vehicles
+        if self._frame is None:
+            self._frame = self._eyes.see(moved(self._world, self.body, -ROW_S), vehicles, number)
+        newer = self._eyes.see(self.body, vehicles, number + 4)
+        pair = as_pair(self._frame, newer)
+        self._frame = newer
+        return mirror_images(pair) if self._is_mirrored else pair
+
+    def judge(self, feature: Singles) -> Singles:
+        """Take the feature of this row, let the expert say what is right, return the pulse."""
+        world, vehicles = self._world, self._traffic.vehicles
+        expert_plan = self._expert.plan(self.body, vehicles)
+        height = self._cameras.height_m
+        truth = truth_of(world, self.body, vehicles, expert_plan, height_m=height)
+        target, pulse = target_of(POLICY_HEADS, truth), self._pulse
+        if self._is_mirrored:
+            target, pulse = mirror_target(POLICY_HEADS, target), mirror_desires(pulse)
+        self._features.append(feature.astype(np.float16))
+        self._targets.append(target)
+        self._pulses.append(pulse)
+        self._off.append(abs(self.body.offset_m - world.lanes.centre_m(self._expert.lane)))
+        self._plan = expert_plan.array()
+        return pulse
+
+    def step(self, plan: Singles | None) -> None:
+        """Drive on to the next row.
+
+        Args:
+            plan: (33, 15) of the student; None lets the expert drive.
+        """
+        if plan is None:
+            plan = self._plan
+        elif self._is_mirrored:
+            plan = mirror_target((POLICY_HEADS[0],), plan.reshape(-1)).reshape(plan.shape)
+        for step in range(_STEPS):
+            self._command(later_plan(plan, step * DT_MODEL_S))
+            self._car.step(DT_MODEL_S, self._curvature, self._acceleration)
+            self.body = self._car.body(self._world.road)
+            self._traffic.step(DT_MODEL_S, self.body)
+        self._row += 1
+
+    def record(self) -> DriveRecord:
+        """Return what there is to learn."""
+        return DriveRecord(
+            np.stack(self._features),
+            np.stack(self._targets),
+            np.stack(self._pulses),
+            self.convention,
+            self.is_student,
+            np.array(self._off, np.float32),
+        )
+
+    def _command(self, plan: Singles) -> None:
+        speed, car = self.body.speed_mps, self._car.model
+        curvature = curvature_from_plan(
+            plan, speed, car.lateral_delay_s + _FRAME_S + _LATERAL_SMOOTH_S
+        )
+        acceleration, stops = acceleration_from_plan(
+            plan, car.longitudinal_delay_s + _FRAME_S + _LONGITUDINAL_SMOOTH_S
+        )
+        self._curvature = smooth(curvature, self._curvature, _LATERAL_SMOOTH_S)
+        self._acceleration = smooth(acceleration, self._acceleration, _LONGITUDINAL_SMOOTH_S)
+        if stops and speed < _HOLD_MPS:
+            self._acceleration = _HOLD_MPS2
+
+    def _perturb(self) -> None:
+        """Push the car aside, or ask for another lane, when its time has come."""
+        self._pulse = np.zeros(DESIRE_LENGTH, np.float32)
+        if self._row >= self._push_row and not self._expert.changing:
+            self._push()
+        if self._row >= self._change_row and self.body.speed_mps > _CHANGE_LEAST_MPS:
+            self._change_row = self._row + int(self._rng.integers(*_CHANGE_ROWS))
+            side = LEFT if self._rng.random() < 0.5 else RIGHT
+            if not self._expert.changing and self._expert.change_lane(side):
+                left = side == LEFT
+                self._pulse[Desire.LANE_CHANGE_LEFT if left else Desire.LANE_CHANGE_RIGHT] = 1.0
+
+    def _push(self) -> None:
+        """Put the car elsewhere; both frames of this row are seen from there."""
+        self._push_row = self._row + int(self._rng.integers(*_PUSH_ROWS))
+        car = self._car
+        moved = Car.on_road(
+            self._world.road,
+            self.body.s_m,
+            self._world.lanes.centre_m(self._expert.lane) + self._aside(_OFF_M),
+            car.speed_mps,
+            self._aside(_OFF_RAD),
+        )
+        moved.acceleration_mps2 = car.acceleration_mps2
+        self._car, self._frame = moved, None
+        self.body = moved.body(self._world.road)
+
+    def _aside(self, most: float) -> float:
+        """Return a push: often small, at most so large."""
+        size = self._rng.random()
+        return float(most * self._rng.uniform(-1.0, 1.0) * (1.0 if size < 0.5 else 0.3))
+
+    def _random_lead(self) -> ScriptedLead | None:
+        """Return a car ahead for a part of the drives: one that slows, stops and may go on."""
+        rng, limit = self._rng, self._world.speed_limit_mps
+        if rng.random() < 0.5:
+            return None
+        gap, start = rng.uniform(8.0, 90.0), limit * rng.uniform(0.3, 1.0)
+        slow = 0.0 if rng.random() < 0.5 else limit * rng.uniform(0.2, 0.8)
+        begin = rng.uniform(2.0, 12.0)
+        end = begin + max((start - slow) / rng.uniform(0.7, 3.0), 0.5)
+        again = end + rng.uniform(3.0, 10.0)
+        speeds = ((0.0, start), (begin, start), (end, slow), (again, slow), (again + 8.0, start))
+        return ScriptedLead(gap, speeds)
+
+
+def later_plan(plan: Singles, elapsed_s: float) -> Singles:
+    """Return a plan as it is after some time was driven by it.
+
+    Args:
+        plan: (33, 15).
+        elapsed_s: since it was made.
+
+    Returns:
+        (33, 15) with speeds, accelerations, yaw and yaw rates; the rest is 0.
+    """
+    if elapsed_s == 0.0:
+        return plan
+    times = T_IDXS + elapsed_s
+    found = np.zeros_like(plan)
+    yaw = PLAN_ORIENTATION.start + 2
+    for column in (PLAN_VELOCITY.start, PLAN_ACCELERATION.start, PLAN_ORIENTATION_RATE.start + 2):
+        found[:, column] = np.interp(times, T_IDXS, plan[:, column])
+    found[:, yaw] = np.interp(times, T_IDXS, plan[:, yaw])
+    found[:, yaw] -= np.interp(elapsed_s, T_IDXS, plan[:, yaw])
+    return found

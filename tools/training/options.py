@@ -1,0 +1,148 @@
+"""What a training is asked to do, checked once: time, seeds, worlds, processes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.errors import UsageError
+
+# Shares of the time: seeing is most of it; then drives by the expert, drives by the student, and
+# what is learnt from each.
+VISION_SHARE = 0.70
+DRIVES_SHARE = 0.10
+LEARN_SHARE = 0.05
+# Rounds of drives: the first by the expert and by what vision alone would do, the others by the
+# student (Ross and others, "A reduction of imitation learning", 2011).
+ROUNDS = 2
+# Seeds of worlds: those below are trained on, those from here on are kept for judging.
+FIRST_HELD_OUT = 1_000_000
+DEFAULT_SLOTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Seeds:
+    """Seeds of worlds, first and one past the last."""
+
+    first: int
+    end: int
+
+    def overlaps(self, other: Seeds) -> bool:
+        """Whether a seed is in both."""
+        return self.first < other.end and other.first < self.end
+
+    def at(self, number: int) -> int:
+        """Return the seed of a number; they begin anew after the last."""
+        return self.first + number % (self.end - self.first)
+
+    def __str__(self) -> str:
+        return f"{self.first}:{self.end}"
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingOptions:
+    """A training.
+
+    Attributes:
+        directory: of its files.
+        minutes: of all of it.
+        seed: of weights, situations and draws.
+        worlds: seeds that are trained on.
+        held_out: seeds that it is judged on.
+        workers: processes that paint.
+        threads: of the network's arithmetic.
+        batch: samples of a step.
+        learning_rate: highest, of the vision.
+        slots: samples that are kept to learn from.
+    """
+
+    directory: Path
+    minutes: float = 80.0
+    seed: int = 0
+    worlds: Seeds = Seeds(0, FIRST_HELD_OUT)
+    held_out: Seeds = Seeds(FIRST_HELD_OUT, FIRST_HELD_OUT + 100_000)
+    workers: int = 1
+    threads: int = 1
+    batch: int = 32
+    learning_rate: float = 2e-3
+    slots: int = DEFAULT_SLOTS
+
+    def check(self) -> None:
+        """Check what does not depend on files.
+
+        Raises:
+            UsageError: a figure cannot work, or seeds are in both sets.
+        """
+        for name, value, least in (
+            ("--minutes", self.minutes, 0.1),
+            ("--seed", self.seed, 0),
+            ("--workers", self.workers, 1),
+            ("--threads", self.threads, 1),
+            ("--batch", self.batch, 2),
+            ("--slots", self.slots, 2 * self.batch),
+        ):
+            if not value >= least:
+                raise UsageError(f"{name}: expected {least} or more, found {value}")
+        if not 0.0 < self.learning_rate < 1.0:
+            raise UsageError(
+                f"--learning-rate: expected more than 0 and less than 1, found {self.learning_rate}"
+            )
+        for name, seeds in (("--worlds", self.worlds), ("--held-out", self.held_out)):
+            if not 0 <= seeds.first < seeds.end:
+                raise UsageError(
+                    f"{name}: expected FIRST:END with at least one seed, found {seeds}"
+                )
+        if self.worlds.overlaps(self.held_out):
+            first = max(self.worlds.first, self.held_out.first)
+            raise UsageError(
+                f"--held-out: expected seeds that are not trained on, found {first} in --worlds "
+                f"{self.worlds} and in --held-out {self.held_out}; it is judged on unseen roads"
+            )
+
+    @property
+    def curve_moments(self) -> int:
+        """Held-out moments that curves are drawn of; judging them takes a second or two."""
+        return min(160, 8 + round(8 * self.minutes))
+
+    @property
+    def last_moments(self) -> int:
+        """Held-out moments that the last figures are of."""
+        return 3 * self.curve_moments
+
+    @property
+    def vision_s(self) -> float:
+        """Seconds for the vision."""
+        return 60.0 * self.minutes * VISION_SHARE
+
+    @property
+    def drives_s(self) -> float:
+        """Seconds for the drives of one round."""
+        return 60.0 * self.minutes * DRIVES_SHARE
+
+    @property
+    def learn_s(self) -> float:
+        """Seconds to learn from the drives of one round and all before."""
+        return 60.0 * self.minutes * LEARN_SHARE
+
+
+def parse_seeds(name: str, text: str) -> Seeds:
+    """Return the seeds that FIRST:END names.
+
+    Raises:
+        UsageError: it is something else.
+    """
+    first, colon, end = text.partition(":")
+    if not (colon and first.isascii() and first.isdigit() and end.isascii() and end.isdigit()):
+        raise UsageError(f"{name}: expected FIRST:END, two whole numbers, found {text!r}")
+    return Seeds(int(first), int(end))
+
+
+def share_cores() -> tuple[int, int]:
+    """Return processes that paint and threads that learn: half of this machine's cores each.
+
+    Threads of the network wait for each other: one that shares its core makes all of them slow.
+    """
+    cores = len(os.sched_getaffinity(0))
+    threads = max(1, cores // 2)
+    return max(1, cores - threads), threads

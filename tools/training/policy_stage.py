@@ -1,0 +1,169 @@
+"""Trains the policy on drives: by the expert first, then, round by round, by the student itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tools.training.averaging import Average
+from tools.training.drives import DriveRecord
+from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, VISION_TARGETS
+from tools.training.losses import total_loss
+from tools.training.networks import Policy, Vision
+from tools.training.records import Records
+from tools.training.scaling import Scaling, part_of
+from tools.training.vision_stage import CLIP, Tick, learning_rate
+from tools.training.watch import Watch
+
+STAGE = "policy"
+BATCH = 192
+RATE = 1e-3
+WEIGHT_DECAY = 0.02
+# Of histories, so many begin anew somewhere: as after a start, or a gap in the frames.
+_FORGOTTEN = 0.15
+# Noise on features, whose deviation is about 1.
+_NOISE = 0.02
+_ROW_STEPS = 20
+_PAD = HISTORY_ROWS - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Histories:
+    """All drives one after the other, each behind `_PAD` empty rows.
+
+    Attributes:
+        features: (n, 512) float32.
+        pulses: (n, 8).
+        targets: (n, size).
+        conventions: (n, 2).
+        rows: (m,) where a history may end.
+    """
+
+    features: Tensor
+    pulses: Tensor
+    targets: Tensor
+    conventions: Tensor
+    rows: Tensor
+
+
+def join(drives: Sequence[DriveRecord], scaling: Scaling) -> Histories:
+    """Return drives as one table; targets in units of the scaling."""
+    features, pulses, targets, conventions, rows = [], [], [], [], []
+    end = 0
+    size = sum(head.size for head in POLICY_HEADS)
+    for drive in drives:
+        count = len(drive.features)
+        features += [np.zeros((_PAD, HIDDEN_WIDTH), np.float32), drive.features.astype(np.float32)]
+        pulses += [np.zeros((_PAD, drive.pulses.shape[1]), np.float32), drive.pulses]
+        plan = drive.targets.copy()
+        plan[:, : PLAN.size] = (plan[:, : PLAN.size] - scaling.mean) / scaling.deviation
+        targets += [np.zeros((_PAD, size), np.float32), plan]
+        conventions.append(np.tile(drive.convention, (_PAD + count, 1)))
+        rows.append(np.arange(end + _PAD, end + _PAD + count))
+        end += _PAD + count
+    parts = (features, pulses, targets, conventions)
+    return Histories(*(torch.from_numpy(np.concatenate(p)) for p in (*parts, rows)))
+
+
+def begin_policy(vision: Vision) -> Policy:
+    """Return a policy whose plan is that of vision's own head."""
+    policy = Policy()
+    policy.plan.load_state_dict(vision.plan.state_dict())
+    return policy
+
+
+def learn(
+    policy: Policy,
+    histories: Histories,
+    seconds: float,
+    seed: int,
+    report: Callable[[float, int, float, dict[str, Tensor]], None],
+) -> None:
+    """Train a policy for some time; in the end it has its averaged weights.
+
+    Args:
+        policy: changed in place.
+        histories: what is learnt from.
+        seconds: how long.
+        seed: of draws.
+        report: takes the share that is done, the step, the loss and that of each head, sometimes.
+
+    Raises:
+        TrainingError: it diverged.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    optimizer = torch.optim.AdamW(policy.parameters(), RATE, weight_decay=WEIGHT_DECAY, fused=True)
+    average, watch = Average(policy), Watch()
+    begun, step = time.perf_counter(), 0
+    while (share := (time.perf_counter() - begun) / seconds) < 1.0:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(share, RATE)
+        inputs, targets = draw(histories, generator)
+        loss, parts = total_loss(POLICY_HEADS, policy(*inputs), targets)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(policy.parameters(), CLIP)
+        optimizer.step()
+        average.update(policy)
+        step += 1
+        watch.see(STAGE, step, float(loss.detach()))
+        if step % _ROW_STEPS == 0:
+            report(share, step, float(loss.detach()), parts)
+    policy.load_state_dict(average.state)
+
+
+def draw(
+    histories: Histories, generator: torch.Generator
+) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor]:
+    """Return a batch: the policy's inputs and its targets."""
+    count = len(histories.rows)
+    ends = histories.rows[torch.randint(count, (BATCH,), generator=generator)]
+    rows = ends[:, None] + torch.arange(-_PAD, 1)
+    features, pulses = histories.features[rows], histories.pulses[rows]
+    # The same in all rows, as from a camera that differs; rows before a start stay zeros.
+    noise = _NOISE * torch.randn((BATCH, 1, HIDDEN_WIDTH), generator=generator)
+    features = torch.where(features != 0.0, features + noise, features)
+    first = torch.randint(HISTORY_ROWS, (BATCH, 1), generator=generator)
+    forgets = torch.rand((BATCH, 1), generator=generator) < _FORGOTTEN
+    # What asks for a lane change is not forgotten by itself: who asked will see it done.
+    asked = pulses.abs().amax((1, 2))[:, None] > 0.0
+    keep = ~(forgets & ~asked & (torch.arange(HISTORY_ROWS)[None] < first))
+    features = features * keep[..., None]
+    return (pulses, histories.conventions[ends], features), histories.targets[ends]
+
+
+@dataclass(frozen=True, slots=True)
+class Reporter:
+    """Writes rows of the history while a policy is learnt.
+
+    Attributes:
+        records: where they go.
+        tick: told of progress.
+        round: number of the round.
+        minutes: spent before.
+        seconds: this round of learning takes.
+    """
+
+    records: Records
+    tick: Tick
+    round: int
+    minutes: float
+    seconds: float
+
+    def __call__(self, share: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
+        """Take figures of a step."""
+        row = {name: round(float(part), 4) for name, part in parts.items()}
+        minutes = round(self.minutes + share * self.seconds / 60.0, 3)
+        stage = f"{STAGE}, round {self.round + 1}"
+        self.records.add(stage=stage, step=step, minutes=minutes, loss=loss, **row)
+        self.tick(share, f"round {self.round + 1}, step {step}, loss {loss:.3f}")
+
+
+def plan_scaling(scaling: Scaling) -> Scaling:
+    """Return the part of the vision's scaling that is the plan's."""
+    return part_of(VISION_TARGETS, scaling, (PLAN,))

@@ -1,0 +1,122 @@
+"""What a training writes down of itself: one JSON object a line, and the page of its curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.lib.report_page import tiles_section, whole_page, write_page
+from tools.lib.svg import Chart, Range, padded_range
+
+NAME = "history.jsonl"
+PAGE = "curves.html"
+PICTURE = "curves.svg"
+# Losses of steps are averaged over so many points of a curve.
+_POINTS = 240
+# Charts beside each other in a picture.
+_ACROSS = 3
+_STYLE = """
+.chart .curve { stroke: var(--accent); stroke-width: 1.4; }
+"""
+
+_PICTURE_STYLE = """
+text { font: 12px system-ui, "DejaVu Sans", Arial, sans-serif; fill: #5a6577; }
+.name { font-size: 14px; font-weight: 600; fill: #1a202c; }
+.grid { stroke: #dde2e9; } .axis { stroke: #98a2b3; }
+.curve { stroke: #1d4ed8; stroke-width: 1.6; fill: none; }
+"""
+
+Row = Mapping[str, Any]
+
+
+class Records:
+    """The history of one training, appended to as it goes."""
+
+    def __init__(self, directory: Path, rows: Sequence[Row] = ()) -> None:
+        """Begin a history, or go on with the rows of a checkpoint."""
+        self._path = directory / NAME
+        self._page, self._picture = directory / PAGE, directory / PICTURE
+        self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
+        self._path.write_text(
+            "".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8"
+        )
+
+    def add(self, **row: Any) -> None:
+        """Write a row: `stage`, `step`, `minutes` and figures."""
+        self.rows.append(row)
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def write_picture(self, stage: str, summary: str) -> None:
+        """Write the charts of one stage as a picture by itself, for documents.
+
+        Args:
+            stage: whose rows.
+            summary: what it shows, for readers that do not see it.
+        """
+        charts = _charts(stage, [row for row in self.rows if row["stage"] == stage])
+        high = 250 * -(-len(charts) // _ACROSS)
+        size = f'viewBox="0 0 {370 * _ACROSS} {high}" role="img"'
+        parts = [
+            f'<svg xmlns="http://www.w3.org/2000/svg" {size} aria-label="{escape(summary)}">',
+            f"<style>{_PICTURE_STYLE}</style>",
+        ]
+        for index, (name, chart) in enumerate(charts):
+            x, y = 370 * (index % _ACROSS), 250 * (index // _ACROSS)
+            parts.append(f'<text class="name" x="{x + 52}" y="{y + 18}">{escape(name)}</text>')
+            place = f'<svg x="{x}" y="{y + 22}" width="360" height="220" '
+            parts.append(chart.replace("<svg ", place, 1))
+        write_page(self._picture, [*parts, "</svg>\n"])
+
+    def write_page(self, title: str, figures: Sequence[tuple[str, str, str]] = ()) -> None:
+        """Write the page of curves.
+
+        Args:
+            title: of the page.
+            figures: name, value and note of each tile.
+        """
+        sections = [f"<h1>{title}</h1>"]
+        if figures:
+            sections.append(tiles_section(figures))
+        for stage in dict.fromkeys(row["stage"] for row in self.rows):
+            rows = [row for row in self.rows if row["stage"] == stage]
+            figures_of_it = "".join(
+                f"<figure><h3>{escape(name)}</h3>{chart}</figure>"
+                for name, chart in _charts(stage, rows)
+            )
+            sections.append(f'<h2>{escape(stage)}</h2><div class="row">{figures_of_it}</div>')
+        write_page(self._page, [whole_page(title, sections, _STYLE)])
+
+
+def _charts(stage: str, rows: Sequence[Row]) -> list[tuple[str, str]]:
+    """Return name and chart of each figure that the rows of a stage have."""
+    known: dict[str, list[tuple[float, float]]] = {}
+    for row in rows:
+        for name, value in row.items():
+            if name not in ("stage", "step", "minutes") and isinstance(value, float):
+                known.setdefault(name, []).append((row["minutes"], value))
+    return [
+        (name, _chart(f"{stage}: {name}", np.array(points)))
+        for name, points in known.items()
+        if len(points) > 1
+    ]
+
+
+def _chart(summary: str, points: NDArray[np.float64]) -> str:
+    x, y = points[:, 0], points[:, 1]
+    if len(points) > _POINTS:
+        groups = np.array_split(np.arange(len(points)), _POINTS)
+        x = np.array([x[group].mean() for group in groups])
+        y = np.array([y[group].mean() for group in groups])
+    end: Range = (float(x.min()), float(max(x.max(), x.min() + 1e-3)))
+    # The first steps would hide all others.
+    shown = y[len(y) // 20 :]
+    chart = Chart(360, 220, end, padded_range(shown, minimum_span=1e-3), "minutes", "", summary)
+    chart.line(x, y, "curve")
+    return chart.render()

@@ -1,0 +1,206 @@
+"""A ring of painted samples in shared memory: painters write, the training draws at random.
+
+Each painter has slots of its own and overwrites its oldest sample. A slot's version is odd while it
+is being written; a reader that sees it change draws again. So a sample is learnt from a few times,
+and nobody waits for anybody.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tools.errors import TrainingError
+from tools.training.heads import Singles
+
+Bytes = NDArray[np.uint8]
+
+# Road and wide, each two frames of six channels, older one first.
+IMAGES_SHAPE = (2, 12, 128, 256)
+_IMAGES_BYTES = 2 * 12 * 128 * 256
+# Of the memory that is available, a ring takes at most this share.
+_MOST_SHARE = 0.7
+# What a slot may be caught in the middle of, before something must be wrong.
+_TRIES = 1000
+
+
+class Sample(NamedTuple):
+    """What one learns from.
+
+    Attributes:
+        images: (2, 12, 128, 256) uint8.
+        target: (size,) float32, NaN where there is no truth.
+        kind: index of the class of scenery.
+    """
+
+    images: Bytes
+    target: Singles
+    kind: int
+
+
+class Batch(NamedTuple):
+    """Some samples: images (n, 2, 12, 128, 256), targets (n, size), kinds (n,)."""
+
+    images: Bytes
+    targets: Singles
+    kinds: NDArray[np.int32]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """Where a ring is and how large.
+
+    Attributes:
+        path: of the memory that holds it, for whoever runs as the same user.
+        slots: samples in all; a multiple of the painters.
+        painters: who write.
+        target_size: values of a target.
+    """
+
+    path: Path
+    slots: int
+    painters: int
+    target_size: int
+
+    @property
+    def bytes(self) -> int:
+        """Of all of it."""
+        return 8 * self.painters + self.slots * (8 + 8 + 4 * self.target_size + _IMAGES_BYTES)
+
+
+class Replay:
+    """The ring; everyone opens the same file."""
+
+    def __init__(self, plan: ReplayPlan) -> None:
+        """Map the memory of a plan, which `open_replay` has made."""
+        self.plan = plan
+        with plan.path.open("r+b") as file:
+            self._map = mmap.mmap(file.fileno(), plan.bytes)
+        start = 0
+
+        def array(dtype: Any, shape: tuple[int, ...]) -> NDArray[Any]:
+            nonlocal start
+            count = int(np.prod(shape))
+            found: NDArray[Any] = np.frombuffer(self._map, dtype, count, start).reshape(shape)
+            start += count * np.dtype(dtype).itemsize
+            return found
+
+        self._produced = array(np.int64, (plan.painters,))
+        self._versions = array(np.int64, (plan.slots,))
+        self._kinds = array(np.int64, (plan.slots,))
+        self._targets = array(np.float32, (plan.slots, plan.target_size))
+        self._images = array(np.uint8, (plan.slots, *IMAGES_SHAPE))
+
+    @property
+    def produced(self) -> int:
+        """Samples written so far, those overwritten since included."""
+        return int(self._produced.sum())
+
+    @property
+    def held(self) -> int:
+        """Samples that can be drawn."""
+        each = self.plan.slots // self.plan.painters
+        return int(np.minimum(self._produced, each).sum())
+
+    def put(self, painter: int, sample: Sample) -> None:
+        """Write a sample over the painter's oldest one."""
+        each = self.plan.slots // self.plan.painters
+        done = int(self._produced[painter])
+        slot = painter * each + done % each
+        self._versions[slot] += 1
+        self._images[slot] = sample.images
+        self._targets[slot] = sample.target
+        self._kinds[slot] = sample.kind
+        self._versions[slot] += 1
+        self._produced[painter] = done + 1
+
+    def draw(self, rng: np.random.Generator, count: int) -> Batch:
+        """Return samples at random, some maybe twice.
+
+        Raises:
+            TrainingError: a slot never comes to rest.
+        """
+        batch = Batch(
+            np.empty((count, *IMAGES_SHAPE), np.uint8),
+            np.empty((count, self.plan.target_size), np.float32),
+            np.empty(count, np.int32),
+        )
+        each = self.plan.slots // self.plan.painters
+        filled = np.minimum(self._produced, each)
+        ends = np.cumsum(filled)
+        for index in range(count):
+            for _ in range(_TRIES):
+                number = int(rng.integers(ends[-1]))
+                painter = int(np.searchsorted(ends, number, side="right"))
+                slot = painter * each + number - int(ends[painter] - filled[painter])
+                if self._copy(slot, batch, index):
+                    break
+            else:
+                raise TrainingError(
+                    f"{self.plan.path}: expected samples at rest, found them always being written;"
+                    " train with --resume"
+                )
+        return batch
+
+    def targets(self) -> Singles:
+        """Return the targets of all samples held, (n, size)."""
+        each = self.plan.slots // self.plan.painters
+        filled = np.minimum(self._produced, each).tolist()
+        parts = [self._targets[p * each : p * each + n] for p, n in enumerate(filled)]
+        return np.concatenate(parts).astype(np.float32)
+
+    def _copy(self, slot: int, batch: Batch, index: int) -> bool:
+        before = int(self._versions[slot])
+        if before % 2:
+            return False
+        batch.images[index] = self._images[slot]
+        batch.targets[index] = self._targets[slot]
+        batch.kinds[index] = self._kinds[slot]
+        return int(self._versions[slot]) == before
+
+
+@contextmanager
+def open_replay(slots: int, painters: int, target_size: int) -> Iterator[Replay]:
+    """Make a ring, empty; its memory is given back at the end of the block, come what may.
+
+    Args:
+        slots: samples in all, rounded up to a multiple of the painters.
+        painters: who write; they open `plan` of what is returned.
+        target_size: values of a target.
+
+    Raises:
+        TrainingError: there is no room for it.
+    """
+    # A file without a name in any directory: nothing is left behind, not even after SIGKILL.
+    handle = os.memfd_create("modeld-replay")
+    try:
+        path = Path(f"/proc/{os.getpid()}/fd/{handle}")
+        plan = ReplayPlan(path, -(-slots // painters) * painters, painters, target_size)
+        free = _available_bytes()
+        # Asked for first: memory that is promised and not there ends other processes.
+        if plan.bytes > _MOST_SHARE * free:
+            raise TrainingError(
+                f"--slots: expected memory for {plan.slots} samples, {plan.bytes / 2**30:.1f} GiB, "
+                f"found {free / 2**30:.1f} GiB available; train with fewer"
+            )
+        os.truncate(handle, plan.bytes)
+        yield Replay(plan)
+    finally:
+        os.close(handle)
+
+
+def _available_bytes() -> int:
+    """Return how much memory can be taken without taking it from others."""
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        name, _, rest = line.partition(":")
+        if name == "MemAvailable":
+            return 1024 * int(rest.split()[0])
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

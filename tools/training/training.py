@@ -1,0 +1,305 @@
+"""Trains a model from nothing: stages one after the other, with checkpoints between."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from tools.errors import UsageError
+from tools.training import checkpoint, vision_stage
+from tools.training.drives import DriveRecord
+from tools.training.driving import DrivesPlan, drive_on, save_student
+from tools.training.evaluate import answers
+from tools.training.export import Trained
+from tools.training.figures import Figures, judge
+from tools.training.heads import VISION_TARGETS, size_of
+from tools.training.memory import keep_freed_memory
+from tools.training.networks import Policy, Vision, arrays_of
+from tools.training.options import ROUNDS, TrainingOptions
+from tools.training.painting import PaintingPlan, fill
+from tools.training.policy_stage import Reporter, begin_policy, join, learn, plan_scaling
+from tools.training.processes import open_crew
+from tools.training.progress import TrainingProgress
+from tools.training.records import Records
+from tools.training.replay import Sample, open_replay
+from tools.training.scaling import Scaling
+from tools.training.situations import Situations
+from tools.training.vision_stage import VisionRun, VisionState
+
+# Of each held-out world: so many moments, as worlds differ more than moments do.
+_MOMENTS_EACH = 4
+# Of the first round of drives the student, who knows only single moments, drives this share.
+_FIRST_SHARE, _SHARE = 0.4, 0.75
+# However short the time is.
+_LEAST_DRIVES = 2
+_DRIVES = "drives"
+_STUDENT = "student.pt"
+
+
+@dataclass(slots=True)
+class _Course:
+    """Where a training is; all of it is in its checkpoints.
+
+    Attributes:
+        vision: the first stage.
+        policy: what the rounds have made of it so far; None before them.
+        round: how many rounds are done.
+        drives_s: time that drives of the present round took.
+        drives: how many were driven.
+        learning_s: time that policies took.
+    """
+
+    vision: VisionState
+    policy: Policy | None = None
+    round: int = 0
+    drives_s: float = 0.0
+    drives: int = 0
+    learning_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a training has come to.
+
+    Attributes:
+        trained: what is exported.
+        figures: errors on held-out worlds, by class of scenery.
+        steps: of the vision.
+        drives: that the policy learnt from.
+    """
+
+    trained: Trained
+    figures: dict[str, Figures]
+    steps: int
+    drives: int
+
+
+class Training:
+    """One training in its directory."""
+
+    def __init__(self, options: TrainingOptions, *, resume: bool, show: bool) -> None:
+        """Begin, or go on from the last checkpoint.
+
+        Raises:
+            UsageError: options that cannot work, a directory that holds a training already.
+            TrainingError: there is nothing to go on from.
+        """
+        options.check()
+        self._options = options
+        torch.set_num_threads(options.threads)
+        keep_freed_memory()
+        directory = options.directory
+        if not resume and (directory / checkpoint.NAME).exists():
+            raise UsageError(
+                f"{directory}: expected no training, found one; go on with --resume, or name "
+                "another directory"
+            )
+        state = checkpoint.load(directory) if resume else {}
+        try:
+            (directory / _DRIVES).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"{directory}: cannot be made ({error.strerror or error}); name another directory"
+            ) from error
+        self._course = _restored(options, state)
+        self._records = Records(directory, state.get("history", ()))
+        self._progress = TrainingProgress(options.minutes, show=show)
+        self._curve: list[Sample] = []
+
+    def run(self) -> Outcome:
+        """Train to the end.
+
+        Raises:
+            TrainingError: it diverged, or a process failed.
+        """
+        try:
+            with self._saved_at_end():
+                self._see()
+                while self._course.round < ROUNDS:
+                    self._drive()
+                    self._learn()
+        finally:
+            self._progress.close()
+        return self._finish()
+
+    @contextmanager
+    def _saved_at_end(self) -> Iterator[None]:
+        """Write a checkpoint when the block is interrupted, and say how to go on."""
+        try:
+            yield
+        except (KeyboardInterrupt, SystemExit):
+            self._stop()
+            raise
+        except Exception:
+            raise
+        except BaseException:  # the command line's own, of SIGTERM
+            self._stop()
+            raise
+        self._save()
+
+    def _stop(self) -> None:
+        self._progress.close()
+        self._save()
+        directory = self._options.directory
+        print(
+            f"modeld train: stopped after {self._minutes():.1f} of {self._options.minutes:g} min; "
+            f"go on with: modeld train {directory} --resume",
+            file=sys.stderr,
+        )
+
+    def _see(self) -> None:
+        """Train the vision for what is left of its time."""
+        options, vision = self._options, self._course.vision
+        if vision.spent_s >= options.vision_s:
+            return
+        source = Situations(options.seed, options.worlds)
+        with open_replay(options.slots, options.workers, size_of(VISION_TARGETS)) as replay:
+            plan = PaintingPlan(replay.plan, source, vision.next_world)
+            with open_crew(fill, [(plan, w) for w in range(options.workers)]) as crew:
+                self._curve = held_out(options, options.curve_moments)
+                work = VisionRun(options, replay, crew, self._records, self._mark, self._tick)
+                vision_stage.run(vision, work)
+        self._mark()
+
+    def _drive(self) -> None:
+        """Let cars drive for what is left of the round's time."""
+        options, course = self._options, self._course
+        vision, policy, scaling = self._networks()
+        student = options.directory / _STUDENT
+        save_student(student, vision, policy, scaling)
+        share = _FIRST_SHARE if course.round == 0 else _SHARE
+        workers = max(options.workers, len(os.sched_getaffinity(0)))
+        # Numbers of drives that nobody has driven, whatever was lost at an interrupt.
+        first = 1_000_000 * course.round + course.drives * 4
+        plan = DrivesPlan(student, options.seed, options.worlds, first, workers, share)
+        clock, off = vision_stage.Stopwatch(), []
+        with open_crew(drive_on, [(plan, worker) for worker in range(workers)]) as crew:
+            while course.drives_s < options.drives_s or course.drives < _LEAST_DRIVES:
+                for record in crew.receive(1.0):
+                    _write_drive(options.directory / _DRIVES, course.drives, record)
+                    course.drives += 1
+                    if record.is_student:
+                        off.append(float(record.off_m.mean()))
+                course.drives_s += clock.lap()
+                text = f"round {course.round + 1}, {course.drives} drives"
+                self._tell("drives", text)
+        if off:
+            minutes = round(self._minutes(), 3)
+            self._records.add(
+                stage="drives", step=course.drives, minutes=minutes, off_m=float(np.mean(off))
+            )
+
+    def _learn(self) -> None:
+        """Learn from all drives so far; that ends a round."""
+        options, course = self._options, self._course
+        vision, policy, scaling = self._networks()
+        drives = _read_drives(options.directory / _DRIVES)
+        histories = join(drives, plan_scaling(scaling))
+        report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
+        if course.round == 0:
+            policy = begin_policy(vision)
+        learn(policy, histories, options.learn_s, options.seed + course.round, report)
+        course.learning_s += options.learn_s
+        course.policy, course.round, course.drives_s = policy, course.round + 1, 0.0
+        self._mark()
+
+    def _networks(self) -> tuple[Vision, Policy, Scaling]:
+        """Return the averaged vision, the policy, and the scaling."""
+        course = self._course
+        assert course.vision.scaling is not None
+        vision = Vision()
+        vision.load_state_dict(course.vision.average.state)
+        policy = course.policy or begin_policy(vision)
+        return vision, policy, course.vision.scaling
+
+    def _finish(self) -> Outcome:
+        options, course = self._options, self._course
+        vision, policy, scaling = self._networks()
+        samples = held_out(options, options.last_moments)
+        figures = judge(answers(vision, scaling, samples), samples)
+        steps = course.vision.step
+        name = f"seed-{options.seed}/minutes-{options.minutes:g}/steps-{steps}"
+        trained = Trained(name, arrays_of(vision), arrays_of(policy), scaling)
+        tiles = [(key, f"{value:.3f}", "held out") for key, value in figures["all"].rows().items()]
+        self._records.write_page("Curves of a training", tiles)
+        self._records.write_picture("held out", "Errors on held-out worlds during a training")
+        return Outcome(trained, figures, steps, course.drives)
+
+    def _mark(self) -> None:
+        """Judge the vision on a few moments, write a checkpoint and the curves."""
+        vision, _, scaling = self._networks()
+        if self._curve:
+            figures = judge(answers(vision, scaling, self._curve), self._curve)["all"]
+            step, minutes = self._course.vision.step, round(self._minutes(), 3)
+            self._records.add(stage="held out", step=step, minutes=minutes, **figures.rows())
+        self._records.write_page("Curves of a training")
+        self._save()
+
+    def _save(self) -> None:
+        course = self._course
+        state = {
+            "vision": vision_stage.save_state(course.vision),
+            "policy": course.policy and course.policy.state_dict(),
+            "round": course.round,
+            "drives_s": course.drives_s,
+            "drives": course.drives,
+            "learning_s": course.learning_s,
+            "history": self._records.rows,
+        }
+        checkpoint.save(self._options.directory, state)
+
+    def _minutes(self) -> float:
+        course, options = self._course, self._options
+        done = course.round * options.drives_s + course.drives_s
+        return (course.vision.spent_s + done + course.learning_s) / 60.0
+
+    def _tick(self, share: float, text: str) -> None:
+        stage = "vision" if self._course.vision.spent_s < self._options.vision_s else "policy"
+        extra = share * self._options.learn_s / 60.0 if stage == "policy" else 0.0
+        self._progress.tell(self._minutes() + extra, stage, text)
+
+    def _tell(self, stage: str, text: str) -> None:
+        self._progress.tell(self._minutes(), stage, text)
+
+
+def held_out(options: TrainingOptions, count: int) -> list[Sample]:
+    """Return moments of worlds that are never trained on."""
+    source = Situations(0, options.held_out, _MOMENTS_EACH, 1)
+    samples = (sample for number in range(count) for sample in source(number))
+    return list(islice(samples, count))
+
+
+def _restored(options: TrainingOptions, state: dict[str, Any]) -> _Course:
+    if not state:
+        return _Course(vision_stage.begin(options))
+    course = _Course(vision_stage.restore_state(options, state["vision"]))
+    if state["policy"] is not None:
+        course.policy = Policy()
+        course.policy.load_state_dict(state["policy"])
+    course.round, course.drives_s = state["round"], state["drives_s"]
+    course.drives, course.learning_s = state["drives"], state["learning_s"]
+    return course
+
+
+def _write_drive(directory: Path, number: int, record: DriveRecord) -> None:
+    with (directory / f"{number:06}.npz").open("wb") as file:
+        np.savez(file, **asdict(record))
+
+
+def _read_drives(directory: Path) -> list[DriveRecord]:
+    drives = []
+    for path in sorted(directory.glob("*.npz")):
+        with np.load(path) as file:
+            arrays = {name: file[name] for name in file.files}
+        arrays["is_student"] = bool(arrays["is_student"])
+        drives.append(DriveRecord(**arrays))
+    return drives

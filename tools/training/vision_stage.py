@@ -1,0 +1,263 @@
+"""Trains the vision: painted samples in, a network out that knows lanes, leads, motion, a plan."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from tools.training.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
+from tools.training.averaging import Average
+from tools.training.heads import VISION_TARGETS
+from tools.training.hints import hint_loss
+from tools.training.losses import total_loss
+from tools.training.mirror import mirror_images, mirror_target
+from tools.training.networks import Vision
+from tools.training.options import TrainingOptions
+from tools.training.processes import Crew
+from tools.training.records import Records
+from tools.training.replay import Batch, Replay
+from tools.training.scaling import Scaling, measure
+from tools.training.watch import Watch
+
+# Samples before the first step: the scaling is measured on them.
+FIRST_SAMPLES = 768
+# A sample is not learnt from more often than this; the training waits for the painters.
+MOST_USES = 6.0
+WEIGHT_DECAY = 0.02
+CLIP = 1.0
+# Share of the time in which the learning rate rises to its highest.
+_WARM_UP = 0.03
+_LAST_RATE = 0.01
+# Steps between two rows of the history, seconds between two checkpoints.
+_ROW_STEPS = 20
+CHECKPOINT_S = 150.0
+# Brightness and contrast of each sample change by up to so much, and so much noise is added, in
+# units of the input (1 is 64 of 255): cameras differ more than the painter does.
+_GAIN, _SHIFT, _NOISE = 0.15, 0.15, 0.03
+STAGE = "vision"
+
+Tick = Callable[[float, str], None]
+"""Called with the share of the stage that is done, and what to say of it."""
+
+
+@dataclass(slots=True)
+class VisionState:
+    """All that goes on from step to step.
+
+    Attributes:
+        network: being trained.
+        optimizer: of it.
+        average: of its weights; what is judged and exported.
+        rng: of draws and of what is done to pictures.
+        scaling: of the targets; None before the first step.
+        step: how many were done.
+        spent_s: time they took.
+        next_world: number of the next world to paint.
+    """
+
+    network: Vision
+    optimizer: torch.optim.Optimizer
+    average: Average
+    rng: np.random.Generator
+    scaling: Scaling | None = None
+    step: int = 0
+    spent_s: float = 0.0
+    next_world: int = 0
+    watch: Watch = field(default_factory=Watch)
+
+
+def begin(options: TrainingOptions) -> VisionState:
+    """Return the state before the first step."""
+    torch.manual_seed(options.seed)
+    network = Vision().to(memory_format=torch.channels_last)
+    return VisionState(
+        network,
+        torch.optim.AdamW(
+            network.parameters(), options.learning_rate, weight_decay=WEIGHT_DECAY, fused=True
+        ),
+        Average(network),
+        np.random.default_rng((options.seed, 1)),
+    )
+
+
+def save_state(state: VisionState) -> dict[str, Any]:
+    """Return a state for a checkpoint."""
+    scaling = state.scaling
+    return {
+        "network": state.network.state_dict(),
+        "optimizer": state.optimizer.state_dict(),
+        "average": state.average.saved(),
+        "scaling": scaling
+        and [torch.from_numpy(part) for part in (scaling.mean, scaling.deviation)],
+        "step": state.step,
+        "spent_s": state.spent_s,
+        "next_world": state.next_world,
+    }
+
+
+def restore_state(options: TrainingOptions, saved: dict[str, Any]) -> VisionState:
+    """Return the state of a checkpoint."""
+    state = begin(options)
+    state.network.load_state_dict(saved["network"])
+    state.optimizer.load_state_dict(saved["optimizer"])
+    state.average.restore(saved["average"])
+    if saved["scaling"] is not None:
+        state.scaling = Scaling(*(part.numpy() for part in saved["scaling"]))
+    state.step, state.spent_s = saved["step"], saved["spent_s"]
+    state.next_world = saved["next_world"]
+    # Other draws than those before the checkpoint.
+    state.rng = np.random.default_rng((options.seed, 1, state.step))
+    return state
+
+
+class Stopwatch:
+    """Measures the time between two laps."""
+
+    def __init__(self) -> None:
+        self._last = time.perf_counter()
+
+    def lap(self) -> float:
+        """Return the seconds since the last lap, or since it was made."""
+        last, self._last = self._last, time.perf_counter()
+        return self._last - last
+
+
+@dataclass(frozen=True, slots=True)
+class VisionRun:
+    """What a stage works with.
+
+    Attributes:
+        options: of the training.
+        replay: where samples come from.
+        crew: who paints them.
+        records: where figures go.
+        save: writes a checkpoint.
+        tick: told of progress.
+    """
+
+    options: TrainingOptions
+    replay: Replay
+    crew: Crew
+    records: Records
+    save: Callable[[], None]
+    tick: Tick
+
+
+def run(state: VisionState, work: VisionRun) -> None:
+    """Train until the stage's time is over.
+
+    Raises:
+        TrainingError: it diverged, or a painter failed.
+    """
+    options, records = work.options, work.records
+    _wait_for(state, work, FIRST_SAMPLES)
+    if state.scaling is None:
+        state.scaling = measure(VISION_TARGETS, work.replay.targets())
+    clock, used, marked_s = Stopwatch(), 0, state.spent_s
+    while state.spent_s < options.vision_s:
+        if used + options.batch > MOST_USES * work.replay.produced:
+            _note_worlds(state, work.crew.receive(0.2))
+            state.spent_s += clock.lap()
+            continue
+        rate = learning_rate(state.spent_s / options.vision_s, options.learning_rate)
+        loss, parts = step(state, work.replay.draw(state.rng, options.batch), rate)
+        used += options.batch
+        state.spent_s += clock.lap()
+        state.watch.see(STAGE, state.step, loss)
+        if state.step % _ROW_STEPS == 0:
+            _note_worlds(state, work.crew.receive())
+            row = {name: round(float(part), 4) for name, part in parts.items()}
+            minutes, uses = round(state.spent_s / 60.0, 3), used / work.replay.produced
+            records.add(stage=STAGE, step=state.step, minutes=minutes, loss=loss, uses=uses, **row)
+            work.tick(state.spent_s / options.vision_s, f"step {state.step}, loss {loss:.3f}")
+        if state.spent_s - marked_s > CHECKPOINT_S:
+            work.save()
+            marked_s = state.spent_s
+
+
+def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str, Tensor]]:
+    """Do one step; return its loss and that of each head."""
+    assert state.scaling is not None
+    mirror_some(batch, state.rng)
+    is_half = halves_are_fast()
+    dtype = torch.bfloat16 if is_half else torch.float32
+    views = disturbed(torch.from_numpy(batch.images), state.rng, dtype)
+    scaled = (batch.targets - state.scaling.mean) / state.scaling.deviation
+    for group in state.optimizer.param_groups:
+        group["lr"] = rate
+    state.network.train()
+    with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
+        outputs = state.network(views)
+    loss, parts = total_loss(VISION_TARGETS, outputs, torch.from_numpy(scaled))
+    parts["cells"] = hint_loss(outputs["cells"], batch.targets)
+    loss = loss + parts["cells"]
+    state.optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(state.network.parameters(), CLIP)
+    state.optimizer.step()
+    state.average.update(state.network)
+    state.step += 1
+    return float(loss.detach()), parts
+
+
+def mirror_some(batch: Batch, rng: np.random.Generator) -> None:
+    """Mirror about half of the samples, in place; another half each time they are drawn."""
+    chosen = np.flatnonzero(rng.random(len(batch.images)) < 0.5)
+    batch.images[chosen] = mirror_images(batch.images[chosen])
+    batch.targets[chosen] = mirror_target(VISION_TARGETS, batch.targets[chosen])
+
+
+def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> Tensor:
+    """Return views as another camera might have seen them; both frames and views alike.
+
+    Args:
+        images: (n, 2, 12, 128, 256) uint8.
+        rng: source.
+        dtype: of the result.
+
+    Returns:
+        The same shape, about [-2, 2].
+    """
+    count = images.shape[0]
+    gain = 1.0 + _GAIN * rng.uniform(-1.0, 1.0, (count, 1, 1, 1, 1))
+    shift = np.zeros((count, 1, VIEW_CHANNELS, 1, 1))
+    for first in (0, 6):  # luma, of both frames
+        shift[:, :, first : first + 4] = rng.uniform(-_SHIFT, _SHIFT, (count, 1, 1, 1, 1))
+    scale = gain / SPREAD
+    views = images.to(dtype)
+    views.mul_(torch.from_numpy(scale).to(dtype))
+    views.add_(torch.from_numpy(shift - MIDDLE * scale).to(dtype))
+    return views.add_(torch.randn(views.shape[1:]).to(dtype), alpha=_NOISE)
+
+
+def learning_rate(share: float, highest: float) -> float:
+    """Return the rate at a share of the time: up in a line, down in a cosine."""
+    if share < _WARM_UP:
+        return highest * (0.05 + 0.95 * share / _WARM_UP)
+    down = min((share - _WARM_UP) / (1.0 - _WARM_UP), 1.0)
+    return highest * (_LAST_RATE + (1.0 - _LAST_RATE) * 0.5 * (1.0 + math.cos(math.pi * down)))
+
+
+def halves_are_fast() -> bool:
+    """Whether this processor multiplies bfloat16 itself."""
+    return bool(
+        torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    )
+
+
+def _wait_for(state: VisionState, work: VisionRun, count: int) -> None:
+    wanted = min(count, work.replay.plan.slots)
+    while work.replay.held < wanted:
+        _note_worlds(state, work.crew.receive(0.2))
+        work.tick(0.0, f"painting the first samples, {work.replay.held} of {wanted}")
+
+
+def _note_worlds(state: VisionState, numbers: list[int]) -> None:
+    state.next_world = max([state.next_world, *(number + 1 for number in numbers)])
