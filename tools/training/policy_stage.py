@@ -23,8 +23,8 @@ from tools.training.watch import Watch
 STAGE = "policy"
 BATCH = 192
 RATE = 5e-4
-# A row of a drive is learnt from no more often than this. With 99 drives and 90 uses the loss of the
-# plan fell from 0.6 to -0.1: they were learnt by heart.
+# A row of a drive is learnt from no more often than this. With 99 drives and 90 uses the loss of
+# the plan fell from 0.6 to -0.1: they were learnt by heart.
 MOST_USES = 8.0
 WEIGHT_DECAY = 0.02
 # Of histories, so many begin anew somewhere: as after a start, or a gap in the frames.
