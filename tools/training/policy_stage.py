@@ -22,7 +22,10 @@ from tools.training.watch import Watch
 
 STAGE = "policy"
 BATCH = 192
-RATE = 1e-3
+RATE = 5e-4
+# A row of a drive is learnt from no more often than this. With 99 drives and 90 uses the loss of
+# the plan fell from 0.6 to -0.1: they were learnt by heart.
+MOST_USES = 8.0
 WEIGHT_DECAY = 0.02
 # Of histories, so many begin anew somewhere: as after a start, or a gap in the frames.
 _FORGOTTEN = 0.15
@@ -84,12 +87,12 @@ def learn(
     seed: int,
     report: Callable[[float, int, float, dict[str, Tensor]], None],
 ) -> None:
-    """Train a policy for some time; in the end it has its averaged weights.
+    """Train a policy until its time, or what there is to learn, is over; it ends averaged.
 
     Args:
         policy: changed in place.
         histories: what is learnt from.
-        seconds: how long.
+        seconds: how long at most.
         seed: of draws.
         report: takes the share that is done, the step, the loss and that of each head, sometimes.
 
@@ -100,7 +103,8 @@ def learn(
     optimizer = torch.optim.AdamW(policy.parameters(), RATE, weight_decay=WEIGHT_DECAY, fused=True)
     average, watch = Average(policy), Watch()
     begun, step = time.perf_counter(), 0
-    while (share := (time.perf_counter() - begun) / seconds) < 1.0:
+    steps = max(1.0, MOST_USES * len(histories.rows) / BATCH)
+    while (share := max((time.perf_counter() - begun) / seconds, step / steps)) < 1.0:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(share, RATE)
         inputs, targets = draw(histories, generator)

@@ -207,8 +207,9 @@ class Training:
         report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
         if course.round == 0:
             policy = begin_policy(vision)
+        clock = vision_stage.Stopwatch()
         learn(policy, histories, options.learn_s, options.seed + course.round, report)
-        course.learning_s += options.learn_s
+        course.learning_s += clock.lap()
         course.policy, course.round, course.drives_s = policy, course.round + 1, 0.0
         self._mark()
 

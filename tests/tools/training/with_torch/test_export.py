@@ -127,5 +127,7 @@ def test_compiler_takes_them_as_the_interface_they_are(
     artifact = tmp_path / "driving.pkl"
     files = [str(tmp_path / name) for name in ("vision.onnx", "policy.onnx")]
     assert cli.main(["compile", *files, "-o", str(artifact)]) == 0
+    said = capsys.readouterr().out
     assert cli.main(["inspect", str(artifact)]) == 0
+    assert "interface: split-2025, known by the checkpoint 'modeld-train/test'" in said
     assert "split-2025" in capsys.readouterr().out
