@@ -16,6 +16,7 @@ from cereal.frames import Frame, nv12_format
 from modeld.camera_input import CameraInput
 from modeld.errors import ModelInterfaceError
 from modeld.frame_sync import FramePair
+from modeld.model_message import ModelMessage
 from modeld.parse_outputs import DrivingOutputs, OutputParser, check_heads, check_vector
 from runtime.driving_interface import DESIRE_WIDTH, HOST_INPUTS, Interface, parse_interface
 from runtime.errors import ArtifactError
@@ -81,6 +82,7 @@ class ModelResult:
 
     Attributes:
         outputs: Parsed outputs; those of the last finite run if this one was not finite.
+        message: Fills the ``modelV2`` of these outputs.
         raw: Raw vectors by role in the order the models run, reused by the next run.
         finite: All raw values are finite.
         execution_time_s: From inputs ready to outputs parsed.
@@ -88,6 +90,7 @@ class ModelResult:
     """
 
     outputs: DrivingOutputs
+    message: ModelMessage
     raw: Mapping[str, NDArray[np.float32]]
     finite: bool
     execution_time_s: float
@@ -126,12 +129,8 @@ class DrivingModel:
         self._road = CameraInput("road", capacity.get("road_frame", 0))
         self._wide = CameraInput("wide", capacity.get("wide_frame", 0))
         self._parser = OutputParser(self.interface)
+        self._message = ModelMessage(self._parser.outputs)
         self._widths = {part.role: part.width for part in self.interface.models}
-
-    @property
-    def outputs(self) -> DrivingOutputs:
-        """Parsed outputs of the last finite run; the next one rewrites them in place."""
-        return self._parser.outputs
 
     def check_frames(self, frames: FramePair) -> None:
         """Tell whether the program can take a pair of frames.
@@ -172,7 +171,7 @@ class DrivingModel:
         else:
             self._program.reset()
         elapsed_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        return ModelResult(self._parser.outputs, raw, finite, elapsed_s)
+        return ModelResult(self._parser.outputs, self._message, raw, finite, elapsed_s)
 
     def reset(self) -> None:
         """Empty the histories of images, desires and features."""
@@ -181,7 +180,12 @@ class DrivingModel:
     def failed(self) -> ModelResult:
         """Return the result of a run that the device did not finish: the last finite outputs."""
         return ModelResult(
-            self._parser.outputs, {}, finite=False, execution_time_s=0.0, failed=True
+            self._parser.outputs,
+            self._message,
+            {},
+            finite=False,
+            execution_time_s=0.0,
+            failed=True,
         )
 
     def warm_up(self) -> float:

@@ -16,7 +16,6 @@ from modeld.inputs import (
     HostInputs,
     action_times,
 )
-from modeld.model_message import ModelMessage
 from modeld.parse_outputs import DrivingOutputs
 from modeld.warm_up import WarmUp
 
@@ -29,7 +28,6 @@ class ModelSession:
 
     Attributes:
         model: The model.
-        message: The ``modelV2`` of its outputs.
         lane_change: Lane change machine.
         warm_up: Counts runs until the histories are full.
         not_finite_runs: Runs in a row whose outputs were not finite.
@@ -42,7 +40,6 @@ class ModelSession:
             ModelInterfaceError: The program is not a driving model.
         """
         self.model = DrivingModel(program)
-        self.message = ModelMessage(self.model.outputs)
         self.lane_change = lane_change_machine(self.model.interface.lane_change)
         self.warm_up = WarmUp(self.model.history_runs)
         self.not_finite_runs = 0

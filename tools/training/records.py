@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.lib.json_output import json_text
 from tools.lib.report_page import tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Range, padded_range
 
@@ -43,15 +43,13 @@ class Records:
         self._path = directory / NAME
         self._page, self._picture = directory / PAGE, directory / PICTURE
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
-        self._path.write_text(
-            "".join(json.dumps(row) + "\n" for row in self.rows), encoding="utf-8"
-        )
+        self._path.write_text("".join(json_text(row) + "\n" for row in self.rows), encoding="utf-8")
 
     def add(self, **row: Any) -> None:
         """Write a row: `stage`, `step`, `minutes` and figures."""
         self.rows.append(row)
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json_text(row) + "\n")
 
     def write_picture(self, stage: str, summary: str) -> None:
         """Write the charts of one stage as a picture by itself, for documents.
