@@ -1,14 +1,17 @@
 # Everything a developer or CI does. First use of any target makes .venv and installs the package.
 #
-#   make demo    a short rendered drive through the real daemon and the real bus
+#   make demo    the trained model drives a simulated car, through the real daemon on the real bus
 #   make test    all tests            make check   formatting, lint, types, layers
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
 #   make regress outputs and launches of the example models on two drives, against tests/regression
+#   make regress-drives  how the trained model drives, in metres, against tests/regression/driving.json
+#   make regress-half    the trained model in fp16: what it does to outputs and drives, in metres
 #   make onnx    ONNX's own test suite, compiled and run on the OpenCL device
 #   make fuzz    20 000 random programs on the device; FUZZ_ARGS='onnx --seconds 3600 --seed 7'
 #   make test-logs  10 000 damaged logs, and 50 writers that are killed
 #   make test-pages  pages in a headless Chromium, recordings of rerun; where they are installed
 #   make test-interfaces  each revision of the driving models against a second, independent loop
+#   make drives  the driving model in closed loop as often as is promised of it, into build/drives
 #   make train   train the driving model on painted worlds; TRAIN_ARGS='--minutes 20 --seed 1'
 #   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
@@ -51,16 +54,29 @@ SOAK_SEED ?= 1
 SOAK_FAULTS_PER_MINUTE ?= 7
 SOAK_ARGS ?=
 
-# Of `make train`: options of `modeld train`.
+# Of `make train` and `make test-train`: options of `modeld train`, and which build of torch; the
+# index's own one may be for graphics cards, and ten times as large: TORCH='torch==2.13.0+cpu'.
 TRAIN_ARGS ?=
+TORCH ?= torch
+
+# Of `make drives`: what is driven with the daemon process, and how much by processes beside each
+# other; DRIVES_ARGS names runs: 'recovery stopping-lead', 'roads --rate-hz 10'.
+DRIVES_MODELS ?= tools/models
+DRIVES_ROADS ?= 20
+DRIVES_KM ?= 2
+DRIVES_RECOVERIES ?= 200
+DRIVES_LEADS ?= 100
+DRIVES_FAULT_ROADS ?= 3
+DRIVES_WORKERS ?= 2
+DRIVES_ARGS ?=
 
 # Of `make regress`: the timing gate (its references hold for one processor only), more options.
 REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train soak fuzz check format map site bench clean
-.PHONY: regress-program
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: regress-program drives-program
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -112,6 +128,43 @@ regress: regress-program
 		--reference tests/regression --report $(BUILD)/regress/report.html \
 		$(REGRESS_TIMING) $(REGRESS_ARGS)
 
+# The trained model, for a row of target figures as above.
+drives-program: $(STAMP)
+	@mkdir -p $(BUILD)/drives
+	TUNED=0 $(BIN)/modeld compile $(DRIVES_MODELS)/vision.onnx $(DRIVES_MODELS)/policy.onnx \
+		-o $(BUILD)/drives/driving.pkl --target cpu
+
+# Hours on a machine of two cores; the report is build/drives/report.html, the tables for documents
+# are in table.md beside it, and what came of each drive is there as soon as it is over.
+drives: drives-program
+	$(BIN)/python -m tests.acceptance --model $(BUILD)/drives/driving.pkl --directory $(BUILD)/drives \
+		--roads $(DRIVES_ROADS) --km $(DRIVES_KM) --recoveries $(DRIVES_RECOVERIES) \
+		--leads $(DRIVES_LEADS) --fault-roads $(DRIVES_FAULT_ROADS) --workers $(DRIVES_WORKERS) \
+		$(DRIVES_ARGS)
+
+# How the trained model drives, against how it drove: two kinds of drives that it manages (in others chance decides),
+# twice. Another program of the same model is judged so with DRIVES_MODEL=fp16.pkl; what is accepted is
+# copied to tests/regression/driving.json. A drive that is not clean is compared like any other.
+DRIVES_MODEL ?= $(BUILD)/drives/driving.pkl
+regress-drives: drives-program
+	$(BIN)/modeld drive --model $(DRIVES_MODEL) --scenario lane-keeping stopping-lead --seed 100 \
+		--drives 2 --km 0.3 --workers $(DRIVES_WORKERS) --gate 'completed_share >= 0' \
+		--report $(BUILD)/drives/regress.html --json > $(BUILD)/drives/regress.json
+	$(BIN)/modeld compare tests/regression/driving.json $(BUILD)/drives/regress.json --gates-only \
+		--gates tests/regression/driving.gates
+
+# The trained model in fp16 beside itself in fp32: frame by frame on a rendered drive, then driving.
+regress-half: drives-program
+	rm -rf $(BUILD)/drives/fp16
+	$(BIN)/modeld make-drive $(BUILD)/drives/fp16 --seconds 20 --seed 1
+	TUNED=0 $(BIN)/modeld compile $(DRIVES_MODELS)/vision.onnx $(DRIVES_MODELS)/policy.onnx \
+		-o $(BUILD)/drives/fp16.pkl --target cpu --precision fp16
+	$(BIN)/modeld regress --model $(BUILD)/drives/driving.pkl --drives $(BUILD)/drives/fp16/* \
+		--reference $(BUILD)/drives/fp32 --no-timing --update --reason "fp32"
+	$(BIN)/modeld regress --model $(BUILD)/drives/fp16.pkl --drives $(BUILD)/drives/fp16/* \
+		--reference $(BUILD)/drives/fp32 --no-timing --gates-only --gates tests/regression/trained.gates
+	$(MAKE) regress-drives DRIVES_MODEL=$(BUILD)/drives/fp16.pkl
+
 onnx: $(STAMP)
 	$(BIN)/python -m pytest tests/onnx_suite -n $(ONNX_WORKERS) --onnx-figures \
 		--onnx-failures $(BUILD)/onnx-failures.txt -q -r fE $(ONNX_ARGS)
@@ -138,7 +191,7 @@ test-interfaces: $(STAMP)
 
 # Only training needs torch, so only these targets install it.
 $(TRAIN_STAMP): $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[train]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check '$(TORCH)' -e '.[train]'
 	@touch $@
 
 train: $(TRAIN_STAMP)

@@ -28,6 +28,7 @@ _GUARD_POLL_S: Final = 0.01
 _READ: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
 _MAKE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _DENIED: Final = (errno.EACCES, errno.EPERM)
+_TOO_MANY: Final = (errno.EMFILE, errno.ENFILE)
 
 
 def create(path: Path, form: FrameFormat, count: int) -> Mapping:
@@ -124,8 +125,11 @@ def unusable(path: Path) -> str | None:
     except FileNotFoundError:
         return None
     except OSError as error:
-        denied = error.errno in _DENIED
-        advice = why_refused(path) if denied else "remove it, and start the camera process again"
+        advice = "remove it, and start the camera process again"
+        if error.errno in _DENIED:
+            advice = why_refused(path)
+        elif error.errno in _TOO_MANY:
+            advice = "let this process open more files"
         return f"{path}: expected to read a frame ring, got {error.strerror}; {advice}"
     os.close(descriptor)
     if not has_writer(path):

@@ -330,13 +330,12 @@ class Daemon:
 
     def _publish(self, result: ModelResult, frame: FrameInfo, verdict: FrameVerdict) -> None:
         raw = result.raw_bytes() if self._config.send_raw_predictions else None
-        # All three are filled before any is sent, so that their stamps are close and none goes
-        # alone.
-        # Of the model that ran: the one in use may be another by now.
+        # The message is of the model that ran: the one in use may be another by now.
         model_v2 = result.message.fill(self._clock.now_ns(), frame, verdict, raw)
         brief, odometry = (self._publications.new(service) for service in PUBLICATIONS[1:])
         fill_driving_model_data(brief, result.outputs, frame, verdict)
         fill_camera_odometry(odometry, result.outputs, frame)
+        # Only now that all three are filled: their stamps are close, and none goes alone.
         for service, event in zip(PUBLICATIONS, (model_v2, brief, odometry), strict=True):
             self._publications.send(service, event)
 

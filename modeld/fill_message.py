@@ -145,7 +145,12 @@ def fill_model_v2(
 
 
 def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
-    """Fill what a ``modelV2`` event has of the outputs: copies of single numbers, no more."""
+    """Fill what a ``modelV2`` event has of the outputs: copies of single numbers, no more.
+
+    Args:
+        event: Builder of an Event whose ``modelV2`` has been initialised.
+        outputs: Parsed outputs of the frame.
+    """
     model = event.modelV2
     _fill_plan(model, outputs)
     _fill_temporal_pose(model, outputs)
@@ -155,7 +160,13 @@ def fill_outputs(event: Any, outputs: DrivingOutputs) -> None:
 
 
 def fill_frame(event: Any, frame: FrameInfo, verdict: FrameVerdict) -> None:
-    """Fill all the rest, which has no lists: once more of the same event takes no more room."""
+    """Fill all the rest, which has no lists: once more of the same event takes no more room.
+
+    Args:
+        event: Builder of an Event whose ``modelV2`` has been initialised.
+        frame: About the frame.
+        verdict: Conclusions of the daemon.
+    """
     event.valid = frame.valid
     model = event.modelV2
     model.frameId = frame.frame_id

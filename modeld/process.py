@@ -43,7 +43,7 @@ from modeld.realtime import (
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
 from modeld.side_reports import DriveKeeper, RoadState
-from modeld.startup import StopRequested, StopSignals
+from modeld.startup import StopRequested, StopSignals, check_open_files
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 
@@ -101,6 +101,7 @@ def run(config: Config, read_again: Callable[[], Config] | None = None) -> int:
         StopSignals() as stop,
     ):
         logger.info("settings: %s", changed_settings(config) or "all as by default")
+        check_open_files()
         service = _Service(config, stop, notifier, log, read_again or (lambda: config))
         exit_code = 0
         ending = Ending.STOPPED

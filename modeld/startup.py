@@ -4,6 +4,7 @@ Every wait is a poll that a signal can end.
 """
 
 import logging
+import resource
 import signal
 import threading
 import time
@@ -19,7 +20,7 @@ from cereal.frames import FrameRingReader, available_streams, unusable_streams
 from cereal.schema import content, member_name, read_event, reading
 from cereal.transport import Subscriber, Transport
 from modeld.episodes import NS_PER_S, Episodes, Kind
-from modeld.errors import ParameterError
+from modeld.errors import ModeldError, ParameterError
 from modeld.inputs import CarParameters, read_car_parameters
 from modeld.loop_state import Phase
 from modeld.params import car_of_params
@@ -33,6 +34,8 @@ ROAD_STREAM: Final = "road"
 WIDE_STREAM: Final = "wideRoad"
 DRIVER_STREAM: Final = "driver"
 EXIT_SIGINT: Final = 130
+# A daemon with two cameras, its bus and a driver of a CPU has 57 open (docs/soak.md).
+LEAST_OPEN_FILES: Final = 64
 
 
 class StopRequested(BaseException):
@@ -116,6 +119,21 @@ class CameraStreams:
         for reader in (self.road, self.wide):
             if reader is not None:
                 reader.close()
+
+
+def check_open_files() -> None:
+    """Refuse to begin with fewer open files than a drive takes.
+
+    Raises:
+        ModeldError: the limit is too low. Found out later, it would be the bus, a camera or the
+            cache of kernels that cannot be opened, each with another error.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if 0 <= limit < LEAST_OPEN_FILES:
+        raise ModeldError(
+            f"open files: expected a limit of at least {LEAST_OPEN_FILES}, found {limit}; raise "
+            "LimitNOFILE of the unit, or `ulimit -n`"
+        )
 
 
 def wait_for_cameras(

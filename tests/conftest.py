@@ -2,6 +2,7 @@
 
 Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
 Caches: of the session (`session_cache`); one that wrote into the user's has failed.
+Frame rings: those of sessions that were killed are removed at the beginning (`left_rings`).
 Cache of schedules: off, so that what is tested is compiled; its own tests switch it on.
 Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explore draws new ones.
 """
@@ -17,6 +18,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.left_rings import remove_left_rings
 from tests.session_cache import SESSION
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -103,6 +105,11 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
 
 
 def pytest_configure() -> None:
-    """Take back SIGINT, which shells let background jobs ignore, and with them our children."""
+    """Remove what killed sessions left, and take back SIGINT.
+
+    Shells let background jobs ignore it, and with them our children.
+    """
+    if SESSION.owned:
+        remove_left_rings()
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

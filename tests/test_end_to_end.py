@@ -77,13 +77,12 @@ def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def artifact(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Example models compiled by the command line for the demo's camera."""
+    """Example models compiled by the command line."""
     directory = tmp_path_factory.mktemp("end-to-end")
     made = cli("make-model", "models", cwd=directory)
     assert made.returncode == 0, made.stderr
     compiled = cli(
-        "compile", "models/vision.onnx", "models/policy.onnx", "-o", "driving.pkl",
-        "--camera", "1344x760", cwd=directory,
+        "compile", "models/vision.onnx", "models/policy.onnx", "-o", "driving.pkl", cwd=directory,
     )  # fmt: skip
     assert compiled.returncode == 0, compiled.stderr
     return directory / "driving.pkl"
@@ -122,8 +121,9 @@ def test_daemon_process_publishes_to_a_foreign_subscriber(artifact: Path, tmp_pa
         )  # fmt: skip
         camera = stack.enter_context(
             process(
-                "-m", "tools.render.demo_camera", "--server", server, "--bus", bus, "--frames", "8",
-                "--rate-hz", "8", log=tmp_path / "camera.log", stdin=subprocess.PIPE,
+                "-m", "tools.lib.bench_camera", "--server", server, "--bus", bus, "--frames", "8",
+                "--size", "1928", "1208", "--rate-hz", "8",
+                log=tmp_path / "camera.log", stdin=subprocess.PIPE,
             )
         )  # fmt: skip
         subscriber = stack.enter_context(

@@ -34,6 +34,7 @@ from tools.bench_daemon import FOCAL_PER_WIDTH, RATE_HZ, camera_size
 from tools.errors import ToolError, UsageError
 from tools.lib.json_output import print_json
 from tools.lib.processes import Child
+from tools.lib.wrapped_program import WrappedProgram
 
 if TYPE_CHECKING:
     import argparse
@@ -42,7 +43,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from runtime import Program, TensorSpec
+    from runtime import Program
 
 # Histories of 25 frames each 4 apart, and the first calibration.
 WARM_UP_STEPS = 110
@@ -51,7 +52,7 @@ TIMES = ("cpu_us", "wall_us")
 PARTS = ("min", "p50", "p99")
 
 
-class AnswersAtOnce:
+class AnswersAtOnce(WrappedProgram):
     """A driving program in whose place its outputs of one run are given.
 
     Args:
@@ -59,15 +60,9 @@ class AnswersAtOnce:
     """
 
     def __init__(self, program: Program) -> None:
-        self.entries = program.entries
-        self.metadata = program.metadata
-        self._program = program
+        super().__init__(program)
         outputs = program.run(make_inputs(program.entry_inputs("run"), seed=0), "run")
         self._outputs = {name: np.nan_to_num(array) for name, array in outputs.items()}
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Return the inputs of an entry of the program."""
-        return self._program.entry_inputs(entry)
 
     def run(
         self, _inputs: Mapping[str, NDArray[Any]], entry: str | None = None

@@ -1,11 +1,11 @@
-"""Make a model, compile it, and drive it: real daemon process, real bus, rendered cameras.
+"""Let the trained model drive: real daemon process, real bus, a simulated car in closed loop.
 
-Needs no file from outside. Writes the example models, compiles them for the demo's cameras (kept
-for the next time), starts the daemon, a camera process that fills the shared-memory frame rings,
-and a subscriber process that prints and logs what arrives; then stops the daemon with SIGTERM,
-counts the messages and writes a report. Where one frame takes longer than 20 Hz allow, the cameras
-are slowed down, and it says so. The address of its bus is printed with the command that watches it
-from outside. Exit code 1 if too few messages arrived.
+Needs no file from outside. Compiles the model of tools/models (kept for the next time), starts the
+daemon, and lets a car follow it along a road that it has never seen, for --frames frames after a
+run-up of 5 s; then stops the daemon with SIGTERM, counts the messages and writes a report: what
+the model saw beside what is true, the way of the car, and how fast all of it was. Where a frame and
+its answer take longer than 20 Hz allow, time goes slower, and it says so. The address of its bus is
+printed with the command that watches it from outside. Exit code 1 if too few messages arrived.
 
 Example:
   modeld demo --directory build/demo
@@ -16,16 +16,12 @@ Example:
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import math
 import shlex
-import subprocess
 import sys
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,37 +29,54 @@ from typing import Any
 
 import numpy as np
 
-import scheduler
-from cereal.frame_format import nv12_format
 from cereal.log_reader import read_log
 from cereal.transport import ZmqTransport
-from runtime import load_program
 from runtime.artifact import read_artifact
 from runtime.quantities import count_text
-from tools import example_models
-from tools.bench import make_inputs, measure
-from tools.errors import ToolError, UsageError
-from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog, summarize
-from tools.lib.drive_messages import DRIVE_SERVICES
-from tools.lib.json_output import print_json
-from tools.lib.picture import encode_jpeg
-from tools.lib.processes import Child, ProcessError
-from tools.lib.report import MAX_PICTURES, Picture, Report, describe_models, write_report
-from tools.playback.model import check_frame, read_driving_artifact
-from tools.render.demo_camera import (
-    DRIVE_HZ,
-    MOUNTING,
-    TICKS_PER_FRAME,
-    demo_cameras,
-    demo_painter,
-    demo_world,
+from tools.closed_loop.cameras import device_cameras, formats
+from tools.closed_loop.live import FULL_RATE_HZ, START_TIMEOUT_S, LiveLoop, LiveOptions, live_loop
+from tools.closed_loop.messages import DEVICE, SENSOR
+from tools.closed_loop.report import write_drive_report
+from tools.closed_loop.result import Drive, Outcome
+from tools.closed_loop.scenario import STANDARD
+from tools.closed_loop.scenes import (
+    COMPARED_M,
+    Scene,
+    line_errors_m,
+    road_pictures,
+    scene_of,
+    true_curves,
 )
+from tools.closed_loop.simulation import FRAME_S, Simulation
+from tools.closed_loop.trained_model import trained_model
+from tools.closed_loop.trial import RUN_UP_S, make_trial
+from tools.errors import ToolError, UsageError
+from tools.lib.drive_log import OUTPUT_SERVICES, Curves, DriveLog, summarize
+from tools.lib.drive_messages import Mounting
+from tools.lib.json_output import print_json
+from tools.lib.report import (
+    MAX_PICTURES,
+    Picture,
+    Report,
+    counts_section,
+    describe_models,
+    pictures_section,
+    timing_section,
+)
+from tools.playback.model import check_frame, read_driving_artifact
 
-# Loading and building kernels for the first time; a cold machine needs about a quarter of it.
-FIRST_MESSAGE_TIMEOUT_S = 120.0
-# Camera period per model time: the rest of the period is for the other processes.
-HEADROOM = 1.3
-TIMING_RUNS = 12
+# A drive of half an hour; its road has to lie in memory.
+MOST_FRAMES = 36_000
+FASTEST_MPS = 40.0
+# Three lanes, a curve either way, other cars.
+SEED = 38
+# While the car stands, so many answers tell how fast this machine is.
+TRIED_ANSWERS = 8
+# Messages that come with every fifth frame are too old at less.
+SLOWEST_HZ = 3.0
+SAID_EVERY_FRAMES = 20
+# Every so many frames lines are compared with those that are painted.
+COMPARED_EVERY = 5
 # A busy machine may lose some frames; a demo that loses more than half of them shows nothing.
 MIN_PUBLISHED = 0.5
 
@@ -75,9 +88,8 @@ class Plan:
     Attributes:
         model: the artifact.
         frames: length of the drive.
-        rate_hz: of the cameras.
-        server: name of the camera server.
-        bus: address; None: one of its own.
+        rate_hz: of the cameras; None: 20, or as fast as it goes.
+        server: name of the frame rings.
         log: event log to write.
         report: page to write.
         quiet: print nothing on stdout but the result.
@@ -85,12 +97,31 @@ class Plan:
 
     model: Path
     frames: int
-    rate_hz: float
+    rate_hz: float | None
     server: str
-    bus: str | None
     log: Path
     report: Path
     quiet: bool
+
+    def say(self, text: str) -> None:
+        """Print a line for people."""
+        if not self.quiet:
+            print(text, flush=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Driven:
+    """What came of the drive.
+
+    Attributes:
+        drive: the car's way.
+        scenes: every frame after the hand-over, by its id.
+        rate_hz: of the cameras.
+    """
+
+    drive: Drive
+    scenes: Mapping[int, Scene]
+    rate_hz: float
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -98,7 +129,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory", type=Path, default=Path("build/demo"), help="for all files (build/demo)"
     )
-    parser.add_argument("--model", type=Path, help="take this artifact instead of making one")
+    parser.add_argument("--model", type=Path, help="take this artifact instead of the trained one")
     parser.add_argument("--frames", type=int, default=100, help="length of the drive (100)")
     parser.add_argument("--rate-hz", type=float, help="camera rate (20, or as fast as it goes)")
     parser.add_argument("--camera-server", default="demo", help="name of the frame rings (demo)")
@@ -111,10 +142,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demo."""
-    if args.frames < 1:
-        raise UsageError(f"--frames: expected at least 1, found {args.frames}")
-    if args.rate_hz is not None and not 0.1 <= args.rate_hz <= DRIVE_HZ:
-        raise UsageError(f"--rate-hz: expected 0.1 to {DRIVE_HZ:g}, found {args.rate_hz}")
+    _check(args)
     quiet = args.json
     if args.bus is not None:
         # Refused here and now in one line, rather than later by each of the processes.
@@ -122,98 +150,44 @@ def run(args: argparse.Namespace) -> int:
         if args.bus.startswith("ipc://"):
             _make_directory("--bus", Path(args.bus.removeprefix("ipc://")))
     _make_directory("--directory", args.directory)
-    model = args.model or _make_model(args.directory, quiet=quiet)
-    camera = demo_cameras().road
-    check_frame(model, read_driving_artifact(model), nv12_format(camera.width, camera.height))
-    rate_hz = args.rate_hz or _choose_rate(model, quiet=quiet)
+    model = args.model or trained_model(args.directory, quiet=quiet)
+    artifact = read_driving_artifact(model)
+    for layout in formats(device_cameras()).values():
+        check_frame(model, artifact, layout)
     plan = Plan(
         model=model,
         frames=args.frames,
-        rate_hz=rate_hz,
+        rate_hz=args.rate_hz,
         server=args.camera_server,
-        bus=args.bus,
         log=args.directory / "drive.rlog.zst",
         report=args.directory / "report.html",
         quiet=quiet,
     )
-    with _bus_address(plan.bus) as bus:
+    with _bus_address(args.bus) as bus:
         # On stderr beside a JSON object: it is of use only while the demo runs.
         print(
             f"bus: {bus}; watch it with: modeld subscribe modelV2 --bus {shlex.quote(bus)}",
             file=sys.stderr if quiet else sys.stdout,
             flush=True,
         )
-        first, last = _drive(plan, bus)
-    drive = summarize(_of_drive(read_log(plan.log), first, last))
-    shown = {int(drive.frame_ids[row]) for row in _shown_rows(drive)}
-    drive = summarize(_of_drive(read_log(plan.log), first, last), curves_of=shown)
-    write_report(plan.report, _make_report(plan, drive, first))
-    logged = Counter(str(event.which()) for event in read_log(plan.log))
-    return _print_result(plan, drive, {name: logged[name] for name in OUTPUT_SERVICES})
+        driven = _drive(plan, bus)
+    result = _result(plan, driven)
+    if quiet:
+        print_json(result)
+    else:
+        _print_result(plan, driven, result)
+    _check_published(result)
+    return 0
 
 
-def _say(text: str, *, quiet: bool) -> None:
-    if not quiet:
-        print(text, flush=True)
+def _check(args: argparse.Namespace) -> None:
+    if not 1 <= args.frames <= MOST_FRAMES:
+        raise UsageError(f"--frames: expected 1 to {MOST_FRAMES}, found {args.frames}")
+    if args.rate_hz is not None and not 0.5 <= args.rate_hz <= FULL_RATE_HZ:
+        raise UsageError(f"--rate-hz: expected 0.5 to {FULL_RATE_HZ:g}, found {args.rate_hz}")
 
 
-def _make_model(directory: Path, *, quiet: bool) -> Path:
-    """Compile the example models with the commands a user would type; reuse an earlier result."""
-    target = directory / "driving.pkl"
-    stamp = directory / "driving.stamp"
-    fingerprint = _fingerprint()
-    if target.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
-        _say(f"model: {target}, compiled earlier", quiet=quiet)
-        return target
-    stamp.unlink(missing_ok=True)
-    models = directory / "models"
-    _modeld("make-model", str(models), quiet=quiet)
-    onnx_files = [str(models / "vision.onnx"), str(models / "policy.onnx")]
-    _modeld("compile", *onnx_files, "-o", str(target), quiet=quiet)
-    stamp.write_text(fingerprint, encoding="utf-8")
-    return target
-
-
-def _fingerprint() -> str:
-    """Digest of everything the artifact is made from: compiler and example models, as source."""
-    digest = hashlib.sha256()
-    for package in (scheduler, example_models):
-        assert package.__file__ is not None
-        for source in sorted(Path(package.__file__).parent.rglob("*")):
-            if source.suffix in (".py", ".toml"):
-                digest.update(source.read_bytes())
-    return digest.hexdigest()
-
-
-def _modeld(*arguments: str, quiet: bool) -> None:
-    _say(f"$ modeld {' '.join(arguments)}", quiet=quiet)
-    done = subprocess.run(  # noqa: S603 - our own module, no shell
-        [sys.executable, "-m", "tools.cli", *arguments],
-        check=False,
-        stdout=subprocess.DEVNULL if quiet else None,
-    )
-    if done.returncode:
-        raise ProcessError(
-            f"modeld {arguments[0]}: expected exit code 0, found {done.returncode}; its message "
-            "is above"
-        )
-
-
-def _choose_rate(model: Path, *, quiet: bool) -> float:
-    """Time the model as the daemon runs it; return the fastest camera rate it can follow."""
-    with load_program(model) as program:
-        entry = program.entries[0]
-        inputs = make_inputs(program.entry_inputs(entry), seed=0)
-        median_s = measure(program, inputs, entry, TIMING_RUNS)["median_ms"] / 1e3
-    rate_hz = DRIVE_HZ
-    if median_s * HEADROOM > 1.0 / DRIVE_HZ:
-        rate_hz = max(1.0, math.floor(1.0 / (median_s * HEADROOM)))
-    slowed = "" if rate_hz == DRIVE_HZ else ", slowed down so that this machine can follow"
-    _say(
-        f"one frame takes {1e3 * median_s:.1f} ms; cameras run at {rate_hz:g} Hz{slowed}",
-        quiet=quiet,
-    )
-    return rate_hz
+# --- the drive --------------------------------------------------------------------------------
 
 
 def _make_directory(option: str, path: Path) -> None:
@@ -235,151 +209,178 @@ def _bus_address(given: str | None) -> Iterator[str]:
         yield f"ipc://{directory}"
 
 
-def _drive(plan: Plan, bus: str) -> tuple[int, int]:
-    """Run the processes; return the first and the last frame id of the drive."""
-    watch = [*OUTPUT_SERVICES, "--log-only", *DRIVE_SERVICES]
-    watch += ["--bus", bus, "--every", "10", "--output", str(plan.log)]
-    serve = ["--server", plan.server, "--bus", bus]
-    serve += ["--frames", str(plan.frames), "--rate-hz", str(plan.rate_hz)]
-    work = ["run", "--model", str(plan.model), "--demo"]
-    work += ["--bus", bus, "--camera-server", plan.server]
-    with (
-        Child("subscriber", "tools.subscribe", watch) as subscriber,
-        Child("camera", "tools.render.demo_camera", serve) as camera,
-        Child("daemon", "tools.cli", work) as daemon,
-    ):
-        _await_valid_model(subscriber, [camera, daemon], quiet=plan.quiet)
-        camera.write_line("drive")
-        ids = _await_end(camera, subscriber, daemon, plan)
-        # The last frame is still being worked on.
-        time.sleep(2.0 / plan.rate_hz)
-        for child in (daemon, camera, subscriber):
-            code = child.stop()
-            if code != 0:
-                raise ProcessError(
-                    f"{child.name}: expected exit code 0 after SIGTERM, found {code}"
-                )
-        for line in subscriber.remaining_lines():
-            _say(line, quiet=plan.quiet)
-    return ids
+def _drive(plan: Plan, bus: str) -> Driven:
+    """Drive with the daemon process."""
+    # Longer than what the fastest car drives in so many frames.
+    trial = make_trial(STANDARD, SEED, plan.frames * FRAME_S * FASTEST_MPS)
+    options = LiveOptions(
+        plan.model, bus, plan.rate_hz or FULL_RATE_HZ, log=plan.log, server=plan.server
+    )
+    scenes: dict[int, Scene] = {}
+
+    def watch(frame_id: int, simulation: Simulation) -> None:
+        if not simulation.is_engaged:
+            return
+        if len(scenes) % SAID_EVERY_FRAMES == 0:
+            plan.say(_line_of(simulation))
+        scenes[frame_id] = scene_of(simulation)
+
+    with live_loop(options) as loop:
+        loop.wait_for_answer(trial, START_TIMEOUT_S, TRIED_ANSWERS)
+        if plan.rate_hz is None:
+            _choose_rate(loop, plan)
+        plan.say(f"the car is led for {RUN_UP_S:g} s; then the model drives:")
+        drive = loop.drive(trial, plan.frames, watch)
+        return Driven(drive, scenes, loop.rate_hz)
 
 
-def _await_valid_model(subscriber: Child, others: list[Child], *, quiet: bool) -> None:
-    """Wait until the daemon has seen frames and a calibration; before, its answers are invalid."""
-    deadline = time.monotonic() + FIRST_MESSAGE_TIMEOUT_S
-    while time.monotonic() < deadline:
-        line = subscriber.read_line(timeout_s=0.2)
-        if line is not None:
-            _say(line, quiet=quiet)
-            if line.startswith("modelV2") and " valid " in line:
-                return
-            continue
-        for child in others:
-            child.check_running()
-    raise ProcessError(
-        f"daemon: expected a valid modelV2 within {FIRST_MESSAGE_TIMEOUT_S:g} s, found none; run "
-        "it by hand with -v: modeld run --model ... --demo -v"
+def _choose_rate(loop: LiveLoop, plan: Plan) -> None:
+    """Let the cameras run as fast as this machine paints a frame and has its answer."""
+    latency_ms = float(np.median(loop.pace.latencies_ms))
+    loop.rate_hz = rate_of(latency_ms)
+    is_slowed = loop.rate_hz < FULL_RATE_HZ
+    plan.say(
+        f"painting a frame and its answer take {latency_ms:.1f} ms; cameras run at "
+        f"{loop.rate_hz:g} Hz{', slowed down so that this machine can follow' * is_slowed}"
     )
 
 
-def _await_end(camera: Child, subscriber: Child, daemon: Child, plan: Plan) -> tuple[int, int]:
-    deadline = time.monotonic() + 2.0 * plan.frames / plan.rate_hz + 10.0
-    while time.monotonic() < deadline:
-        daemon.check_running()
-        line = subscriber.read_line(timeout_s=0.1)
-        if line is not None:
-            _say(line, quiet=plan.quiet)
-            continue
-        report = camera.read_line(timeout_s=0.0)
-        if report is not None:
-            ids = json.loads(report)
-            return int(ids["first_frame"]), int(ids["last_frame"])
-    raise ProcessError(
-        f"camera: expected {plan.frames} frames to take {plan.frames / plan.rate_hz:.0f} s, found "
-        "more than twice that; the machine is overloaded"
+def rate_of(latency_ms: float) -> float:
+    """Return the camera rate at which an answer arrives before the next frame is due."""
+    if latency_ms <= 1e3 / FULL_RATE_HZ:
+        return FULL_RATE_HZ
+    return float(max(SLOWEST_HZ, math.floor(1e3 / latency_ms)))
+
+
+def _line_of(simulation: Simulation) -> str:
+    body, lanes = simulation.body, simulation.trial.world.lanes
+    offset_m = body.offset_m - lanes.centre_m(simulation.lane)
+    return (
+        f"{simulation.time_s:5.1f} s  {body.s_m - simulation.trial.hand_over_m:4.0f} m driven  "
+        f"{body.speed_mps:4.1f} m/s  {offset_m:+z.2f} m from the middle of the lane"
     )
 
 
-def _of_drive(events: Iterator[Any], first: int, last: int) -> Iterator[Any]:
+# --- what came of it --------------------------------------------------------------------------
+
+
+def _result(plan: Plan, driven: Driven) -> dict[str, Any]:
+    """Read the log and write the report; return what is told at the end."""
+    compared = list(driven.scenes)[::COMPARED_EVERY]
+    log = summarize(_of_drive(read_log(plan.log), driven.scenes), curves_of=compared)
+    trial = driven.drive.track.trial
+    truth = {one: true_curves(trial, driven.scenes[one]) for one in compared if one in log.curves}
+    errors = [line_errors_m(log.curves[one], true) for one, true in truth.items()]
+    pooled = np.concatenate([np.zeros(0), *errors])
+    line_error_m = round(float(pooled.mean()), 4) if pooled.size else None
+    _write_report(plan, driven, log, truth, line_error_m)
+    times = log.execution_ms
+    return {
+        "seed": trial.seed,
+        "end": str(driven.drive.track.end),
+        **driven.drive.figures.as_json(),
+        "frames": len(driven.scenes),
+        "rate_hz": driven.rate_hz,
+        "messages": {name: log.counts[name] for name in OUTPUT_SERVICES},
+        "logged": _logged(plan.log),
+        "valid": log.counts["modelV2:valid"],
+        "finite": log.all_finite,
+        "execution_ms_median": round(float(np.median(times)), 3) if times.size else None,
+        "line_error_mean_m": line_error_m,
+        "log": str(plan.log),
+        "report": str(plan.report),
+    }
+
+
+def _logged(path: Path) -> dict[str, int]:
+    """Count what the daemon said, before the drive, too."""
+    counts = Counter(str(event.which()) for event in read_log(path))
+    return {name: counts[name] for name in OUTPUT_SERVICES}
+
+
+def _of_drive(events: Iterator[Any], frame_ids: Container[int]) -> Iterator[Any]:
     """Leave out what was said about frames before the drive."""
     for event in events:
         name = str(event.which())
-        if name in OUTPUT_SERVICES and not first <= getattr(event, name).frameId <= last:
+        if name in OUTPUT_SERVICES and getattr(event, name).frameId not in frame_ids:
             continue
         yield event
 
 
-def _shown_rows(drive: DriveLog) -> list[int]:
-    """Return the rows of the frames whose pictures the report shows, spread over the drive."""
-    count = min(MAX_PICTURES, drive.frame_ids.size)
-    rows: list[int] = np.linspace(0, drive.frame_ids.size - 1, count).round().astype(int).tolist()
-    return rows
-
-
-def _make_report(plan: Plan, drive: DriveLog, first: int) -> Report:
-    road = demo_cameras().road
-    painter = demo_painter(demo_world(plan.frames), road)
-    pictures = [
-        Picture(
-            row,
-            encode_jpeg(
-                *painter.paint((int(drive.frame_ids[row]) - first) * TICKS_PER_FRAME).nv12()
-            ),
-            road,
-        )
-        for row in _shown_rows(drive)
-    ]
+def _write_report(
+    plan: Plan,
+    driven: Driven,
+    log: DriveLog,
+    truth: Mapping[int, Curves],
+    line_error_m: float | None,
+) -> None:
+    road, trial = device_cameras().road, driven.drive.track.trial
     artifact = read_artifact(plan.model)
     facts = {
-        "cameras": f"rendered road and wide camera, {road.width}x{road.height}, as of "
-        f"{MOUNTING.device_type} with {MOUNTING.sensor}, at {plan.rate_hz:g} Hz",
+        "cameras": f"painted road and wide camera, {road.width}x{road.height}, as of {DEVICE} with "
+        f"{SENSOR}, at {driven.rate_hz:g} Hz",
         "artifact": f"{plan.model}, sha256 {artifact.sha256[:16]}",
         "models": describe_models(artifact.manifest),
+        "lane lines": f"{_metres(line_error_m)} beside the painted ones in the mean, up to "
+        f"{COMPARED_M:g} m ahead, of {count_text(len(truth), 'frame')}",
         "event log": str(plan.log),
     }
-    return Report(
+    count = min(MAX_PICTURES, len(truth))
+    shown = [list(truth)[at] for at in np.linspace(0, len(truth) - 1, count).round().astype(int)]
+    jpegs = road_pictures(trial, [driven.scenes[one] for one in shown])
+    rows = {int(one): row for row, one in enumerate(log.frame_ids)}
+    report = Report(
         title="Demo drive",
-        summary=f"{count_text(plan.frames, 'rendered frame')} through the daemon process, over "
-        "shared memory and ZeroMQ.",
+        summary="",
         facts=facts,
-        drive=drive,
-        frames_sent=plan.frames,
-        pictures=pictures,
-        mounting=MOUNTING,
+        drive=log,
+        frames_sent=len(driven.scenes),
+        pictures=[
+            Picture(rows[one], jpeg, road, truth[one])
+            for one, jpeg in zip(shown, jpegs, strict=True)
+        ],
+        mounting=Mounting(DEVICE, SENSOR, trial.rpy_rad, trial.height_m),
     )
+    timing = [counts_section(report), *([timing_section(report)] if rows else [])]
+    outcome = Outcome("the daemon process", (driven.drive,), facts)
+    seen = [pictures_section(report)]
+    write_drive_report(plan.report, outcome, title=report.title, seen=seen, timing=timing)
 
 
-def _print_result(plan: Plan, drive: DriveLog, logged: Mapping[str, int]) -> int:
-    """Print what came of the drive; the log holds what the daemon said before it, too."""
-    messages = {name: drive.counts[name] for name in OUTPUT_SERVICES}
-    valid = drive.counts["modelV2:valid"]
-    median_ms = float(np.median(drive.execution_ms)) if drive.execution_ms.size else math.nan
-    if plan.quiet:
-        result = {
-            "frames": plan.frames,
-            "rate_hz": plan.rate_hz,
-            "messages": messages,
-            "logged": dict(logged),
-            "valid": valid,
-            "finite": drive.all_finite,
-            "execution_ms_median": round(median_ms, 3) if drive.execution_ms.size else None,
-            "log": str(plan.log),
-            "report": str(plan.report),
-        }
-        print_json(result)
-    else:
-        counts = ", ".join(f"{count} {name}" for name, count in messages.items())
-        frames = count_text(plan.frames, "camera frame")
-        print(f"\npublished for {frames} at {plan.rate_hz:g} Hz: {counts}")
-        print(f"valid: {valid}; median execution {median_ms:.1f} ms")
-        early = max(logged[name] - messages[name] for name in OUTPUT_SERVICES)
-        more = f", with {early} more of each from before the drive" if early else ""
-        print(f"event log: {plan.log}{more}")
-        print(f"report:    {plan.report}")
-    if min(messages.values()) < MIN_PUBLISHED * plan.frames or not drive.all_finite:
+def _print_result(plan: Plan, driven: Driven, result: Mapping[str, Any]) -> None:
+    figures, messages = driven.drive.figures, result["messages"]
+    departures = count_text(figures.departures, "departure")
+    line_error_m = result["line_error_mean_m"]
+    print(
+        f"\ndriven: {1e3 * figures.km:.0f} m, {driven.drive.track.end}; {departures}; "
+        f"offset {_metres(figures.offset_mean_m)}, p99 {_metres(figures.offset_p99_m)}; "
+        f"lane lines {_metres(line_error_m)} off"
+    )
+    counts = ", ".join(f"{count} {name}" for name, count in messages.items())
+    frames = count_text(result["frames"], "camera frame")
+    print(f"published for {frames} at {driven.rate_hz:g} Hz: {counts}")
+    median_ms = result["execution_ms_median"]
+    print(f"valid: {result['valid']}; median execution {median_ms or math.nan:.1f} ms")
+    early = max(result["logged"][name] - messages[name] for name in OUTPUT_SERVICES)
+    more = f", with {early} more of each from before the drive" if early else ""
+    print(f"event log: {plan.log}{more}")
+    print(f"report:    {plan.report}")
+
+
+def _metres(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f} m"
+
+
+def _check_published(result: Mapping[str, Any]) -> None:
+    """Refuse a drive of which too little was seen.
+
+    Raises:
+        ToolError: too few messages arrived, or there are numbers that are none.
+    """
+    messages, frames = result["messages"], result["frames"]
+    if min(messages.values()) < MIN_PUBLISHED * frames or not result["finite"]:
         raise ToolError(
-            f"demo: expected at least {MIN_PUBLISHED:.0%} of {plan.frames} frames with finite "
-            f"messages of each kind, found {messages}, finite: {drive.all_finite}; the machine may "
+            f"demo: expected at least {MIN_PUBLISHED:.0%} of {frames} frames with finite "
+            f"messages of each kind, found {messages}, finite: {result['finite']}; the machine may "
             "be busy: try --rate-hz 5"
         )
-    return 0

@@ -7,15 +7,18 @@ real bus with real frame rings, paced by the clock; the car goes on whether it a
 
 Offsets are those of the camera from the centre of its lane. A departure is a side of the car beyond
 the border of its lane. For the first 5 s the car is led, so that the model has a history. Set speed
-is the road's limit; nothing else is known to the car. Exit code 1 if a drive has a departure or
-does not come to its end.
+is the road's limit; nothing else is known to the car. Exit code 1 if a drive has a departure, did
+not recover or does not come to its end; with gates, if one of them does not hold. Gates name the
+figures that --json prints. A line on stderr tells of each drive as it is over, --lines keeps what
+came of it. --workers drives in several processes; the figures are the same.
 
 --expert lets a driver drive who knows the road: what the figures can be at best. --fault plants a
 fault between simulation and daemon and compares with the drives without it; all plants each.
 
 Example:
   modeld drive --model driving.pkl --seed 3 --report drive.html
-  modeld drive --model driving.pkl --scenario recovery --drives 200 --json
+  modeld drive --model driving.pkl --scenario recovery --drives 200 --workers 2 --json
+  modeld drive --model driving.pkl --drives 20 --gate 'offset_p99_m <= 0.7'
   modeld drive --model driving.pkl --live --km 1 --log drive.rlog.zst
   modeld drive --model driving.pkl --fault all
 """
@@ -24,21 +27,28 @@ from __future__ import annotations
 
 import argparse
 import math
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from cereal.log_writer import LogWriter
+from tools.behaviour.arguments import add_gates
+from tools.behaviour.gates import Gate, parse_gates
+from tools.closed_loop.apart import drive_apart
 from tools.closed_loop.cameras import cropped_cameras, device_cameras, formats
 from tools.closed_loop.daemon_driver import ignore
 from tools.closed_loop.faults import FAULTS, Fault
+from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.live import FULL_RATE_HZ, LiveOptions, live_drives, live_facts
+from tools.closed_loop.progress import telling
 from tools.closed_loop.report import write_drive_report
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header, table_of
 from tools.closed_loop.run import (
     DaemonDrivers,
+    OnDrive,
     Selection,
     drive_all,
     expert_drives,
@@ -49,7 +59,7 @@ from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.lib.outputs import check_outputs
 from tools.lib.table import format_table
-from tools.playback.model import LoadedModel, check_frame, load_model, read_driving_artifact
+from tools.playback.model import check_frame, load_model, read_driving_artifact
 
 # The longest road that is kept in memory for a drive.
 MOST_KM = 100.0
@@ -83,24 +93,46 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--log", type=Path, metavar="LOG", help="also write what was said")
     parser.add_argument("--report", type=Path, metavar="HTML", help="also write a one-page report")
+    parser.add_argument(
+        "--lines",
+        type=Path,
+        metavar="FILE",
+        help="also write a line of JSON for each drive as soon as it is over",
+    )
     parser.add_argument("--device", help="OpenCL device, see modeld devices (the best)")
+    parser.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that drive, not --live (1)"
+    )
+    group = parser.add_argument_group("gates, instead of clean drives")
+    add_gates(group, "offset_p99_m <= 0.7")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Drive; return 0, or 1 when a drive left its lane or did not come to its end."""
+    """Drive; return 0, or 1 when a gate does not hold, or without gates a drive is not clean."""
     selection = _selection(args)
-    _check(args)
-    check_outputs({"--log": args.log, "--report": args.report}, [args.model])
-    if args.fault is not None:
-        return _run_faults(args, selection)
-    outcome = _drive(args, selection, _teller(args))
+    gates = parse_gates(args.gate, args.gates, gate_names(selection))
+    _check_workers(args)
+    _check(args, gates)
+    outputs = {"--log": args.log, "--report": args.report, "--lines": args.lines}
+    check_outputs(outputs, [args.model, args.gates])
+    count = len(selection.errands()) * (1 if args.fault is None else 1 + len(_faults(args)))
+    with telling(count, args.lines, show=not args.quiet) as tell:
+        if args.fault is not None:
+            return _run_faults(args, selection, tell)
+        outcome = _drive(args, selection, tell)
+    verdicts = judge_outcome(outcome, gates)
     if args.report is not None:
-        write_drive_report(args.report, outcome)
+        write_drive_report(args.report, outcome, verdicts)
     if args.json:
-        files = {"log": args.log, "report": args.report}
-        print_json(outcome.as_json() | {k: v and str(v) for k, v in files.items()})
+        files = {"log": args.log, "report": args.report, "lines": args.lines}
+        judged = {"gates": [asdict(one) for one in verdicts]} if verdicts else {}
+        print_json(outcome.as_json() | judged | {k: v and str(v) for k, v in files.items()})
     else:
         _print(args, outcome)
+        for one in verdicts:
+            print(f"{'holds' if one.holds else 'FAILS'}  {one.text}")
+    if verdicts:
+        return 0 if all(one.holds for one in verdicts) else 1
     return 0 if all(drive.is_clean for drive in outcome.drives) else 1
 
 
@@ -115,7 +147,7 @@ def _selection(args: argparse.Namespace) -> Selection:
     return Selection(scenarios_named(args.scenario), args.seed, args.drives, length_m)
 
 
-def _check(args: argparse.Namespace) -> None:
+def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
     """Refuse options that contradict each other, and an artifact that does not fit, at once."""
     if (args.model is None) is not args.expert:
         found = "both" if args.expert else "neither"
@@ -128,8 +160,10 @@ def _check(args: argparse.Namespace) -> None:
     elif args.expert or args.fault is not None:
         other = "--expert" if args.expert else "--fault"
         raise UsageError(f"--live: expected no {other}, found both; leave one out")
-    if args.fault is not None and (args.expert or args.log or args.report):
-        raise UsageError("--fault: expected a model, no --log and no --report; leave them out")
+    if args.fault is not None and (args.expert or args.log or args.report or gates):
+        raise UsageError(
+            "--fault: expected a model, no --log, no --report and no gates; leave them out"
+        )
     if args.expert and args.log is not None:
         raise UsageError("--log: expected a model, found --expert, who says nothing")
     rate_hz = args.rate_hz
@@ -142,30 +176,19 @@ def _check(args: argparse.Namespace) -> None:
             check_frame(args.model, artifact, layout)
 
 
-def _teller(args: argparse.Namespace) -> Callable[[Drive], None] | None:
-    """Return what tells of each drive on stderr as it is over; None: nobody wants to know."""
-    if args.quiet or not sys.stderr.isatty():
-        return None
-
-    def tell(drive: Drive) -> None:
-        trial, figures = drive.track.trial, drive.figures
-        offset = "-" if figures.offset_mean_m is None else f"{figures.offset_mean_m:.3f} m"
-        print(
-            f"{trial.scenario.name} {trial.seed}: {figures.km:.2f} km, {drive.track.end}, "
-            f"{figures.departures} departures, offset {offset}, {drive.wall_s:.1f} s",
-            file=sys.stderr,
-        )
-
-    return tell
+def _check_workers(args: argparse.Namespace) -> None:
+    if args.workers < 1:
+        raise UsageError(f"--workers: expected at least 1, found {args.workers}")
+    if args.workers > 1 and (args.live or args.expert or args.log):
+        other = "--live" if args.live else "--expert" if args.expert else "--log"
+        raise UsageError(f"--workers: expected no {other}, found both; leave one out")
 
 
-def _drive(
-    args: argparse.Namespace, selection: Selection, on_drive: Callable[[Drive], None] | None
-) -> Outcome:
+def _drive(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) -> Outcome:
     facts: dict[str, Any] = {"seed": selection.seed}
     if args.expert:
         return Outcome("the expert", tuple(expert_drives(selection, on_drive)), facts)
-    facts |= {"model": str(args.model)}
+    facts |= _facts_of(args)
     if args.live:
         options = LiveOptions(
             args.model,
@@ -179,14 +202,19 @@ def _drive(
         return Outcome(
             "the daemon process", tuple(drives), facts | live_facts(options, drives, pace)
         )
+    if args.workers > 1:
+        errands = selection.errands()
+        done, device = drive_apart(errands, args.model, args.device, args.workers, on_drive)
+        return Outcome("the model", tuple(done), facts | {"device": device, "live": False})
     with load_model(args.model, args.device) as model, _record(args.log) as record:
         drivers = DaemonDrivers(model.program, record=record)
         done = drive_all(selection, drivers, on_drive)
-        return Outcome("the model", tuple(done), facts | _facts_of(model))
+        return Outcome("the model", tuple(done), facts | {"device": model.device, "live": False})
 
 
-def _facts_of(model: LoadedModel) -> dict[str, Any]:
-    return {"sha256": model.artifact.sha256, "device": model.device, "live": False}
+def _facts_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Return which artifact drives; asked before, since the file may be another one after hours."""
+    return {"model": str(args.model), "sha256": read_driving_artifact(args.model).sha256}
 
 
 @contextmanager
@@ -208,7 +236,7 @@ def _print(args: argparse.Namespace, outcome: Outcome) -> None:
                 f"{trial.scenario.name}, seed {trial.seed}: {drive.track.end} after "
                 f"{drive.track.driven_m:.0f} m, {drive.figures.departures} departures"
             )
-    for name, path in (("log", args.log), ("report", args.report)):
+    for name, path in (("log", args.log), ("report", args.report), ("lines", args.lines)):
         if path is not None:
             print(f"{name}: {path}")
 
@@ -216,21 +244,35 @@ def _print(args: argparse.Namespace, outcome: Outcome) -> None:
 # --- planted faults -------------------------------------------------------------------------------
 
 
-def _run_faults(args: argparse.Namespace, selection: Selection) -> int:
+def _faults(args: argparse.Namespace) -> list[Fault]:
+    return list(FAULTS.values()) if args.fault == "all" else [FAULTS[args.fault]]
+
+
+def _run_faults(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) -> int:
     """Drive without a fault and with each that was asked for; return 0."""
-    faults: list[Fault | None] = [None]
-    faults += FAULTS.values() if args.fault == "all" else [FAULTS[args.fault]]
-    rows, results = [], []
-    with load_model(args.model, args.device) as model:
-        for fault in faults:
-            drives = drive_all(selection, DaemonDrivers(model.program, fault), _teller(args))
-            name = "none" if fault is None else fault.name
-            outcome = Outcome("the model", tuple(drives))
-            rows.append(row_of(name, outcome.figures))
-            results.append({"fault": name, **outcome.figures.as_json()})
-        facts = _facts_of(model)
+    names = ["", *(fault.name for fault in _faults(args))]
+    facts = {"seed": selection.seed, **_facts_of(args)}
+    if args.workers > 1:
+        errands = [errand for name in names for errand in selection.errands(name or None)]
+        drives, device = drive_apart(errands, args.model, args.device, args.workers, on_drive)
+    else:
+        with load_model(args.model, args.device) as model:
+            drives, device = [], model.device
+            for name in names:
+                tell = partial(_tell_of_fault, on_drive, name)
+                drivers = DaemonDrivers(model.program, FAULTS.get(name))
+                drives += drive_all(selection, drivers, tell)
+    rows, results, each = [], [], len(drives) // len(names)
+    for index, name in enumerate(names):
+        outcome = Outcome("the model", tuple(drives[index * each : (index + 1) * each]))
+        rows.append(row_of(name or "none", outcome.figures))
+        results.append({"fault": name or "none", **outcome.figures.as_json()})
     if args.json:
-        print_json({"model": str(args.model), "seed": selection.seed, **facts, "faults": results})
+        print_json({**facts, "device": device, "live": False, "faults": results})
     else:
         print(format_table(table_header("fault"), rows))
     return 0
+
+
+def _tell_of_fault(on_drive: OnDrive, name: str, drive: Drive) -> None:
+    on_drive(replace(drive, fault=name))

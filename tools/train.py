@@ -8,14 +8,18 @@ Example::
     modeld train build/training
     modeld train build/training --resume
     modeld train build/short --minutes 5 --seed 1 --export models
+    modeld train build/training --eight-bits 3
     modeld compile build/training/model/*.onnx -o driving.pkl
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from tools.errors import UsageError
 from tools.lib.json_output import print_json
 from tools.training.options import (
     DEFAULT_SLOTS,
@@ -27,14 +31,38 @@ from tools.training.options import (
 if TYPE_CHECKING:
     import argparse
 
-    from tools.training.figures import Figures
-
 _DEFAULTS = TrainingOptions(Path())
+
+
+class _Option(NamedTuple):
+    """An option that has a default, of whose type its values are."""
+
+    name: str
+    metavar: str
+    what: str
+    default: float | str
+    said: str = "default"
+
+
+_LEARNS_FROM = (
+    _Option("--worlds", "FIRST:END", "seeds of worlds that are trained on", str(_DEFAULTS.worlds)),
+    _Option("--held-out", "FIRST:END", "seeds that it is judged on", str(_DEFAULTS.held_out)),
+    _Option("--slots", "N", "painted samples that are kept, 0.8 MB each", DEFAULT_SLOTS),
+)
+
+
+def _how() -> tuple[_Option, ...]:
+    workers, threads = share_cores()
+    return (
+        _Option("--workers", "N", "processes that paint", workers, "default here"),
+        _Option("--threads", "N", "threads that learn", threads, "default here"),
+        _Option("--batch", "N", "samples of a step", _DEFAULTS.batch),
+        _Option("--learning-rate", "X", "highest rate of the vision", _DEFAULTS.learning_rate),
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of the command."""
-    workers, threads = share_cores()
     parser.add_argument(
         "directory",
         metavar="DIR",
@@ -43,70 +71,36 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=Path("build/training"),
         help="of the training's files (default: build/training); made",
     )
-    parser.add_argument(
-        "--minutes",
-        type=float,
-        default=_DEFAULTS.minutes,
-        metavar="N",
-        help=f"how long it may take (default: {_DEFAULTS.minutes:g})",
-    )
-    parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="of weights and situations (default: 0)"
-    )
+    _add(parser, _Option("--minutes", "N", "how long it may take", _DEFAULTS.minutes))
+    _add(parser, _Option("--seed", "N", "of weights and situations", _DEFAULTS.seed))
     parser.add_argument(
         "--resume", action="store_true", help="go on from the last checkpoint in DIR"
     )
     parser.add_argument(
         "--export", type=Path, metavar="DIR", help="also write the models and their card there"
     )
-    data = parser.add_argument_group("what it learns from")
-    data.add_argument(
-        "--worlds",
-        metavar="FIRST:END",
-        default=str(_DEFAULTS.worlds),
-        help=f"seeds of worlds that are trained on (default: {_DEFAULTS.worlds})",
-    )
-    data.add_argument(
-        "--held-out",
-        metavar="FIRST:END",
-        default=str(_DEFAULTS.held_out),
-        help=f"seeds that it is judged on (default: {_DEFAULTS.held_out})",
-    )
-    data.add_argument(
-        "--slots",
-        type=int,
-        default=DEFAULT_SLOTS,
-        metavar="N",
-        help=f"painted samples that are kept, 0.8 MB each (default: {DEFAULT_SLOTS})",
-    )
-    how = parser.add_argument_group("how")
-    how.add_argument(
-        "--workers",
-        type=int,
-        default=workers,
-        metavar="N",
-        help=f"processes that paint (default here: {workers})",
-    )
-    how.add_argument(
-        "--threads",
-        type=int,
-        default=threads,
-        metavar="N",
-        help=f"threads that learn (default here: {threads})",
-    )
-    how.add_argument(
-        "--batch",
-        type=int,
-        default=_DEFAULTS.batch,
-        metavar="N",
-        help=f"samples of a step (default: {_DEFAULTS.batch})",
-    )
-    how.add_argument(
-        "--learning-rate",
+    parser.add_argument(
+        "--eight-bits",
         type=float,
-        default=_DEFAULTS.learning_rate,
-        metavar="X",
-        help=f"highest rate of the vision (default: {_DEFAULTS.learning_rate:g})",
+        metavar="N",
+        help="instead of training, round the weights of the finished training in DIR to 8 bits, "
+        "and let them follow what they were for N minutes (0: only round); writes DIR/eight-bits",
+    )
+    for title, options in (("what it learns from", _LEARNS_FROM), ("how", _how())):
+        group = parser.add_argument_group(title)
+        for option in options:
+            _add(group, option)
+
+
+def _add(group: argparse._ActionsContainer, option: _Option) -> None:
+    default = option.default
+    shown = f"{default:g}" if isinstance(default, float) else default
+    group.add_argument(
+        option.name,
+        type=type(default),
+        default=default,
+        metavar=option.metavar,
+        help=f"{option.what} ({option.said}: {shown})",
     )
 
 
@@ -130,6 +124,8 @@ def run(args: argparse.Namespace) -> int:
         slots=args.slots,
     )
     options.check()
+    if args.eight_bits is not None:
+        return _eight_bits(args, options)
     # torch takes seconds to load; what is wrong with the options is said before.
     from tools.training.card import write_card
     from tools.training.export import write_models
@@ -146,14 +142,51 @@ def run(args: argparse.Namespace) -> int:
         figures = {kind: f.rows() for kind, f in outcome.figures.items()}
         print_json({"directory": str(directories[-1]), "steps": outcome.steps, "figures": figures})
         return 0
-    _print_figures(outcome.figures)
+    _print_table("held out", {kind: f.rows() for kind, f in outcome.figures.items()})
     print(f"written: {', '.join(map(str, directories))}; curves: {options.directory}/curves.html")
     return 0
 
 
-def _print_figures(figures: dict[str, Figures]) -> None:
-    names = list(figures["all"].rows())
-    width = max(map(len, names))
-    print(f"{'held out':{width}}", *(f"{kind:>8}" for kind in figures))
+def _eight_bits(args: argparse.Namespace, options: TrainingOptions) -> int:
+    """Round and distil what is trained, export, report."""
+    minutes = args.eight_bits
+    if not 0.0 <= minutes < math.inf:
+        raise UsageError(f"--eight-bits: expected minutes, 0 or more, found {minutes}")
+    if args.resume:
+        raise UsageError(
+            "--eight-bits: expected no --resume, found it; a distillation begins with the finished "
+            "training each time"
+        )
+    from tools.training.card import write_card
+    from tools.training.distillation import FOLDER, distil
+    from tools.training.export import write_models
+    from tools.training.onnx_weights import EightBitGraph
+
+    found = distil(options, minutes, show=args.verbosity >= 0)
+    last = list(found.apart)[-1]
+    facts = {
+        "made of": f"a training whose weights were rounded to 8 bits, and then followed it for "
+        f"{found.steps[0]} steps of {options.batch} moments (vision) and {found.steps[1]} of the "
+        "policy",
+        "apart from it": ", ".join(f"{k} {v:.3f}" for k, v in found.apart[last].items()),
+    }
+    command = f"modeld train --eight-bits {minutes:g} --seed {options.seed}"
+    directories = [options.directory / FOLDER, *([args.export] if args.export else [])]
+    for directory in directories:
+        written = write_models(directory, found.trained, EightBitGraph)
+        write_card(directory, options, written, found.figures, facts, command)
+    if args.json:
+        print_json({"directory": str(directories[-1]), "steps": found.steps, "apart": found.apart})
+        return 0
+    _print_table("apart from the training", found.apart)
+    print(f"steps: {found.steps[0]} of the vision, {found.steps[1]} of the policy")
+    print(f"written: {', '.join(map(str, directories))}")
+    return 0
+
+
+def _print_table(title: str, columns: Mapping[str, Mapping[str, float]]) -> None:
+    names = list(next(iter(columns.values())))
+    width = max(map(len, (title, *names)))
+    print(f"{title:{width}}", *(f"{name:>9}" for name in columns))
     for name in names:
-        print(f"{name:{width}}", *(f"{f.rows()[name]:8.3f}" for f in figures.values()))
+        print(f"{name:{width}}", *(f"{rows[name]:9.3f}" for rows in columns.values()))

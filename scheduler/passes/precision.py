@@ -4,9 +4,11 @@
     y = relu(conv), stored       ->   y' = cast(relu(conv), half), stored
     z = f(y)                     ->   z = f(cast(y', float32))
 
-Only what is stored is rounded: what stays inside a kernel never was a half. The casts are part of
-the graph, so the interpreter says what is computed. Inputs, outputs and states keep their types,
-and so does what rounding would harm (`scheduler.passes.keep_float`).
+A weight that is numbers of 8 bits times scales becomes that instead, and is not rounded at all
+(`scheduler.passes.eight_bits`). Only what is stored is rounded: what stays inside a kernel never
+was a half. The casts are part of the graph, so the interpreter says what is computed. Inputs,
+outputs and states keep their types, and so does what rounding would harm
+(`scheduler.passes.keep_float`).
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from scheduler.ir.node import Buffer, Node, consumers, is_weight, make, toposort
 from scheduler.ir.ops import Op
 from scheduler.ir.origin import Origins
 from scheduler.ir.rewrite import with_sources
+from scheduler.passes.eight_bits import eight_bit_weight
 from scheduler.passes.keep_float import BIAS, reasons
 
 FP32: Final = "fp32"
@@ -64,12 +67,14 @@ class PrecisionReport:
         value_bytes: the same of intermediates, as if no memory were used twice.
         halves: how many weights and intermediates are halves.
         kept: what stays float32, in order of the graph.
+        eight_bits: how many of those weights are numbers of 8 bits instead.
     """
 
     weight_bytes: tuple[int, int]
     value_bytes: tuple[int, int]
     halves: tuple[int, int]
     kept: tuple[Kept, ...]
+    eight_bits: int = 0
 
     def plain(self) -> dict[str, Any]:
         """Return it as plain data, for the metadata of an artifact; of biases only the number."""
@@ -80,6 +85,7 @@ class PrecisionReport:
             "weight_bytes": list(self.weight_bytes),
             "value_bytes": list(self.value_bytes),
             "halves": list(self.halves),
+            **({"eight_bits": self.eight_bits} if self.eight_bits else {}),
             "biases": len(self.kept) - len(told),
             "kept": [
                 {
@@ -143,11 +149,14 @@ def store_halves(
     reason = reasons(roots, [*weights, *values], spec)
     half_values = {n for n in values if n not in reason}
     half_weights = {n for n in weights if n not in reason}
+    eight_bits = {
+        n: w for n in weights if n in half_weights and (w := eight_bit_weight(n)) is not None
+    }
     new: dict[Node, Node] = {}
     pins: dict[Node, None] = {}
     for node in order:
         if node in half_weights:
-            new[node] = as_type(_half_weight(node), dt.float32)
+            new[node] = eight_bits.get(node) or as_type(_half_weight(node), dt.float32)
             continue
         made = with_sources(node, new)
         if node in half_values:
@@ -157,10 +166,11 @@ def store_halves(
             made = as_type(half, dt.float32)
         new[node] = made
     report = PrecisionReport(
-        _bytes(weights, half_weights),
+        _bytes(weights, half_weights, eight_bits),
         _bytes(values, half_values),
         (len(half_weights), len(half_values)),
         _kept(order, reason, origins or Origins()),
+        len(eight_bits),
     )
     return Halved([new[r] for r in roots], new, frozenset(pins), report)
 
@@ -197,10 +207,13 @@ def _half_weight(node: Node) -> Node:
     return make(Op.BUFFER, dt.float16, (), half)
 
 
-def _bytes(nodes: Sequence[Node], halves: Collection[Node]) -> tuple[int, int]:
+def _bytes(
+    nodes: Sequence[Node], halves: Collection[Node], eight_bits: Collection[Node] = ()
+) -> tuple[int, int]:
+    """Return bytes before and after; those of scales are not counted."""
     before = [n.dtype.itemsize * prod(n.shape) for n in nodes]
-    after = [b // 2 if n in halves else b for n, b in zip(nodes, before, strict=True)]
-    return sum(before), sum(after)
+    parts = [4 if n in eight_bits else 2 if n in halves else 1 for n in nodes]
+    return sum(before), sum(b // part for b, part in zip(before, parts, strict=True))
 
 
 def _kept(order: Sequence[Node], reason: dict[Node, str], origins: Origins) -> tuple[Kept, ...]:

@@ -130,7 +130,7 @@ def test_too_little_memory_to_start(tmp_path: Path, row: Row) -> None:
 
 def test_too_few_descriptors_to_start(tmp_path: Path, row: Row) -> None:
     def change(setup: Setup) -> Setup:
-        return replace(setup, limits="ulimit -n 24")
+        return replace(setup, limits="ulimit -n 48")
 
     with running_world(tmp_path, change=change) as world:
         assert world.service.wait_exit() == row.exit_code

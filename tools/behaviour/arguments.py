@@ -13,22 +13,32 @@ from tools.errors import UsageError
 def add_gate_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options."""
     group = parser.add_argument_group("gates on what a change does to the drive")
+    add_gates(group, "lateral_2s_max_m < 0.05")
+    group.add_argument(
+        "--gates-only",
+        action="store_true",
+        help="gates decide instead of tolerances, for a change that is meant: another precision, "
+        "target or compiler; what is missing or not finite still fails",
+    )
+
+
+def add_gates(group: argparse._ActionsContainer, example: str) -> None:
+    """Declare the options that name gates.
+
+    Args:
+        group: gets them.
+        example: of a gate.
+    """
     group.add_argument(
         "--gate",
         action="append",
         default=[],
         metavar="COND",
         help="a condition in metres and seconds that has to hold, repeatable: "
-        "'lateral_2s_max_m < 0.05'; docs/regression.md lists the names",
+        f"'{example}'; docs/regression.md lists the names",
     )
     group.add_argument(
         "--gates", type=Path, metavar="FILE", help="conditions, one a line, # begins a comment"
-    )
-    group.add_argument(
-        "--gates-only",
-        action="store_true",
-        help="gates decide instead of tolerances, for a change that is meant: another precision, "
-        "target or compiler; what is missing or not finite still fails",
     )
 
 

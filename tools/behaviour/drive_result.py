@@ -2,8 +2,8 @@
 
 A result is a JSON object. Its numbers are named by their way through objects and lists, joined by
 dots: ``offset_p99_m``, ``scenarios.curve.collisions``. An object of a list is called by its
-``scenario`` or ``name``, with its ``seed`` behind it, else by its place. Flags are 0 and 1, null is
-a figure for which there was nothing to measure; texts and curves are not compared.
+``scenario``, ``name`` or ``fault``, with its ``seed`` behind it, else by its place. Flags are 0 and
+1, null is a figure for which there was nothing to measure; texts and curves are not compared.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tools.lib.table import format_table, printable
 MAX_BYTES: Final = 16 << 20
 MAX_FIGURES: Final = 20_000
 _MAX_DEPTH: Final = 6
-# What is measured anew in each run: wall times and their like.
-MEASURED: Final = ("*wall_s", "*frames_per_s")
+# What is measured anew in each run: wall times and their like; and what gates made of the figures.
+MEASURED: Final = ("*wall_s", "*frames_per_s", "latency_ms_*", "slipped_ms", "gates.*")
 CHANGE: Final = "_change"
 HEADER: Final = ("figure", "left", "right", "change")
 
@@ -194,13 +194,18 @@ def read_result(path: Path) -> dict[str, float]:
     if not isinstance(content, dict):
         raise _not_a_result(path, f"a JSON {type(content).__name__}")
     figures: dict[str, float] = {}
-    for name, value in _numbers(content, "", 0):
+    for name, value in numbers_of(content):
         if len(figures) == MAX_FIGURES:
             raise _not_a_result(path, f"more than {MAX_FIGURES} numbers")
         figures[name] = value
     if not figures:
         raise _not_a_result(path, "no number in it")
     return figures
+
+
+def numbers_of(content: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a result with their names; NaN where nothing was measured."""
+    return _numbers(content, "", 0)
 
 
 def _numbers(value: Any, name: str, depth: int) -> Iterator[tuple[str, float]]:
@@ -224,7 +229,7 @@ def _numbers(value: Any, name: str, depth: int) -> Iterator[tuple[str, float]]:
 
 
 def _name_of(item: Mapping[str, Any], index: int) -> str:
-    own = item.get("scenario", item.get("name"))
+    own = item.get("scenario", item.get("name", item.get("fault")))
     if not isinstance(own, str):
         return str(index)
     return f"{own}-{item['seed']}" if isinstance(item.get("seed"), int) else own

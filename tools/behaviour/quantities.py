@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -75,16 +75,6 @@ def _columns(values: Floats, place: Place) -> Floats:
     return found
 
 
-def _plan(name: str, axis: str, time_s: float) -> OfModel:
-    place = place_of(T_IDXS, time_s)
-    return lambda model, _speed: _between(getattr(getattr(model, name), axis), place)
-
-
-def _path(take: Callable[[Truth], Floats], time_s: float) -> OfTruth:
-    place = place_of(T_IDXS, time_s)
-    return lambda truth: _columns(take(truth), place)
-
-
 def _line_prob(line: int) -> OfModel:
     def of(model: Any, _speed: float) -> float:
         probs = model.laneLineProbs
@@ -148,34 +138,35 @@ def _drift(model: Any, speed: float) -> float:
     return 0.5 * float(model.action.desiredCurvature) * (speed * DRIFT_S) ** 2
 
 
-def _lateral(time_s: float) -> Quantity:
-    return Quantity(
-        f"lateral_{time_s:g}s",
-        "m",
-        f"planned position to the right after {time_s:g} s",
-        _plan("position", "y", time_s),
-        _path(lambda truth: truth.path_xy_m[:, :, 1], time_s),
-    )
+class _Planned(NamedTuple):
+    """What the plan says of a time: one axis of one of its curves, and the true curve."""
+
+    name: str
+    unit: str
+    meaning: str
+    curve: str
+    axis: str
+    truth: OfTruth
+
+    def at(self, time_s: float) -> Quantity:
+        """Return it as the quantity of a time."""
+        place = place_of(T_IDXS, time_s)
+        return Quantity(
+            f"{self.name}_{time_s:g}s",
+            self.unit,
+            f"planned {self.meaning} after {time_s:g} s",
+            lambda model, _speed: _between(getattr(getattr(model, self.curve), self.axis), place),
+            lambda truth: _columns(self.truth(truth), place),
+        )
 
 
-def _heading(time_s: float) -> Quantity:
-    return Quantity(
-        f"heading_{time_s:g}s",
-        "rad",
-        f"planned heading after {time_s:g} s",
-        _plan("orientation", "z", time_s),
-        _path(lambda truth: truth.path_yaw_rad, time_s),
-    )
-
-
-def _speed(time_s: float) -> Quantity:
-    return Quantity(
-        f"speed_{time_s:g}s",
-        "m/s",
-        f"planned speed after {time_s:g} s",
-        _plan("velocity", "x", time_s),
-        _path(lambda truth: truth.path_speed_mps, time_s),
-    )
+_PLANNED: Final = (
+    _Planned(
+        "lateral", "m", "position to the right", "position", "y", lambda t: t.path_xy_m[:, :, 1]
+    ),
+    _Planned("heading", "rad", "heading", "orientation", "z", lambda t: t.path_yaw_rad),
+    _Planned("speed", "m/s", "speed", "velocity", "x", lambda t: t.path_speed_mps),
+)
 
 
 def _borders(side: str, line: int, edge: int) -> tuple[Quantity, ...]:
@@ -211,9 +202,7 @@ def _borders(side: str, line: int, edge: int) -> tuple[Quantity, ...]:
 
 
 QUANTITIES: Final[tuple[Quantity, ...]] = (
-    *map(_lateral, TIMES_S),
-    *map(_heading, TIMES_S),
-    *map(_speed, TIMES_S),
+    *(planned.at(time_s) for planned in _PLANNED for time_s in TIMES_S),
     Quantity(
         "lateral_acceleration",
         "m/s2",

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,10 +19,8 @@ from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.cameras import Pictures
 from tools.closed_loop.daemon_driver import Disturbance
 from tools.closed_loop.messages import Told
+from tools.lib.wrapped_program import WrappedProgram
 from tools.world.sky import Picture
-
-if TYPE_CHECKING:
-    from runtime.entry import TensorSpec
 
 Bytes = NDArray[np.uint8]
 
@@ -48,7 +46,7 @@ class Fault:
     plant: Callable[[], Disturbance]
 
 
-class LateFeatures:
+class LateFeatures(WrappedProgram):
     """A program whose policy sees features that are one frame old.
 
     The policy gets everything else of now. Features depend on pictures alone, so the pictures of
@@ -56,22 +54,8 @@ class LateFeatures:
     """
 
     def __init__(self, program: DrivingProgram) -> None:
-        self._program = program
+        super().__init__(program)
         self._before: dict[str, NDArray[Any]] = {}
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """Names of the entry points."""
-        return self._program.entries
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The artifact's metadata."""
-        return self._program.metadata
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of an entry."""
-        return self._program.entry_inputs(entry)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
@@ -83,12 +67,12 @@ class LateFeatures:
             if name.rpartition("_")[2] in _OF_PICTURES
         }
         before, self._before = self._before or newest, newest
-        return self._program.run({**inputs, **before}, entry)
+        return super().run({**inputs, **before}, entry)
 
     def reset(self) -> None:
         """Reset the states; there is no frame before."""
         self._before = {}
-        self._program.reset()
+        super().reset()
 
 
 def _each(change: Callable[[Picture], Picture]) -> Callable[[], Disturbance]:

@@ -40,6 +40,7 @@ class Figures:
         recovered_share: of these, how many were back near the centre in time.
         drives: how many.
         completed: how many came to their end.
+        completed_share: of all.
     """
 
     km: float
@@ -58,6 +59,7 @@ class Figures:
     recovered_share: float | None
     drives: int
     completed: int
+    completed_share: float | None
 
     def as_json(self) -> dict[str, Any]:
         """Return plain values, rounded to what they can tell."""
@@ -76,6 +78,7 @@ def figures_of(tracks: Sequence[Track]) -> Figures:
     speed = _pooled(tracks, lambda track: track.column("speed_mps"))
     recoveries = [track for track in tracks if track.trial.scenario.off_m]
     back = [track for track in recoveries if has_recovered(track)]
+    completed = sum(track.end is End.DONE for track in tracks)
     return Figures(
         km=sum(track.driven_m for track in tracks) / 1e3,
         departures=sum(departures_of(track) for track in tracks),
@@ -92,7 +95,8 @@ def figures_of(tracks: Sequence[Track]) -> Figures:
         recoveries=len(recoveries),
         recovered_share=len(back) / len(recoveries) if recoveries else None,
         drives=len(tracks),
-        completed=sum(track.end is End.DONE for track in tracks),
+        completed=completed,
+        completed_share=completed / len(tracks) if tracks else None,
     )
 
 

@@ -7,10 +7,11 @@ next, and each run-up is as long as the model's history.
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,7 +28,7 @@ from tools.closed_loop.live_bus import LiveBus, Record
 from tools.closed_loop.messages import ENDED_BEFORE_NS, CarMessages, Told, camera_message
 from tools.closed_loop.result import Drive
 from tools.closed_loop.run import OnDrive
-from tools.closed_loop.simulation import TICKS_PER_FRAME, Simulation
+from tools.closed_loop.simulation import RUN_UP_TICKS, TICKS_PER_FRAME, Simulation
 from tools.closed_loop.trial import Trial
 from tools.errors import ToolError
 from tools.lib.processes import Child, ProcessError
@@ -44,6 +45,8 @@ FRAME_TIMEOUT_MS: Final = 100
 # Frames keep at least this share of their period: two in a burst would be one to the daemon.
 LEAST_PERIOD: Final = 0.8
 _CAR_PARAMS_FRAMES: Final = 20
+# Told of every frame before it is painted: its id, and the drive as the cameras see it.
+OnFrame = Callable[[int, Simulation], None]
 _ADVICE: Final = "run it by hand with -v: modeld run --model ... -v"
 
 
@@ -58,6 +61,7 @@ class LiveOptions:
         device: as for ``modeld run``; None: the best.
         log: event log to write; None: none.
         is_quiet: the daemon says errors only.
+        server: name of the frame rings; None: one of its own.
     """
 
     model: Path
@@ -66,6 +70,7 @@ class LiveOptions:
     device: str | None = None
     log: Path | None = None
     is_quiet: bool = False
+    server: str | None = None
 
 
 @dataclass(slots=True)
@@ -91,20 +96,32 @@ class LiveLoop:
 
     Attributes:
         daemon: the process.
+        rate_hz: frames a second, from the next frame on.
         pace: of all drives so far.
     """
 
     def __init__(self, bus: LiveBus, daemon: Child, rate_hz: float) -> None:
+        self.rate_hz = rate_hz
         self.pace = Pace()
         self._bus, self.daemon = bus, daemon
         self._clock = MonotonicClock()
-        self._tick_ns = round(1e9 / rate_hz / TICKS_PER_FRAME)
         self._frame_id = self._first_id = 0
         self._heard_ns = self._published_ns = self._clock.now_ns()
         self._answered = 0
 
-    def drive(self, trial: Trial) -> Drive:
+    @property
+    def _tick_ns(self) -> int:
+        return round(1e9 / self.rate_hz / TICKS_PER_FRAME)
+
+    def drive(
+        self, trial: Trial, most_frames: int | None = None, on_frame: OnFrame | None = None
+    ) -> Drive:
         """Drive to the end.
+
+        Args:
+            trial: the drive.
+            most_frames: after so many frames from the hand-over on it is over; None: at its end.
+            on_frame: told of every frame; None: nobody.
 
         Raises:
             ProcessError: the daemon ended, or fell silent.
@@ -114,7 +131,12 @@ class LiveLoop:
         cameras, messages = Cameras(trial, device_cameras()), CarMessages(simulation)
         self._answered, self._first_id = 0, self._frame_id
         self._heard_ns = due_ns = self._clock.now_ns()
-        while simulation.end is None:
+        last_tick = math.inf
+        if most_frames is not None:
+            last_tick = RUN_UP_TICKS + most_frames * TICKS_PER_FRAME
+        while simulation.end is None and simulation.ticks < last_tick:
+            if on_frame is not None:
+                on_frame(self._frame_id, simulation)
             due_ns = self._frame(simulation, cameras, messages, due_ns)
             for _ in range(TICKS_PER_FRAME):
                 due_ns += self._tick_ns
@@ -124,8 +146,8 @@ class LiveLoop:
         wall_s = time.perf_counter() - start_s
         return Drive(simulation.track, simulation.frame, self._answered, wall_s)
 
-    def wait_for_answer(self, trial: Trial, timeout_s: float) -> None:
-        """Park where a drive begins until the daemon has answered a frame.
+    def wait_for_answer(self, trial: Trial, timeout_s: float, answers: int = 1) -> None:
+        """Park where a drive begins until the daemon has answered a frame, or so many.
 
         Raises:
             ProcessError: it ended, or did not answer in time.
@@ -135,7 +157,7 @@ class LiveLoop:
         cameras = Cameras(trial, device_cameras())
         deadline_ns = self._clock.now_ns() + round(timeout_s * 1e9)
         due_ns = self._clock.now_ns()
-        while not self._answered:
+        while self._answered < answers:
             self._heard_ns = self._clock.now_ns()
             due_ns = self._frame(simulation, cameras, messages, due_ns)
             self._bus.send(messages.of_tick(self._clock.now_ns()))
@@ -219,16 +241,18 @@ def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
     """
     with ExitStack() as stack:
         directory = stack.enter_context(tempfile.TemporaryDirectory(prefix="modeld-drive-"))
-        address, server = options.bus or f"ipc://{directory}", f"drive-{os.getpid()}"
+        address = options.bus or f"ipc://{directory}"
+        server = options.server or f"drive-{os.getpid()}"
         record: Record = ignore
         if options.log is not None:
             record = stack.enter_context(LiveLog(options.log)).write
         try:
             bus = stack.enter_context(LiveBus(address, server, record))
         except (TransportError, FrameError) as error:
+            advice = "; name another --bus, or leave it out"
             raise ToolError(
-                f"--live: the car cannot speak: {' '.join(str(error).split())}; name another "
-                "--bus, or leave it out"
+                f"the car cannot speak: {' '.join(str(error).split())}"
+                f"{advice * isinstance(error, TransportError)}"
             ) from error
         # The car comes on the bus; that of a stack on this machine is another one.
         arguments = ["run", "--model", str(options.model), "--bus", address]

@@ -5,7 +5,6 @@ What they say can be wrong on purpose: `Told` is what is told, the simulation is
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -13,19 +12,27 @@ from typing import Any
 from cereal.schema import new_event
 from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from tools.closed_loop.simulation import Simulation
-from tools.closed_loop.trial import LEFT, Angles
+from tools.closed_loop.trial import Angles
 from tools.drives.drive import Message
-from tools.world.car import CarModel
-from tools.world.view import rotation
+from tools.world.car_messages import (
+    Control,
+    Motion,
+    fill_camera_state,
+    fill_car_control,
+    fill_car_params,
+    fill_car_state,
+    fill_driver_monitoring,
+    fill_live_calibration,
+    fill_live_delay,
+    fill_live_pose,
+)
 
-# What the simulated car's device is: the smallest current one, as of the demo.
+# What the simulated car's device is: the smallest current one, so that it runs anywhere.
 DEVICE, SENSOR = "mici", "os04c10"
 # Before a picture is announced, it was read out, which takes that sensor 11 ms.
 ENDED_BEFORE_NS = 1_000_000
 EXPOSED_BEFORE_NS = 12_000_000
 STATE_SERVICES = {WIDE_STREAM: "wideRoadCameraState", ROAD_STREAM: "roadCameraState"}
-# The driver's hand at the wheel, in the car's unit.
-NUDGE_TORQUE = 2.5
 # Frames between two messages of slow services.
 CALIBRATION_FRAMES, DEVICE_FRAMES = 5, 10
 
@@ -72,8 +79,7 @@ class CarMessages:
 
     def car_params(self, time_ns: int) -> list[Message]:
         """Return carParams."""
-        model, told = self._simulation.car.model, self.told()
-        return [_message("carParams", time_ns, lambda car: _fill_car_params(car, model, told))]
+        return [_message("carParams", time_ns, self._car_params)]
 
     def of_tick(self, time_ns: int) -> list[Message]:
         """Return carState and carControl."""
@@ -86,7 +92,7 @@ class CarMessages:
         """Return what comes with frames or more rarely; everything with the first frame."""
         frame = self._simulation.frame
         messages = [
-            _message("driverMonitoringState", time_ns, _driver),
+            _message("driverMonitoringState", time_ns, fill_driver_monitoring),
             _message("livePose", time_ns, self._pose),
         ]
         if frame % CALIBRATION_FRAMES == 0:
@@ -96,88 +102,60 @@ class CarMessages:
             messages.append(_message("deviceState", time_ns, _device))
         return messages
 
+    def _motion(self) -> Motion:
+        simulation = self._simulation
+        car, body = simulation.car, simulation.body
+        return Motion(
+            speed_mps=car.speed_mps,
+            acceleration_mps2=car.acceleration_mps2,
+            curvature_1pm=car.curvature_1pm,
+            rpy_rad=(body.roll_rad, body.pitch_rad, car.heading_rad),
+            steering_angle_deg=car.model.steering_angle_deg(car.curvature_1pm),
+            blinker=simulation.blinker,
+            nudge=simulation.nudge,
+        )
+
+    def _car_params(self, params: Any) -> None:
+        model = self._simulation.car.model
+        delays_s = (self.told().lateral_delay_s, model.longitudinal_delay_s)
+        fill_car_params(params, model, delays_s)
+
     def _car_state(self, state: Any) -> None:
         simulation = self._simulation
-        car, told = simulation.car, self.told()
-        state.vEgo = state.vEgoRaw = state.vEgoCluster = told.speed_mps
-        state.aEgo = car.acceleration_mps2
-        wheels = state.wheelSpeeds
-        wheels.fl = wheels.fr = wheels.rl = wheels.rr = told.speed_mps
-        state.steeringAngleDeg = car.model.steering_angle_deg(car.curvature_1pm)
-        # Positive to the left, as the angle.
-        state.steeringTorque = -NUDGE_TORQUE * simulation.nudge
-        state.steeringPressed = simulation.nudge != 0
-        state.leftBlinker = simulation.blinker == LEFT
-        state.rightBlinker = simulation.blinker == -LEFT
-        state.yawRate = -car.curvature_1pm * car.speed_mps
-        state.standstill = car.speed_mps < 0.1
-        state.gearShifter = "drive"
-        state.cruiseState.available = True
-        state.cruiseState.enabled = simulation.is_engaged
-        state.cruiseState.speed = simulation.set_speed_mps
-        state.canValid = True
+        fill_car_state(
+            state,
+            self._motion(),
+            self.told().speed_mps,
+            is_engaged=simulation.is_engaged,
+            set_speed_mps=simulation.set_speed_mps,
+        )
 
     def _car_control(self, control: Any) -> None:
         simulation = self._simulation
-        car, engaged = simulation.car, simulation.is_engaged
-        control.enabled = control.latActive = control.longActive = engaged
-        control.leftBlinker = simulation.blinker == LEFT
-        control.rightBlinker = simulation.blinker == -LEFT
-        control.actuators.accel = simulation.action.acceleration_mps2
-        control.actuators.speed = car.speed_mps
-        control.actuators.curvature = simulation.action.curvature_1pm
-        control.actuators.steeringAngleDeg = car.model.steering_angle_deg(
-            simulation.action.curvature_1pm
+        action = simulation.action
+        angle_deg = simulation.car.model.steering_angle_deg(action.curvature_1pm)
+        wanted = Control(
+            simulation.is_engaged, action.acceleration_mps2, action.curvature_1pm, angle_deg
         )
-        control.currentCurvature = car.curvature_1pm
-        control.orientationNED = [0.0, 0.0, math.remainder(car.heading_rad, 2.0 * math.pi)]
-        control.angularVelocity = [0.0, 0.0, car.curvature_1pm * car.speed_mps]
+        fill_car_control(control, self._motion(), wanted)
 
     def _pose(self, pose: Any) -> None:
-        """Fill in the true motion in the device frame, as it would have been estimated."""
-        simulation = self._simulation
-        car, body = simulation.car, simulation.body
-        # Columns of device from calib: straight ahead, and down.
-        turn = rotation(simulation.trial.rpy_rad)
-        ahead, down = ([row[column] for row in turn] for column in (0, 2))
-        yaw_rate = car.curvature_1pm * car.speed_mps
-        heading = math.remainder(car.heading_rad, 2.0 * math.pi)
-        for measurement, values in (
-            (pose.orientationNED, (body.roll_rad, body.pitch_rad, heading)),
-            (pose.velocityDevice, [car.speed_mps * part for part in ahead]),
-            (pose.accelerationDevice, [car.acceleration_mps2 * part for part in ahead]),
-            (pose.angularVelocityDevice, [yaw_rate * part for part in down]),
-        ):
-            measurement.x, measurement.y, measurement.z = values
-            measurement.xStd = measurement.yStd = measurement.zStd = 0.01
-            measurement.valid = True
-        pose.inputsOK = pose.posenetOK = pose.sensorsOK = True
+        fill_live_pose(pose, self._motion(), self._simulation.trial.rpy_rad)
 
     def _calibration(self, calibration: Any) -> None:
-        calibration.calStatus = "calibrated"
-        calibration.calPerc = 100
-        calibration.validBlocks = 50
-        calibration.rpyCalib = list(self.told().rpy_rad)
-        calibration.rpyCalibSpread = [0.0, 0.0, 0.0]
-        calibration.wideFromDeviceEuler = [0.0, 0.0, 0.0]
-        calibration.height = [self._simulation.trial.height_m]
+        height_m = self._simulation.trial.height_m
+        fill_live_calibration(calibration, self.told().rpy_rad, height_m)
 
     def _delay(self, delay: Any) -> None:
-        delay.lateralDelay = delay.lateralDelayEstimate = self.told().lateral_delay_s
-        delay.status = "estimated"
-        delay.validBlocks = 50
-        delay.calPerc = 100
+        fill_live_delay(delay, self.told().lateral_delay_s)
 
 
 def camera_message(stream: str, frame_id: int, now_ns: int) -> Message:
     """Return the state that announces a frame."""
+    exposed_ns = (now_ns - EXPOSED_BEFORE_NS, now_ns - ENDED_BEFORE_NS)
 
     def fill(state: Any) -> None:
-        state.frameId = state.frameIdSensor = state.requestId = frame_id
-        state.timestampSof = now_ns - EXPOSED_BEFORE_NS
-        state.timestampEof = now_ns - ENDED_BEFORE_NS
-        state.processingTime = 1e-3
-        state.sensor = SENSOR
+        fill_camera_state(state, frame_id, exposed_ns, SENSOR)
 
     return _message(STATE_SERVICES[stream], now_ns, fill)
 
@@ -186,25 +164,6 @@ def _message(service: str, time_ns: int, fill: Callable[[Any], None]) -> Message
     event = new_event(service, mono_time_ns=time_ns, valid=True)
     fill(getattr(event, service))
     return Message(service, time_ns, event.to_bytes())
-
-
-def _fill_car_params(params: Any, model: CarModel, told: Told) -> None:
-    params.brand = "mock"
-    params.carFingerprint = "MOCK"
-    params.mass = 1700.0
-    params.wheelbase = model.wheelbase_m
-    params.centerToFront = 0.45 * model.wheelbase_m
-    params.steerRatio = model.steer_ratio
-    params.steerActuatorDelay = told.lateral_delay_s
-    params.longitudinalActuatorDelay = model.longitudinal_delay_s
-    params.openpilotLongitudinalControl = True
-    params.enableBsm = True
-
-
-def _driver(state: Any) -> None:
-    state.isRHD = False
-    state.faceDetected = True
-    state.awarenessStatus = 1.0
 
 
 def _device(state: Any) -> None:

@@ -12,10 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from runtime.quantities import count_text
+from tools.behaviour.gates import GateVerdict
 from tools.closed_loop.figures import Figures, figures_of
 from tools.closed_loop.result import Drive, Outcome, row_of, table_header
 from tools.closed_loop.simulation import Track
-from tools.lib.report_page import PAGE_END, page_start, tiles_section, write_page
+from tools.lib.report_page import table_part, tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, padded_range
 from tools.world.curves import Floats
 
@@ -35,35 +36,56 @@ td.figure { white-space: nowrap; font-variant-numeric: tabular-nums; }
 """
 
 
-def write_drive_report(path: Path, outcome: Outcome) -> None:
+def write_drive_report(
+    path: Path,
+    outcome: Outcome,
+    gates: Sequence[GateVerdict] = (),
+    *,
+    title: str = "Closed loop",
+    seen: Sequence[str] = (),
+    timing: Sequence[str] = (),
+) -> None:
     """Write the page; the file appears complete or not at all.
+
+    Args:
+        path: of the page.
+        outcome: what it is about.
+        gates: what became of each.
+        title: heading.
+        seen: sections about what the model saw, before the drives.
+        timing: sections about how fast it was, after them.
 
     Raises:
         UsageError: it cannot be written.
     """
-    write_page(path, _parts(outcome))
-
-
-def _parts(outcome: Outcome) -> Iterator[str]:
     figures = outcome.figures
     drives = count_text(len(outcome.drives), "simulated drive")
-    yield page_start("Closed loop", _STYLE)
-    yield (
-        f"<header><h1>Closed loop</h1><p>{drives}, {figures.km:.2f} km, driven by "
+    head = (
+        f"<header><h1>{escape(title)}</h1><p>{drives}, {figures.km:.2f} km, driven by "
         f"{escape(outcome.driver)}.</p></header>"
     )
-    yield tiles_section(_tiles(figures))
+    drawn = _drives(outcome, gates)
+    parts = (tiles_section(_tiles(figures)), *seen, *drawn, *timing, _facts(outcome))
+    write_page(path, [whole_page(title, (head, *parts), _STYLE)])
+
+
+def _drives(outcome: Outcome, gates: Sequence[GateVerdict]) -> Iterator[str]:
     yield f"<section><h2>Figures</h2>{_table(outcome)}</section>"
-    facts = "".join(
-        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
-        for name, value in outcome.facts.items()
-    )
-    yield f"<section><h2>How it was driven</h2><table>{facts}</table></section>" if facts else ""
+    if gates:
+        judged = [("holds" if one.holds else "fails", one.text) for one in gates]
+        yield f"<section><h2>Gates</h2>{table_part(('', 'gate'), judged)}</section>"
     for drive in _shown(outcome.drives):
         yield _drive_section(drive)
     if len(outcome.drives) > SHOWN:
         yield f"<p>{len(outcome.drives) - SHOWN} more drives are in the figures only.</p>"
-    yield PAGE_END
+
+
+def _facts(outcome: Outcome) -> str:
+    facts = "".join(
+        f"<tr><th>{escape(name)}</th><td>{escape(str(value))}</td></tr>"
+        for name, value in outcome.facts.items()
+    )
+    return f"<section><h2>How it was driven</h2><table>{facts}</table></section>" if facts else ""
 
 
 def _tiles(figures: Figures) -> list[tuple[str, str, str]]:
@@ -124,7 +146,8 @@ def _drive_section(drive: Drive) -> str:
     )
     charts = ""
     if len(track.samples) > 1:
-        charts = f'<div class="wide">{_from_above(track)}{_offset(track)}{_speed(track)}</div>'
+        drawn = (_from_above, _offset, _heading, _speed)
+        charts = f'<div class="wide">{"".join(draw(track) for draw in drawn)}</div>'
     return f"<section><h2>{escape(title)}</h2><p>{escape(said)}</p>{charts}</section>"
 
 
@@ -185,44 +208,51 @@ class _Turned:
         return np.asarray(x * cosine + y * sine), np.asarray(x * sine - y * cosine)
 
 
-def _driven(track: Track) -> Floats:
-    return np.asarray(track.column("s_m") - track.trial.hand_over_m)
-
-
 def _offset(track: Track) -> str:
-    along, offset = _driven(track), track.column("offset_m")
-    low, high = padded_range(offset, minimum_span=1.0)
-    chart = Chart(
-        _WIDTH,
-        190,
-        (0.0, max(float(along.max()), 1.0)),
-        (low, high),
-        "m driven",
-        "offset, m",
-        "Offset from the centre of the lane over distance, positive to the right",
-    )
-    counts = track.column("counts") > 0.0
-    chart.line(along, offset, "other")
-    chart.line(along, np.where(counts, offset, np.nan), "driven")
-    out = track.column("out") > 0.0
-    chart.dots(along[out], offset[out], "out-dot")
+    offset = track.column("offset_m")
+    chart = _over_time(track, "offset, m", "Offset from the centre of the lane", offset, 1.0)
+    _judged_and_not(chart, track, offset)
     for level in (-0.3, 0.3):
         chart.level(level, "", "level-budget")
     return chart.render()
 
 
+def _heading(track: Track) -> str:
+    heading = np.rad2deg(track.column("heading_rad"))
+    chart = _over_time(track, "heading, deg", "Heading against the road", heading, 2.0)
+    _judged_and_not(chart, track, heading)
+    return chart.render()
+
+
+def _over_time(track: Track, label: str, what: str, values: Floats, span: float) -> Chart:
+    """Return an empty chart of what is positive to the right."""
+    time_range = (0.0, max(float(track.column("time_s").max()), 1.0))
+    value_range = padded_range(values, minimum_span=span)
+    about = f"{what} over time, positive to the right"
+    return Chart(_WIDTH, 190, time_range, value_range, "s", label, about)
+
+
+def _judged_and_not(chart: Chart, track: Track, values: Floats) -> None:
+    """Draw values: pale where they do not count, with dots where the car was out of its lane."""
+    time = track.column("time_s")
+    chart.line(time, values, "other")
+    chart.line(time, np.where(track.column("counts") > 0.0, values, np.nan), "driven")
+    out = track.column("out") > 0.0
+    chart.dots(time[out], values[out], "out-dot")
+
+
 def _speed(track: Track) -> str:
-    along, speed = _driven(track), track.column("speed_mps")
+    time, speed = track.column("time_s"), track.column("speed_mps")
     limit = track.trial.world.speed_limit_mps
     chart = Chart(
         _WIDTH,
         170,
-        (0.0, max(float(along.max()), 1.0)),
+        (0.0, max(float(time.max()), 1.0)),
         padded_range(np.append(speed, limit), floor=0.0, minimum_span=5.0),
-        "m driven",
+        "s",
         "speed, m/s",
-        "Speed over distance, and the limit of the road",
+        "Speed over time, and the limit of the road",
     )
-    chart.line(np.array([0.0, along.max()]), np.array([limit, limit]), "limit")
-    chart.line(along, speed, "driven")
+    chart.line(np.array([0.0, time.max()]), np.array([limit, limit]), "limit")
+    chart.line(time, speed, "driven")
     return chart.render()

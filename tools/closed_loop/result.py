@@ -20,12 +20,14 @@ class Drive:
         frames: that the cameras exposed, the run-up included.
         answered: of these, how many had a valid answer.
         wall_s: how long it took.
+        fault: what was planted; "" for nothing.
     """
 
     track: Track
     frames: int
     answered: int
     wall_s: float
+    fault: str = ""
 
     @property
     def is_clean(self) -> bool:
@@ -42,12 +44,15 @@ class Drive:
     def as_json(self) -> dict[str, Any]:
         """Return plain values."""
         trial = self.track.trial
+        planted = {"fault": self.fault} if self.fault else {}
         return {
+            **planted,
             "scenario": trial.scenario.name,
             "seed": trial.seed,
             "end": str(self.track.end),
             "frames": self.frames,
             "answered": self.answered,
+            "wall_s": round(self.wall_s, 3),
             **self.figures.as_json(),
         }
 

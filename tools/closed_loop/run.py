@@ -32,6 +32,27 @@ MakeDriver = Callable[[Simulation], Driver]
 
 
 @dataclass(frozen=True, slots=True)
+class Errand:
+    """One drive, in words that another process understands.
+
+    Attributes:
+        scenario: name of its kind.
+        seed: of the drive.
+        length_m: how far; None: as the scenario says.
+        fault: name of what is planted; None: nothing.
+    """
+
+    scenario: str
+    seed: int
+    length_m: float | None = None
+    fault: str | None = None
+
+    def trial(self) -> Trial:
+        """Make the drive."""
+        return make_trial(SCENARIOS[self.scenario], self.seed, self.length_m)
+
+
+@dataclass(frozen=True, slots=True)
 class Selection:
     """Which drives are driven.
 
@@ -46,6 +67,14 @@ class Selection:
     seed: int = 0
     drives: int = 1
     length_m: float | None = None
+
+    def errands(self, fault: str | None = None) -> list[Errand]:
+        """Return the drives, each with a fault if there is one."""
+        return [
+            Errand(scenario.name, seed, self.length_m, fault)
+            for scenario in self.scenarios
+            for seed in range(self.seed, self.seed + self.drives)
+        ]
 
     def trials(self) -> Iterable[Trial]:
         """Make the drives one by one: a road takes some memory."""
@@ -84,19 +113,23 @@ def drive_all(
     """
     drives = []
     for trial in selection.trials():
-        start_s = time.perf_counter()
-        simulation = Simulation(trial)
-        driver = make_driver(simulation)
-        try:
-            track = drive(simulation, driver)
-        finally:
-            driver.close()
-        wall_s = time.perf_counter() - start_s
-        done = Drive(track, simulation.frame, driver.answered, wall_s)
-        drives.append(done)
+        drives.append(drive_one(trial, make_driver))
         if on_drive is not None:
-            on_drive(done)
+            on_drive(drives[-1])
     return drives
+
+
+def drive_one(trial: Trial, make_driver: MakeDriver) -> Drive:
+    """Drive one trial."""
+    start_s = time.perf_counter()
+    simulation = Simulation(trial)
+    driver = make_driver(simulation)
+    try:
+        track = drive(simulation, driver)
+    finally:
+        driver.close()
+    wall_s = time.perf_counter() - start_s
+    return Drive(track, simulation.frame, driver.answered, wall_s)
 
 
 def expert_drives(selection: Selection, on_drive: OnDrive | None = None) -> list[Drive]:

@@ -29,6 +29,8 @@ _SHARP = 0.65
 CALIBRATION_OFF_S = (4.0, 14.0)
 # A driver's hand at the wheel is to be comfortable while nobody slows down for curves.
 _RUN_UP_LATERAL_MPS2 = 2.0
+# The way back to the lane takes up to 2 m/s2 by itself, of the 3 that the car allows.
+RECOVERY_LATERAL_MPS2 = 1.2
 _LANE_CHANGE_MIN_MPS = 12.0
 _IN_TRAFFIC = 0.85
 _RADIANS = 0.017453292519943295
@@ -173,10 +175,12 @@ def _speed_of(scenario: Scenario, world: World, rng: np.random.Generator) -> flo
     if scenario.speed_mps is not None:
         wanted = float(rng.uniform(*scenario.speed_mps))
     # The run-up ends at 50 m from the slowest, at some 200 m from the fastest.
-    road = world.road
-    beginning = (road.s_m >= 0.0) & (road.s_m <= RUN_UP_FROM_M + RUN_UP_S * wanted + 20.0)
+    road, beyond_m, lateral = world.road, 20.0, _RUN_UP_LATERAL_MPS2
+    if scenario.off_m:
+        beyond_m, lateral = scenario.counts_from_m, RECOVERY_LATERAL_MPS2
+    beginning = (road.s_m >= 0.0) & (road.s_m <= RUN_UP_FROM_M + RUN_UP_S * wanted + beyond_m)
     sharpest = max(1e-6, float(np.abs(road.curvature_1pm[beginning]).max()))
-    return min(wanted, float(np.sqrt(_RUN_UP_LATERAL_MPS2 / sharpest)))
+    return min(wanted, float(np.sqrt(lateral / sharpest)))
 
 
 def _side(rng: np.random.Generator) -> int:

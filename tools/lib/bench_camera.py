@@ -100,7 +100,7 @@ class PacedCamera:
             self._driver = LaterCamera(driver, driver_later_ns)
         self._car = CarSample(SPEED_MPS, 0.0, left_blinker=False, right_blinker=False)
 
-    def publish(self, frame_id: int, _picture: int) -> None:
+    def publish(self, frame_id: int) -> None:
         """Send one frame of both cameras, and what is due on the bus with it."""
         clock = self._bus.clock
         now_ns = clock.now_ns()

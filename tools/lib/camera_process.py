@@ -1,8 +1,7 @@
-"""The parts that camera processes of demo and benchmark share: arguments, protocol, pace.
+"""The parts of a camera process: arguments, protocol, pace; and the rings of cameras.
 
-Protocol: frames run freely, with increasing ids, and show the first picture; a line on stdin begins
-the frames that count; after them one JSON line is printed, and frames run on, with the last
-picture, until stdin closes or a signal comes.
+Protocol: frames run freely, with increasing ids; a line on stdin begins the frames that count;
+after them one JSON line is printed, and frames run on until stdin closes or a signal comes.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from tools.lib.telemetry import CarSample
 class Camera(Protocol):
     """What publishes frames."""
 
-    def publish(self, frame_id: int, picture: int) -> None:
-        """Send one frame of all streams: that picture of the counted part."""
+    def publish(self, frame_id: int) -> None:
+        """Send one frame of all streams."""
 
     def close(self) -> None:
         """Remove the frame rings."""
@@ -123,7 +122,7 @@ def _publish_frames(camera: Camera, frames: int, rate_hz: float, stop: StopSigna
         counted = frame_id - first if first >= 0 else -1
         if 0 <= counted < frames:
             late_ms.append((clock.now_ns() - due_ns) / 1e6)
-        camera.publish(frame_id, min(max(counted, 0), frames - 1))
+        camera.publish(frame_id)
         if counted == frames - 1:
             report = {
                 "first_frame": first,

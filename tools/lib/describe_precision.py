@@ -26,6 +26,8 @@ def describe_precision(entries: Mapping[str, Mapping[str, Any]]) -> Iterator[str
         share = after / before if before else 1.0
         sizes = f"{size_text(before)} -> {size_text(after)} ({share:.0%})"
         yield f"{name}: as halves {count_text(count, what)}: {sizes}"
+    if report.get("eight_bits"):
+        yield f"{name}: {count_text(report['eight_bits'], 'weight')} of them as 8 bits, exactly"
     biases = count_text(report["biases"], "bias or scale", "biases and scales")
     yield f"stay float32: {biases}{', and:' if report['kept'] else ''}"
     for kept in report["kept"]:

@@ -1,7 +1,7 @@
 """The messages around the daemon that a recorded or rendered drive has to supply.
 
 ``DriveMessages`` builds them, stamped and valid; slow services at their nominal rate, the others
-with every frame. Called by ``tools.replay`` and by the demo's camera process.
+with every frame. Called by ``tools.replay`` and by camera processes.
 """
 
 from __future__ import annotations

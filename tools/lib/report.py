@@ -1,7 +1,7 @@
 """One self-contained HTML page about a drive: timing, drops, pictures with the path, top views.
 
 No script, no external resource: pictures are embedded JPEG, everything drawn is inline SVG. Called
-by ``tools.replay`` and ``tools.demo``.
+by ``tools.replay``; the page of ``tools.demo`` takes sections of it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from modeld.calibration import Camera
 from runtime.manifest import Manifest
 from runtime.quantities import count_text
 from tools.lib.camera import project
-from tools.lib.drive_log import OUTPUT_SERVICES, DriveLog
+from tools.lib.drive_log import OUTPUT_SERVICES, Curve, Curves, DriveLog
 from tools.lib.drive_messages import Mounting
 from tools.lib.report_page import tiles_section, whole_page, write_page
 from tools.lib.svg import Chart, Margins, padded_range, path_data
@@ -56,11 +56,13 @@ class Picture:
         row: index into the drive log's arrays; it has the curves of that frame.
         jpeg: the encoded frame, of any scale.
         camera: intrinsics, in whose pixels the overlay is drawn.
+        truth: what a perfect model would have said; None: nobody knows.
     """
 
     row: int
     jpeg: bytes
     camera: Camera
+    truth: Curves | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,17 +123,18 @@ def render(report: Report) -> str:
     """Return the page as HTML text."""
     sections = [
         f"<header><h1>{escape(report.title)}</h1><p>{escape(report.summary)}</p></header>",
-        _tiles(report),
+        counts_section(report),
     ]
     if report.drive.frame_ids.size:
-        sections += [_timing(report), _panels(report), _motion(report.drive)]
+        sections += [timing_section(report), pictures_section(report), _motion(report.drive)]
     else:
         sections.append('<p class="warning">The daemon published no modelV2 message.</p>')
     sections.append(_facts(report))
     return whole_page(report.title, sections)
 
 
-def _tiles(report: Report) -> str:
+def counts_section(report: Report) -> str:
+    """Return the counts of messages, and the execution times in short."""
     drive = report.drive
     times = drive.execution_ms
     valid = drive.counts["modelV2:valid"]
@@ -150,7 +153,8 @@ def _tiles(report: Report) -> str:
     return tiles_section(tiles)
 
 
-def _timing(report: Report) -> str:
+def timing_section(report: Report) -> str:
+    """Return the section of execution times and frame drops; there is a message."""
     drive = report.drive
     ids = drive.frame_ids.astype(float)
     x_range = (float(ids[0]), max(float(ids[-1]), ids[0] + 1.0))
@@ -189,13 +193,17 @@ def _timing(report: Report) -> str:
     )
 
 
-def _panels(report: Report) -> str:
+def pictures_section(report: Report) -> str:
+    """Return the section of pictures."""
     panels = "".join(panel(picture, report) for picture in report.pictures)
+    truth = ""
+    if any(picture.truth is not None for picture in report.pictures):
+        truth = ', <span class="key true-key"></span>what is true of each'
     return (
         "<section><h2>Road and top view</h2>"
         '<p><span class="key path-key"></span>planned path, as wide as a car '
         '<span class="key lane-key"></span>lane lines, opacity is their probability '
-        '<span class="key edge-key"></span>road edges. '
+        f'<span class="key edge-key"></span>road edges{truth}. '
         "Projected with the log's calibration.</p>"
         f"{panels}</section>"
     )
@@ -212,7 +220,7 @@ def panel(picture: Picture, report: Report) -> str:
     )
     return (
         f'<figure class="panel"><div class="road">{_overlay(picture, report)}</div>'
-        f'<div class="top">{_top_view(drive, row)}</div>'
+        f'<div class="top">{_top_view(drive, row, picture.truth)}</div>'
         f"<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
@@ -237,9 +245,11 @@ def _overlay(picture: Picture, report: Report) -> str:
     for line, probability in zip(curves.lane_lines_m, curves.lane_line_probs, strict=True):
         opacity = max(float(probability), MIN_OPACITY)
         shapes.append(_ribbon(line, HALF_LINE_M, "lane", opacity, picture, report.mounting))
-    # The plan starts at the camera; on the road it lies one mounting height lower.
-    plan = curves.plan_m + np.array([0.0, 0.0, report.mounting.height_m])
+    plan = _on_road(curves.plan_m, report.mounting)
     shapes.append(_ribbon(plan, HALF_CAR_M, "path", 0.45, picture, report.mounting))
+    if picture.truth is not None:
+        true = [*_seen(picture.truth), _on_road(picture.truth.plan_m, report.mounting)]
+        shapes += [_thread(curve, picture, report.mounting) for curve in true]
     image = base64.b64encode(picture.jpeg).decode()
     label = f"Frame {frame_id} with the planned path and the lane lines"
     return (
@@ -248,6 +258,24 @@ def _overlay(picture: Picture, report: Report) -> str:
         f'preserveAspectRatio="none" href="data:image/jpeg;base64,{image}"/>'
         f"{''.join(shapes)}</svg>"
     )
+
+
+def _on_road(plan_m: Curve, mounting: Mounting) -> Points:
+    """Return a plan, which starts at the camera, one mounting height lower."""
+    return np.asarray(plan_m + np.array([0.0, 0.0, mounting.height_m]), np.float64)
+
+
+def _seen(curves: Curves) -> list[Points]:
+    """Return the lane lines that are there, and the edges."""
+    there = curves.lane_lines_m[curves.lane_line_probs > 0.5]
+    return [*there, *curves.road_edges_m]
+
+
+def _thread(curve_m: Points, picture: Picture, mounting: Mounting) -> str:
+    """Draw a thin line along a curve."""
+    inside = curve_m[(curve_m[:, 0] >= NEAR_M) & (curve_m[:, 0] <= FAR_M)]
+    pixels = project(inside, picture.camera, mounting.rpy_rad)
+    return f'<path class="true" d="{path_data(pixels)}"/>'
 
 
 def _ribbon(
@@ -271,7 +299,7 @@ def _ribbon(
     return f'<path class="{css}" fill-opacity="{opacity:.2f}" d="{path_data(outline)}Z"/>'
 
 
-def _top_view(drive: DriveLog, row: int) -> str:
+def _top_view(drive: DriveLog, row: int, truth: Curves | None) -> str:
     chart = Chart(
         330,
         438,
@@ -290,6 +318,10 @@ def _top_view(drive: DriveLog, row: int) -> str:
     plan = curves.plan_m
     chart.ribbon_across(plan[:, 0], plan[:, 1] - HALF_CAR_M, plan[:, 1] + HALF_CAR_M, "top-path")
     chart.line(plan[:, 1], plan[:, 0], "top-plan")
+    if truth is not None:
+        for curve in _seen(truth):
+            chart.line(curve[:, 1], curve[:, 0], "true")
+        chart.line(truth.plan_m[:, 1], truth.plan_m[:, 0], "true")
     return chart.render()
 
 

@@ -35,9 +35,12 @@ th { font-weight: 500; color: var(--soft); white-space: nowrap; }
 td { overflow-wrap: anywhere; }
 .key { display: inline-block; width: 18px; height: 9px; margin: 0 5px 0 10px; border-radius: 2px; }
 .path-key { background: #22c55e; margin-left: 0; } .lane-key { background: #38bdf8; }
-.edge-key { background: #ef4444; } .plan-key { background: #16a34a; margin: 0 2px; }
+.edge-key { background: #ef4444; } .true-key { background: #f59e0b; height: 3px; }
+.plan-key { background: #16a34a; margin: 0 2px; }
 .car-key { background: #94a3b8; margin: 0 2px; }
 .path { fill: #22c55e; } .lane { fill: #38bdf8; } .edge { fill: #ef4444; }
+.true, .chart .true { fill: none; stroke: #f59e0b; stroke-width: 2.5; stroke-dasharray: 9 6; }
+.chart .true { stroke-width: 1.2; stroke-dasharray: 5 3; }
 .grid { stroke: #eceff3; } .axis { stroke: #98a2b3; }
 .tick, .label, .level-label { font-size: 12px; fill: var(--soft); }
 .level-label { fill: var(--ink); }

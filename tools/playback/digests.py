@@ -14,12 +14,12 @@ from typing import Any
 from numpy.typing import NDArray
 
 from modeld.driving_model import DrivingProgram
-from runtime.entry import TensorSpec
+from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.outcome import INPUT_NAMES
 
 
-class DigestingProgram:
-    """Wraps a driving program; otherwise the same.
+class DigestingProgram(WrappedProgram):
+    """Notes digests before each run.
 
     Attributes:
         crc: CRC-32 by input of the last run; 0 for inputs that its entry does not take.
@@ -28,23 +28,9 @@ class DigestingProgram:
     """
 
     def __init__(self, program: DrivingProgram) -> None:
-        self._program = program
+        super().__init__(program)
         self.crc = dict.fromkeys(INPUT_NAMES, 0)
         self.digest_s = 0.0
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """Names of the entry points."""
-        return self._program.entries
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The artifact's metadata."""
-        return self._program.metadata
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of an entry."""
-        return self._program.entry_inputs(entry)
 
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
@@ -63,8 +49,4 @@ class DigestingProgram:
                 seen[place] = zlib.crc32(array.data)
             self.crc[name] = seen[place]
         self.digest_s = (time.perf_counter_ns() - start_ns) * 1e-9
-        return self._program.run(inputs, entry)
-
-    def reset(self) -> None:
-        """Reset the state buffers."""
-        self._program.reset()
+        return super().run(inputs, entry)

@@ -23,12 +23,12 @@ from modeld.daemon import StepResult
 from runtime import load_program
 from runtime.artifact import Artifact
 from runtime.device import Device, choose_device
-from runtime.entry import TensorSpec
 from runtime.manifest import BufferSpec, Manifest
 from runtime.quantities import count_text
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, expand_drives, open_drive
 from tools.errors import UsageError
+from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import check_fits, read_driving_artifact
 from tools.regress.launch_values import ROUNDING, Difference, compare_arrays
 
@@ -300,7 +300,7 @@ def _driver_facts(a: Manifest, b: Manifest) -> list[Fact]:
     return facts
 
 
-class _Several:
+class _Several(WrappedProgram):
     """Programs on the same inputs; the first one answers to the daemon.
 
     Args:
@@ -309,25 +309,9 @@ class _Several:
     """
 
     def __init__(self, programs: Mapping[str, Any], pairs: Mapping[str, tuple[str, str]]) -> None:
+        super().__init__(next(iter(programs.values())))
         self._programs, self._pairs = programs, pairs
-        self._first = next(iter(programs.values()))
         self.now: dict[str, Difference] = {}
-
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """Names of the entry points."""
-        return tuple(self._first.entries)
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The metadata of the first artifact."""
-        found: Mapping[str, Any] = self._first.metadata
-        return found
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of an entry."""
-        found: tuple[TensorSpec, ...] = self._first.entry_inputs(entry)
-        return found
 
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
         """Run all, and compare what they say."""

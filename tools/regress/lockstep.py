@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from modeld.config import Config
 from modeld.daemon import StepResult
-from runtime.entry import TensorSpec
 from runtime.program import Program
 from runtime.stepping import Stepper
 from tools.drives.drive import Moment
 from tools.drives.open_drive import DriveOptions, open_drive
+from tools.lib.wrapped_program import WrappedProgram
 from tools.playback.model import LoadedModel, check_fits
 from tools.regress.launch_values import Difference, compare_arrays
 
@@ -65,7 +65,7 @@ class _StopError(Exception):
     """The drive has come to the frame that was looked for."""
 
 
-class Beside:
+class Beside(WrappedProgram):
     """A driving program that runs others with the same inputs, and says where they part.
 
     Args:
@@ -74,30 +74,17 @@ class Beside:
     """
 
     def __init__(self, first: Program, second: Program | None) -> None:
-        self._first, self._second = first, second
+        super().__init__(first)
+        self._second = second
         self._steppers = [Stepper(program) for program in (first, second) if program is not None]
         self._run: tuple[str, Mapping[str, Array], dict[str, Array]] | None = None
         self._outputs: list[Part] = []
 
-    @property
-    def entries(self) -> tuple[str, ...]:
-        """Names of the entry points."""
-        return self._first.entries
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        """The artifact's metadata."""
-        return self._first.metadata
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        """Inputs of an entry."""
-        return self._first.entry_inputs(entry)
-
     def run(self, inputs: Mapping[str, Array], entry: str | None = None) -> Mapping[str, Array]:
         """Run all; return what the first one says."""
-        name = entry or self._first.entries[0]
+        name = entry or self.entries[0]
         self._run = name, inputs, self._steppers[0].states()
-        results = self._first.run(inputs, name)
+        results = super().run(inputs, name)
         self._outputs = []
         if self._second is not None:
             self._outputs = _parts(results, self._second.run(inputs, name))
@@ -105,7 +92,7 @@ class Beside:
 
     def reset(self) -> None:
         """Reset the state buffers."""
-        self._first.reset()
+        super().reset()
         if self._second is not None:
             self._second.reset()
 

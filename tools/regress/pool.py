@@ -17,7 +17,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process, resource_tracker
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,6 +27,7 @@ from cereal.errors import CerealError
 from runtime.whole_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
+from tools.lib.crew import interrupts_later
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
 logger = logging.getLogger(__name__)
@@ -208,15 +209,8 @@ def _start(run: RunJob, threads: int | None) -> _Worker:
     process = _SPAWN.Process(
         target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
     )
-    # Ctrl-C reaches every process of the terminal, and this one decides: a worker inherits that it
-    # does not hear of it, from its first instruction on. The tracker of multiprocessing is started
-    # with the first process otherwise, and unblocks the signal.
-    resource_tracker.ensure_running()
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
+    with interrupts_later():
         process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     # The worker holds the other end alone: when it dies, ours reads the end of the file.
     theirs.close()
     return _Worker(process, ours)

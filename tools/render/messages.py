@@ -6,15 +6,26 @@ anew with each segment, so that a segment can be played by itself.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from cereal.schema import new_event
 from tools.render.hevc import Packet
 from tools.render.spec import FRAME_NS, START_NS, DriveSpec
-from tools.render.world import LEFT, NUDGE_TORQUE, STEER_RATIO, TICK_NS, WHEELBASE_M, World
-from tools.world.view import rotation
+from tools.render.world import TICK_NS, World
+from tools.world.car import FAMILY_CAR
+from tools.world.car_messages import (
+    Control,
+    Motion,
+    fill_camera_state,
+    fill_car_control,
+    fill_car_params,
+    fill_car_state,
+    fill_driver_monitoring,
+    fill_live_calibration,
+    fill_live_delay,
+    fill_live_pose,
+)
 
 STATE_SERVICES = {
     "road": "roadCameraState",
@@ -29,6 +40,9 @@ _PACKET_LATER_NS = 9_000_000
 _KEY_FRAME_FLAG = 8
 # A usual value after it has been learnt: a quarter of a second less the daemon's own share.
 _LATERAL_DELAY_S = 0.2
+# What carParams say of steering and drive.
+_SAID_DELAYS_S = (0.1, 0.15)
+_SET_SPEED_MPS = 30.0
 _WALL_TIME_NS = 1_750_000_000_000_000_000
 
 
@@ -63,10 +77,12 @@ def segment_messages(
     for service, event in _slow_messages(spec, first_ns, last_ns):
         add(event, service)
     for time_ns in range(first_ns, last_ns, TICK_NS):
-        for service, event in _car_messages(world, time_ns):
+        for service, event in _car_messages(_motion(world, time_ns), time_ns):
             add(event, service)
     for time_ns in range(first_ns, last_ns, FRAME_NS):
-        add(_live_pose(spec, world, time_ns), "livePose")
+        event = new_event("livePose", mono_time_ns=time_ns, valid=True)
+        fill_live_pose(event.livePose, _motion(world, time_ns), spec.rpy_rad)
+        add(event, "livePose")
     for stream, encoded in packets.items():
         for service, event in _camera_messages(spec, stream, segment, encoded):
             add(event, service)
@@ -93,7 +109,7 @@ def init_event(spec: DriveSpec) -> bytes:
 
 def _slow_messages(spec: DriveSpec, first_ns: int, last_ns: int) -> Iterator[tuple[str, Any]]:
     event = new_event("carParams", mono_time_ns=first_ns, valid=True)
-    _fill_car_params(event.carParams)
+    fill_car_params(event.carParams, FAMILY_CAR, _SAID_DELAYS_S)
     yield "carParams", event
     for time_ns in range(first_ns, last_ns, 500_000_000):
         event = new_event("deviceState", mono_time_ns=time_ns, valid=True)
@@ -103,101 +119,48 @@ def _slow_messages(spec: DriveSpec, first_ns: int, last_ns: int) -> Iterator[tup
         yield "deviceState", event
     for time_ns in range(first_ns, last_ns, 250_000_000):
         event = new_event("liveCalibration", mono_time_ns=time_ns, valid=True)
-        calibration = event.liveCalibration
-        calibration.calStatus = "calibrated"
-        calibration.calPerc = 100
-        calibration.validBlocks = 50
-        calibration.rpyCalib = list(spec.rpy_rad)
-        calibration.rpyCalibSpread = [0.0, 0.0, 0.0]
-        calibration.wideFromDeviceEuler = [0.0, 0.0, 0.0]
-        calibration.height = [spec.height_m]
+        fill_live_calibration(event.liveCalibration, spec.rpy_rad, spec.height_m)
         yield "liveCalibration", event
         event = new_event("liveDelay", mono_time_ns=time_ns, valid=True)
-        event.liveDelay.lateralDelay = _LATERAL_DELAY_S
-        event.liveDelay.lateralDelayEstimate = _LATERAL_DELAY_S
-        event.liveDelay.status = "estimated"
-        event.liveDelay.validBlocks = 50
-        event.liveDelay.calPerc = 100
+        fill_live_delay(event.liveDelay, _LATERAL_DELAY_S)
         yield "liveDelay", event
     for time_ns in range(first_ns, last_ns, FRAME_NS):
         event = new_event("driverMonitoringState", mono_time_ns=time_ns, valid=True)
-        event.driverMonitoringState.isRHD = False
-        event.driverMonitoringState.faceDetected = True
-        event.driverMonitoringState.awarenessStatus = 1.0
+        fill_driver_monitoring(event.driverMonitoringState)
         yield "driverMonitoringState", event
 
 
-def _fill_car_params(params: Any) -> None:
-    params.brand = "mock"
-    params.carFingerprint = "MOCK"
-    params.mass = 1700.0
-    params.wheelbase = WHEELBASE_M
-    params.centerToFront = 0.45 * WHEELBASE_M
-    params.steerRatio = STEER_RATIO
-    params.steerActuatorDelay = 0.1
-    params.longitudinalActuatorDelay = 0.15
-    params.openpilotLongitudinalControl = True
-    params.enableBsm = True
-
-
-def _car_messages(world: World, time_ns: int) -> Iterator[tuple[str, Any]]:
+def _car_messages(motion: Motion, time_ns: int) -> Iterator[tuple[str, Any]]:
     """Yield carState and carControl of one tick."""
-    car = world.state((time_ns - START_NS) // TICK_NS)
     event = new_event("carState", mono_time_ns=time_ns, valid=True)
-    state = event.carState
-    state.vEgo = state.vEgoRaw = state.vEgoCluster = car.speed_mps
-    state.aEgo = car.acceleration_mps2
-    wheels = state.wheelSpeeds
-    wheels.fl = wheels.fr = wheels.rl = wheels.rr = car.speed_mps
-    state.steeringAngleDeg = car.steering_angle_deg
-    # Positive to the left, as the angle.
-    state.steeringTorque = -NUDGE_TORQUE * car.nudge
-    state.steeringPressed = car.nudge != 0
-    state.leftBlinker = car.blinker == LEFT
-    state.rightBlinker = car.blinker == -LEFT
-    state.yawRate = -car.curvature_1pm * car.speed_mps
-    state.standstill = car.speed_mps < 0.1
-    state.gearShifter = "drive"
-    state.cruiseState.available = True
-    state.cruiseState.enabled = True
-    state.cruiseState.speed = 30.0
-    state.canValid = True
+    fill_car_state(
+        event.carState, motion, motion.speed_mps, is_engaged=True, set_speed_mps=_SET_SPEED_MPS
+    )
     yield "carState", event
     event = new_event("carControl", mono_time_ns=time_ns, valid=True)
-    control = event.carControl
-    control.enabled = control.latActive = control.longActive = True
-    control.leftBlinker = car.blinker == LEFT
-    control.rightBlinker = car.blinker == -LEFT
-    control.actuators.accel = car.acceleration_mps2
-    control.actuators.speed = car.speed_mps
-    control.actuators.curvature = car.curvature_1pm
-    control.actuators.steeringAngleDeg = car.steering_angle_deg
-    control.currentCurvature = car.curvature_1pm
-    control.orientationNED = [0.0, 0.0, math.remainder(car.heading_rad, 2.0 * math.pi)]
-    control.angularVelocity = [0.0, 0.0, car.curvature_1pm * car.speed_mps]
+    # It does at once what it is told.
+    wanted = Control(
+        is_engaged=True,
+        acceleration_mps2=motion.acceleration_mps2,
+        curvature_1pm=motion.curvature_1pm,
+        steering_angle_deg=motion.steering_angle_deg,
+    )
+    fill_car_control(event.carControl, motion, wanted)
     yield "carControl", event
 
 
-def _live_pose(spec: DriveSpec, world: World, time_ns: int) -> Any:
-    """Return the true motion in the device frame, as `locationd` would estimate it."""
+def _motion(world: World, time_ns: int) -> Motion:
+    """Return how the car moves, on its flat road."""
     car = world.state((time_ns - START_NS) // TICK_NS)
-    event = new_event("livePose", mono_time_ns=time_ns, valid=True)
-    pose = event.livePose
-    # Columns of device from calib: straight ahead, and down.
-    ahead, down = ([row[column] for row in rotation(spec.rpy_rad)] for column in (0, 2))
-    yaw_rate = car.curvature_1pm * car.speed_mps
-    heading = math.remainder(car.heading_rad, 2.0 * math.pi)
-    for measurement, values in (
-        (pose.orientationNED, (0.0, 0.0, heading)),
-        (pose.velocityDevice, [car.speed_mps * part for part in ahead]),
-        (pose.accelerationDevice, [car.acceleration_mps2 * part for part in ahead]),
-        (pose.angularVelocityDevice, [yaw_rate * part for part in down]),
-    ):
-        measurement.x, measurement.y, measurement.z = values
-        measurement.xStd = measurement.yStd = measurement.zStd = 0.01
-        measurement.valid = True
-    pose.inputsOK = pose.posenetOK = pose.sensorsOK = True
-    return event
+    return Motion(
+        speed_mps=car.speed_mps,
+        acceleration_mps2=car.acceleration_mps2,
+        curvature_1pm=car.curvature_1pm,
+        rpy_rad=(0.0, 0.0, car.heading_rad),
+        steering_angle_deg=car.steering_angle_deg,
+        blinker=car.blinker,
+        nudge=car.nudge,
+    )
 
 
 def _camera_messages(
@@ -211,14 +174,7 @@ def _camera_messages(
         eof_ns = sof_ns + spec.readout_ns
         service = STATE_SERVICES[stream]
         event = new_event(service, mono_time_ns=eof_ns + _STATE_LATER_NS[stream], valid=True)
-        state = getattr(event, service)
-        state.frameId = frame_id
-        state.frameIdSensor = frame_id
-        state.requestId = frame_id
-        state.timestampSof = sof_ns
-        state.timestampEof = eof_ns
-        state.processingTime = 1e-3
-        state.sensor = spec.sensor
+        fill_camera_state(getattr(event, service), frame_id, (sof_ns, eof_ns), spec.sensor)
         yield service, event
         service = INDEX_SERVICES[stream]
         event = new_event(service, mono_time_ns=eof_ns + _PACKET_LATER_NS, valid=True)

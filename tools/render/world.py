@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from tools.world.car import FAMILY_CAR
 from tools.world.curves import (
     Floats,
     arctangent,
@@ -51,10 +52,6 @@ FIRST_LANE_CHANGE_S = 5.0
 LANE_CHANGE_S = 5.0
 BLINKER_LEAD_S = 1.5
 NUDGE_S = (-0.4, 0.6)
-NUDGE_TORQUE = 2.5
-# Where the front wheels stand for a curvature: wheelbase, and steering wheel turns per wheel turn.
-WHEELBASE_M = 2.7
-STEER_RATIO = 15.0
 
 LEFT, RIGHT = -1, 1
 
@@ -145,7 +142,7 @@ class CarState:
     @property
     def steering_angle_deg(self) -> float:
         """At the steering wheel, positive to the left as in ``carState``."""
-        return -self.curvature_1pm * WHEELBASE_M * STEER_RATIO * 57.29577951308232
+        return FAMILY_CAR.steering_angle_deg(self.curvature_1pm)
 
 
 def seeded_motion(seed: int, seconds: float) -> Motion:

@@ -13,6 +13,8 @@ VIEW_SHAPE = (VIEW_CHANNELS, 128, 256)
 MIDDLE, SPREAD = 127.5, 63.75
 # torch's own, of both normalisations.
 NORM_EPSILON = 1e-5
+# The way that the road has moved, in steps, to about 0..8: to be heard among a thousand others.
+WAY_SCALE = 1.0 / 4.0
 
 
 class Step(NamedTuple):
@@ -30,30 +32,33 @@ class Step(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class MotionSize:
-    """How motion between the two frames of a view is looked for.
-
-    Both frames go through the same convolution to 32x64 cells; then each cell of the newer one is
-    compared with those of the older one that it may have come from: above it, as what lies on the
-    road moves down in the picture while the car drives towards it, and a cell to each side.
+class SweepSize:
+    """How the frames of the road view are compared; where is in `sweep`.
 
     Attributes:
-        channels: that are compared.
-        kernel: of the convolution.
-        down: how many cells further up the older frame is looked at, at most.
-        aside: how many cells further left and right, at most.
+        channels: that are compared, and of each convolution before.
+        kernel: of the first convolution.
+        more: 3x3 convolutions after it. Of 300 unseen moments, after 200 steps of 32, the way with
+            the highest score was within 2 of 32 steps of the true one for 51 % with none, 70 % with
+            one and 84 % with two; finer rows and more channels changed nothing (2026-11-23).
     """
 
     channels: int = 8
     kernel: int = 5
-    down: int = 4
-    aside: int = 1
+    more: int = 2
 
-    @property
-    def shifts(self) -> tuple[tuple[int, int], ...]:
-        """Where a cell may have come from: rows up, columns to the left."""
-        sides = range(-self.aside, self.aside + 1)
-        return tuple((up, left) for up in range(self.down + 1) for left in sides)
+
+@dataclass(frozen=True, slots=True)
+class CellsSize:
+    """How lines and the car ahead are read: where among 16x32 cells each is.
+
+    Attributes:
+        step: of the trunk that makes the cells; what comes after it says what is around them.
+        channels: of the convolution that is read.
+    """
+
+    step: int = 3
+    channels: int = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +67,8 @@ class VisionSize:
 
     Attributes:
         steps: that each view goes through; they end at 8x16.
-        motion: what is added to the convolution of step `motion_step`, at 16x32.
-        motion_step: index.
+        sweep: how motion is looked for.
+        cells: how lines and the car ahead are looked for.
         joint: channels of both views together at 4x8.
         neck: channels that the layer that knows places reads.
         lines: hidden units for lane lines and edges.
@@ -79,10 +84,10 @@ class VisionSize:
         Step("conv", 96, 2),
         Step("residual", 96),
     )
-    motion: MotionSize = MotionSize()
-    motion_step: int = 2
+    sweep: SweepSize = SweepSize()
+    cells: CellsSize = CellsSize()
     joint: int = 96
-    neck: int = 40
+    neck: int = 28
     lines: int = 96
     others: int = 64
     plan: int = 160

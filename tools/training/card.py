@@ -10,20 +10,21 @@ from runtime.whole_file import whole_file
 from tools.training.export import Written
 from tools.training.figures import Figures
 from tools.training.options import TrainingOptions
+from tools.training.views import HEIGHTS_M
 
 NAME = "README.md"
-_CANNOT = """\
+_CANNOT = f"""\
 ## What it cannot do
 
 - It has seen no real picture. Real roads differ from painted ones in everything but geometry; how
   far its lane lines lie from visible ones there is measured and said, whatever comes of it.
 - No junctions, roundabouts, traffic lights, signs, pedestrians, bicycles, works, tunnels, snow on
-  the road. It follows lanes, slows for curves, keeps its distance, stops behind cars, and changes
-  lanes when it is asked to.
+  the road. It was taught to follow lanes, slow for curves, keep its distance, stop behind cars, and
+  change lanes when asked; [how well it does](../../docs/closed-loop.md#a-trained-model) is said.
 - It has no map and no speed limit: how fast it wants to drive is what roads of such looks were
   driven at.
 - Lanes wider than 3.9 m or narrower than 2.7 m, curves tighter than those of its worlds, cameras
-  lower than 1.0 m or higher than 1.6 m were never seen.
+  lower than {HEIGHTS_M[0]} m or higher than {HEIGHTS_M[1]} m were never seen.
 - It must not drive a car: it exists to test this software with a model that sees.
 """
 
@@ -34,6 +35,7 @@ def write_card(
     written: Written,
     figures: Mapping[str, Figures],
     facts: Mapping[str, str],
+    command: str | None = None,
 ) -> None:
     """Write the card beside the models.
 
@@ -43,6 +45,7 @@ def write_card(
         written: sizes of the models.
         figures: errors by class of scenery, `all` first.
         facts: more rows of the first table, name to text.
+        command: that made them, if it was not that of the options.
 
     Raises:
         OSError: it cannot be written.
@@ -51,14 +54,14 @@ def write_card(
         "interface": "`split-2025`: `vision.onnx`, `policy.onnx`",
         "size": (
             f"{written.parameters / 1e6:.2f} M parameters, {written.flop / 1e9:.2f} GFLOP a frame, "
-            f"{written.bytes / 1e6:.1f} MB (float16)"
+            f"{written.bytes / 1e6:.1f} MB ({written.stored})"
         ),
         "trained on": f"painted worlds of seeds {options.worlds}, half of them mirrored",
         "judged on": f"painted worlds of seeds from {options.held_out.first} on, never trained on",
         "seed": str(options.seed),
         **facts,
     }
-    command = f"modeld train --minutes {options.minutes:g} --seed {options.seed}"
+    command = command or f"modeld train --minutes {options.minutes:g} --seed {options.seed}"
     text = (
         "# The driving model\n\n"
         "Trained from nothing on the simulated world of this repository "

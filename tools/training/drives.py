@@ -45,9 +45,9 @@ _STEPS = round(ROW_S / DT_MODEL_S)
 _FRAME_S, _LATERAL_SMOOTH_S, _LONGITUDINAL_SMOOTH_S = 0.05, 0.1, 0.3
 # The car holds itself when the driver says stop and it hardly moves.
 _HOLD_MPS, _HOLD_MPS2 = 0.5, -1.0
-_PUSH_ROWS = (20, 60)
+_PUSH_ROWS = (12, 40)
 _CHANGE_ROWS = (8, 50)
-_OFF_M, _OFF_RAD = 1.3, math.radians(3.5)
+_OFF_M, _OFF_RAD = 1.4, math.radians(3.5)
 # A student that is further from where the expert wants to be has left the road.
 _LOST_M = 2.6
 _CHANGE_LEAST_MPS = 9.0
@@ -224,17 +224,17 @@ class Drive:
     def _aside(self, most: float) -> float:
         """Return a push: often small, at most so large."""
         size = self._rng.random()
-        return float(most * self._rng.uniform(-1.0, 1.0) * (1.0 if size < 0.5 else 0.3))
+        return float(most * self._rng.uniform(-1.0, 1.0) * (1.0 if size < 0.65 else 0.3))
 
     def _random_lead(self) -> ScriptedLead | None:
-        """Return a car ahead for a part of the drives: one that slows, stops and may go on."""
+        """Return a car ahead for most of the drives: one that slows, stops and may go on."""
         rng, limit = self._rng, self._world.speed_limit_mps
-        if rng.random() < 0.5:
+        if rng.random() < 0.3:
             return None
-        gap, start = rng.uniform(8.0, 90.0), limit * rng.uniform(0.3, 1.0)
-        slow = 0.0 if rng.random() < 0.5 else limit * rng.uniform(0.2, 0.8)
-        begin = rng.uniform(2.0, 12.0)
-        end = begin + max((start - slow) / rng.uniform(0.7, 3.0), 0.5)
+        gap, start = rng.uniform(8.0, 80.0), limit * rng.uniform(0.3, 1.0)
+        slow = 0.0 if rng.random() < 0.6 else limit * rng.uniform(0.2, 0.8)
+        begin = rng.uniform(1.0, 10.0)
+        end = begin + max((start - slow) / rng.uniform(0.7, 3.5), 0.5)
         again = end + rng.uniform(3.0, 10.0)
         speeds = ((0.0, start), (begin, start), (end, slow), (again, slow), (again + 8.0, start))
         return ScriptedLead(gap, speeds)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-from numpy.typing import NDArray
 
 from runtime.whole_file import whole_file
 from tools.errors import TrainingError
@@ -26,10 +25,8 @@ from tools.example_models.interface import (
 from tools.training.architecture import (
     HEAD_GROUPS,
     MIDDLE,
-    NORM_EPSILON,
     SPREAD,
     VIEW_SHAPE,
-    VISION_SIZE,
 )
 from tools.training.heads import (
     DESIRE_STATE,
@@ -40,10 +37,10 @@ from tools.training.heads import (
     VISION_TARGETS,
     Head,
 )
+from tools.training.onnx_trunk import Weights, linear, trunk
 from tools.training.onnx_weights import Layer, WeightedGraph
 from tools.training.scaling import Scaling, fold, part_of
 
-Weights = Mapping[str, NDArray[np.float32]]
 _PRODUCER = "modeld-train"
 VISION_FILE, POLICY_FILE = "vision.onnx", "policy.onnx"
 # Both files together.
@@ -72,49 +69,57 @@ class Trained:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """What came of it: bytes, parameters and floating-point operations of both models."""
+    """What came of it: bytes, parameters and floating-point operations of both models.
+
+    `stored` is the type of their matrices.
+    """
 
     bytes: int
     parameters: int
     flop: int
+    stored: str
 
 
-def vision_model(trained: Trained) -> tuple[onnx.ModelProto, int, int]:
+def vision_model(
+    trained: Trained, graph: type[WeightedGraph] = WeightedGraph
+) -> tuple[onnx.ModelProto, int, int]:
     """Return the vision model, its parameters and its multiply-adds."""
     w = trained.vision
-    g = WeightedGraph("vision")
+    g = graph("vision")
     views = []
     for name in ("img", "big_img"):
         x = g.input(name, (1, *VIEW_SHAPE), onnx.TensorProto.UINT8)
         views.append(g.node("Cast", (x,), x.shape, to=onnx.TensorProto.FLOAT))
     x = g.node("Concat", views, (2, *VIEW_SHAPE), axis=0)
     x = g.elementwise("Mul", g.elementwise("Sub", x, g.scalar(MIDDLE)), g.scalar(1.0 / SPREAD))
-    hidden = _trunk(g, w, x)
+    hidden = trunk(g, w, x)
     found = _vision_heads(g, trained, hidden)
     parts = [found[head.name] for head in VISION_HEADS]
     outputs = g.node("Concat", [*parts, hidden], (1, sum(p.shape[1] for p in parts) + 512), axis=1)
     return _finish(g, outputs, trained.name, vision_slices()), g.parameters, g.multiply_adds
 
 
-def policy_model(trained: Trained) -> tuple[onnx.ModelProto, int, int]:
+def policy_model(
+    trained: Trained, graph: type[WeightedGraph] = WeightedGraph
+) -> tuple[onnx.ModelProto, int, int]:
     """Return the policy model, its parameters and its multiply-adds."""
     w = trained.policy
-    g = WeightedGraph("policy")
+    g = graph("policy")
     kind = onnx.TensorProto.FLOAT
     desires = g.input("desire_pulse", (1, HISTORY_ROWS, 8), kind)
     convention = g.input("traffic_convention", (1, 2), kind)
     features = g.input("features_buffer", (1, HISTORY_ROWS, HIDDEN_WIDTH), kind)
     with g.scope("row"):
-        rows = g.relu(g.dense_rows(features, _linear(w, "row")))
+        rows = g.relu(g.dense_rows(features, linear(w, "row")))
     seen = [g.flatten(rows), g.flatten(desires), convention]
     x = g.node("Concat", seen, (1, sum(value.shape[1] for value in seen)), axis=1)
     for name in ("past", "mix"):
         with g.scope(name):
-            x = g.relu(g.dense(x, _linear(w, name)))
+            x = g.relu(g.dense(x, linear(w, name)))
     with g.scope("desire"):
-        desire = g.dense(x, _linear(w, "desire"))
+        desire = g.dense(x, linear(w, "desire"))
     with g.scope("bend"):
-        bend = g.dense(x, _linear(w, "bend"))
+        bend = g.dense(x, linear(w, "bend"))
     last = g.node("Gather", (features, g.constant(np.int64(-1))), (1, HIDDEN_WIDTH), axis=1)
     with g.scope("plan"):
         plan = _plan(g, w, last, bend, part_of(VISION_TARGETS, trained.scaling, (PLAN,)))
@@ -124,19 +129,22 @@ def policy_model(trained: Trained) -> tuple[onnx.ModelProto, int, int]:
     return _finish(g, outputs, trained.name, policy_slices()), g.parameters, g.multiply_adds
 
 
-def write_models(directory: Path, trained: Trained) -> Written:
+def write_models(
+    directory: Path, trained: Trained, graph: type[WeightedGraph] = WeightedGraph
+) -> Written:
     """Write both models, each whole or not at all.
 
     Args:
         directory: made with its parents where missing.
         trained: networks and scaling.
+        graph: that says what matrices are stored as.
 
     Raises:
         TrainingError: a file cannot be written.
     """
     parameters = multiply_adds = size = 0
     for name, build in ((VISION_FILE, vision_model), (POLICY_FILE, policy_model)):
-        model, count, work = build(trained)
+        model, count, work = build(trained, graph)
         data = model.SerializeToString(deterministic=True)
         parameters, multiply_adds, size = parameters + count, multiply_adds + work, size + len(data)
         try:
@@ -148,79 +156,16 @@ def write_models(directory: Path, trained: Trained) -> Written:
                 f"{directory / name}: cannot be written ({error.strerror or error}); name another "
                 "directory and go on with --resume"
             ) from error
-    return Written(size, parameters, 2 * multiply_adds)
-
-
-def _motion(g: WeightedGraph, w: Weights, x: Value) -> Value:
-    """Compare the frames of each view: (2, 12, 128, 256) to (2, channels, 16, 32)."""
-    size, half = VISION_SIZE.motion, VIEW_SHAPE[0] // 2
-    single = (2 * x.shape[0], half, *x.shape[2:])
-    x = g.node("Reshape", (x, g.ints(*single)), single)
-    with g.scope("look"):
-        x = g.convolution(x, _folded(w, "trunk.motion.look"), 4)
-    channels, high, wide = x.shape[1:]
-    count = x.shape[0] // 2
-    pairs, one_each = (count, 2, *x.shape[1:]), (count, 1, *x.shape[1:])
-    x = g.node("Reshape", (x, g.ints(*pairs)), pairs)
-    frames = g.nodes("Split", (x, g.ints(1, 1)), (one_each, one_each), axis=1)
-    shape = (count, channels, high, wide)
-    older, newer = (g.node("Reshape", (part, g.ints(*shape)), shape) for part in frames)
-    down, aside = size.down, size.aside
-    padding = g.ints(0, 0, down, aside, 0, 0, 0, aside)
-    shape = (count, channels, high + down, wide + 2 * aside)
-    padded = g.node("Pad", (older, padding), shape, mode="constant")
-    alike = []
-    for up, left in size.shifts:
-        top, start = down - up, aside - left
-        bounds = (g.ints(top, start), g.ints(top + high, start + wide), g.ints(2, 3))
-        there = g.node("Slice", (padded, *bounds), newer.shape)
-        product = g.elementwise("Mul", newer, there)
-        alike.append(g.node("ReduceSum", (product, g.ints(1)), (count, 1, high, wide), keepdims=1))
-    x = g.node("Concat", alike, (count, len(alike), high, wide), axis=1)
-    g.multiply_adds += len(alike) * count * channels * high * wide
-    with g.scope("read"):
-        return g.convolution(x, _folded(w, "trunk.motion.read"), 2)
-
-
-def _trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
-    with g.scope("motion"):
-        motion = _motion(g, w, x)
-    for index, step in enumerate(VISION_SIZE.steps):
-        with g.scope(f"trunk.{index}"):
-            name = f"trunk.steps.{index}"
-            if step.kind == "conv":
-                x = g.convolution(x, _folded(w, name), step.stride)
-                if index == VISION_SIZE.motion_step:
-                    x = g.elementwise("Add", x, motion)
-                x = g.relu(x)
-                continue
-            with g.scope("first"):
-                y = g.relu(g.convolution(x, _folded(w, f"{name}.first")))
-            with g.scope("second"):
-                y = g.convolution(y, _folded(w, f"{name}.second"))
-            x = g.relu(g.elementwise("Add", x, y))
-    # The channels of the road view, then those of the wide one.
-    shape = (1, 2 * x.shape[1], *x.shape[2:])
-    x = g.node("Reshape", (x, g.ints(*shape)), shape)
-    with g.scope("joint"):
-        x = g.relu(g.convolution(x, _folded(w, "trunk.joint"), 2))
-    with g.scope("neck"):
-        x = g.relu(g.convolution(x, _folded(w, "trunk.neck")))
-    with g.scope("places"):
-        x = g.dense(g.flatten(x), _linear(w, "trunk.places"))
-    with g.scope("norm"):
-        scale, bias = (g.weight(k, w[f"trunk.norm.{k}"]) for k in ("weight", "bias"))
-        inputs = (x, scale, bias)
-        return g.node("LayerNormalization", inputs, x.shape, axis=-1, epsilon=NORM_EPSILON)
+    return Written(size, parameters, 2 * multiply_adds, graph.STORED)
 
 
 def _vision_heads(g: WeightedGraph, trained: Trained, hidden: Value) -> dict[str, Value]:
     """Return the output of each head; the last layer of a group is cut into those of its heads."""
     w, found = trained.vision, {}
     for group, heads in HEAD_GROUPS.items():
-        last = _scaled(heads, trained.scaling, _linear(w, f"heads.{group}.last"))
+        last = _scaled(heads, trained.scaling, linear(w, f"heads.{group}.last"))
         with g.scope(f"heads.{group}"):
-            x = g.relu(g.dense(hidden, _linear(w, f"heads.{group}.first")))
+            x = g.relu(g.dense(hidden, linear(w, f"heads.{group}.first")))
             start = 0
             for head in heads:
                 rows = slice(start, start + head.width)
@@ -232,30 +177,17 @@ def _vision_heads(g: WeightedGraph, trained: Trained, hidden: Value) -> dict[str
 
 def _plan(g: WeightedGraph, w: Weights, last: Value, bend: Value, scaling: Scaling) -> Value:
     with g.scope("first"):
-        x = g.relu(g.dense(last, _linear(w, "plan.first")))
+        x = g.relu(g.dense(last, linear(w, "plan.first")))
     with g.scope("second"):
-        x = g.dense(x, _linear(w, "plan.second"))
+        x = g.dense(x, linear(w, "plan.second"))
     x = g.relu(g.elementwise("Add", x, bend))
-    weight, bias = fold((PLAN,), scaling, *_linear(w, "plan.last"))
+    weight, bias = fold((PLAN,), scaling, *linear(w, "plan.last"))
     with g.scope("last"):
         return g.dense(x, Layer(weight, bias))
 
 
 def _scaled(heads: tuple[Head, ...], scaling: Scaling, layer: Layer) -> Layer:
     return Layer(*fold(heads, part_of(VISION_TARGETS, scaling, heads), layer.weight, layer.bias))
-
-
-def _linear(w: Weights, name: str) -> Layer:
-    return Layer(w[f"{name}.weight"], w[f"{name}.bias"])
-
-
-def _folded(w: Weights, name: str) -> Layer:
-    """Return a convolution that has its batch normalisation inside."""
-    deviation = np.sqrt(w[f"{name}.norm.running_var"].astype(np.float64) + NORM_EPSILON)
-    factor = w[f"{name}.norm.weight"] / deviation
-    bias = w[f"{name}.norm.bias"] - w[f"{name}.norm.running_mean"] * factor
-    weight = w[f"{name}.conv.weight"] * factor[:, None, None, None]
-    return Layer(weight, bias)
 
 
 def _finish(

@@ -80,7 +80,7 @@ VISION_HEADS = (
     Head("lane_lines", "gaussian", (LANE_LINE_COUNT, IDX_COUNT, 2), 2.0),
     Head("lane_lines_prob", "binary", (LANE_LINE_COUNT, 2), 0.5),
     Head("road_edges", "gaussian", (ROAD_EDGE_COUNT, IDX_COUNT, 2), 1.0),
-    Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 1.0),
+    Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 2.0),
     Head("lead_prob", "binary", (LEAD_COUNT,), 1.0),
 )
 # The plan is learnt with the vision, too: so `hidden_state` holds what the policy needs.

@@ -1,115 +1,105 @@
-"""What each cell of the convolutions should see, as a help while they learn: lines, and motion.
+"""Helps parts of the network while it learns: where lines and cars are, how far the road has moved.
 
 A plan is a few numbers for a whole picture, from which convolutions learn slowly what to look for.
-So while training, each of 16x32 cells of both views also says which lines pass through it, and how
-far the road in it has moved since the older frame. Both follow from the targets: lines projected,
-and the plane of the road moved by speed and yaw. Nothing of it is in the exported model.
+So the parts that look for lines, for the car ahead and for motion are told, too, what they should
+have found. It follows from the targets: places projected, and the way driven between the frames.
 """
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Mapping
+
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from modeld.constants import X_IDXS
-from tools.training.heads import ROW_S, VISION_TARGETS, Singles, places_in_target
-from tools.world.view import MED_LENS, WIDE_LENS
-
-ROWS, COLUMNS = 16, 32
-CELL_PX = 16
-# Four lane lines, two edges.
-LINES = 6
-# Along the road: from what the wide view shows to where a lane is two cells wide.
-_DISTANCES_M = 4.5 * 1.06 ** np.arange(52)
-# Flow is told where it is some pixels and the road is seen, in cells.
-_NEAR_M, _FAR_M = 5.0, 60.0
-_MOST_CELLS = 6.0
-_LINES_WEIGHT, _FLOW_WEIGHT = 1.0, 1.0
-# Few cells have a line: without it nowhere would be a good answer.
-_LINE_EMPHASIS = 4.0
+from tools.training.cells import COLUMNS, LINES, ROWS, lead_places, line_columns
+from tools.training.heads import VISION_TARGETS, Singles, places_in_target
+from tools.training.sweep import WAYS, way_of
 
 _PLACES = places_in_target(VISION_TARGETS)
-_LENSES = (MED_LENS, WIDE_LENS)
+# Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
+LEAST = 1e-6
+_WAY_WEIGHT = 1.0
 
 
-def line_hints(targets: Singles) -> Singles:
-    """Return which lines pass through each cell, (n, 2, 6, 16, 32): 1 where one does, else 0.
-
-    Args:
-        targets: (n, size) in their own units.
-    """
-    lines = targets[:, _PLACES["lane_lines"]].reshape(-1, 4, 33, 2)
-    edges = targets[:, _PLACES["road_edges"]].reshape(-1, 2, 33, 2)
-    places = np.concatenate([lines, edges], axis=1).astype(np.float64)
-    # Linear between the model's distances, NaN where either end is.
-    after = np.clip(np.searchsorted(X_IDXS, _DISTANCES_M), 1, 32)
-    share = (_DISTANCES_M - X_IDXS[after - 1]) / (X_IDXS[after] - X_IDXS[after - 1])
-    at = places[:, :, after - 1] * (1.0 - share[:, None]) + places[:, :, after] * share[:, None]
-    found = np.zeros((len(targets), 2, LINES, ROWS, COLUMNS), np.float32)
-    sample, line = np.meshgrid(np.arange(len(targets)), np.arange(LINES), indexing="ij")
-    for view, lens in enumerate(_LENSES):
-        scale = lens.focal_px / _DISTANCES_M
-        column = (lens.cx_px + scale * at[..., 0]) / CELL_PX
-        row = (lens.cy_px + scale * at[..., 1]) / CELL_PX
-        seen = (column >= 0) & (column < COLUMNS) & (row >= 0) & (row < ROWS)
-        which = [np.broadcast_to(index[..., None], seen.shape)[seen] for index in (sample, line)]
-        found[which[0], view, which[1], row[seen].astype(int), column[seen].astype(int)] = 1.0
-    return found
-
-
-def flow_hints(targets: Singles) -> Singles:
-    """Return how far the road has moved in each cell, (n, 2, 2, 16, 32): right and down, in cells.
-
-    NaN above the horizon, far away, and where it moves further than can be compared.
+def line_loss(logits: Tensor, targets: Singles) -> Tensor:
+    """Return the loss of lines in cells, a scalar: which cell, where in it, and whether at all.
 
     Args:
+        logits: (n, 2, 6, 16, 32) of views, lines and cells.
         targets: (n, size) in their own units.
     """
-    speed, yaw_rate = (targets[:, _PLACES["pose"]][:, index, None, None] for index in (0, 5))
-    height = targets[:, _PLACES["road_transform"]][:, 2, None, None]
-    views = [
-        _flow(lens.focal_px, lens.cx_px, lens.cy_px, speed, yaw_rate, height) for lens in _LENSES
-    ]
-    return np.stack(views, axis=1).astype(np.float32)
+    columns = torch.from_numpy(line_columns(targets))
+    there = torch.isfinite(columns)
+    presence = functional.binary_cross_entropy_with_logits(logits.amax(-1), there.float())
+    share = logits[there].log_softmax(-1)
+    wanted = columns[there]
+    missed = choice_loss(share, wanted - 0.5)
+    at = (share.exp() * (torch.arange(COLUMNS) + 0.5)).sum(-1)
+    return presence + missed + (at - wanted).abs().mean() if len(wanted) else presence
 
 
-def _flow(
-    focal_px: float, cx_px: float, cy_px: float, speed: Singles, yaw_rate: Singles, height: Singles
-) -> NDArray[np.float64]:
-    """Return the flow of one view, (n, 2, 16, 32)."""
-    across = CELL_PX * (np.arange(COLUMNS) + 0.5)[None, None, :]
-    below = CELL_PX * (np.arange(ROWS) + 0.5)[None, :, None] - cy_px
-    ahead = focal_px * height / np.maximum(below, 1.0)
-    aside = ahead * (across - cx_px) / focal_px
-    turn = yaw_rate * ROW_S
-    # The same place of the road as the car saw it one row of the histories before.
-    older_ahead = ahead + speed * ROW_S - 0.5 * turn * aside
-    older_aside = aside + turn * (ahead + 0.5 * speed * ROW_S)
-    right = (across - cx_px - focal_px * older_aside / older_ahead) / CELL_PX
-    down = (below - focal_px * height / older_ahead) / CELL_PX
-    flow = np.stack(np.broadcast_arrays(right, down), axis=1)
-    told = (
-        (below > 1.0) & (ahead > _NEAR_M) & (ahead < _FAR_M) & (np.abs(flow).max(1) < _MOST_CELLS)
-    )
-    return np.where(told[:, None], flow, np.nan)
-
-
-def hint_loss(said: Tensor, targets: Singles) -> Tensor:
-    """Return the loss of what the cells say, a scalar.
+def lead_loss(logits: Tensor, targets: Singles) -> Tensor:
+    """Return the loss of the car ahead in cells, a scalar: which cell, where in it, whether at all.
 
     Args:
-        said: (n, 2, 8, 16, 32): logits of six lines, then flow to the right and down, in cells.
+        logits: (n, 2, 16, 32) of views and cells.
         targets: (n, size) in their own units.
     """
-    lines, flow = torch.from_numpy(line_hints(targets)), torch.from_numpy(flow_hints(targets))
-    emphasis = torch.tensor(_LINE_EMPHASIS)
-    loss = functional.binary_cross_entropy_with_logits(
-        said[:, :, :LINES].float(), lines, pos_weight=emphasis
-    )
-    known = torch.isfinite(flow)
-    errors = (said[:, :, LINES:].float() - torch.nan_to_num(flow)).abs()
-    moved = torch.where(known, errors, torch.zeros_like(errors)).sum() / known.sum().clamp(min=1)
-    return _LINES_WEIGHT * 10.0 * loss + _FLOW_WEIGHT * moved
+    places = torch.from_numpy(lead_places(targets))
+    there = torch.isfinite(places[..., 0])
+    presence = functional.binary_cross_entropy_with_logits(logits.amax((2, 3)), there.float())
+    wanted = places[there]
+    if not len(wanted):
+        return presence
+    share = logits[there].flatten(1).softmax(1).reshape(-1, ROWS, COLUMNS)
+    across, down = share.sum(1), share.sum(2)
+    missed = choice_loss((across + LEAST).log(), wanted[:, 0] - 0.5)
+    missed = missed + choice_loss((down + LEAST).log(), wanted[:, 1] - 0.5)
+    column = (across * (torch.arange(COLUMNS) + 0.5)).sum(1)
+    row = (down * (torch.arange(ROWS) + 0.5)).sum(1)
+    off = (torch.stack([column, row], 1) - wanted).abs()
+    return presence + missed + off.mean()
+
+
+def way_loss(logits: Tensor, targets: Singles) -> Tensor:
+    """Return the loss of the way that the road has moved, a scalar.
+
+    Args:
+        logits: (n, 32).
+        targets: (n, size) in their own units.
+    """
+    speed = targets[:, _PLACES["pose"]][:, 0]
+    height = targets[:, _PLACES["road_transform"]][:, 2]
+    return choice_loss(logits.log_softmax(-1), torch.from_numpy(way_of(speed, height)))
+
+
+def choice_loss(logs: Tensor, wanted: Tensor) -> Tensor:
+    """Return the mean loss of a choice that may lie between two of the choices, a scalar.
+
+    Args:
+        logs: (n, choices) logarithms of how likely each is.
+        wanted: (n,) 0 for the first of them; what lies outside is drawn to the nearest.
+    """
+    last = logs.shape[1] - 1
+    inside = wanted.clamp(0.0, float(last))
+    low = inside.floor().long().clamp(max=last - 1)
+    share = inside - low
+    below, above = (logs.gather(1, (low + k)[:, None])[:, 0] for k in (0, 1))
+    return -((1.0 - share) * below + share * above).mean()
+
+
+def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tensor]:
+    """Return the weighted losses of the parts, scalars by their names.
+
+    Args:
+        outputs: of the vision network.
+        targets: (n, size) in their own units.
+    """
+    assert outputs["ways"].shape[1] == WAYS
+    return {
+        "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),
+        "lead_cells": lead_loss(outputs["cells"][:, :, LINES], targets),
+        "way": _WAY_WEIGHT * way_loss(outputs["ways"], targets),
+    }

@@ -8,7 +8,7 @@ way.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from modeld.constants import DESIRE_LENGTH
+from tools.training import sweep
 from tools.training.architecture import (
     HEAD_GROUPS,
     MIDDLE,
@@ -24,15 +25,18 @@ from tools.training.architecture import (
     VIEW_CHANNELS,
     VIEW_SHAPE,
     VISION_SIZE,
-    MotionSize,
+    WAY_SCALE,
+    CellsSize,
     PolicySize,
     Step,
+    SweepSize,
     VisionSize,
 )
+from tools.training.cells import COLUMNS, LINES, ROWS, column_scale, row_scale
 from tools.training.heads import DESIRE_STATE, HIDDEN_WIDTH, HISTORY_ROWS, PLAN, width_of
 
-# Six lines, and flow to the right and down.
-CELL_VALUES = 8
+# Scores have a deviation of 1: with more, a choice between ways begins as a wrong one.
+_FIRST_TRUST = 0.6
 
 
 class ConvNorm(nn.Module):
@@ -61,29 +65,142 @@ class Residual(nn.Module):
         return torch.relu(x + self.second(torch.relu(self.first(x))))
 
 
-class Motion(nn.Module):
-    """What has moved between the frames of a view, and how far."""
+class Sweep(nn.Module):
+    """How far the road has moved between the frames of the road view; `sweep` says how."""
 
-    def __init__(self, size: MotionSize, outputs: int) -> None:
+    places: Tensor
+    shares: Tensor
+    ways: Tensor
+    steps: Tensor
+
+    def __init__(self, size: SweepSize) -> None:
         super().__init__()
-        self._size = size
-        self.look = ConvNorm(VIEW_CHANNELS // 2, size.channels, size.kernel, 4)
-        self.read = ConvNorm(len(size.shifts), outputs, 3, 2)
+        self._channels = size.channels
+        self.look = ConvNorm(VIEW_CHANNELS // 2, size.channels, size.kernel, sweep.STRIDE)
+        self.more = nn.ModuleList(ConvNorm(size.channels, size.channels) for _ in range(size.more))
+        self.trust = nn.Parameter(torch.full((sweep.BANDS,), _FIRST_TRUST))
+        for name, table in (
+            ("places", sweep.place_indices()),
+            ("shares", sweep.place_weights()),
+            ("ways", sweep.way_indices()),
+            ("steps", np.arange(sweep.WAYS, dtype=np.float32)),
+        ):
+            self.register_buffer(name, torch.from_numpy(table), persistent=False)
 
-    def forward(self, frames: Tensor) -> Tensor:
-        """(n, 12, 128, 256), older frame first, to (n, outputs, 16, 32)."""
+    def forward(self, frames: Tensor) -> tuple[Tensor, Tensor]:
+        """Return scores of all ways by band, with the way they say, and how likely each way is.
+
+        Args:
+            frames: (n, 12, 128, 256), older frame first.
+
+        Returns:
+            (n, 129) and logits, (n, 32).
+        """
         single = frames.reshape(-1, VIEW_CHANNELS // 2, *VIEW_SHAPE[1:])
-        seen = self.look(single.contiguous(memory_format=torch.channels_last))
-        older, newer = seen[0::2], seen[1::2]
-        _, _, high, wide = newer.shape
-        down, aside = self._size.down, self._size.aside
-        padded = functional.pad(older, (aside, aside, down, 0))
-        alike = []
-        for up, left in self._size.shifts:
-            top, start = down - up, aside - left
-            there = padded[:, :, top : top + high, start : start + wide]
-            alike.append((newer * there).sum(1, keepdim=True))
-        return self.read(torch.cat(alike, 1))
+        single = single[:, :, sweep.FIRST_CHANNEL_ROW :]
+        x = self.look(single.contiguous(memory_format=torch.channels_last))
+        for layer in self.more:
+            x = layer(torch.relu(x))
+        with torch.autocast("cpu", enabled=False):
+            seen = x.flatten(2).float()
+            above, below = (
+                seen[:, :, at] * share for at, share in zip(self.places, self.shares, strict=True)
+            )
+            rows = (above + below).unflatten(2, (sweep.OLDER_ROWS, sweep.COLUMNS))
+            rows = rows.transpose(1, 2).flatten(2)
+            older, newer = rows[0::2], rows[1::2, : sweep.ROWS]
+            products = torch.matmul(newer, older.transpose(1, 2)).flatten(1)
+            scores = products[:, self.ways].reshape(
+                -1, sweep.BANDS, sweep.ROWS // sweep.BANDS, sweep.WAYS
+            )
+            scores = functional.layer_norm(scores.sum(2), (sweep.WAYS,))
+            logits = (scores * self.trust[:, None]).sum(1)
+            way = (logits.softmax(-1) * self.steps).sum(-1, keepdim=True) * WAY_SCALE
+            return torch.cat([scores.flatten(1), way], 1), logits
+
+
+class Cells(nn.Module):
+    """Where lines and the car ahead are among the cells of each view, and whether they are."""
+
+    across: Tensor
+    down: Tensor
+
+    def __init__(self, size: CellsSize, inputs: int, around: int) -> None:
+        super().__init__()
+        self.around = nn.Conv2d(around, inputs, 1)
+        # Views differ in what lies where.
+        self.row = nn.Parameter(0.1 * torch.randn(2, inputs, ROWS, 1))
+        self.column = nn.Parameter(0.1 * torch.randn(2, inputs, 1, COLUMNS))
+        self.look = ConvNorm(inputs, size.channels)
+        self.last = nn.Conv2d(size.channels, LINES + 1, 1)
+        self.register_buffer("across", torch.from_numpy(column_scale()), persistent=False)
+        self.register_buffer("down", torch.from_numpy(row_scale()), persistent=False)
+
+    def forward(self, cells: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what is read, and how likely each line and the car are in each cell.
+
+        Args:
+            cells: (2 n, channels, 16, 32), the views of a sample one after the other.
+            around: (2 n, channels, 8, 16).
+
+        Returns:
+            (n, 2 * (192 + 3 + channels)): of each view `read_lines` and `read_lead`; and logits,
+            (n, 2, 7, 16, 32), the car last.
+        """
+        wider = functional.interpolate(self.around(around), scale_factor=2.0, mode="nearest")
+        x = (cells + wider).reshape(-1, 2, *cells.shape[1:]) + self.row + self.column
+        x = torch.relu(x.flatten(0, 1))
+        logits = self.last(torch.relu(self.look(x))).float()
+        with torch.autocast("cpu", enabled=False):
+            read = [self.read_lines(logits[:, :LINES]), self.read_lead(logits[:, LINES], x.float())]
+        found = torch.cat(read, 1).reshape(len(cells) // 2, -1)
+        return found, logits.reshape(-1, 2, *logits.shape[1:])
+
+    def read_lines(self, logits: Tensor) -> Tensor:
+        """Return of each line the column in each row, 0 where it is not, and whether it is there.
+
+        Args:
+            logits: (2 n, 6, 16, 32).
+
+        Returns:
+            (2 n, 192).
+        """
+        there = logits.amax(-1).sigmoid()
+        column = (logits.softmax(-1) * self.across).sum(-1)
+        return torch.cat([column * there, there], 1).flatten(1)
+
+    def read_lead(self, logits: Tensor, cells: Tensor) -> Tensor:
+        """Return where the car ahead is, whether it is, and what its cells look like.
+
+        Args:
+            logits: (2 n, 16, 32).
+            cells: (2 n, channels, 16, 32).
+
+        Returns:
+            (2 n, 3 + channels): column, row, whether; all are 0 where there is none.
+        """
+        flat = logits.flatten(1)
+        there = flat.amax(1, keepdim=True).sigmoid()
+        share = flat.softmax(1)
+        map_ = share.reshape(logits.shape)
+        column = (map_.sum(1) * self.across).sum(1, keepdim=True)
+        row = (map_.sum(2) * self.down).sum(1, keepdim=True)
+        looks = torch.matmul(cells.flatten(2), share[:, :, None])[:, :, 0]
+        return torch.cat([column * there, row * there, there, looks * there], 1)
+
+
+class Seen(NamedTuple):
+    """What a trunk sees: `hidden_state` (n, 512), and what its parts said, as logits.
+
+    Attributes:
+        hidden: (n, 512).
+        cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
+        ways: (n, 32).
+    """
+
+    hidden: Tensor
+    cells: Tensor
+    ways: Tensor
 
 
 class Trunk(nn.Module):
@@ -93,11 +210,15 @@ class Trunk(nn.Module):
         super().__init__()
         widths = [VIEW_CHANNELS, *(step.channels for step in size.steps)]
         self.steps = nn.ModuleList(map(_step, widths, size.steps))
-        self._motion_step = size.motion_step
-        self.motion = Motion(size.motion, size.steps[size.motion_step].channels)
+        self._cell_step = size.cells.step
+        self.sweep = Sweep(size.sweep)
+        channels = size.steps[self._cell_step].channels
+        self.cells = Cells(size.cells, channels, widths[-1])
         self.joint = ConvNorm(2 * widths[-1], size.joint, 3, 2)
         self.neck = ConvNorm(size.joint, size.neck, 1)
-        self.places = nn.Linear(size.neck * 4 * 8, HIDDEN_WIDTH)
+        read = 2 * (2 * LINES * ROWS + 3 + channels)
+        inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.WAYS + 1
+        self.places = nn.Linear(inputs, HIDDEN_WIDTH)
         self.norm = nn.LayerNorm(HIDDEN_WIDTH)
 
     def forward(self, views: Tensor) -> Tensor:
@@ -109,30 +230,30 @@ class Trunk(nn.Module):
         Returns:
             (n, 512).
         """
-        return self.see(views)[0]
+        return self.see(views).hidden
 
-    def see(self, views: Tensor) -> tuple[Tensor, Tensor]:
-        """Return `hidden_state` and the features of the cells, (2 n, channels, 16, 32).
+    def see(self, views: Tensor) -> Seen:
+        """Return all that is seen.
 
         Args:
             views: as for `forward`.
         """
         count = views.shape[0]
-        x = views.reshape(2 * count, *VIEW_SHAPE)
-        motion = self.motion(x)
-        x = x.contiguous(memory_format=torch.channels_last)
-        cells = motion
+        way, ways = self.sweep(views[:, 0])
+        x = views.reshape(2 * count, *VIEW_SHAPE).contiguous(memory_format=torch.channels_last)
+        cells = x
         for index, step in enumerate(self.steps):
             x = step(x)
-            if index == self._motion_step:
-                x = x + motion
             if isinstance(step, ConvNorm):
                 x = torch.relu(x)
-            if index == self._motion_step + 1:
+            if index == self._cell_step:
                 cells = x
+        read, logits = self.cells(cells, x)
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
         x = torch.relu(self.neck(torch.relu(self.joint(x))))
-        return self.norm(self.places(x.flatten(1)).float()), cells
+        with torch.autocast("cpu", enabled=False):
+            found = torch.cat([x.flatten(1).float(), read, way], 1)
+            return Seen(self.norm(self.places(found)), logits, ways)
 
 
 class TwoLayers(nn.Module):
@@ -192,24 +313,23 @@ class Vision(nn.Module):
             }
         )
         self.plan = PlanHead(size.plan)
-        # What each cell says while the network learns; see `hints`.
-        self.cells = nn.Conv2d(size.steps[size.motion_step].channels, CELL_VALUES, 1)
 
     def forward(self, views: Tensor) -> dict[str, Tensor]:
-        """Return the output of each head by its name, `plan`, `hidden_state` and `cells` too.
+        """Return the output of each head by its name, `plan`, `hidden_state`, `cells`, `ways` too.
 
         Args:
             views: as `Trunk.forward`.
         """
-        hidden, cells = self.trunk.see(views)
-        cells = self.cells(cells)
-        found = {"cells": cells.reshape(len(views), 2, *cells.shape[1:])}
-        found |= {"hidden_state": hidden, "plan": self.plan(hidden)}
-        for group, heads in HEAD_GROUPS.items():
-            start, output = 0, self.heads[group](hidden)
-            for head in heads:
-                found[head.name] = output[:, start : start + head.width]
-                start += head.width
+        seen = self.trunk.see(views)
+        found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
+        # Heads are a small part of the work, and metres want more than eight bits.
+        with torch.autocast("cpu", enabled=False):
+            found["plan"] = self.plan(seen.hidden)
+            for group, heads in HEAD_GROUPS.items():
+                start, output = 0, self.heads[group](seen.hidden)
+                for head in heads:
+                    found[head.name] = output[:, start : start + head.width]
+                    start += head.width
         return found
 
 

@@ -1,14 +1,15 @@
-"""Writes ONNX graphs with given weights: matrices as float16, widened when the model is loaded."""
+"""Writes ONNX graphs with given weights: matrices as float16 or int8, all else as float32."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import onnx
 from numpy.typing import NDArray
 
 from tools.example_models.graph import GraphBuilder, Value
+from tools.training.rounding import in_eight_bits
 
 Array = NDArray[np.floating[Any]]
 # Largest finite float16.
@@ -23,20 +24,26 @@ class Layer(NamedTuple):
 
 
 class WeightedGraph(GraphBuilder):
-    """A graph builder whose layers have weights that were learnt."""
+    """A graph builder whose layers have weights that were learnt; their matrices are float16."""
+
+    STORED: ClassVar = "float16"
 
     def __init__(self, name: str) -> None:
         super().__init__(name, 0)
 
-    def half(self, name: str, array: Array) -> Value:
-        """Add an initializer of float16 and return it as float32.
+    def matrix(self, array: Array, outputs: int = 0) -> Value:  # noqa: ARG002 - of other storage
+        """Add the weight of a layer and return it as float32.
+
+        Args:
+            array: of a dense layer or a convolution.
+            outputs: its axis of outputs.
 
         Raises:
             ValueError: a value that float16 cannot hold.
         """
         if not np.all(np.abs(array) <= _LARGEST):
-            raise ValueError(f"{self.name}: {name}: a weight beyond float16")
-        stored = self.weight(name, array, np.float16)
+            raise ValueError(f"{self.name}: a weight beyond float16")
+        stored = self.weight("weight", array, np.float16)
         return self.node("Cast", (stored,), stored.shape, to=onnx.TensorProto.FLOAT)
 
     def convolution(self, x: Value, layer: Layer, stride: int = 1) -> Value:
@@ -54,7 +61,7 @@ class WeightedGraph(GraphBuilder):
         self.multiply_adds += int(np.prod(layer.weight.shape[1:])) * int(np.prod(shape))
         return self.node(
             "Conv",
-            (x, self.half("weight", layer.weight), self.weight("bias", layer.bias)),
+            (x, self.matrix(layer.weight), self.weight("bias", layer.bias)),
             shape,
             dilations=[1, 1],
             group=1,
@@ -68,7 +75,7 @@ class WeightedGraph(GraphBuilder):
         self.multiply_adds += layer.weight.size
         return self.node(
             "Gemm",
-            (x, self.half("weight", layer.weight), self.weight("bias", layer.bias)),
+            (x, self.matrix(layer.weight), self.weight("bias", layer.bias)),
             (1, layer.weight.shape[0]),
             alpha=1.0,
             beta=1.0,
@@ -80,9 +87,27 @@ class WeightedGraph(GraphBuilder):
         weight = np.ascontiguousarray(layer.weight.T)
         shape = (*x.shape[:-1], weight.shape[1])
         self.multiply_adds += int(np.prod(x.shape)) * weight.shape[1]
-        product = self.node("MatMul", (x, self.half("weight", weight)), shape)
+        product = self.node("MatMul", (x, self.matrix(weight, outputs=1)), shape)
         return self.elementwise("Add", product, self.weight("bias", layer.bias))
 
     def relu(self, x: Value) -> Value:
         """Append Relu."""
         return self.elementwise("Relu", x)
+
+
+class EightBitGraph(WeightedGraph):
+    """The same with matrices of int8, and one scale for each output."""
+
+    STORED: ClassVar = "int8"
+
+    def matrix(self, array: Array, outputs: int = 0) -> Value:
+        """Add the weight of a layer and return it as float32.
+
+        Args:
+            array: of a dense layer or a convolution.
+            outputs: its axis of outputs.
+        """
+        numbers, scale = in_eight_bits(array, outputs)
+        stored = self.weight("weight", numbers)
+        parts = (stored, self.weight("weight_scale", scale))
+        return self.node("DequantizeLinear", parts, stored.shape, axis=outputs)

@@ -10,8 +10,8 @@ from tools.errors import UsageError
 
 # Shares of the time: seeing is most of it; then drives by the expert, drives by the student, and
 # what is learnt from each.
-VISION_SHARE = 0.70
-DRIVES_SHARE = 0.10
+VISION_SHARE = 0.62
+DRIVES_SHARE = 0.14
 LEARN_SHARE = 0.05
 # Rounds of drives: the first by the expert and by what vision alone would do, the others by the
 # student (Ross and others, "A reduction of imitation learning", 2011).

@@ -6,9 +6,8 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ import torch
 
 from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
-from tools.training.drives import DriveRecord
+from tools.training.drive_files import DRIVES, read_drives, write_drive
 from tools.training.driving import DrivesPlan, drive_on, save_student
 from tools.training.evaluate import answers
 from tools.training.export import Trained
@@ -38,10 +37,9 @@ from tools.training.vision_stage import VisionRun, VisionState
 # Of each held-out world: so many moments, as worlds differ more than moments do.
 _MOMENTS_EACH = 4
 # Of the first round of drives the student, who knows only single moments, drives this share.
-_FIRST_SHARE, _SHARE = 0.4, 0.75
+_FIRST_SHARE, _SHARE = 0.5, 0.75
 # However short the time is.
 _LEAST_DRIVES = 2
-_DRIVES = "drives"
 _STUDENT = "student.pt"
 
 
@@ -105,7 +103,7 @@ class Training:
             )
         state = checkpoint.load(directory) if resume else {}
         try:
-            (directory / _DRIVES).mkdir(parents=True, exist_ok=True)
+            (directory / DRIVES).mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UsageError(
                 f"{directory}: cannot be made ({error.strerror or error}); name another directory"
@@ -185,7 +183,7 @@ class Training:
         with open_crew(drive_on, [(plan, worker) for worker in range(workers)]) as crew:
             while course.drives_s < options.drives_s or course.drives < _LEAST_DRIVES:
                 for record in crew.receive(1.0):
-                    _write_drive(options.directory / _DRIVES, course.drives, record)
+                    write_drive(options.directory, course.drives, record)
                     course.drives += 1
                     if record.is_student:
                         off.append(float(record.off_m.mean()))
@@ -202,7 +200,7 @@ class Training:
         """Learn from all drives so far; that ends a round."""
         options, course = self._options, self._course
         vision, policy, scaling = self._networks()
-        drives = _read_drives(options.directory / _DRIVES)
+        drives = read_drives(options.directory)
         histories = join(drives, plan_scaling(scaling))
         report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
         if course.round == 0:
@@ -289,18 +287,3 @@ def _restored(options: TrainingOptions, state: dict[str, Any]) -> _Course:
     course.round, course.drives_s = state["round"], state["drives_s"]
     course.drives, course.learning_s = state["drives"], state["learning_s"]
     return course
-
-
-def _write_drive(directory: Path, number: int, record: DriveRecord) -> None:
-    with (directory / f"{number:06}.npz").open("wb") as file:
-        np.savez(file, **asdict(record))
-
-
-def _read_drives(directory: Path) -> list[DriveRecord]:
-    drives = []
-    for path in sorted(directory.glob("*.npz")):
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
-        arrays["is_student"] = bool(arrays["is_student"])
-        drives.append(DriveRecord(**arrays))
-    return drives

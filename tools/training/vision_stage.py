@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tools.lib.crew import Crew
 from tools.training.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.averaging import Average
 from tools.training.heads import VISION_TARGETS
@@ -20,7 +21,6 @@ from tools.training.losses import total_loss
 from tools.training.mirror import mirror_images, mirror_target
 from tools.training.networks import Vision
 from tools.training.options import TrainingOptions
-from tools.training.processes import Crew
 from tools.training.records import Records
 from tools.training.replay import Batch, Replay
 from tools.training.scaling import Scaling, measure
@@ -196,8 +196,9 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
     with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
         outputs = state.network(views)
     loss, parts = total_loss(VISION_TARGETS, outputs, torch.from_numpy(scaled))
-    parts["cells"] = hint_loss(outputs["cells"], batch.targets)
-    loss = loss + parts["cells"]
+    hints = hint_loss(outputs, batch.targets)
+    loss = loss + torch.stack([*hints.values()]).sum()
+    parts |= {name: hint.detach() for name, hint in hints.items()}
     state.optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), CLIP)

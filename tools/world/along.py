@@ -13,7 +13,7 @@ from tools.world.curves import Floats, through_knots
 _CELL_M = 0.3
 _CELLS = 4096
 # The same without a jump where it repeats: knots of so many cells, and their share.
-_COARSE = ((1, 0.8), (16, 0.7), (128, 0.6))
+_COARSE = ((1, 0.6), (4, 0.9), (16, 0.7), (128, 0.6))
 _SHORTEST_M = 1e-6
 
 

@@ -162,7 +162,7 @@ def _lane_count(rng: np.random.Generator, fast: float, is_two_way: bool) -> int:
 
 def _shoulder(rng: np.random.Generator, fast: float) -> float:
     """Return how far the asphalt goes on beyond the last line, m."""
-    return float(0.15 + (0.6 + 2.2 * fast) * rng.random() * rng.random())
+    return float(0.15 + (0.8 + 3.2 * fast) * rng.random() * rng.random())
 
 
 def _gaps(rng: np.random.Generator, length_m: float) -> tuple[tuple[float, float], ...]:

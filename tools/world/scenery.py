@@ -147,7 +147,7 @@ def random_scenery(rng: np.random.Generator) -> Scenery:
         paint=paint,
         yellow=(max(yellow[0], base + 40.0), *yellow[1:]),
         has_studs=draw.chance(0.25),
-        asphalt_grain=6.0 * draw.squared() + 0.5,
+        asphalt_grain=8.0 * draw.squared() + 3.0,
         verge_grain=draw.between(3.0, 16.0),
         tracks=draw.between(-7.0, 8.0),
         patches=0.25 * draw.one() if draw.chance(0.35) else 0.0,

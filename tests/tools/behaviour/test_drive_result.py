@@ -154,3 +154,48 @@ def test_arguments_that_cannot_work(
         error = capsys.readouterr().err
         assert found in error
         assert error.count("\n") == 1
+
+
+def driven(path: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Write what `modeld drive` prints."""
+    assert main(["drive", "--expert", "--json", "-q", *options]) in (0, 1)
+    path.write_text(capsys.readouterr().out, encoding="utf-8")
+    return str(path)
+
+
+def test_results_of_real_drives_are_compared(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What the command prints is what is read: the same drives agree, others differ by name."""
+    roads = ["--scenario", "lane-keeping", "recovery", "--km", "0.06", "--drives", "2"]
+    first = driven(tmp_path / "a.json", capsys, *roads)
+    same = driven(tmp_path / "b.json", capsys, *roads, "--gate", "departures <= 0")
+    other = driven(tmp_path / "c.json", capsys, *roads, "--seed", "1")
+    assert main(["compare", first, same]) == 0
+    assert "AGREE: 0 of " in capsys.readouterr().out
+    gates = ["--gates-only", "--gate", "offset_mean_m_change <= 0.5"]
+    gates += ["--gate", "scenarios.*.departures <= 0", "--gate", "recovered_share_change >= 0"]
+    assert main(["compare", first, other, *gates]) == 0
+    assert "holds  recovered_share_change >= 0: 0" in capsys.readouterr().out
+    assert main(["compare", first, other]) == 1
+    said = capsys.readouterr().out
+    # A drive that only one has, one that both have and that went differently, and not how long.
+    assert "per_drive.lane-keeping-0.km" in said
+    assert "per_drive.recovery-2.offset_p99_m" in said
+    assert "wall_s" not in said
+
+
+def test_rows_of_faults_are_called_by_their_fault(tmp_path: Path) -> None:
+    path = tmp_path / "faults.json"
+    rows = [{"fault": "none", "km": 1.0}, {"fault": "yaw-off", "km": 0.5}]
+    path.write_text(json.dumps({"faults": rows}), encoding="utf-8")
+    assert read_result(path) == {"faults.none.km": 1.0, "faults.yaw-off.km": 0.5}
+
+
+def test_the_gates_of_drives_hold_where_nothing_changed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kinds = ["lane-keeping", "recovery", "stopping-lead", "curves"]
+    result = driven(tmp_path / "a.json", capsys, "--scenario", *kinds, "--km", "0.06")
+    gates = Path(__file__).parents[2] / "regression/driving.gates"
+    assert main(["compare", result, result, "--gates-only", "--gates", str(gates)]) == 0

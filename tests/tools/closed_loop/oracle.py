@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
 from modeld.driving_model import DrivingProgram
-from runtime.entry import TensorSpec
 from tests.tools.tiny_driving import INTERFACE
 from tools.closed_loop.simulation import Simulation
+from tools.lib.wrapped_program import WrappedProgram
 from tools.world.expert import Expert
 
 
-class OracleProgram:
+class OracleProgram(WrappedProgram):
     """Answers like the hand-written artifact, but with the expert's plan of the simulation.
 
     Args:
@@ -24,7 +24,7 @@ class OracleProgram:
     """
 
     def __init__(self, inner: DrivingProgram) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._simulation: Simulation | None = None
         self._expert: Expert | None = None
         self.transforms: list[NDArray[np.float32]] = []
@@ -35,21 +35,10 @@ class OracleProgram:
         self._simulation = simulation
         self._expert = Expert(trial.world, trial.lane, simulation.set_speed_mps)
 
-    @property
-    def entries(self) -> tuple[str, ...]:
-        return self._inner.entries
-
-    @property
-    def metadata(self) -> Mapping[str, Any]:
-        return self._inner.metadata
-
-    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        return self._inner.entry_inputs(entry)
-
     def run(
         self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
     ) -> Mapping[str, NDArray[Any]]:
-        results = dict(self._inner.run(inputs, entry))
+        results = dict(super().run(inputs, entry))
         simulation, expert = self._simulation, self._expert
         if entry != "run" or simulation is None or expert is None:
             return results
@@ -62,6 +51,3 @@ class OracleProgram:
         plan = expert.plan(simulation.body, simulation.vehicles).array().ravel()
         vector[0, start : start + IDX_COUNT * PLAN_WIDTH] = plan
         return {**results, f"{role}_outputs": vector}
-
-    def reset(self) -> None:
-        self._inner.reset()

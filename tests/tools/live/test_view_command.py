@@ -304,10 +304,11 @@ def test_who_pauses_gets_nothing_and_no_row_is_lost(tmp_path: Path) -> None:
 
 
 @pytest.mark.opencl
-def test_the_real_daemon_and_a_rendered_camera_are_watched(tmp_path: Path) -> None:
+def test_the_real_daemon_and_a_camera_process_are_watched(tmp_path: Path) -> None:
     bus, server = f"ipc://{tmp_path}", f"view-{os.getpid()}"
-    model = write_tiny_driving(tmp_path / "tiny.pkl", (1344, 760))
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (1928, 1208))
     camera = ["--server", server, "--bus", bus, "--frames", "4", "--rate-hz", "10"]
+    camera += ["--size", "1928", "1208"]
     daemon = ["run", "--model", str(model), "--demo", "--bus", bus, "--camera-server", server, "-q"]
 
     async def watch(view: View) -> None:
@@ -316,7 +317,7 @@ def test_the_real_daemon_and_a_rendered_camera_are_watched(tmp_path: Path) -> No
                 with Child("daemon", "tools.cli", daemon):
                     message = await until(ws, lambda m, jpeg: jpeg and m.get("overlay"))
                     assert message["picture"]["frameId"] == message["model"]["frameId"]
-                    assert message["hardware"] == "device mici, sensor os04c10"
+                    assert message["hardware"] == "device pc, sensor unknown"
                     message = await until(ws, lambda m, _: m["health"])
                     assert message["health"]["model"] == "tiny.pkl"
                     await until(ws, lambda m, _: m["cameras"] == ["road", "wideRoad"])
@@ -328,6 +329,6 @@ def test_the_real_daemon_and_a_rendered_camera_are_watched(tmp_path: Path) -> No
 
     with (
         View("--bus", bus, "--camera-server", server) as view,
-        Child("camera", "tools.render.demo_camera", camera),
+        Child("camera", "tools.lib.bench_camera", camera),
     ):
         asyncio.run(watch(view))

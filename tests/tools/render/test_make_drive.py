@@ -20,7 +20,9 @@ from cereal.log_reader import read_log, read_log_bytes
 from cereal.services import service
 from tools.cli import main
 from tools.drives.open_drive import DriveOptions, open_drive
+from tools.render.render_file import FileJob
 from tools.render.spec import DriveSpec
+from tools.render.workers import open_workers
 from tools.render.write_drive import write_drive
 
 ROOT = Path(__file__).parents[3]
@@ -166,6 +168,16 @@ def test_same_options_give_same_bytes_with_any_number_of_workers(
     for one, other in zip(segments, write_drive(SPEC, tmp_path, 2, quiet), strict=True):
         for name in FILES:
             assert (one / name).read_bytes() == (other / name).read_bytes(), name
+
+
+def test_every_picture_is_counted_with_any_number_of_workers(tmp_path: Path) -> None:
+    jobs = [FileJob(SPEC, stream, 0, tmp_path / stream) for stream in SPEC.streams]
+    for workers in (1, 2):
+        counted: list[int] = []
+        with open_workers(jobs, workers, counted.append) as pool:
+            for job in jobs:
+                pool.packets(job)
+        assert counted == [*range(1, 16)], workers
 
 
 def test_segments_open_as_recorded_ones(segments: list[Path]) -> None:

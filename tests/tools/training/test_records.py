@@ -85,7 +85,7 @@ def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
         lines_found=0.9,
         leads_found=0.8,
     )
-    written = Written(bytes=3_600_000, parameters=1_810_000, flop=410_000_000)
+    written = Written(3_600_000, 1_810_000, 410_000_000, "float16")
     options = TrainingOptions(tmp_path, minutes=40)
     write_card(tmp_path, options, written, {"all": figures, "day": figures}, {"steps": "12"})
     card = (tmp_path / "README.md").read_text(encoding="utf-8")

@@ -52,17 +52,9 @@ def marked_world(**road: float) -> World:
     lanes = lanes_of(2)
     none = replace(lanes.markings[0], kind=MarkingKind.NONE)
     lanes = replace(lanes, markings=(none, none, lanes.markings[2]), right_edge_m=9.0)
-    look = replace(
-        PLAIN,
-        asphalt=(50.0, 128.0, 128.0),
-        verge=(50.0, 128.0, 128.0),
-        asphalt_grain=0.0,
-        verge_grain=0.0,
-        tracks=0.0,
-        shoulder=0.0,
-        post_m=0.0,
-        haze_m=1e5,
-    )
+    black = (50.0, 128.0, 128.0)
+    look = replace(PLAIN, asphalt=black, verge=black, haze_m=1e5)
+    look = replace(look, asphalt_grain=0.0, verge_grain=0.0, tracks=0.0, shoulder=0.0, post_m=0.0)
     return replace(world_of(uniform_road(**road), lanes), scenery=look)
 
 

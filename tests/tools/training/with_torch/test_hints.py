@@ -1,4 +1,4 @@
-"""Hints for cells lie where lines are painted and move as the road does."""
+"""Parts that look for lines and motion are told what is painted, and how the road moves."""
 
 from __future__ import annotations
 
@@ -6,69 +6,54 @@ import numpy as np
 import pytest
 import torch
 
-from modeld.constants import X_IDXS
-from tools.training.heads import VISION_TARGETS, Singles, places_in_target, size_of
-from tools.training.hints import CELL_PX, flow_hints, hint_loss, line_hints
-from tools.world.view import MED_LENS, WIDE_LENS
-
-PLACES = places_in_target(VISION_TARGETS)
-HEIGHT_M = 1.25
+from tests.tools.training.straight_road import singles, straight
+from tools.training.cells import COLUMNS, line_columns
+from tools.training.hints import choice_loss, hint_loss, line_loss, way_loss
+from tools.training.sweep import WAYS, way_of
 
 
-def straight(speed_mps: float = 10.0, yaw_rate_radps: float = 0.0) -> Singles:
-    """Return the target of a straight, level road with one line, 1.8 m to the right."""
-    target = np.full((1, size_of(VISION_TARGETS)), np.nan, np.float32)
-    lines = np.full((4, X_IDXS.size, 2), np.nan)
-    lines[2, :, 0], lines[2, :, 1] = 1.8, HEIGHT_M
-    target[0, PLACES["lane_lines"]] = lines.reshape(-1)
-    target[0, PLACES["pose"]] = (speed_mps, 0, 0, 0, 0, yaw_rate_radps)
-    target[0, PLACES["road_transform"]] = (0, 0, HEIGHT_M, 0, 0, 0)
-    return target
-
-
-def test_only_cells_of_the_line_are_marked() -> None:
-    hints = line_hints(straight())[0]
-    assert hints[:, [0, 1, 3, 4, 5]].max() == 0.0
-    for view, lens in enumerate((MED_LENS, WIDE_LENS)):
-        rows, columns = np.nonzero(hints[view, 2])
-        assert len(rows) > 4
-        # The middle of a marked cell is within a cell of the line.
-        across = CELL_PX * (columns + 0.5) - lens.cx_px
-        below = np.maximum(CELL_PX * (rows + 0.5) - lens.cy_px, 1.0)
-        wanted = 1.8 / HEIGHT_M * below
-        assert np.abs(across - wanted).max() < CELL_PX * (1.0 + 1.8 / HEIGHT_M)
-
-
-def test_road_moves_as_far_as_the_car_drives() -> None:
-    flow = flow_hints(straight(10.0))[0]
-    for view, lens in enumerate((MED_LENS, WIDE_LENS)):
-        row = round(lens.cy_px / CELL_PX) + 4
-        below = CELL_PX * (row + 0.5) - lens.cy_px
-        ahead_m = lens.focal_px * HEIGHT_M / below
-        # Two metres further away it was 0.2 s before.
-        before = lens.focal_px * HEIGHT_M / (ahead_m + 2.0)
-        np.testing.assert_allclose(flow[view, 1, row], (below - before) / CELL_PX, rtol=1e-5)
-        assert np.isnan(flow[view, :, : int(lens.cy_px / CELL_PX)]).all()
-        # Away from the middle on both sides.
-        assert flow[view, 0, row, 4] < 0 < flow[view, 0, row, 27]
-
-
-def test_road_stands_still_with_the_car_and_turns_against_it() -> None:
-    still = flow_hints(straight(0.0))
-    assert np.nanmax(np.abs(still)) < 1e-6
-    # A turn to the right moves what is ahead to the left.
-    turned = flow_hints(straight(0.0, 0.1))[0, 0, 0]
-    assert np.nanmax(turned) < 0.0
-    assert np.nanmedian(turned) == pytest.approx(-0.02 * MED_LENS.focal_px / CELL_PX, rel=0.1)
+def logits_at(columns: np.ndarray) -> torch.Tensor:
+    """Return logits of cells that say just these columns, NaN for no line."""
+    distance = np.abs(columns[..., None] - 0.5 - np.arange(COLUMNS))
+    said = np.log(np.maximum(1.0 - distance, 1e-6)) + 14.0
+    return torch.from_numpy(np.where(np.isnan(distance), -14.0, said).astype(np.float32))
 
 
 def test_loss_is_least_where_cells_say_what_is_true() -> None:
     target = straight(10.0)
-    right = np.concatenate(
-        [20.0 * line_hints(target) - 10.0, np.nan_to_num(flow_hints(target))], axis=2
-    )
-    best = hint_loss(torch.from_numpy(right), target)
-    assert 0.0 <= best.item() < 0.01
-    assert hint_loss(torch.zeros(1, 2, 8, 16, 32), target).item() > 1.0
-    unknown = np.full_like(target, np.nan)
-    assert torch.isfinite(hint_loss(torch.zeros(1, 2, 8, 16, 32), unknown))
+    truth = line_columns(target)
+    best = line_loss(logits_at(truth), target).item()
+    # What lies between two cells is known as well as a choice between them can be.
+    assert best < 0.75
+    for wrong in (truth + 1.0, truth - 1.0, np.full_like(truth, np.nan)):
+        assert line_loss(logits_at(wrong), target).item() > best + 1.0
+    assert line_loss(torch.zeros(1, 2, 6, 16, 32), target).item() > best + 1.0
+
+
+def test_unknown_lines_are_not_there_and_count_nothing_else() -> None:
+    target = straight(10.0)
+    target[:] = np.nan
+    assert 0.0 <= line_loss(torch.full((1, 2, 6, 16, 32), -14.0), target).item() < 1e-5
+
+
+def test_way_loss_is_least_at_the_true_way() -> None:
+    target = straight(20.0)
+    steps = way_of(singles(20.0), singles(1.25))[0]
+    losses = [way_loss(8.0 * torch.eye(WAYS)[None, index], target).item() for index in range(WAYS)]
+    assert int(np.argmin(losses)) == round(float(steps))
+
+
+def test_choices_between_two_are_shared() -> None:
+    logs = torch.tensor([[0.2, 0.5, 0.3]]).log()
+    assert choice_loss(logs, torch.tensor([1.0])).item() == pytest.approx(-np.log(0.5), rel=1e-5)
+    wanted = -0.25 * np.log(0.5) - 0.75 * np.log(0.3)
+    assert choice_loss(logs, torch.tensor([1.75])).item() == pytest.approx(wanted, rel=1e-5)
+    # Outside, the nearest is right.
+    assert choice_loss(logs, torch.tensor([7.0])).item() == pytest.approx(-np.log(0.3), rel=1e-5)
+
+
+def test_both_parts_are_helped() -> None:
+    outputs = {"cells": torch.zeros(1, 2, 7, 16, 32), "ways": torch.zeros(1, WAYS)}
+    losses = hint_loss(outputs, straight(10.0))
+    assert {*losses} == {"line_cells", "lead_cells", "way"}
+    assert losses["way"].item() == pytest.approx(np.log(WAYS), rel=1e-5)

