@@ -10,6 +10,7 @@ Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explor
 from __future__ import annotations
 
 import difflib
+import logging
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -69,6 +70,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 def pytest_unconfigure() -> None:
     SESSION.remove()
+
+
+@pytest.fixture(autouse=True)
+def root_logger_as_it_was() -> Iterator[None]:
+    """A command that is called with -q or -v sets the level of all that comes after it."""
+    level, handlers = logging.root.level, logging.root.handlers[:]
+    yield
+    logging.root.setLevel(level)
+    logging.root.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -25,7 +24,7 @@ class _ModelError(Exception):
 
 
 @pytest.fixture
-def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+def probe(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A command ``probe`` whose ``run`` the test replaces."""
     module = ModuleType("probe_command")
     module.__doc__ = "A probe.\n\nExample:\n  modeld probe"
@@ -33,10 +32,7 @@ def probe(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     module.__dict__["run"] = lambda _args: 0
     monkeypatch.setitem(sys.modules, "probe_command", module)
     monkeypatch.setitem(cli.COMMANDS, "probe", cli.Command("probe_command", "probe"))
-    level, handlers = logging.root.level, logging.root.handlers[:]
-    yield module
-    logging.root.setLevel(level)
-    logging.root.handlers[:] = handlers
+    return module
 
 
 def _raising(error: BaseException) -> Any:

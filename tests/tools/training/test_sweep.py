@@ -9,8 +9,6 @@ from tests.tools.training.straight_road import singles
 from tools.training import sweep
 from tools.world.view import MED_LENS
 
-RNG = np.random.default_rng(0)
-
 
 def features_of(road: np.ndarray, driven_m: float) -> np.ndarray:
     """Return the rows of features that see stripes across a road, after some metres of driving."""
@@ -33,7 +31,7 @@ def scores_of(older: np.ndarray, newer: np.ndarray) -> np.ndarray:
 
 @pytest.mark.parametrize("way", [0, 4, 11, 20, 28])
 def test_true_way_scores_highest(way: int) -> None:
-    road = RNG.normal(size=200)
+    road = np.random.default_rng(0).normal(size=200)
     driven = sweep.STEP_M * way
     scores = scores_of(features_of(road, 0.0), features_of(road, driven))
     assert abs(int(np.argmax(scores)) - way) <= 1
