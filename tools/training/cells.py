@@ -6,13 +6,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from modeld.constants import LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH, X_IDXS
-from tools.training.heads import VISION_TARGETS, Singles, places_in_target
+from tools.training.heads import ROW_S, VISION_TARGETS, Singles, places_in_target
 from tools.world.view import MED_LENS, WIDE_LENS, Lens
 
 ROWS, COLUMNS = 16, 32
 CELL_PX = 16
 # Four lane lines, two edges.
 LINES = 6
+# How far a car is and how much nearer it comes.
+LEAD_READINGS = 2
+# A car this far reads 0, m; one that grows by this share from frame to frame reads 1; at most so.
+_LEAD_M, _GROWTH, _MOST_GROWTHS = 20.0, 0.05, 3.0
 # Along the road: from what the wide view shows to where a lane is two cells wide.
 _DISTANCES_M = 4.5 * 1.06 ** np.arange(52)
 _MIDDLES = CELL_PX * (np.arange(ROWS) + 0.5)
@@ -76,6 +80,23 @@ def lead_places(targets: Singles) -> Singles:
             if 0.0 <= column < COLUMNS and row >= 0.0:
                 found[index, view] = column, row
     return found
+
+
+def lead_readings(targets: Singles) -> Singles:
+    """Return how far the car ahead is and how it grows, (n, 2); NaN where there is none.
+
+    The logarithm of its distance in units of 20 m, and by how many times 5 % it grows from the
+    older frame to the newer one.
+
+    Args:
+        targets: (n, size) in their own units.
+    """
+    lead = targets[:, _PLACES["lead"]].reshape(-1, LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH)[:, 0, 0]
+    is_there = targets[:, _PLACES["lead_prob"]][:, 0] > 0.5
+    ahead = np.where(is_there, np.maximum(lead[:, 0], 1.0), np.nan)
+    nearer = (targets[:, _PLACES["pose"]][:, 0] - lead[:, 2]) * ROW_S
+    growths = np.clip(nearer / ahead / _GROWTH, -_MOST_GROWTHS, _MOST_GROWTHS)
+    return np.stack([np.log(ahead / _LEAD_M), growths], axis=1).astype(np.float32)
 
 
 def _crossings(at: NDArray[np.float64], lens: Lens) -> NDArray[np.float64]:

@@ -2,8 +2,8 @@
 
 Five times a second both views are painted and the expert says what it would do from there. In
 between the car follows the driver's plan as the daemon would command it. Drives begin off the
-middle of the lane and are pushed aside now and then; where there are lanes, the driver is asked to
-change them.
+middle of the lane, are pushed aside now and then, or swerve as if somebody turned the wheel; where
+there are lanes, the driver is asked to change them.
 """
 
 from __future__ import annotations
@@ -51,6 +51,11 @@ _OFF_M, _OFF_RAD = 1.4, math.radians(3.5)
 # A student that is further from where the expert wants to be has left the road.
 _LOST_M = 2.6
 _CHANGE_LEAST_MPS = 9.0
+# Swerves: how far aside they lead if they come to their end, m; lateral acceleration, m/s^2; and
+# after which share of their way they are over.
+_SWERVE_M, _SWERVE_MPS2, _SWERVE_SHARE = (0.6, 1.4), (1.0, 2.5), (0.5, 1.0)
+# The largest second derivative of 10 u^3 - 15 u^4 + 6 u^5.
+_SHARPEST = 10.0 / math.sqrt(3.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +77,28 @@ class DriveRecord:
     convention: Singles
     is_student: bool
     off_m: Singles
+
+
+@dataclass(frozen=True, slots=True)
+class Swerve:
+    """The car goes aside along a quintic, whatever the driver wants.
+
+    Attributes:
+        begin_s: on the drive's clock.
+        whole_s: as long as all of it would take.
+        end_s: when the driver has the wheel again.
+        aside_m: where all of it would lead, positive to the right.
+    """
+
+    begin_s: float
+    whole_s: float
+    end_s: float
+    aside_m: float
+
+    def lateral_mps2(self, time_s: float) -> float:
+        """Return the lateral acceleration against the road."""
+        u = (time_s - self.begin_s) / self.whole_s
+        return self.aside_m / self.whole_s**2 * u * (60.0 + u * (120.0 * u - 180.0))
 
 
 class Drive:
@@ -102,6 +129,7 @@ class Drive:
         )
         self._frame: Bytes | None = None
         self._row, self._rows = 0, int(rng.integers(*ROWS))
+        self._swerve: Swerve | None = None
         self._push_row = int(rng.integers(*_PUSH_ROWS))
         self._change_row = int(rng.integers(*_CHANGE_ROWS))
         self._curvature, self._acceleration = self._car.curvature_1pm, 0.0
@@ -165,6 +193,7 @@ class Drive:
             plan = mirror_target((POLICY_HEADS[0],), plan.reshape(-1)).reshape(plan.shape)
         for step in range(_STEPS):
             self._command(later_plan(plan, step * DT_MODEL_S))
+            self._go_aside((self._row + step / _STEPS) * ROW_S)
             self._car.step(DT_MODEL_S, self._curvature, self._acceleration)
             self.body = self._car.body(self._world.road)
             self._traffic.step(DT_MODEL_S, self.body)
@@ -198,8 +227,13 @@ class Drive:
         """Push the car aside, or ask for another lane, when its time has come."""
         self._pulse = np.zeros(DESIRE_LENGTH, np.float32)
         if self._row >= self._push_row and not self._expert.changing:
-            self._push()
-        if self._row >= self._change_row and self.body.speed_mps > _CHANGE_LEAST_MPS:
+            self._push_row = self._row + int(self._rng.integers(*_PUSH_ROWS))
+            if self._rng.random() < 0.5:
+                self._push()
+            else:
+                self._swerve = self._random_swerve()
+        may_change = self.body.speed_mps > _CHANGE_LEAST_MPS and self._swerve is None
+        if self._row >= self._change_row and may_change:
             self._change_row = self._row + int(self._rng.integers(*_CHANGE_ROWS))
             side = LEFT if self._rng.random() < 0.5 else RIGHT
             if not self._expert.changing and self._expert.change_lane(side):
@@ -208,7 +242,6 @@ class Drive:
 
     def _push(self) -> None:
         """Put the car elsewhere; both frames of this row are seen from there."""
-        self._push_row = self._row + int(self._rng.integers(*_PUSH_ROWS))
         car = self._car
         moved = Car.on_road(
             self._world.road,
@@ -220,6 +253,22 @@ class Drive:
         moved.acceleration_mps2 = car.acceleration_mps2
         self._car, self._frame = moved, None
         self.body = moved.body(self._world.road)
+
+    def _random_swerve(self) -> Swerve:
+        rng, begin = self._rng, self._row * ROW_S
+        aside = rng.uniform(*_SWERVE_M) * (LEFT if rng.random() < 0.5 else RIGHT)
+        whole = math.sqrt(_SHARPEST * abs(aside) / rng.uniform(*_SWERVE_MPS2))
+        return Swerve(begin, whole, begin + rng.uniform(*_SWERVE_SHARE) * whole, aside)
+
+    def _go_aside(self, time_s: float) -> None:
+        """Steer as a swerve does while there is one."""
+        if self._swerve is None or time_s >= self._swerve.end_s:
+            self._swerve = None
+            return
+        body, square = self.body, max(self.body.speed_mps, 3.0) ** 2
+        bend = self._world.road.at(body.s_m).curvature_1pm
+        along = bend / (1.0 - bend * body.offset_m)
+        self._curvature = along + self._swerve.lateral_mps2(time_s) / square
 
     def _aside(self, most: float) -> float:
         """Return a push: often small, at most so large."""

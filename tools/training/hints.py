@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from tools.training.cells import COLUMNS, LINES, ROWS, lead_places, line_columns
+from tools.training.cells import COLUMNS, LINES, ROWS, lead_places, lead_readings, line_columns
 from tools.training.heads import VISION_TARGETS, Singles, places_in_target
-from tools.training.sweep import WAYS, way_of
+from tools.training.sweep import way_of
 
 _PLACES = places_in_target(VISION_TARGETS)
 # Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
-LEAST = 1e-6
+_LEAST = 1e-6
 _WAY_WEIGHT = 1.0
 
 
@@ -55,12 +55,24 @@ def lead_loss(logits: Tensor, targets: Singles) -> Tensor:
         return presence
     share = logits[there].flatten(1).softmax(1).reshape(-1, ROWS, COLUMNS)
     across, down = share.sum(1), share.sum(2)
-    missed = choice_loss((across + LEAST).log(), wanted[:, 0] - 0.5)
-    missed = missed + choice_loss((down + LEAST).log(), wanted[:, 1] - 0.5)
+    missed = choice_loss((across + _LEAST).log(), wanted[:, 0] - 0.5)
+    missed = missed + choice_loss((down + _LEAST).log(), wanted[:, 1] - 0.5)
     column = (across * (torch.arange(COLUMNS) + 0.5)).sum(1)
     row = (down * (torch.arange(ROWS) + 0.5)).sum(1)
     off = (torch.stack([column, row], 1) - wanted).abs()
     return presence + missed + off.mean()
+
+
+def reading_loss(readings: Tensor, targets: Singles) -> Tensor:
+    """Return the loss of what the cells of the car ahead say of it, a scalar.
+
+    Args:
+        readings: (n, 2, 2) of views.
+        targets: (n, size) in their own units.
+    """
+    wanted = torch.from_numpy(lead_readings(targets))[:, None].expand_as(readings)
+    known = torch.isfinite(wanted)
+    return (readings - wanted)[known].abs().mean() if known.any() else readings.sum() * 0.0
 
 
 def way_loss(logits: Tensor, targets: Singles) -> Tensor:
@@ -97,9 +109,9 @@ def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tens
         outputs: of the vision network.
         targets: (n, size) in their own units.
     """
-    assert outputs["ways"].shape[1] == WAYS
     return {
         "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),
         "lead_cells": lead_loss(outputs["cells"][:, :, LINES], targets),
+        "lead_readings": reading_loss(outputs["lead_readings"], targets),
         "way": _WAY_WEIGHT * way_loss(outputs["ways"], targets),
     }

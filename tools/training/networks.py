@@ -32,7 +32,7 @@ from tools.training.architecture import (
     SweepSize,
     VisionSize,
 )
-from tools.training.cells import COLUMNS, LINES, ROWS, column_scale, row_scale
+from tools.training.cells import COLUMNS, LEAD_READINGS, LINES, ROWS, column_scale, row_scale
 from tools.training.heads import DESIRE_STATE, HIDDEN_WIDTH, HISTORY_ROWS, PLAN, width_of
 
 # Scores have a deviation of 1: with more, a choice between ways begins as a wrong one.
@@ -75,7 +75,6 @@ class Sweep(nn.Module):
 
     def __init__(self, size: SweepSize) -> None:
         super().__init__()
-        self._channels = size.channels
         self.look = ConvNorm(VIEW_CHANNELS // 2, size.channels, size.kernel, sweep.STRIDE)
         self.more = nn.ModuleList(ConvNorm(size.channels, size.channels) for _ in range(size.more))
         self.trust = nn.Parameter(torch.full((sweep.BANDS,), _FIRST_TRUST))
@@ -102,9 +101,10 @@ class Sweep(nn.Module):
         for layer in self.more:
             x = layer(torch.relu(x))
         with torch.autocast("cpu", enabled=False):
-            seen = x.flatten(2).float()
+            seen = x.float().contiguous().flatten(2)
             above, below = (
-                seen[:, :, at] * share for at, share in zip(self.places, self.shares, strict=True)
+                seen.index_select(2, at) * share
+                for at, share in zip(self.places, self.shares, strict=True)
             )
             rows = (above + below).unflatten(2, (sweep.OLDER_ROWS, sweep.COLUMNS))
             rows = rows.transpose(1, 2).flatten(2)
@@ -133,28 +133,35 @@ class Cells(nn.Module):
         self.column = nn.Parameter(0.1 * torch.randn(2, inputs, 1, COLUMNS))
         self.look = ConvNorm(inputs, size.channels)
         self.last = nn.Conv2d(size.channels, LINES + 1, 1)
+        # Only for learning: what the car's cells look like shall tell how far and how fast it is.
+        self.lead = nn.Linear(inputs, LEAD_READINGS)
         self.register_buffer("across", torch.from_numpy(column_scale()), persistent=False)
         self.register_buffer("down", torch.from_numpy(row_scale()), persistent=False)
 
-    def forward(self, cells: Tensor, around: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what is read, and how likely each line and the car are in each cell.
+    def forward(self, cells: Tensor, around: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return what is read, how likely each line and the car are in each cell, and the car.
 
         Args:
             cells: (2 n, channels, 16, 32), the views of a sample one after the other.
             around: (2 n, channels, 8, 16).
 
         Returns:
-            (n, 2 * (192 + 3 + channels)): of each view `read_lines` and `read_lead`; and logits,
-            (n, 2, 7, 16, 32), the car last.
+            (n, 2 * (192 + 3 + channels)): of each view `read_lines` and `read_lead`; logits,
+            (n, 2, 7, 16, 32), the car last; and of each view what its cells say of the car, as
+            `cells.lead_readings`, (n, 2, 2).
         """
         wider = functional.interpolate(self.around(around), scale_factor=2.0, mode="nearest")
         x = (cells + wider).reshape(-1, 2, *cells.shape[1:]) + self.row + self.column
         x = torch.relu(x.flatten(0, 1))
         logits = self.last(torch.relu(self.look(x))).float()
         with torch.autocast("cpu", enabled=False):
-            read = [self.read_lines(logits[:, :LINES]), self.read_lead(logits[:, LINES], x.float())]
-        found = torch.cat(read, 1).reshape(len(cells) // 2, -1)
-        return found, logits.reshape(-1, 2, *logits.shape[1:])
+            lines, where, looks = (
+                self.read_lines(logits[:, :LINES]),
+                *self.read_lead(logits[:, LINES], x.float()),
+            )
+            found = torch.cat([lines, where, looks], 1).reshape(len(cells) // 2, -1)
+            lead = self.lead(looks).reshape(-1, 2, LEAD_READINGS)
+        return found, logits.reshape(-1, 2, *logits.shape[1:]), lead
 
     def read_lines(self, logits: Tensor) -> Tensor:
         """Return of each line the column in each row, 0 where it is not, and whether it is there.
@@ -169,7 +176,7 @@ class Cells(nn.Module):
         column = (logits.softmax(-1) * self.across).sum(-1)
         return torch.cat([column * there, there], 1).flatten(1)
 
-    def read_lead(self, logits: Tensor, cells: Tensor) -> Tensor:
+    def read_lead(self, logits: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
         """Return where the car ahead is, whether it is, and what its cells look like.
 
         Args:
@@ -177,16 +184,16 @@ class Cells(nn.Module):
             cells: (2 n, channels, 16, 32).
 
         Returns:
-            (2 n, 3 + channels): column, row, whether; all are 0 where there is none.
+            (2 n, 3), column, row, whether, and (2 n, channels); all are 0 where there is none.
         """
         flat = logits.flatten(1)
         there = flat.amax(1, keepdim=True).sigmoid()
         share = flat.softmax(1)
-        map_ = share.reshape(logits.shape)
-        column = (map_.sum(1) * self.across).sum(1, keepdim=True)
-        row = (map_.sum(2) * self.down).sum(1, keepdim=True)
+        cell = share.reshape(logits.shape)
+        column = (cell.sum(1) * self.across).sum(1, keepdim=True)
+        row = (cell.sum(2) * self.down).sum(1, keepdim=True)
         looks = torch.matmul(cells.flatten(2), share[:, :, None])[:, :, 0]
-        return torch.cat([column * there, row * there, there, looks * there], 1)
+        return torch.cat([column * there, row * there, there], 1), looks * there
 
 
 class Seen(NamedTuple):
@@ -196,11 +203,13 @@ class Seen(NamedTuple):
         hidden: (n, 512).
         cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
         ways: (n, 32).
+        lead: (n, 2, 2) of each view, as `cells.lead_readings`.
     """
 
     hidden: Tensor
     cells: Tensor
     ways: Tensor
+    lead: Tensor
 
 
 class Trunk(nn.Module):
@@ -248,12 +257,12 @@ class Trunk(nn.Module):
                 x = torch.relu(x)
             if index == self._cell_step:
                 cells = x
-        read, logits = self.cells(cells, x)
+        read, logits, lead = self.cells(cells, x)
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
         x = torch.relu(self.neck(torch.relu(self.joint(x))))
         with torch.autocast("cpu", enabled=False):
             found = torch.cat([x.flatten(1).float(), read, way], 1)
-            return Seen(self.norm(self.places(found)), logits, ways)
+            return Seen(self.norm(self.places(found)), logits, ways, lead)
 
 
 class TwoLayers(nn.Module):
@@ -315,13 +324,14 @@ class Vision(nn.Module):
         self.plan = PlanHead(size.plan)
 
     def forward(self, views: Tensor) -> dict[str, Tensor]:
-        """Return the output of each head by its name, `plan`, `hidden_state`, `cells`, `ways` too.
+        """Return the output of each head by its name, `plan`, and what `Seen` has.
 
         Args:
             views: as `Trunk.forward`.
         """
         seen = self.trunk.see(views)
         found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
+        found["lead_readings"] = seen.lead
         # Heads are a small part of the work, and metres want more than eight bits.
         with torch.autocast("cpu", enabled=False):
             found["plan"] = self.plan(seen.hidden)

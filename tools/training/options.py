@@ -10,12 +10,12 @@ from tools.errors import UsageError
 
 # Shares of the time: seeing is most of it; then drives by the expert, drives by the student, and
 # what is learnt from each.
-VISION_SHARE = 0.62
-DRIVES_SHARE = 0.14
-LEARN_SHARE = 0.05
+VISION_SHARE = 0.58
+DRIVES_SHARE = 0.105
+LEARN_SHARE = 0.03
 # Rounds of drives: the first by the expert and by what vision alone would do, the others by the
 # student (Ross and others, "A reduction of imitation learning", 2011).
-ROUNDS = 2
+ROUNDS = 3
 # Seeds of worlds: those below are trained on, those from here on are kept for judging.
 FIRST_HELD_OUT = 1_000_000
 DEFAULT_SLOTS = 4096
@@ -58,7 +58,7 @@ class TrainingOptions:
     """
 
     directory: Path
-    minutes: float = 80.0
+    minutes: float = 75.0
     seed: int = 0
     worlds: Seeds = Seeds(0, FIRST_HELD_OUT)
     held_out: Seeds = Seeds(FIRST_HELD_OUT, FIRST_HELD_OUT + 100_000)

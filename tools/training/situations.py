@@ -34,10 +34,14 @@ _FIRST_M = 30.0
 _OFF_SHARE = 0.45
 _OFF_M, _OFF_RAD = 1.5, math.radians(4.0)
 _NEAR_M, _NEAR_RAD = 0.2, math.radians(0.6)
-_LEAD_SHARE = 0.5
+_LEAD_SHARE = 0.6
 _NEIGHBOUR_SHARE = 0.45
-# Distances to the rear of a lead, m.
+# Distances to the rear of a lead, m: half of them as many in each octave, half of them where most
+# of driving behind others happens, all alike.
 _LEAD_M = (2.0, 140.0)
+_FOLLOWING_M = (10.0, 90.0)
+# Nobody comes near another car faster than this much braking could mend, m/s^2.
+_MENDED_MPS2 = 6.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,22 +163,29 @@ def random_vehicles(
 ) -> tuple[Vehicle, ...]:
     """Return the cars ahead: maybe a lead, maybe others beside."""
     found = []
-    low, high = (math.log(value) for value in _LEAD_M)
     for other in range(world.lanes.count):
         share = _LEAD_SHARE if other == lane else _NEIGHBOUR_SHARE
         if rng.random() >= share:
             continue
-        s = body.s_m + FRONT_M + math.exp(rng.uniform(low, high))
-        if other != lane:
-            s -= 8.0
-        # One of ten stands; nobody follows the one ahead at any speed.
-        ratio = 0.0 if rng.random() < 0.1 else rng.uniform(0.2, 1.3)
+        gap = _random_gap(rng)
+        s = body.s_m + FRONT_M + gap - (8.0 if other != lane else 0.0)
+        # One of eight stands; nobody follows the one ahead at any speed.
+        ratio = 0.0 if rng.random() < 0.125 else rng.uniform(0.1, 1.3)
         speed = max(body.speed_mps, 0.3 * world.speed_limit_mps) * ratio
+        if other == lane:
+            speed = max(speed, body.speed_mps - math.sqrt(2.0 * _MENDED_MPS2 * gap))
         offset = world.lanes.centre_m(other) + rng.normal(0.0, 0.2)
         found.append(_vehicle(s, offset, speed, rng))
         if rng.random() < 0.3:
             found.append(_vehicle(s + rng.uniform(12.0, 60.0), offset, speed, rng))
     return tuple(found)
+
+
+def _random_gap(rng: np.random.Generator) -> float:
+    if rng.random() < 0.5:
+        return rng.uniform(*_FOLLOWING_M)
+    low, high = _LEAD_M
+    return low * math.exp(rng.uniform(0.0, math.log(high / low)))
 
 
 def _vehicle(s_m: float, offset_m: float, speed_mps: float, rng: np.random.Generator) -> Vehicle:

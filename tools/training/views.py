@@ -18,7 +18,7 @@ from tools.world.world import World
 Bytes = NDArray[np.uint8]
 
 # Lowest and highest camera, m: from a low car to a high one.
-HEIGHTS_M = (1.05, 1.45)
+HEIGHTS_M = (1.12, 1.32)
 # What is left of errors after calibration, rad; a share of the cars has none.
 _ERROR_RAD = 0.008
 _EXACT_SHARE = 0.5

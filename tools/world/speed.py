@@ -20,10 +20,10 @@ BRAKING_MPS2 = 1.4
 # What a driver plans for in curves, m/s^2; small corrections come on top of it.
 LATERAL_MPS2 = 1.9
 # The distance that is kept standing, m, and the time that is kept driving, s.
-STANDSTILL_GAP_M = 4.0
-TIME_GAP_S = 1.5
+STANDSTILL_GAP_M = 6.0
+TIME_GAP_S = 2.0
 ACCELERATION_MPS2 = 1.4
-COMFORTABLE_MPS2 = 2.0
+COMFORTABLE_MPS2 = 1.5
 HARDEST_BRAKING_MPS2 = 7.0
 # How soon a wrong speed is put right where nothing presses, s; no harder than this, m/s^2.
 _SETTLE_S = 1.2
