@@ -1,13 +1,15 @@
 """A crew of processes: each does one task, and sends what comes of it through a pipe.
 
 What a task raises arrives here, and an end of the pipe before that is a process that died. A
-process whose parent is gone is told to stop, as at the end of the block.
+process whose parent is gone ends at once.
 """
 
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -123,15 +125,23 @@ def interrupts_later() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
+def follow_parent() -> None:
+    """Let this process end when the one that started it is gone."""
+
+    def follow() -> None:
+        parent = multiprocessing.parent_process()
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=follow, name="follow parent", daemon=True).start()
+
+
 def _work(task: Task, row: tuple[Any, ...], stop: Event, pipe: Connection) -> None:
     """Do a task; the body of a process."""
-    parent = multiprocessing.parent_process()
-
-    def is_stopped() -> bool:
-        return stop.is_set() or parent is None or not parent.is_alive()
-
+    follow_parent()
     try:
-        task(*row, is_stopped, pipe.send)
+        task(*row, stop.is_set, pipe.send)
         pipe.send(None)
     except Exception as error:  # noqa: BLE001 - the parent raises it
         pipe.send(_Failure(error))

@@ -13,11 +13,10 @@ import os
 import pickle
 import signal
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing import get_context, parent_process
+from multiprocessing import get_context
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,7 +26,8 @@ from cereal.errors import CerealError
 from runtime.whole_file import whole_file
 from tools.drives.open_drive import open_drive
 from tools.errors import ToolError
-from tools.lib.crew import interrupts_later
+from tools.lib.crew import follow_parent, interrupts_later
+from tools.lib.driver_threads import limit_threads, threads_of_one
 from tools.regress.job import Job, JobResult, ModelHolder, run_job
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,6 @@ logger = logging.getLogger(__name__)
 ATTEMPTS: Final = 2
 STOP_TIMEOUT_S: Final = 5.0
 WORKER_DIED_EXIT_CODE: Final = 1
-THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
 _SPAWN: Final = get_context("spawn")
 
 # What a worker does with a job; tests plant other ones.
@@ -135,18 +134,9 @@ def _hand_out(tasks: deque[_Task], workers: list[_Worker], processes: int, run: 
         if worker.task is None:
             _give(worker, tasks)
     while tasks and len(workers) < processes:
-        worker = _start(run, _threads_of_one(processes))
+        worker = _start(run, threads_of_one(processes))
         workers.append(worker)
         _give(worker, tasks)
-
-
-def _threads_of_one(processes: int) -> int | None:
-    """Return how many threads of PoCL a process may have; None: as many as there are.
-
-    Its threads wait for each other busily, so all processes together get no more than there are
-    processors. The outputs do not depend on it.
-    """
-    return max(1, len(os.sched_getaffinity(0)) // processes) if processes > 1 else None
 
 
 def _give(worker: _Worker, tasks: deque[_Task]) -> None:
@@ -204,7 +194,7 @@ def _how(process: BaseProcess) -> str:
     return f"ended with exit code {code}"
 
 
-def _start(run: RunJob, threads: int | None) -> _Worker:
+def _start(run: RunJob, threads: int) -> _Worker:
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(
         target=_serve, args=(theirs, run, logging.getLogger().level, threads), daemon=True
@@ -229,15 +219,13 @@ def _stop(workers: Sequence[_Worker]) -> None:
             worker.process.join()
 
 
-def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> None:
+def _serve(pipe: Connection, run: RunJob, level: int, threads: int) -> None:
     """Run what comes through the pipe until it is closed: the worker's only function."""
-    if threads is not None:
-        # Read when the driver opens its devices, which is later than this.
-        os.environ.setdefault(THREADS_VARIABLE, str(threads))
+    limit_threads(threads)
     logging.basicConfig(
         level=level, stream=sys.stderr, format="%(levelname).1s %(name)s: %(message)s"
     )
-    threading.Thread(target=_follow_parent, name="follow parent", daemon=True).start()
+    follow_parent()
     holder = ModelHolder()
     try:
         while True:
@@ -246,14 +234,6 @@ def _serve(pipe: Connection, run: RunJob, level: int, threads: int | None) -> No
     except (EOFError, OSError):
         # The other side is gone, with or without having asked for more.
         holder.close()
-
-
-def _follow_parent() -> None:
-    """End this process when the one that started it is gone, killed perhaps: nobody waits."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
 
 
 def drive_identity(job: Job) -> str | None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import os
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from tools.cli import main
 from tools.closed_loop.apart import drive_apart
 from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.progress import line_of
-from tools.closed_loop.result import Outcome
+from tools.closed_loop.result import Drive, Outcome
 from tools.closed_loop.run import Errand, Selection, expert_drives, scenarios_named
 from tools.closed_loop.scenario import SCENARIOS
 from tools.errors import ToolError
@@ -133,14 +136,23 @@ def test_faults_are_planted_by_processes_too(
 
 
 @pytest.mark.opencl
-def test_a_process_that_cannot_drive_ends_the_run_with_its_line(
-    blind_model: Path, tmp_path: Path
-) -> None:
+def test_a_process_that_cannot_drive_ends_the_run_with_its_line(tmp_path: Path) -> None:
     errands = [Errand("recovery", 0)]
     with pytest.raises(ToolError, match=r"missing\.pkl"):
         drive_apart(errands, tmp_path / "missing.pkl", None, 2)
-    with pytest.raises(ToolError, match="found one that ended with exit code 1"):
-        drive_apart([Errand("no such scenario", 0)], blind_model, None, 2)
+
+
+@pytest.mark.opencl
+def test_a_process_that_is_gone_ends_the_run_with_a_line(blind_model: Path) -> None:
+    errands = [Errand("recovery", seed) for seed in range(4)]
+
+    def kill(_: Drive) -> None:
+        for child in multiprocessing.active_children():
+            assert child.pid is not None
+            os.kill(child.pid, signal.SIGKILL)
+
+    with pytest.raises(ToolError, match="found one that is gone; is there enough memory"):
+        drive_apart(errands, blind_model, None, 2, kill)
 
 
 @pytest.mark.parametrize("other", ["--live", "--log"])

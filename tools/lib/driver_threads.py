@@ -1,0 +1,21 @@
+"""Shares the threads of OpenCL drivers on the CPU among processes that work beside each other."""
+
+from __future__ import annotations
+
+import os
+from typing import Final
+
+THREADS_VARIABLE: Final = "POCL_MAX_PTHREAD_COUNT"
+
+
+def threads_of_one(processes: int) -> int:
+    """Return how many threads a driver may have in each of so many processes.
+
+    Its threads wait for each other busily, so all processes together get no more than there are.
+    """
+    return max(1, len(os.sched_getaffinity(0)) // processes)
+
+
+def limit_threads(threads: int) -> None:
+    """Let the driver have so many threads, unless the user has said; before devices are opened."""
+    os.environ.setdefault(THREADS_VARIABLE, str(threads))
