@@ -1,12 +1,21 @@
-"""Lines are looked for in the cells in which they are painted."""
+"""Lines and the car ahead are looked for in the cells in which they are painted."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from tests.tools.training.straight_road import HEIGHT_M, LINE_M, straight
-from tools.training.cells import CELL_PX, COLUMNS, ROWS, column_scale, line_columns
+from tests.tools.training.straight_road import HEIGHT_M, LINE_M, straight, with_lead
+from tools.training.cells import (
+    CELL_PX,
+    COLUMNS,
+    ROWS,
+    column_scale,
+    lead_places,
+    lead_readings,
+    line_columns,
+    row_scale,
+)
 from tools.training.heads import VISION_TARGETS, places_in_target
 from tools.world.view import MED_LENS, WIDE_LENS, Lens
 
@@ -44,3 +53,41 @@ def test_columns_count_from_the_middle() -> None:
     assert scale.shape == (COLUMNS,)
     np.testing.assert_allclose(scale, -scale[::-1])
     assert scale[16] == 0.25
+    assert row_scale().shape == (ROWS,)
+    np.testing.assert_allclose(row_scale(), -row_scale()[::-1])
+    assert row_scale()[0] == -3.75
+
+
+def test_car_ahead_is_where_its_rear_stands_on_the_road() -> None:
+    found = lead_places(with_lead(20.0, 1.0))[0]
+    # Focal lengths 910 and 455, horizons at rows 47.6 and 151.8 of 256, middles at column 256.
+    road = ((256.0 + 910.0 * 1.0 / 20.0) / 16.0, (47.6 + 910.0 * 1.25 / 20.0) / 16.0)
+    wide = ((256.0 + 455.0 * 1.0 / 20.0) / 16.0, (151.8 + 455.0 * 1.25 / 20.0) / 16.0)
+    np.testing.assert_allclose(found, [road, wide], atol=1e-4)
+
+
+def test_car_beside_the_picture_or_behind_it_is_in_no_cell() -> None:
+    road, wide = lead_places(with_lead(4.0, 1.5))[0]
+    # 910 * 1.5 / 4 is more than half of 512 pixels; 455 * 1.5 / 4 is less.
+    assert np.isnan(road).all()
+    # Where it stands is below the picture: the lowest row stands for it.
+    np.testing.assert_allclose(wide, [(256.0 + 455.0 * 1.5 / 4.0) / 16.0, ROWS - 0.5], atol=1e-4)
+    assert np.isnan(lead_places(straight())).all()
+
+
+@pytest.mark.parametrize(
+    ("ahead_m", "lead_mps", "growths"),
+    [
+        (20.0, 10.0, 0.0),
+        # 5 m/s for 0.2 s are 1 m of 20, which is one time 5 %.
+        (20.0, 5.0, 1.0),
+        (40.0, 20.0, -1.0),
+        (2.0, 0.0, 3.0),
+    ],
+)
+def test_car_reads_how_far_it_is_and_how_it_grows(
+    ahead_m: float, lead_mps: float, growths: float
+) -> None:
+    found = lead_readings(with_lead(ahead_m, 0.0, lead_mps))
+    np.testing.assert_allclose(found, [[np.log(ahead_m / 20.0), growths]], atol=1e-6)
+    assert np.isnan(lead_readings(straight())).all()
