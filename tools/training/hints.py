@@ -20,7 +20,7 @@ from tools.training.sweep import way_of
 _PLACES = places_in_target(VISION_TARGETS)
 # Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
 _LEAST = 1e-6
-_WAY_WEIGHT = 1.0
+_WAY_WEIGHT, _READING_WEIGHT = 1.0, 2.0
 
 
 def line_loss(logits: Tensor, targets: Singles) -> Tensor:
@@ -112,6 +112,6 @@ def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tens
     return {
         "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),
         "lead_cells": lead_loss(outputs["cells"][:, :, LINES], targets),
-        "lead_readings": reading_loss(outputs["lead_readings"], targets),
+        "lead_readings": _READING_WEIGHT * reading_loss(outputs["lead_readings"], targets),
         "way": _WAY_WEIGHT * way_loss(outputs["ways"], targets),
     }

@@ -21,6 +21,7 @@ from tools.training.architecture import (
     HEAD_GROUPS,
     MIDDLE,
     POLICY_SIZE,
+    READING_SCALE,
     SPREAD,
     VIEW_CHANNELS,
     VIEW_SHAPE,
@@ -133,8 +134,7 @@ class Cells(nn.Module):
         self.column = nn.Parameter(0.1 * torch.randn(2, inputs, 1, COLUMNS))
         self.look = ConvNorm(inputs, size.channels)
         self.last = nn.Conv2d(size.channels, LINES + 1, 1)
-        # Only for learning: what the car's cells look like shall tell how far and how fast it is.
-        self.lead = nn.Linear(inputs, LEAD_READINGS)
+        self.lead = TwoLayers(3 + inputs, size.lead, LEAD_READINGS)
         self.register_buffer("across", torch.from_numpy(column_scale()), persistent=False)
         self.register_buffer("down", torch.from_numpy(row_scale()), persistent=False)
 
@@ -146,22 +146,21 @@ class Cells(nn.Module):
             around: (2 n, channels, 8, 16).
 
         Returns:
-            (n, 2 * (192 + 3 + channels)): of each view `read_lines` and `read_lead`; logits,
-            (n, 2, 7, 16, 32), the car last; and of each view what its cells say of the car, as
-            `cells.lead_readings`, (n, 2, 2).
+            (n, 2 * (192 + 3 + channels + 2)): of each view `read_lines`, `read_lead` and, scaled,
+            what these say of the car; logits, (n, 2, 7, 16, 32), the car last; and what they say of
+            the car, as `cells.lead_readings`, (n, 2, 2).
         """
         wider = functional.interpolate(self.around(around), scale_factor=2.0, mode="nearest")
         x = (cells + wider).reshape(-1, 2, *cells.shape[1:]) + self.row + self.column
         x = torch.relu(x.flatten(0, 1))
         logits = self.last(torch.relu(self.look(x))).float()
         with torch.autocast("cpu", enabled=False):
-            lines, where, looks = (
-                self.read_lines(logits[:, :LINES]),
-                *self.read_lead(logits[:, LINES], x.float()),
-            )
-            found = torch.cat([lines, where, looks], 1).reshape(len(cells) // 2, -1)
-            lead = self.lead(looks).reshape(-1, 2, LEAD_READINGS)
-        return found, logits.reshape(-1, 2, *logits.shape[1:]), lead
+            lead = self.read_lead(logits[:, LINES], x.float())
+            readings = self.lead(lead)
+            scaled = readings * (lead[:, 2:3] * READING_SCALE)
+            read = torch.cat([self.read_lines(logits[:, :LINES]), lead, scaled], 1)
+        found = read.reshape(len(cells) // 2, -1)
+        return found, logits.reshape(-1, 2, *logits.shape[1:]), readings.reshape(-1, 2, 2)
 
     def read_lines(self, logits: Tensor) -> Tensor:
         """Return of each line the column in each row, 0 where it is not, and whether it is there.
@@ -176,7 +175,7 @@ class Cells(nn.Module):
         column = (logits.softmax(-1) * self.across).sum(-1)
         return torch.cat([column * there, there], 1).flatten(1)
 
-    def read_lead(self, logits: Tensor, cells: Tensor) -> tuple[Tensor, Tensor]:
+    def read_lead(self, logits: Tensor, cells: Tensor) -> Tensor:
         """Return where the car ahead is, whether it is, and what its cells look like.
 
         Args:
@@ -184,7 +183,7 @@ class Cells(nn.Module):
             cells: (2 n, channels, 16, 32).
 
         Returns:
-            (2 n, 3), column, row, whether, and (2 n, channels); all are 0 where there is none.
+            (2 n, 3 + channels): column, row, whether; all are 0 where there is none.
         """
         flat = logits.flatten(1)
         there = flat.amax(1, keepdim=True).sigmoid()
@@ -193,7 +192,7 @@ class Cells(nn.Module):
         column = (cell.sum(1) * self.across).sum(1, keepdim=True)
         row = (cell.sum(2) * self.down).sum(1, keepdim=True)
         looks = torch.matmul(cells.flatten(2), share[:, :, None])[:, :, 0]
-        return torch.cat([column * there, row * there, there], 1), looks * there
+        return torch.cat([column * there, row * there, there, looks * there], 1)
 
 
 class Seen(NamedTuple):
@@ -225,7 +224,7 @@ class Trunk(nn.Module):
         self.cells = Cells(size.cells, channels, widths[-1])
         self.joint = ConvNorm(2 * widths[-1], size.joint, 3, 2)
         self.neck = ConvNorm(size.joint, size.neck, 1)
-        read = 2 * (2 * LINES * ROWS + 3 + channels)
+        read = 2 * (2 * LINES * ROWS + 3 + channels + LEAD_READINGS)
         inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.WAYS + 1
         self.places = nn.Linear(inputs, HIDDEN_WIDTH)
         self.norm = nn.LayerNorm(HIDDEN_WIDTH)

@@ -9,8 +9,14 @@ from numpy.typing import NDArray
 
 from tools.example_models.graph import Shape, Value
 from tools.training import sweep
-from tools.training.architecture import NORM_EPSILON, VIEW_SHAPE, VISION_SIZE, WAY_SCALE
-from tools.training.cells import COLUMNS, LINES, ROWS, column_scale, row_scale
+from tools.training.architecture import (
+    NORM_EPSILON,
+    READING_SCALE,
+    VIEW_SHAPE,
+    VISION_SIZE,
+    WAY_SCALE,
+)
+from tools.training.cells import COLUMNS, LEAD_READINGS, LINES, ROWS, column_scale, row_scale
 from tools.training.onnx_weights import Layer, WeightedGraph
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -131,8 +137,10 @@ def _cells(g: WeightedGraph, w: Weights, cells: Value, around: Value) -> Value:
         lines = _read_lines(g, _slice(g, x, 1, 0, LINES))
     with g.scope("lead"):
         lead = _read_lead(g, _slice(g, x, 1, LINES, LINES + 1), seen)
-    width = lines.shape[1] + lead.shape[1]
-    return _reshape(g, g.node("Concat", (lines, lead), (2, width), axis=1), (1, 2 * width))
+    with g.scope("readings"):
+        parts = (lines, lead, _readings(g, w, lead))
+    width = sum(part.shape[1] for part in parts)
+    return _reshape(g, g.node("Concat", parts, (2, width), axis=1), (1, 2 * width))
 
 
 def _read_lines(g: WeightedGraph, x: Value) -> Value:
@@ -167,6 +175,17 @@ def _read_lead(g: WeightedGraph, x: Value, cells: Value) -> Value:
     parts += [g.constant(np.ones((2, 1), np.float32)), _reshape(g, looks, (2, channels))]
     found = g.node("Concat", parts, (2, 3 + channels), axis=1)
     return g.elementwise("Mul", found, there)
+
+
+def _readings(g: WeightedGraph, w: Weights, lead: Value) -> Value:
+    """Return what place and looks of the car ahead say of it: (2, 3 + channels) to (2, 2)."""
+    with g.scope("first"):
+        x = g.relu(g.dense(lead, linear(w, "trunk.cells.lead.first")))
+    with g.scope("last"):
+        x = g.dense(x, linear(w, "trunk.cells.lead.last"))
+    there = g.elementwise("Mul", _slice(g, lead, 1, 2, 3), g.scalar(READING_SCALE))
+    assert x.shape == (2, LEAD_READINGS)
+    return g.elementwise("Mul", x, there)
 
 
 def _reshape(g: WeightedGraph, x: Value, shape: Shape) -> Value:

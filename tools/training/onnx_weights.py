@@ -71,12 +71,12 @@ class WeightedGraph(GraphBuilder):
         )
 
     def dense(self, x: Value, layer: Layer) -> Value:
-        """Append a Gemm: (1, inputs) to (1, outputs)."""
-        self.multiply_adds += layer.weight.size
+        """Append a Gemm: (n, inputs) to (n, outputs)."""
+        self.multiply_adds += x.shape[0] * layer.weight.size
         return self.node(
             "Gemm",
             (x, self.matrix(layer.weight), self.weight("bias", layer.bias)),
-            (1, layer.weight.shape[0]),
+            (x.shape[0], layer.weight.shape[0]),
             alpha=1.0,
             beta=1.0,
             transB=1,

@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 
 from modeld.constants import DESIRE_LENGTH
+from tests.tools.training.with_torch.exported import Networks, as_trained, run
 from tools import cli
 from tools.example_models.interface import vision_slices
 from tools.training import checkpoint
 from tools.training.architecture import MIDDLE
-from tools.training.export import Trained, write_models
+from tools.training.export import write_models
 from tools.training.following import Lesson, follow, following_loss
 from tools.training.heads import (
     HIDDEN_WIDTH,
@@ -25,15 +25,13 @@ from tools.training.heads import (
     PLAN,
     POLICY_HEADS,
     VISION_HEADS,
-    Singles,
 )
-from tools.training.networks import ConvNorm, Policy, Vision, arrays_of, as_input
+from tools.training.networks import ConvNorm, as_input
 from tools.training.onnx_weights import EightBitGraph
 from tools.training.rounded_networks import call_rounded, fold_norms, round_weights, rounded
 from tools.training.rounding import in_eight_bits
-from tools.training.scaling import Scaling, part_of
+from tools.training.scaling import part_of
 
-Networks = tuple[Vision, Policy, Scaling]
 FILES = ("vision.onnx", "policy.onnx")
 
 
@@ -45,17 +43,6 @@ def eight(networks: Networks) -> Networks:
         fold_norms(network)
         round_weights(network)
     return vision, policy, scaling
-
-
-def as_trained(networks: Networks) -> Trained:
-    vision, policy, scaling = networks
-    return Trained("test", arrays_of(vision), arrays_of(policy), scaling)
-
-
-def run(path: Path, feeds: dict[str, Any]) -> Singles:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return np.asarray(ort.InferenceSession(path, options).run(None, feeds)[0])
 
 
 def pictures(seed: int) -> Any:
@@ -188,7 +175,7 @@ def test_no_finished_training_is_one_line(
     checkpoint.save(tmp_path, {"round": 1})
     assert cli.main(command) == 1
     error = capsys.readouterr().err
-    assert "expected a finished training, found 1 of 2 rounds of drives" in error
+    assert "expected a finished training, found 1 of 3 rounds of drives" in error
     assert error.count("\n") == 1
     assert cli.main([*command[:-1], "-1"]) == 2
     assert "--eight-bits: expected minutes, 0 or more, found -1.0" in capsys.readouterr().err

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 import torch
 from numpy.typing import NDArray
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
+from tests.tools.training.with_torch.exported import Networks, as_trained, run
 from tools import cli
 from tools.example_models.interface import vision_slices
 from tools.training.architecture import MIDDLE
@@ -25,22 +25,13 @@ from tools.training.export import (
     write_models,
 )
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, VISION_HEADS, Singles
-from tools.training.networks import Policy, Vision, arrays_of, as_input
-from tools.training.scaling import Scaling, part_of
-
-Networks = tuple[Vision, Policy, Scaling]
+from tools.training.networks import as_input
+from tools.training.scaling import part_of
 
 
 @pytest.fixture
 def trained(networks: Networks) -> Trained:
-    vision, policy, scaling = networks
-    return Trained("test", arrays_of(vision), arrays_of(policy), scaling)
-
-
-def run(path: Path, feeds: dict[str, Any]) -> Singles:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    return np.asarray(ort.InferenceSession(path, options).run(None, feeds)[0])
+    return as_trained(networks)
 
 
 def close(found: Singles, wanted: Singles, scale: NDArray[Any]) -> None:
