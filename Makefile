@@ -134,17 +134,18 @@ drives-program: $(STAMP)
 	TUNED=0 $(BIN)/modeld compile $(DRIVES_MODELS)/vision.onnx $(DRIVES_MODELS)/policy.onnx \
 		-o $(BUILD)/drives/driving.pkl --target cpu
 
-# Hours on a machine of two cores; the report is build/drives/report.html, the tables for documents
-# are in table.md beside it, and what came of each drive is there as soon as it is over.
+# More than an hour on two cores: the roads alone are 40 km, by the clock. The report is
+# build/drives/report.html, the tables for documents are in table.md beside it, and what came of each
+# drive is there as soon as it is over.
 drives: drives-program
 	$(BIN)/python -m tests.acceptance --model $(BUILD)/drives/driving.pkl --directory $(BUILD)/drives \
 		--roads $(DRIVES_ROADS) --km $(DRIVES_KM) --recoveries $(DRIVES_RECOVERIES) \
 		--leads $(DRIVES_LEADS) --fault-roads $(DRIVES_FAULT_ROADS) --workers $(DRIVES_WORKERS) \
 		$(DRIVES_ARGS)
 
-# How the trained model drives, against how it drove: two kinds of drives that it manages (in others chance decides),
-# twice. Another program of the same model is judged so with DRIVES_MODEL=fp16.pkl; what is accepted is
-# copied to tests/regression/driving.json. A drive that is not clean is compared like any other.
+# How the trained model drives, against how it drove: two kinds of drives, two of each. Another
+# program of the same model is judged so with DRIVES_MODEL=fp16.pkl; what is accepted is copied to
+# tests/regression/driving.json. A drive that is not clean is compared like any other.
 DRIVES_MODEL ?= $(BUILD)/drives/driving.pkl
 regress-drives: drives-program
 	$(BIN)/modeld drive --model $(DRIVES_MODEL) --scenario lane-keeping stopping-lead --seed 100 \
