@@ -17,16 +17,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools.errors import UsageError
 from tools.lib.json_output import print_json
-from tools.training.options import (
-    DEFAULT_SLOTS,
-    TrainingOptions,
-    parse_seeds,
-    share_cores,
-)
+from tools.training.options import DEFAULT_SLOTS, TrainingOptions, parse_seeds, share_cores
+from tools.training.recipe import RECIPE, recipe_of, resumed
 
 if TYPE_CHECKING:
     import argparse
@@ -35,7 +31,10 @@ _DEFAULTS = TrainingOptions(Path())
 
 
 class _Option(NamedTuple):
-    """An option that has a default, of whose type its values are."""
+    """An option that has a default, of whose type its values are.
+
+    Those of the recipe are None where they are not given: a training that goes on has its own.
+    """
 
     name: str
     metavar: str
@@ -95,10 +94,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _add(group: argparse._ActionsContainer, option: _Option) -> None:
     default = option.default
     shown = f"{default:g}" if isinstance(default, float) else default
+    of_recipe = option.name.lstrip("-").replace("-", "_") in RECIPE
     group.add_argument(
         option.name,
         type=type(default),
-        default=default,
+        default=None if of_recipe else default,
         metavar=option.metavar,
         help=f"{option.what} ({option.said}: {shown})",
     )
@@ -111,21 +111,9 @@ def run(args: argparse.Namespace) -> int:
         UsageError: options that cannot work.
         TrainingError: the training diverged, or cannot go on.
     """
-    options = TrainingOptions(
-        directory=args.directory,
-        minutes=args.minutes,
-        seed=args.seed,
-        worlds=parse_seeds("--worlds", args.worlds),
-        held_out=parse_seeds("--held-out", args.held_out),
-        workers=args.workers,
-        threads=args.threads,
-        batch=args.batch,
-        learning_rate=args.learning_rate,
-        slots=args.slots,
-    )
-    options.check()
     if args.eight_bits is not None:
-        return _eight_bits(args, options)
+        return _eight_bits(args)
+    options = _options_of(args, goes_on=args.resume)
     # torch takes seconds to load; what is wrong with the options is said before.
     from tools.training.card import write_card
     from tools.training.export import write_models
@@ -147,7 +135,36 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _eight_bits(args: argparse.Namespace, options: TrainingOptions) -> int:
+def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
+    """Return the options, those of the recipe from the checkpoint of a training that goes on."""
+    given = {name: getattr(args, name) for name in RECIPE}
+    recipe = recipe_of(_DEFAULTS) | {name: v for name, v in given.items() if v is not None}
+    _checked(args, recipe)
+    if not goes_on:
+        return _checked(args, recipe)
+    from tools.training import checkpoint
+
+    saved = checkpoint.load(args.directory)["options"]
+    return _checked(args, resumed(given, saved, args.directory))
+
+
+def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOptions:
+    seeds = {
+        name: parse_seeds(f"--{name.replace('_', '-')}", recipe[name])
+        for name in ("worlds", "held_out")
+    }
+    options = TrainingOptions(
+        directory=args.directory,
+        workers=args.workers,
+        threads=args.threads,
+        slots=args.slots,
+        **{**recipe, **seeds},
+    )
+    options.check()
+    return options
+
+
+def _eight_bits(args: argparse.Namespace) -> int:
     """Round and distil what is trained, export, report."""
     minutes = args.eight_bits
     if not 0.0 <= minutes < math.inf:
@@ -157,6 +174,7 @@ def _eight_bits(args: argparse.Namespace, options: TrainingOptions) -> int:
             "--eight-bits: expected no --resume, found it; a distillation begins with the finished "
             "training each time"
         )
+    options = _options_of(args, goes_on=True)
     from tools.training.card import write_card
     from tools.training.distillation import FOLDER, distil
     from tools.training.export import write_models

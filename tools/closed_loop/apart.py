@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from tools.closed_loop.result import Drive
 from tools.closed_loop.run import DaemonDrivers, Errand, OnDrive, drive_one
 from tools.closed_loop.simulation import End, Track
 from tools.errors import ToolError
-from tools.lib.crew import open_crew
+from tools.lib.crew import IsStopped, Send, open_crew
 from tools.lib.driver_threads import limit_threads, threads_of_one
 from tools.playback.model import load_model
 
@@ -117,9 +117,7 @@ def _whole(errand: Errand, driven: _Driven) -> Drive:
     return Drive(track, driven.frames, driven.answered, driven.wall_s, errand.fault or "")
 
 
-def _drive(
-    plan: _Plan, taken: Any, is_stopped: Callable[[], bool], send: Callable[[Any], None]
-) -> None:
+def _drive(plan: _Plan, taken: Any, is_stopped: IsStopped, send: Send) -> None:
     """Drive errands as long as there are any; the body of a process.
 
     Raises:

@@ -78,9 +78,7 @@ class Selection:
 
     def trials(self) -> Iterable[Trial]:
         """Make the drives one by one: a road takes some memory."""
-        for scenario in self.scenarios:
-            for seed in range(self.seed, self.seed + self.drives):
-                yield make_trial(scenario, seed, self.length_m)
+        return (errand.trial() for errand in self.errands())
 
 
 def scenarios_named(names: Iterable[str]) -> tuple[Scenario, ...]:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import runtime
 import scheduler
 from tools.errors import UsageError
 from tools.lib.processes import ProcessError
@@ -60,10 +61,13 @@ def trained_model(directory: Path, *, quiet: bool) -> Path:
 
 
 def _fingerprint(onnx_files: list[Path]) -> str:
-    """Digest of everything the artifact is made from: compiler, as source, and models."""
-    assert scheduler.__file__ is not None
-    sources = sorted(Path(scheduler.__file__).parent.rglob("*"))
+    """Digest of what the artifact is made from: compiler and format, as source, and models."""
     digest = hashlib.sha256()
-    for path in (*(one for one in sources if one.suffix in (".py", ".toml")), *onnx_files):
+    for package in (runtime, scheduler):
+        assert package.__file__ is not None
+        for path in sorted(Path(package.__file__).parent.rglob("*")):
+            if path.suffix in (".py", ".toml"):
+                digest.update(path.read_bytes())
+    for path in onnx_files:
         digest.update(path.read_bytes())
     return digest.hexdigest()

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tools.closed_loop.scenario import Scenario
+from tools.world.expert import LEFT, RIGHT
 from tools.world.road import straights_and_arcs
 from tools.world.traffic import ScriptedLead
 from tools.world.world import World, random_world
@@ -35,7 +36,6 @@ _LANE_CHANGE_MIN_MPS = 12.0
 _IN_TRAFFIC = 0.85
 _RADIANS = 0.017453292519943295
 
-LEFT, RIGHT = -1, 1
 Angles = tuple[float, float, float]
 
 

@@ -104,6 +104,9 @@ def open_crew(task: Task, arguments: Sequence[tuple[Any, ...]], gone: Exception)
             started.terminate()
         for started in processes:
             started.join(_END_S)
+            if started.is_alive():
+                started.kill()
+                started.join()
         for pipe in pipes:
             pipe.close()
 

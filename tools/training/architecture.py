@@ -14,7 +14,7 @@ MIDDLE, SPREAD = 127.5, 63.75
 # torch's own, of both normalisations.
 NORM_EPSILON = 1e-5
 # The way that the road has moved, in steps, to about 0..8, and the readings of the car ahead, to
-# about -8..8: to be heard among a thousand others.
+# about -12..12: to be heard among a thousand others.
 WAY_SCALE = 1.0 / 4.0
 READING_SCALE = 4.0
 

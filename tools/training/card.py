@@ -68,9 +68,9 @@ def write_card(
         f"([how](../../docs/training.md)), by `{command}`.\n\n"
         f"{_table(('', ''), rows.items())}\n"
         "## How well it does\n\n"
-        "Mean absolute errors of single moments of the vision on held-out worlds; half of the "
-        "moments are up to 1.5 m and 4 degrees off the lane's middle, with the expert's way back "
-        "as the path.\n\n"
+        "Mean absolute errors of single moments of the vision on held-out worlds; nearly half of "
+        "the moments are up to 1.5 m and 4 degrees off the lane's middle, with the expert's way "
+        "back as the path.\n\n"
         f"{_figures_table(figures)}\n"
         f"{_CANNOT}"
     )

@@ -1,7 +1,11 @@
-"""Writes and reads checkpoints: all that a training needs to go on as if nothing had been."""
+"""Writes and reads checkpoints: all that a training needs to go on as if nothing had been.
+
+Each says which networks it is of: names and shapes of all their weights.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import io
 import pickle
 from pathlib import Path
@@ -11,8 +15,9 @@ import torch
 
 from runtime.whole_file import whole_file
 from tools.errors import TrainingError
+from tools.training.networks import Policy, Vision
 
-FORMAT = 1
+FORMAT = 2
 NAME = "checkpoint.pt"
 State = dict[str, Any]
 
@@ -28,7 +33,7 @@ def save(directory: Path, state: State) -> None:
         OSError: it cannot be written; the one before is untouched.
     """
     data = io.BytesIO()
-    torch.save({"format": FORMAT, **state}, data)
+    torch.save({"format": FORMAT, "networks": _networks(), **state}, data)
     with whole_file(directory / NAME) as file:
         file.write(data.getbuffer())
 
@@ -57,4 +62,20 @@ def load(directory: Path) -> State:
         raise TrainingError(
             f"{path}: expected a checkpoint of format {FORMAT}, found {found}; train anew"
         )
+    if state.get("networks") != _networks():
+        raise TrainingError(
+            f"{path}: expected a checkpoint of the networks as they are now, found one of others; "
+            "train anew, or go on with the version that wrote it"
+        )
     return state
+
+
+def _networks() -> str:
+    """Return a digest of names and shapes of all weights."""
+    digest = hashlib.sha256()
+    with torch.device("meta"):
+        networks = (Vision(), Policy())
+    for network in networks:
+        for name, value in network.state_dict().items():
+            digest.update(f"{name} {tuple(value.shape)}\n".encode())
+    return digest.hexdigest()

@@ -17,15 +17,20 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from modeld.constants import T_IDXS
-from tools.errors import TrainingError
 from tools.lib.crew import Crew
-from tools.training.drive_files import DRIVES, read_drives
+from tools.training.drive_files import read_drives
 from tools.training.evaluate import answers
 from tools.training.export import Trained
 from tools.training.figures import Figures, figures_of, judge
 from tools.training.finished import Finished, load_finished
 from tools.training.following import Lesson, follow
-from tools.training.heads import PLAN, POLICY_HEADS, VISION_TARGETS, size_of
+from tools.training.heads import (
+    PLAN,
+    POLICY_HEADS,
+    VISION_TARGETS,
+    places_in_target,
+    size_of,
+)
 from tools.training.memory import keep_freed_memory
 from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.options import TrainingOptions
@@ -58,8 +63,8 @@ class Distilled:
     Attributes:
         trained: rounded, to be exported.
         steps: of vision and policy.
-        apart: mean absolute differences to what the model said before, of the weights as they were
-            rounded first and after the last step.
+        apart: mean absolute differences to what the model said before, and shares of lines and
+            leads found alike, of the weights as they were rounded first and after the last step.
         figures: errors on held-out worlds, by class of scenery.
     """
 
@@ -84,12 +89,7 @@ def distil(options: TrainingOptions, minutes: float, *, show: bool) -> Distilled
     torch.manual_seed(options.seed)
     keep_freed_memory()
     finished = load_finished(options.directory)
-    drives = read_drives(options.directory)
-    if not drives:
-        raise TrainingError(
-            f"{options.directory / DRIVES}: expected the drives of a training, found none; they "
-            "are what the policy follows on"
-        )
+    drives = read_drives(options.directory, finished.drives)
     histories = join(drives, plan_scaling(finished.scaling))
     folder = options.directory / FOLDER
     folder.mkdir(exist_ok=True)
@@ -226,10 +226,17 @@ class _Comparison:
         self._scaling, self._samples = finished.scaling, samples
         self._inputs = draw(histories, torch.Generator().manual_seed(seed + 1))[0]
         self._seen = answers(finished.vision, finished.scaling, samples)
+        # Where it sees no car, what it says of one means nothing.
+        places = places_in_target(VISION_TARGETS)
+        sees_none = self._seen[:, places["lead_prob"]][:, 0] <= 0.5
+        self._seen[sees_none, places["lead"]] = np.nan
         self._driven = self._paths(finished.policy)
 
     def apart(self, vision: Vision, policy: Policy) -> dict[str, float]:
-        """Return mean absolute differences by what is compared; they are rounded for it."""
+        """Return mean absolute differences by what is compared; networks are rounded for it.
+
+        Of what is found, the share in which both say the same.
+        """
         vision, policy = deepcopy(vision), deepcopy(policy)
         for network in (vision, policy):
             round_weights(network)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
+import zipfile
 from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
 
+from runtime.whole_file import whole_file
+from tools.errors import TrainingError
 from tools.training.drives import DriveRecord
 
 DRIVES = "drives"
@@ -20,16 +24,33 @@ def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
         number: of the drive.
         record: what it has left.
     """
-    with (directory / DRIVES / f"{number:06}.npz").open("wb") as file:
-        np.savez(file, **asdict(record))
+    data = io.BytesIO()
+    np.savez(data, **asdict(record))
+    with whole_file(_path(directory, number)) as file:
+        file.write(data.getbuffer())
 
 
-def read_drives(directory: Path) -> list[DriveRecord]:
-    """Return all drives of a training, in order."""
+def read_drives(directory: Path, count: int) -> list[DriveRecord]:
+    """Return the first drives of a training, in order: those that its checkpoint knows of.
+
+    Raises:
+        TrainingError: one is missing or damaged.
+    """
     drives = []
-    for path in sorted((directory / DRIVES).glob("*.npz")):
-        with np.load(path) as file:
-            arrays = {name: file[name] for name in file.files}
+    for number in range(count):
+        path = _path(directory, number)
+        try:
+            with path.open("rb") as file, np.load(file) as content:
+                arrays = {name: content[name] for name in content.files}
+        except (OSError, ValueError, zipfile.BadZipFile) as error:
+            raise TrainingError(
+                f"{path}: expected drive {number} of {count}, found none that can be read "
+                f"({type(error).__name__}); train anew"
+            ) from None
         arrays["is_student"] = bool(arrays["is_student"])
         drives.append(DriveRecord(**arrays))
     return drives
+
+
+def _path(directory: Path, number: int) -> Path:
+    return directory / DRIVES / f"{number:06}.npz"

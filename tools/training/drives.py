@@ -243,16 +243,16 @@ class Drive:
     def _push(self) -> None:
         """Put the car elsewhere; both frames of this row are seen from there."""
         car = self._car
-        moved = Car.on_road(
+        pushed = Car.on_road(
             self._world.road,
             self.body.s_m,
             self._world.lanes.centre_m(self._expert.lane) + self._aside(_OFF_M),
             car.speed_mps,
             self._aside(_OFF_RAD),
         )
-        moved.acceleration_mps2 = car.acceleration_mps2
-        self._car, self._frame = moved, None
-        self.body = moved.body(self._world.road)
+        pushed.acceleration_mps2 = car.acceleration_mps2
+        self._car, self._frame = pushed, None
+        self.body = pushed.body(self._world.road)
 
     def _random_swerve(self) -> Swerve:
         rng, begin = self._rng, self._row * ROW_S

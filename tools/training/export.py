@@ -154,7 +154,7 @@ def write_models(
         except OSError as error:
             raise TrainingError(
                 f"{directory / name}: cannot be written ({error.strerror or error}); name another "
-                "directory and go on with --resume"
+                "directory; what was trained is kept"
             ) from error
     return Written(size, parameters, 2 * multiply_adds, graph.STORED)
 

@@ -22,6 +22,7 @@ class Finished:
         scaling: of the vision's targets.
         steps: of the vision.
         next_world: number of the first world that was not painted for it.
+        drives: that the policy learnt from.
     """
 
     vision: Vision
@@ -29,6 +30,7 @@ class Finished:
     scaling: Scaling
     steps: int
     next_world: int
+    drives: int
 
 
 def load_finished(directory: Path) -> Finished:
@@ -48,4 +50,6 @@ def load_finished(directory: Path) -> Finished:
     vision.load_state_dict(saved["average"]["state"])
     policy.load_state_dict(state["policy"])
     scaling = Scaling(*(part.numpy() for part in saved["scaling"]))
-    return Finished(vision.eval(), policy.eval(), scaling, saved["step"], saved["next_world"])
+    return Finished(
+        vision.eval(), policy.eval(), scaling, saved["step"], saved["next_world"], state["drives"]
+    )

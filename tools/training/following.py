@@ -68,7 +68,7 @@ def follow(student: nn.Module, lesson: Lesson, report: Report) -> int:
     learnt = [p for p in student.parameters() if p.requires_grad]
     groups, rates = _groups(student)
     optimizer = torch.optim.Adam(groups, fused=True)
-    begun, step, watch = time.perf_counter(), 0, Watch()
+    begun, step, watch = time.perf_counter(), 0, Watch("begin again")
     while (share := (time.perf_counter() - begun) / max(lesson.seconds, 1e-9)) < 1.0:
         for group, rate in zip(optimizer.param_groups, rates, strict=True):
             group["lr"] = learning_rate(share, rate)

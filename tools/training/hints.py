@@ -20,7 +20,8 @@ from tools.training.sweep import way_of
 _PLACES = places_in_target(VISION_TARGETS)
 # Added to shares before their logarithm: a cell that is out of the question costs no more than 14.
 _LEAST = 1e-6
-_WAY_WEIGHT, _READING_WEIGHT = 1.0, 2.0
+# What braking depends on.
+_READING_WEIGHT = 2.0
 
 
 def line_loss(logits: Tensor, targets: Singles) -> Tensor:
@@ -113,5 +114,5 @@ def hint_loss(outputs: Mapping[str, Tensor], targets: Singles) -> dict[str, Tens
         "line_cells": line_loss(outputs["cells"][:, :, :LINES], targets),
         "lead_cells": lead_loss(outputs["cells"][:, :, LINES], targets),
         "lead_readings": _READING_WEIGHT * reading_loss(outputs["lead_readings"], targets),
-        "way": _WAY_WEIGHT * way_loss(outputs["ways"], targets),
+        "way": way_loss(outputs["ways"], targets),
     }

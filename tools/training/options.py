@@ -8,14 +8,13 @@ from pathlib import Path
 
 from tools.errors import UsageError
 
-# Shares of the time: seeing is most of it; then drives by the expert, drives by the student, and
-# what is learnt from each.
-VISION_SHARE = 0.58
+# Rounds of drives: of the first the expert drives half, of all others the student drives most (Ross
+# and others, "A reduction of imitation learning", 2011).
+ROUNDS = 3
+# Shares of the time: drives of a round, learning from them, and, which is most of it, seeing.
 DRIVES_SHARE = 0.105
 LEARN_SHARE = 0.03
-# Rounds of drives: the first by the expert and by what vision alone would do, the others by the
-# student (Ross and others, "A reduction of imitation learning", 2011).
-ROUNDS = 3
+VISION_SHARE = 1.0 - ROUNDS * (DRIVES_SHARE + LEARN_SHARE)
 # Seeds of worlds: those below are trained on, those from here on are kept for judging.
 FIRST_HELD_OUT = 1_000_000
 DEFAULT_SLOTS = 4096

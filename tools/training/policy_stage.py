@@ -1,4 +1,4 @@
-"""Trains the policy on drives: by the expert first, then, round by round, by the student itself."""
+"""Trains the policy on drives, round by round: most of them are driven by the student itself."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tools.training.networks import Policy, Vision
 from tools.training.records import Records
 from tools.training.scaling import Scaling, part_of
 from tools.training.vision_stage import CLIP, Tick, learning_rate
-from tools.training.watch import Watch
+from tools.training.watch import RESUME, Watch
 
 STAGE = "policy"
 BATCH = 192
@@ -94,17 +94,17 @@ def learn(
         histories: what is learnt from.
         seconds: how long at most.
         seed: of draws.
-        report: takes the share that is done, the step, the loss and that of each head, sometimes.
+        report: takes the seconds so far, the step, the loss and that of each head, sometimes.
 
     Raises:
         TrainingError: it diverged.
     """
     generator = torch.Generator().manual_seed(seed)
     optimizer = torch.optim.AdamW(policy.parameters(), RATE, weight_decay=WEIGHT_DECAY, fused=True)
-    average, watch = Average(policy), Watch()
+    average, watch = Average(policy), Watch(RESUME)
     begun, step = time.perf_counter(), 0
     steps = max(1.0, MOST_USES * len(histories.rows) / BATCH)
-    while (share := max((time.perf_counter() - begun) / seconds, step / steps)) < 1.0:
+    while (share := max((elapsed := time.perf_counter() - begun) / seconds, step / steps)) < 1.0:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(share, RATE)
         inputs, targets = draw(histories, generator)
@@ -117,7 +117,7 @@ def learn(
         step += 1
         watch.see(STAGE, step, float(loss.detach()))
         if step % _ROW_STEPS == 0:
-            report(share, step, float(loss.detach()), parts)
+            report(elapsed, step, float(loss.detach()), parts)
     policy.load_state_dict(average.state)
 
 
@@ -159,13 +159,13 @@ class Reporter:
     minutes: float
     seconds: float
 
-    def __call__(self, share: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
+    def __call__(self, elapsed_s: float, step: int, loss: float, parts: dict[str, Tensor]) -> None:
         """Take figures of a step."""
         row = {name: round(float(part), 4) for name, part in parts.items()}
-        minutes = round(self.minutes + share * self.seconds / 60.0, 3)
+        minutes = round(self.minutes + elapsed_s / 60.0, 3)
         stage = f"{STAGE}, round {self.round + 1}"
         self.records.add(stage=stage, step=step, minutes=minutes, loss=loss, **row)
-        self.tick(share, f"round {self.round + 1}, step {step}, loss {loss:.3f}")
+        self.tick(elapsed_s / self.seconds, f"round {self.round + 1}, step {step}, loss {loss:.3f}")
 
 
 def plan_scaling(scaling: Scaling) -> Scaling:

@@ -15,8 +15,8 @@ from tools.lib import crew
 from tools.lib.crew import Crew, Task
 
 _GONE = (
-    "train: expected the painting processes to go on, found one gone; is there enough memory? Go "
-    "on with --resume, --workers 1 takes the least"
+    "train: expected the painting processes to go on, found one gone; is there enough memory? "
+    "--workers 1 takes the least"
 )
 
 

@@ -146,7 +146,7 @@ class Replay:
             else:
                 raise TrainingError(
                     f"{self.plan.path}: expected samples at rest, found them always being written;"
-                    " train with --resume"
+                    " run it again"
                 )
         return batch
 

@@ -62,7 +62,7 @@ class Situations:
 
     def __call__(self, number: int) -> Iterator[Sample]:
         """Yield the samples of a world by its number."""
-        rng = np.random.default_rng((self.seed, 2, number))
+        rng = np.random.default_rng((self.seed, 2, self.worlds.first, number))
         world = random_world(self.worlds.at(number), WORLD_M)
         cameras = random_cameras(rng)
         eyes = Eyes(world, cameras)

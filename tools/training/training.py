@@ -28,6 +28,7 @@ from tools.training.painting import PaintingPlan, fill
 from tools.training.policy_stage import Reporter, begin_policy, join, learn, plan_scaling
 from tools.training.processes import open_crew
 from tools.training.progress import TrainingProgress
+from tools.training.recipe import recipe_of
 from tools.training.records import Records
 from tools.training.replay import Sample, open_replay
 from tools.training.scaling import Scaling
@@ -51,7 +52,7 @@ class _Course:
         vision: the first stage.
         policy: what the rounds have made of it so far; None before them.
         round: how many rounds are done.
-        drives_s: time that drives of the present round took.
+        drives_s: time that drives took.
         drives: how many were driven.
         learning_s: time that policies took.
     """
@@ -157,7 +158,8 @@ class Training:
     def _see(self) -> None:
         """Train the vision for what is left of its time."""
         options, vision = self._options, self._course.vision
-        if vision.spent_s >= options.vision_s:
+        # Once cars have driven by what it sees, it stays as it is.
+        if vision.spent_s >= options.vision_s or self._course.drives:
             return
         source = Situations(options.seed, options.worlds)
         with open_replay(options.slots, options.workers, size_of(VISION_TARGETS)) as replay:
@@ -180,14 +182,18 @@ class Training:
         first = 1_000_000 * course.round + course.drives * 4
         plan = DrivesPlan(student, options.seed, options.worlds, first, workers, share)
         clock, off = vision_stage.Stopwatch(), []
+        end_s, saved_s = (course.round + 1) * options.drives_s, course.drives_s
         with open_crew(drive_on, [(plan, worker) for worker in range(workers)]) as crew:
-            while course.drives_s < options.drives_s or course.drives < _LEAST_DRIVES:
+            while course.drives_s < end_s or course.drives < _LEAST_DRIVES:
                 for record in crew.receive(1.0):
                     write_drive(options.directory, course.drives, record)
                     course.drives += 1
                     if record.is_student:
                         off.append(float(record.off_m.mean()))
                 course.drives_s += clock.lap()
+                if course.drives_s - saved_s > vision_stage.CHECKPOINT_S:
+                    self._save()
+                    saved_s = course.drives_s
                 text = f"round {course.round + 1}, {course.drives} drives"
                 self._tell("drives", text)
         if off:
@@ -200,7 +206,7 @@ class Training:
         """Learn from all drives so far; that ends a round."""
         options, course = self._options, self._course
         vision, policy, scaling = self._networks()
-        drives = read_drives(options.directory)
+        drives = read_drives(options.directory, course.drives)
         histories = join(drives, plan_scaling(scaling))
         report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
         if course.round == 0:
@@ -208,7 +214,7 @@ class Training:
         clock = vision_stage.Stopwatch()
         learn(policy, histories, options.learn_s, options.seed + course.round, report)
         course.learning_s += clock.lap()
-        course.policy, course.round, course.drives_s = policy, course.round + 1, 0.0
+        course.policy, course.round = policy, course.round + 1
         self._mark()
 
     def _networks(self) -> tuple[Vision, Policy, Scaling]:
@@ -253,13 +259,13 @@ class Training:
             "drives": course.drives,
             "learning_s": course.learning_s,
             "history": self._records.rows,
+            "options": recipe_of(self._options),
         }
         checkpoint.save(self._options.directory, state)
 
     def _minutes(self) -> float:
-        course, options = self._course, self._options
-        done = course.round * options.drives_s + course.drives_s
-        return (course.vision.spent_s + done + course.learning_s) / 60.0
+        course = self._course
+        return (course.vision.spent_s + course.drives_s + course.learning_s) / 60.0
 
     def _tick(self, share: float, text: str) -> None:
         stage = "vision" if self._course.vision.spent_s < self._options.vision_s else "policy"

@@ -24,7 +24,7 @@ from tools.training.options import TrainingOptions
 from tools.training.records import Records
 from tools.training.replay import Batch, Replay
 from tools.training.scaling import Scaling, measure
-from tools.training.watch import Watch
+from tools.training.watch import RESUME, Watch
 
 # Samples before the first step: the scaling is measured on them.
 FIRST_SAMPLES = 768
@@ -70,7 +70,7 @@ class VisionState:
     step: int = 0
     spent_s: float = 0.0
     next_world: int = 0
-    watch: Watch = field(default_factory=Watch)
+    watch: Watch = field(default_factory=lambda: Watch(RESUME))
 
 
 def begin(options: TrainingOptions) -> VisionState:

@@ -15,14 +15,20 @@ _LEAST = 100
 # A loss is far above the median when it is so many times further above it than the losses usually
 # are around it; noise of batches was 8 at most in trainings that went well.
 FAR = 30.0
+RESUME = "go on from the last checkpoint with --resume and half the --learning-rate"
 # So many of the last losses must be far above: one batch of odd samples is none.
 _IN_A_ROW = 10
 
 
 class Watch:
-    """Judges one loss after the other."""
+    """Judges one loss after the other.
 
-    def __init__(self) -> None:
+    Args:
+        advice: what to do where it diverges.
+    """
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
         self._losses: deque[float] = deque(maxlen=_MEMORY)
         self._far = 0
 
@@ -50,5 +56,5 @@ class Watch:
     def _error(self, stage: str, step: int, found: str) -> TrainingError:
         return TrainingError(
             f"{stage} stage, step {step}: expected a loss that falls, found {found}: the training "
-            "diverged; go on from the last checkpoint with --resume and half the --learning-rate"
+            f"diverged; {self._advice}"
         )

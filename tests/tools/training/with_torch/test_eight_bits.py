@@ -28,6 +28,8 @@ from tools.training.heads import (
 )
 from tools.training.networks import ConvNorm, as_input
 from tools.training.onnx_weights import EightBitGraph
+from tools.training.options import TrainingOptions
+from tools.training.recipe import recipe_of
 from tools.training.rounded_networks import call_rounded, fold_norms, round_weights, rounded
 from tools.training.rounding import in_eight_bits
 from tools.training.scaling import part_of
@@ -172,7 +174,7 @@ def test_no_finished_training_is_one_line(
     command = ["train", str(tmp_path), "--eight-bits", "0"]
     assert cli.main(command) == 1
     assert "expected the checkpoint of a training, found none" in capsys.readouterr().err
-    checkpoint.save(tmp_path, {"round": 1})
+    checkpoint.save(tmp_path, {"round": 1, "options": recipe_of(TrainingOptions(tmp_path))})
     assert cli.main(command) == 1
     error = capsys.readouterr().err
     assert "expected a finished training, found 1 of 3 rounds of drives" in error

@@ -31,7 +31,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
 ) -> None:
     directory, models = tmp_path / "training", tmp_path / "models"
     # As long as the first steps take on any machine; it is interrupted after them.
-    command = [*COMMAND, str(directory), "--minutes", "5", *SMALL]
+    command = [*COMMAND, str(directory), "--minutes", "5", "--seed", "7", *SMALL]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         wait_for_steps(directory / "history.jsonl", process)
         process.send_signal(signal.SIGINT)
@@ -42,6 +42,10 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
 
     assert cli.main(["train", str(directory), *SMALL]) == 2
     assert "found one; go on with --resume" in capsys.readouterr().err
+
+    assert cli.main(["train", str(directory), "--resume", "--seed", "1", *SMALL]) == 2
+    error = capsys.readouterr().err
+    assert f"--seed: expected 7, with which the training in {directory} began, found 1" in error
 
     rest = ["--minutes", "0.2", "--resume", "--export", str(models), "--json", *SMALL]
     done = subprocess.run(
@@ -54,7 +58,9 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
     for folder in (models, directory / "model"):
         for name in ("vision.onnx", "policy.onnx"):
             onnx.checker.check_model(onnx.load(folder / name), full_check=True)
-        assert "What it cannot do" in (folder / "README.md").read_text(encoding="utf-8")
+        card = (folder / "README.md").read_text(encoding="utf-8")
+        assert "`modeld train --minutes 0.2 --seed 7`" in card
+        assert "What it cannot do" in card
     assert (directory / "curves.html").stat().st_size > 1000
     assert list((directory / "drives").glob("*.npz"))
 
@@ -71,7 +77,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
     for folder in (tmp_path / "small", directory / "eight-bits"):
         for name in ("vision.onnx", "policy.onnx"):
             onnx.checker.check_model(onnx.load(folder / name), full_check=True)
-        assert "--eight-bits 0.1" in (folder / "README.md").read_text(encoding="utf-8")
+        assert "--eight-bits 0.1 --seed 7" in (folder / "README.md").read_text(encoding="utf-8")
     assert (directory / "checkpoint.pt").read_bytes() == before
 
 
