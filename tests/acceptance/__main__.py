@@ -43,10 +43,11 @@ def main() -> int:
     except ValueError as error:
         print(f"acceptance: {error}", file=sys.stderr)
         return 2
-    done = [one for one in (result_of(run, directory) for run in runs) if one is not None]
+    sha256 = read_artifact(args.model).sha256
+    done = [one for one in (result_of(run, directory, sha256) for run in runs) if one is not None]
     facts = {
         "date": datetime.now(UTC).date().isoformat(),
-        "model": f"artifact with SHA-256 {read_artifact(args.model).sha256}",
+        "model": f"artifact with SHA-256 {sha256}",
         **_machine(),
     }
     (directory / "table.md").write_text(markdown(done, facts), encoding="utf-8")
@@ -81,8 +82,6 @@ def _modeld(arguments: list[str], **more: Any) -> tuple[int, bytes | None]:
 def _make_random(directory: Path) -> None:
     """Write an artifact of random weights."""
     artifact = directory / "driving.pkl"
-    if artifact.exists():
-        return
     files = [str(directory / f"{role}.onnx") for role in ("vision", "policy")]
     made = ["make-model", str(directory), "--interface", RANDOM_INTERFACE]
     for arguments in (made, ["compile", *files, "-o", str(artifact), "--target", "cpu"]):
@@ -112,12 +111,20 @@ def _drive(run: Run, model: Path | None, directory: Path) -> bool:
     return True
 
 
-def result_of(run: Run, directory: Path) -> Done | None:
-    """Return what came of a run; None: it was not done."""
+def result_of(run: Run, directory: Path, sha256: str) -> Done | None:
+    """Return what came of a run; None: it was not done, or with another trained model.
+
+    Args:
+        run: which.
+        directory: of the results.
+        sha256: of the trained model's artifact.
+    """
     path = directory / f"{run.name}.json"
     if not path.exists():
         return None
     result = json.loads(path.read_text("utf-8"))
+    if run.model == "trained" and result.get("sha256") != sha256:
+        return None
     kept = all(gate["holds"] for gate in result.get("gates", ()))
     return Done(run, result, kept is not run.fails)
 

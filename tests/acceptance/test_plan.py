@@ -71,12 +71,22 @@ def test_random_weights_that_drive_well_are_a_failure(expert: Done, tmp_path: Pa
     (random,) = chosen(runs_of(SMALL), ["random-roads"])
     result: dict[str, Any] = dict(expert.result)
     (tmp_path / "random-roads.json").write_text(json.dumps(result), encoding="utf-8")
-    found = acceptance.result_of(random, tmp_path)
+    found = acceptance.result_of(random, tmp_path, "12")
     assert found is not None
     assert not found.passed
     result["gates"] = [{**gate, "holds": False} for gate in result["gates"]]
     (tmp_path / "random-roads.json").write_text(json.dumps(result), encoding="utf-8")
-    found = acceptance.result_of(random, tmp_path)
+    found = acceptance.result_of(random, tmp_path, "12")
     assert found is not None
     assert found.passed
     assert rows_of([found])[0][-1] == "not kept"
+
+
+def test_results_of_another_trained_model_are_nobodys(tmp_path: Path) -> None:
+    (roads,) = chosen(runs_of(SMALL), ["roads"])
+    assert acceptance.result_of(roads, tmp_path, "12") is None
+    for sha256 in ("12", "13"):
+        result = {"sha256": sha256, "gates": [{"holds": True}]}
+        (tmp_path / "roads.json").write_text(json.dumps(result), encoding="utf-8")
+        found = acceptance.result_of(roads, tmp_path, "12")
+        assert (found is not None) == (sha256 == "12")

@@ -196,6 +196,7 @@ class Training:
                     saved_s = course.drives_s
                 text = f"round {course.round + 1}, {course.drives} drives"
                 self._tell("drives", text)
+        self._save()
         if off:
             minutes = round(self._minutes(), 3)
             self._records.add(
