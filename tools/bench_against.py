@@ -28,7 +28,7 @@ from tools.lib.blocks import (
     measure_rounds,
 )
 from tools.lib.constants import with_constants
-from tools.lib.driver_threads import THREADS_VARIABLE
+from tools.lib.driver_threads import thread_setting
 from tools.lib.json_output import print_json
 from tools.lib.peers import check_installed, open_peer, version_of
 from tools.lib.table import format_table
@@ -124,7 +124,7 @@ def limit_threads(threads: int, device: str | None) -> None:
         UsageError: OpenCL was loaded before with another number of threads.
     """
     # PoCL reads it once, when its first device is looked up.
-    os.environ[THREADS_VARIABLE] = str(threads)
+    os.environ |= thread_setting(threads)
     from runtime import choose_device
 
     info = choose_device(device).info

@@ -1,4 +1,4 @@
-"""Shares the threads of OpenCL drivers on the CPU among processes that work beside each other."""
+"""Says how many threads OpenCL drivers on the CPU have: they read it when devices are opened."""
 
 from __future__ import annotations
 
@@ -16,6 +16,11 @@ def threads_of_one(processes: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // processes)
 
 
+def thread_setting(threads: int) -> dict[str, str]:
+    """Return what an environment has to say for so many threads."""
+    return {THREADS_VARIABLE: str(threads)}
+
+
 def limit_threads(threads: int) -> None:
-    """Let the driver have so many threads, unless the user has said; before devices are opened."""
+    """Let the driver of this process have so many threads, unless the user has said."""
     os.environ.setdefault(THREADS_VARIABLE, str(threads))

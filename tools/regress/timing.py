@@ -25,7 +25,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from tools.errors import ToolError
-from tools.lib.driver_threads import THREADS_VARIABLE
+from tools.lib.driver_threads import thread_setting
 
 # Half of the 10 % that must be noticed; four times the spread of a mean of four processes.
 LIMIT = 0.05
@@ -194,7 +194,7 @@ def _run_process(
     for option, value in (("--entry", entry), ("--device", device), ("--baseline", baseline)):
         if value is not None:
             command += [option, str(value)]
-    environment = {**os.environ, THREADS_VARIABLE: "1"}
+    environment = os.environ | thread_setting(1)
     done = subprocess.run(  # noqa: S603 - our own module, no shell
         command,
         check=False,
