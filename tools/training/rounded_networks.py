@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from tools.training.networks import ConvNorm
+from tools.training.parts import ConvNorm
 from tools.training.rounding import LARGEST, LEAST_SCALE
 
 

@@ -26,9 +26,10 @@ from tools.training.heads import (
     POLICY_HEADS,
     VISION_HEADS,
 )
-from tools.training.networks import ConvNorm, as_input
+from tools.training.networks import as_input
 from tools.training.onnx_weights import EightBitGraph
 from tools.training.options import TrainingOptions
+from tools.training.parts import ConvNorm
 from tools.training.recipe import recipe_of
 from tools.training.rounded_networks import call_rounded, fold_norms, round_weights, rounded
 from tools.training.rounding import in_eight_bits
