@@ -41,7 +41,7 @@ def test_slot_that_is_being_written_is_not_drawn() -> None:
     with open_replay(2, 1, 5) as replay:
         replay.put(0, sample(1))
         replay._versions[0] += 1
-        with pytest.raises(TrainingError, match=r"always being written; train with --resume"):
+        with pytest.raises(TrainingError, match=r"always being written; run it again"):
             replay.draw(np.random.default_rng(0), 1)
 
 
