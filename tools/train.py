@@ -138,10 +138,10 @@ def run(args: argparse.Namespace) -> int:
 def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
     """Return the options, those of the recipe from the checkpoint of a training that goes on."""
     given = {name: getattr(args, name) for name in RECIPE}
-    recipe = recipe_of(_DEFAULTS) | {name: v for name, v in given.items() if v is not None}
-    _checked(args, recipe)
     if not goes_on:
-        return _checked(args, recipe)
+        return _checked(
+            args, recipe_of(_DEFAULTS) | {k: v for k, v in given.items() if v is not None}
+        )
     from tools.training import checkpoint
 
     saved = checkpoint.load(args.directory)["options"]
@@ -149,6 +149,7 @@ def _options_of(args: argparse.Namespace, *, goes_on: bool) -> TrainingOptions:
 
 
 def _checked(args: argparse.Namespace, recipe: Mapping[str, Any]) -> TrainingOptions:
+    """Return the options of a recipe and of this machine."""
     seeds = {
         name: parse_seeds(f"--{name.replace('_', '-')}", recipe[name])
         for name in ("worlds", "held_out")

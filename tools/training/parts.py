@@ -159,7 +159,11 @@ class Cells(nn.Module):
             scaled = readings * (lead[:, 2:3] * READING_SCALE)
             read = torch.cat([self.read_lines(logits[:, :LINES]), lead, scaled], 1)
         found = read.reshape(len(cells) // 2, -1)
-        return found, logits.reshape(-1, 2, *logits.shape[1:]), readings.reshape(-1, 2, 2)
+        return (
+            found,
+            logits.reshape(-1, 2, *logits.shape[1:]),
+            readings.reshape(-1, 2, LEAD_READINGS),
+        )
 
     def read_lines(self, logits: Tensor) -> Tensor:
         """Return of each line the column in each row, 0 where it is not, and whether it is there.

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tools.errors import ToolError
+from tools.lib import crew as crew_module
 from tools.lib.crew import Crew, IsStopped, Send, interrupts_later, open_crew
 
 GONE = ToolError("test: one is gone")
@@ -81,3 +82,15 @@ def test_an_interrupt_of_the_parent_comes_after_the_block() -> None:
         signal.raise_signal(signal.SIGINT)
         held |= signal.sigpending()
     assert held == {signal.SIGINT}
+
+
+def test_a_process_that_was_stopped_is_gone_after_the_block_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(crew_module, "_END_S", 0.2)
+    with open_crew(wait, [(0,)], GONE) as crew:
+        (pid,) = crew.receive(60.0)
+        # It hears of SIGTERM when it goes on, which it never does.
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
