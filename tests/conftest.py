@@ -72,12 +72,15 @@ def pytest_unconfigure() -> None:
     SESSION.remove()
 
 
+_ROOT_LEVEL = logging.root.level
+
+
 @pytest.fixture(autouse=True)
 def root_logger_as_it_was() -> Iterator[None]:
-    """A command that is called with -q or -v sets the level of all that comes after it."""
-    level, handlers = logging.root.level, logging.root.handlers[:]
+    """Commands set the level with -q and -v, also those that fixtures of a whole module call."""
+    handlers = logging.root.handlers[:]
+    logging.root.setLevel(_ROOT_LEVEL)
     yield
-    logging.root.setLevel(level)
     logging.root.handlers[:] = handlers
 
 
