@@ -4,8 +4,13 @@ Frames of reference: *device* is x forward, y right, z down, fixed to the camera
 the device frame levelled with the road; *view* is x right, y down, z forward (OpenCV's). A matrix
 ``a_from_b`` takes coordinates in b to coordinates in a. Camera figures: openpilot's published
 device table, 2024-2026.
+
+Products and inverses are written out in sums that every processor rounds alike: those of numpy's
+linear algebra differ in their last bits from one make to the next, and where an entry should be 0
+that is all there is, so a drive's inputs could not be told from changed ones.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -22,9 +27,9 @@ from modeld.validity import ANGLES
 
 ANGLE_COUNT: Final = len(ANGLES)
 
-VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.array(
-    [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
-)
+# Which row or column of the device frame each of the view frame is.
+_VIEW_AXES: Final = [1, 2, 0]
+VIEW_FROM_DEVICE: Final[NDArray[np.float64]] = np.eye(3)[_VIEW_AXES]
 
 
 def pinhole_matrix(focal_px: float, cx_px: float, cy_px: float) -> NDArray[np.float64]:
@@ -132,8 +137,9 @@ def find_readouts(device_type: str, sensor: str) -> tuple[DeviceCameras, ...]:
 
 def rot_from_euler(euler_rad: Sequence[float] | NDArray[np.floating]) -> NDArray[np.float64]:
     """Return ``Rz(yaw) @ Ry(pitch) @ Rx(roll)``, 3x3 float64, for (roll, pitch, yaw) in rad."""
-    cr, cp, cy = np.cos(np.asarray(euler_rad, dtype=np.float64))
-    sr, sp, sy = np.sin(np.asarray(euler_rad, dtype=np.float64))
+    angles = [float(angle) for angle in euler_rad]
+    cr, cp, cy = (math.cos(angle) for angle in angles)
+    sr, sp, sy = (math.sin(angle) for angle in angles)
     return np.array(
         [
             [cy * cp, cy * sp * sr - sy * cr, cy * sp * cr + sy * sr],
@@ -180,7 +186,8 @@ def warp_matrix(
     """Return the matrix from model pixels to camera pixels.
 
     ``K_camera @ view_from_device @ R(euler) @ inv(K_model @ view_from_device)``: the inverse map,
-    which a warp evaluates once per destination pixel. The product is formed in float64.
+    which a warp evaluates once per destination pixel. The product is formed in float64, from both
+    matrices of intrinsics as `pinhole_matrix` makes them.
 
     Args:
         device_from_calib_euler_rad: (roll, pitch, yaw), as in ``liveCalibration.rpyCalib``.
@@ -190,10 +197,22 @@ def warp_matrix(
     Returns:
         (3, 3) float32, row-major.
     """
-    calib_from_model = np.linalg.inv(model_intrinsics @ VIEW_FROM_DEVICE)
-    rotation = rot_from_euler(device_from_calib_euler_rad)
-    camera_from_model = camera_intrinsics @ VIEW_FROM_DEVICE @ rotation @ calib_from_model
-    return camera_from_model.astype(np.float32)
+    rotation = rot_from_euler(device_from_calib_euler_rad)[np.ix_(_VIEW_AXES, _VIEW_AXES)]
+    camera_from_view = matrix_product(camera_intrinsics, rotation)
+    return matrix_product(camera_from_view, inverse_pinhole(model_intrinsics)).astype(np.float32)
+
+
+def inverse_pinhole(intrinsics: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the 3x3 float64 matrix from pixels to view coordinates, of a `pinhole_matrix`."""
+    focal_px, cx_px, cy_px = intrinsics[0, 0], intrinsics[0, 2], intrinsics[1, 2]
+    return pinhole_matrix(1.0 / focal_px, -cx_px / focal_px, -cy_px / focal_px)
+
+
+def matrix_product(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return ``a @ b`` of 3x3 float64 matrices, each product rounded, added from left to right."""
+    terms = a.T[:, :, None] * b[:, None, :]
+    total: NDArray[np.float64] = (terms[0] + terms[1]) + terms[2]
+    return total
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera, pinhole_matrix
+from modeld.calibration import Camera, inverse_pinhole, matrix_product, pinhole_matrix
 
 logger = logging.getLogger(__name__)
 
@@ -56,4 +56,4 @@ def driver_transform(camera: Camera) -> NDArray[np.float32]:
 
     ``K_camera @ inv(K_view)``: the inverse map, which a warp evaluates for each pixel of the view.
     """
-    return (camera.intrinsics @ np.linalg.inv(VIEW_INTRINSICS)).astype(np.float32)
+    return matrix_product(camera.intrinsics, inverse_pinhole(VIEW_INTRINSICS)).astype(np.float32)

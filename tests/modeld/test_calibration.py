@@ -19,6 +19,8 @@ from modeld.calibration import (
     FrameSizes,
     find_cameras,
     find_readouts,
+    inverse_pinhole,
+    matrix_product,
     read_angles,
     rot_from_euler,
     warp_matrix,
@@ -51,6 +53,30 @@ def test_warp_matrix_identity_on_tici_wide_camera() -> None:
     expected = [[1.2461538, 0.0, 644.98462], [0.0, 1.2461538, 414.83385], [0.0, 0.0, 1.0]]
     matrix = warp_matrix((0.0, 0.0, 0.0), TICI_WIDE.intrinsics, SBIG_MODEL_INTRINSICS)
     np.testing.assert_allclose(matrix, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_warp_matrix_of_a_level_camera_has_the_same_bits_on_every_processor() -> None:
+    """Numpy's products leave 1e-17 where 0 belongs, and another 1e-17 on another make."""
+    for camera in (TICI_ROAD, TICI_WIDE, Camera(960, 540, 950.0)):
+        for model in (MED_MODEL_INTRINSICS, SBIG_MODEL_INTRINSICS):
+            matrix = warp_matrix((0.0, 0.0, 0.0), camera.intrinsics, model)
+            assert [matrix[at] for at in ((0, 1), (1, 0), (2, 0), (2, 1))] == [0.0] * 4
+            assert matrix[2, 2] == 1.0
+            assert matrix[0, 0] == matrix[1, 1] == np.float32(camera.focal_px / model[0, 0])
+
+
+def test_matrix_product_adds_rounded_terms_from_left_to_right() -> None:
+    # 2**60 hides the 1 that comes before -2**60; with the 1 last it would be seen.
+    a = np.array([[2.0**60, 1.0, -(2.0**60)], [0.0, 2.0, 0.0], [1.0, 0.0, 3.0]])
+    product = matrix_product(a, np.ones((3, 3)))
+    np.testing.assert_array_equal(product, [[0.0] * 3, [2.0] * 3, [4.0] * 3])
+    b = np.arange(9.0).reshape(3, 3)
+    np.testing.assert_array_equal(matrix_product(a[1:2].repeat(3, 0), b), [[6.0, 8.0, 10.0]] * 3)
+
+
+def test_inverse_pinhole_takes_pixels_to_the_view() -> None:
+    for matrix in (MED_MODEL_INTRINSICS, TICI_ROAD.intrinsics):
+        np.testing.assert_allclose(inverse_pinhole(matrix) @ matrix, np.eye(3), atol=1e-12)
 
 
 def test_warp_matrix_pitch_moves_the_vanishing_point_up() -> None:
