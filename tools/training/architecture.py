@@ -13,8 +13,8 @@ VIEW_SHAPE = (VIEW_CHANNELS, 128, 256)
 MIDDLE, SPREAD = 127.5, 63.75
 # torch's own, of both normalisations.
 NORM_EPSILON = 1e-5
-# The way that the road has moved, in steps, to about 0..8, and the readings of the car ahead, to
-# about -12..12: to be heard among a thousand others.
+# The way that the road has moved, in steps, to about 0..8, and the readings of the car ahead and of
+# curves, to about -12..12: to be heard among a thousand others.
 WAY_SCALE = 1.0 / 4.0
 READING_SCALE = 4.0
 
@@ -75,6 +75,7 @@ class VisionSize:
         cells: how lines and the car ahead are looked for.
         joint: channels of both views together at 4x8.
         neck: channels that the layer that knows places reads.
+        curves: hidden units between all that is seen and what the curves ahead ask for.
         lines: hidden units for lane lines and edges.
         others: hidden units of each other group of heads.
         plan: hidden units of the plan.
@@ -92,6 +93,7 @@ class VisionSize:
     cells: CellsSize = CellsSize()
     joint: int = 96
     neck: int = 28
+    curves: int = 64
     lines: int = 96
     others: int = 64
     plan: int = 160

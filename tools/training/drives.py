@@ -30,11 +30,11 @@ from tools.training.mirror import Bytes, mirror_desires, mirror_images, mirror_t
 from tools.training.options import Seeds
 from tools.training.situations import moved
 from tools.training.views import Eyes, as_pair, random_cameras
+from tools.training.worlds import training_world
 from tools.world.car import Car
 from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
-from tools.world.world import random_world
 
 # Shortest and longest drive.
 ROWS = (50, 125)
@@ -110,7 +110,7 @@ class Drive:
         rng = self._rng
         self.is_student = is_student
         self._is_mirrored = rng.random() < 0.5
-        self._world = random_world(worlds.at(number), _WORLD_M)
+        self._world = training_world(worlds.at(number), _WORLD_M, rng)
         world = self._world
         self._cameras = random_cameras(rng)
         self._eyes = Eyes(world, self._cameras)

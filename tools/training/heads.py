@@ -83,8 +83,11 @@ VISION_HEADS = (
     Head("lead", "gaussian", (LEAD_COUNT, LEAD_STEPS, LEAD_WIDTH), 2.0),
     Head("lead_prob", "binary", (LEAD_COUNT,), 1.0),
 )
+# What the curves ahead ask for: read before `hidden_state`, which holds it, and not a head of the
+# model.
+FOR_CURVES = Head("for_curves", "gaussian", (1,), 2.0)
 # The plan is learnt with the vision, too: so `hidden_state` holds what the policy needs.
-VISION_TARGETS = (*VISION_HEADS, PLAN)
+VISION_TARGETS = (*VISION_HEADS, FOR_CURVES, PLAN)
 POLICY_HEADS = (PLAN, DESIRE_STATE)
 
 

@@ -1,13 +1,17 @@
-"""Keeps freed memory in the process: large arrays come and go at each step of a training."""
+"""Keeps freed memory in the process, in large pages: large arrays come and go at each step."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import mmap
 
 # mallopt(3) of glibc.
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4
+_TRIM_THRESHOLD, _MMAP_MAX, _ARENA_MAX = -1, -4, -8
 _NEVER = 2**31 - 1
+# What a step of a batch of 32 takes at once is below this; what is not touched takes no memory.
+_LARGE = 2 << 30
+_LARGE_PAGE = 2 << 20
 
 
 def keep_freed_memory() -> None:
@@ -16,7 +20,22 @@ def keep_freed_memory() -> None:
     Else each large array is mapped anew and each of its pages filled with zeros first. Measured on
     two cores of an AMD EPYC with a batch of 24: 9.9 instead of 15.6 ms of a core for a sample.
     """
-    with contextlib.suppress(OSError, AttributeError):
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_MMAP_MAX, 0)
-        mallopt(_TRIM_THRESHOLD, _NEVER)
+    with contextlib.suppress(OSError, AttributeError, ValueError):
+        library = ctypes.CDLL(None, use_errno=True)
+        library.mallopt(_MMAP_MAX, 0)
+        library.mallopt(_TRIM_THRESHOLD, _NEVER)
+        # One heap for all threads: gradients are computed in a thread of their own.
+        library.mallopt(_ARENA_MAX, 1)
+        _ask_for_large_pages(library)
+
+
+def _ask_for_large_pages(library: ctypes.CDLL) -> None:
+    library.malloc.restype = ctypes.c_void_p
+    library.malloc.argtypes = [ctypes.c_size_t]
+    library.free.argtypes = [ctypes.c_void_p]
+    library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+    block = library.malloc(_LARGE)
+    if block:
+        first = -(-block // _LARGE_PAGE) * _LARGE_PAGE
+        library.madvise(first, block + _LARGE - first, mmap.MADV_HUGEPAGE)
+        library.free(block)

@@ -20,6 +20,7 @@ from tools.training.architecture import (
     HEAD_GROUPS,
     MIDDLE,
     POLICY_SIZE,
+    READING_SCALE,
     SPREAD,
     VIEW_CHANNELS,
     VIEW_SHAPE,
@@ -29,7 +30,14 @@ from tools.training.architecture import (
     VisionSize,
 )
 from tools.training.cells import LEAD_READINGS, LINES, ROWS
-from tools.training.heads import DESIRE_STATE, HIDDEN_WIDTH, HISTORY_ROWS, PLAN, width_of
+from tools.training.heads import (
+    DESIRE_STATE,
+    FOR_CURVES,
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    width_of,
+)
 from tools.training.parts import Cells, ConvNorm, Residual, Sweep, TwoLayers, begin_small
 
 
@@ -41,12 +49,14 @@ class Seen(NamedTuple):
         cells: (n, 2, 7, 16, 32) of each view, six lines and the car ahead, and cell.
         ways: (n, 32).
         lead: (n, 2, 2) of each view, as `cells.lead_readings`.
+        for_curves: (n, 2) the output of `heads.FOR_CURVES`.
     """
 
     hidden: Tensor
     cells: Tensor
     ways: Tensor
     lead: Tensor
+    for_curves: Tensor
 
 
 class Trunk(nn.Module):
@@ -64,7 +74,8 @@ class Trunk(nn.Module):
         self.neck = ConvNorm(size.joint, size.neck, 1)
         read = 2 * (2 * LINES * ROWS + 3 + channels + LEAD_READINGS)
         inputs = size.neck * 4 * 8 + read + sweep.BANDS * sweep.WAYS + 1
-        self.places = nn.Linear(inputs, HIDDEN_WIDTH)
+        self.curves = TwoLayers(inputs, size.curves, FOR_CURVES.width)
+        self.places = nn.Linear(inputs + FOR_CURVES.size, HIDDEN_WIDTH)
         self.norm = nn.LayerNorm(HIDDEN_WIDTH)
 
     def forward(self, views: Tensor) -> Tensor:
@@ -99,7 +110,9 @@ class Trunk(nn.Module):
         x = torch.relu(self.neck(torch.relu(self.joint(x))))
         with torch.autocast("cpu", enabled=False):
             found = torch.cat([x.flatten(1).float(), read, way], 1)
-            return Seen(self.norm(self.places(found)), logits, ways, lead)
+            curves = self.curves(found)
+            found = torch.cat([found, curves[:, : FOR_CURVES.size] * READING_SCALE], 1)
+            return Seen(self.norm(self.places(found)), logits, ways, lead, curves)
 
 
 class PlanHead(nn.Module):
@@ -154,7 +167,7 @@ class Vision(nn.Module):
         """
         seen = self.trunk.see(views)
         found = {"hidden_state": seen.hidden, "cells": seen.cells, "ways": seen.ways}
-        found["lead_readings"] = seen.lead
+        found["lead_readings"], found[FOR_CURVES.name] = seen.lead, seen.for_curves
         # Heads are a small part of the work, and metres want more than eight bits.
         with torch.autocast("cpu", enabled=False):
             found["plan"] = self.plan(seen.hidden)

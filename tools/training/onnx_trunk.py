@@ -17,6 +17,7 @@ from tools.training.architecture import (
     WAY_SCALE,
 )
 from tools.training.cells import COLUMNS, LEAD_READINGS, LINES, ROWS, column_scale, row_scale
+from tools.training.heads import FOR_CURVES
 from tools.training.onnx_weights import Layer, WeightedGraph
 
 Weights = Mapping[str, NDArray[np.float32]]
@@ -62,10 +63,11 @@ def trunk(g: WeightedGraph, w: Weights, x: Value) -> Value:
         x = g.relu(g.convolution(x, _folded(w, "trunk.joint"), 2))
     with g.scope("neck"):
         x = g.flatten(g.relu(g.convolution(x, _folded(w, "trunk.neck"))))
+    x = _joined(g, x, read, way)
+    with g.scope("curves"):
+        curves = _for_curves(g, w, x)
     with g.scope("places"):
-        parts = (x, read, way)
-        x = g.node("Concat", parts, (1, sum(part.shape[1] for part in parts)), axis=1)
-        x = g.dense(x, linear(w, "trunk.places"))
+        x = g.dense(_joined(g, x, curves), linear(w, "trunk.places"))
     with g.scope("norm"):
         scale, bias = (g.weight(k, w[f"trunk.norm.{k}"]) for k in ("weight", "bias"))
         inputs = (x, scale, bias)
@@ -186,6 +188,20 @@ def _readings(g: WeightedGraph, w: Weights, lead: Value) -> Value:
     there = g.elementwise("Mul", _slice(g, lead, 1, 2, 3), g.scalar(READING_SCALE))
     assert x.shape == (2, LEAD_READINGS)
     return g.elementwise("Mul", x, there)
+
+
+def _for_curves(g: WeightedGraph, w: Weights, found: Value) -> Value:
+    """Return what the curves ahead ask for, of all that is found: (1, width) to (1, 1)."""
+    with g.scope("first"):
+        x = g.relu(g.dense(found, linear(w, "trunk.curves.first")))
+    with g.scope("last"):
+        mean = (w[f"trunk.curves.last.{name}"][: FOR_CURVES.size] for name in ("weight", "bias"))
+        x = g.dense(x, Layer(*mean))
+    return g.elementwise("Mul", x, g.scalar(READING_SCALE))
+
+
+def _joined(g: WeightedGraph, *parts: Value) -> Value:
+    return g.node("Concat", parts, (1, sum(part.shape[1] for part in parts)), axis=1)
 
 
 def _reshape(g: WeightedGraph, x: Value, shape: Shape) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,9 @@ from typing import Any
 from tools.training.replay import Replay, ReplayPlan, Sample
 
 # Where cores are short, learning comes first: samples can be used once more instead.
-_NICE = 9
+_NICE = 19
+# Between two looks whether it is the painters' turn.
+_WAIT_S = 0.01
 
 Source = Callable[[int], Iterable[Sample]]
 """Gives the samples of a world by its number; what can be pickled."""
@@ -37,7 +40,7 @@ def fill(
     is_stopped: Callable[[], bool],
     send: Callable[[Any], None],
 ) -> None:
-    """Paint until told to stop; the body of a process.
+    """Paint until told to stop, and wait while there is enough; the body of a process.
 
     Args:
         plan: what.
@@ -51,6 +54,8 @@ def fill(
     while not is_stopped():
         for sample in plan.source(number):
             replay.put(painter, sample)
+            while replay.is_enough and not is_stopped():
+                time.sleep(_WAIT_S)
             if is_stopped():
                 return
         send(number)

@@ -73,7 +73,7 @@ class ReplayPlan:
     @property
     def bytes(self) -> int:
         """Of all of it."""
-        return 8 * self.painters + self.slots * (8 + 8 + 4 * self.target_size + _IMAGES_BYTES)
+        return 8 * (1 + self.painters) + self.slots * (8 + 8 + 4 * self.target_size + _IMAGES_BYTES)
 
 
 class Replay:
@@ -93,6 +93,7 @@ class Replay:
             start += count * np.dtype(dtype).itemsize
             return found
 
+        self._is_enough = array(np.int64, (1,))
         self._produced = array(np.int64, (plan.painters,))
         self._versions = array(np.int64, (plan.slots,))
         self._kinds = array(np.int64, (plan.slots,))
@@ -109,6 +110,15 @@ class Replay:
         """Samples that can be drawn."""
         each = self.plan.slots // self.plan.painters
         return int(np.minimum(self._produced, each).sum())
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether painters shall wait: the cores are for learning."""
+        return bool(self._is_enough[0])
+
+    @is_enough.setter
+    def is_enough(self, value: bool) -> None:
+        self._is_enough[0] = value
 
     def put(self, painter: int, sample: Sample) -> None:
         """Write a sample over the painter's oldest one."""

@@ -25,6 +25,7 @@ LEAST_DEVIATION: Mapping[str, float] = {
     "road_edges": 2e-2,
     "lead": 1e-1,
     "plan": 1e-3,
+    "for_curves": 1e-1,
 }
 
 

@@ -16,12 +16,15 @@ from tools.training.heads import ROW_S, VISION_TARGETS, target_of
 from tools.training.options import Seeds
 from tools.training.replay import Sample
 from tools.training.views import CameraPlan, Eyes, as_pair, random_cameras
+from tools.training.worlds import training_world
 from tools.world.body import FRONT_M, Body, body_at
+from tools.world.car import FAMILY_CAR
 from tools.world.curves import sin_cos
 from tools.world.expert import Expert
+from tools.world.speed import speed_limits
 from tools.world.traffic import Vehicle
 from tools.world.truth import truth_of
-from tools.world.world import World, random_world
+from tools.world.world import World
 
 # Of each world: how long, how many moments, and samples in a row from each.
 WORLD_M = 1200.0
@@ -40,6 +43,10 @@ _NEIGHBOUR_SHARE = 0.45
 # of driving behind others happens, all alike.
 _LEAD_M = (2.0, 140.0)
 _FOLLOWING_M = (10.0, 90.0)
+# Share of moments at which a driver has slowed for curves, and to what share of their speed.
+_SLOWED_SHARE, _SLOWED = 0.75, (0.85, 1.3)
+# By how much cars accelerate otherwise than their drivers want.
+_UNSTEADY_MPS2 = 0.3
 # Nobody comes near another car faster than this much braking could mend, m/s^2.
 _MENDED_MPS2 = 6.0
 
@@ -63,7 +70,7 @@ class Situations:
     def __call__(self, number: int) -> Iterator[Sample]:
         """Yield the samples of a world by its number."""
         rng = np.random.default_rng((self.seed, 2, self.worlds.first, number))
-        world = random_world(self.worlds.at(number), WORLD_M)
+        world = training_world(self.worlds.at(number), WORLD_M, rng)
         cameras = random_cameras(rng)
         eyes = Eyes(world, cameras)
         for _ in range(self.moments):
@@ -87,6 +94,7 @@ def _chain(
     body, lane = random_body(world, rng)
     vehicles = random_vehicles(world, body, lane, rng)
     expert = Expert(world, lane, world.speed_limit_mps)
+    body = _driven(body, expert.wanted_mps2(body, vehicles), rng)
     before = tuple(moved_vehicle(vehicle, -ROW_S) for vehicle in vehicles)
     number = int(rng.integers(1 << 30))
     older = eyes.see(moved(world, body, -ROW_S), before, number)
@@ -107,7 +115,7 @@ def _chain(
 
 
 def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
-    """Return a car somewhere on the road and the lane it drives in."""
+    """Return a car somewhere on the road, at a steady speed, and the lane it drives in."""
     lane = int(rng.integers(world.lanes.count))
     s = rng.uniform(_FIRST_M, WORLD_M)
     if rng.random() < _OFF_SHARE:
@@ -121,23 +129,34 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
         if drawn < 0.04
         else limit * (rng.uniform(0.0, 0.6) if drawn < 0.3 else rng.uniform(0.6, 1.15))
     )
+    if rng.random() < _SLOWED_SHARE:
+        curves = speed_limits(world.road, world.lanes.centre_m(lane), 1.15 * limit)
+        speed = min(speed, curves.at(s) * rng.uniform(*_SLOWED))
     point = world.road.at(s)
     x, y, _ = world.road.places(np.array([s]), offset)
     # As the road bends, and a little otherwise; at most what tyres hold.
     most = 3.0 / max(speed, 4.0) ** 2
     curvature = point.curvature_1pm + rng.normal(0.0, 0.2) * most
-    acceleration = float(np.clip(rng.normal(0.0, 0.8), -3.0, 2.0)) if speed > 1.0 else 0.0
     body = body_at(
         world.road,
         float(x[0]),
         float(y[0]),
         point.heading_rad + angle,
         speed,
-        acceleration,
+        0.0,
         min(max(curvature, -1.2 * most), 1.2 * most),
         near_s_m=s,
     )
     return body, world.lanes.lane_at(body.offset_m)
+
+
+def _driven(body: Body, wanted_mps2: float, rng: np.random.Generator) -> Body:
+    """Return a car that has begun to do what its driver wants, or nearly."""
+    if body.speed_mps <= 1.0:
+        return body
+    least, most = FAMILY_CAR.acceleration_limits_mps2
+    acceleration = float(np.clip(wanted_mps2 + rng.normal(0.0, _UNSTEADY_MPS2), least, most))
+    return replace(body, acceleration_mps2=acceleration)
 
 
 def moved(world: World, body: Body, time_s: float) -> Body:

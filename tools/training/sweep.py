@@ -75,11 +75,11 @@ def way_of(speed_mps: Singles, height_m: Singles) -> Singles:
 def _rows() -> NDArray[np.float64]:
     """Return the rows of features at which rows of places are, (95,)."""
     rows = MED_LENS.cy_px + MED_LENS.focal_px * HEIGHT_M / _AHEAD_M
-    return np.clip((rows - 1.0) / _CELL_PX - FIRST_CHANNEL_ROW / STRIDE, 0.0, _HIGH - 1.0)
+    return np.clip((rows - 0.5) / _CELL_PX - FIRST_CHANNEL_ROW / STRIDE, 0.0, _HIGH - 1.0)
 
 
 def _columns() -> NDArray[np.float64]:
     """Return the columns of features at which places are, (95, 17)."""
     aside = np.linspace(-_ASIDE_M, _ASIDE_M, COLUMNS)
     pixels = MED_LENS.cx_px + MED_LENS.focal_px * aside[None] / _AHEAD_M[:, None]
-    return np.asarray((pixels - 1.0) / _CELL_PX)
+    return np.asarray((pixels - 0.5) / _CELL_PX)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from tools.lib.crew import Crew
+from tools.training import muon
 from tools.training.architecture import MIDDLE, SPREAD, VIEW_CHANNELS
 from tools.training.averaging import Average
 from tools.training.heads import VISION_TARGETS
@@ -28,8 +29,11 @@ from tools.training.watch import RESUME, Watch
 
 # Samples before the first step: the scaling is measured on them.
 FIRST_SAMPLES = 768
-# A sample is not learnt from more often than this; the training waits for the painters.
-MOST_USES = 6.0
+# Painters and learning take turns: threads of the network wait for each other, and one that shares
+# its core makes all of them slow. When samples have been learnt from so often, painters have all
+# cores until there are new ones for so many steps.
+MOST_USES = 2.0
+_TURN_STEPS = 4
 WEIGHT_DECAY = 0.02
 CLIP = 1.0
 # Share of the time in which the learning rate rises to its highest.
@@ -53,7 +57,7 @@ class VisionState:
 
     Attributes:
         network: being trained.
-        optimizer: of it.
+        optimizers: of its layers, and of all else.
         average: of its weights; what is judged and exported.
         rng: of draws and of what is done to pictures.
         scaling: of the targets; None before the first step.
@@ -63,7 +67,7 @@ class VisionState:
     """
 
     network: Vision
-    optimizer: torch.optim.Optimizer
+    optimizers: tuple[torch.optim.Optimizer, ...]
     average: Average
     rng: np.random.Generator
     scaling: Scaling | None = None
@@ -77,10 +81,13 @@ def begin(options: TrainingOptions) -> VisionState:
     """Return the state before the first step."""
     torch.manual_seed(options.seed)
     network = Vision().to(memory_format=torch.channels_last)
+    hidden, others = muon.split(network, "last")
+    rate = options.learning_rate
     return VisionState(
         network,
-        torch.optim.AdamW(
-            network.parameters(), options.learning_rate, weight_decay=WEIGHT_DECAY, fused=True
+        (
+            muon.Muon(hidden, rate, WEIGHT_DECAY),
+            torch.optim.AdamW(others, rate, weight_decay=WEIGHT_DECAY, fused=True),
         ),
         Average(network),
         np.random.default_rng((options.seed, 1)),
@@ -92,7 +99,7 @@ def save_state(state: VisionState) -> dict[str, Any]:
     scaling = state.scaling
     return {
         "network": state.network.state_dict(),
-        "optimizer": state.optimizer.state_dict(),
+        "optimizers": [optimizer.state_dict() for optimizer in state.optimizers],
         "average": state.average.saved(),
         "scaling": scaling
         and [torch.from_numpy(part) for part in (scaling.mean, scaling.deviation)],
@@ -106,7 +113,8 @@ def restore_state(options: TrainingOptions, saved: dict[str, Any]) -> VisionStat
     """Return the state of a checkpoint."""
     state = begin(options)
     state.network.load_state_dict(saved["network"])
-    state.optimizer.load_state_dict(saved["optimizer"])
+    for optimizer, kept in zip(state.optimizers, saved["optimizers"], strict=True):
+        optimizer.load_state_dict(kept)
     state.average.restore(saved["average"])
     if saved["scaling"] is not None:
         state.scaling = Scaling(*(part.numpy() for part in saved["scaling"]))
@@ -162,10 +170,13 @@ def run(state: VisionState, work: VisionRun) -> None:
         state.scaling = measure(VISION_TARGETS, work.replay.targets())
     clock, used, marked_s = Stopwatch(), 0, state.spent_s
     while state.spent_s < options.vision_s:
-        if used + options.batch > MOST_USES * work.replay.produced:
-            _note_worlds(state, work.crew.receive(0.2))
+        ahead = MOST_USES * work.replay.produced - used
+        if ahead < options.batch * (1 if work.replay.is_enough else _TURN_STEPS):
+            work.replay.is_enough = False
+            _note_worlds(state, work.crew.receive(0.05))
             state.spent_s += clock.lap()
             continue
+        work.replay.is_enough = True
         rate = learning_rate(state.spent_s / options.vision_s, options.learning_rate)
         loss, parts = step(state, work.replay.draw(state.rng, options.batch), rate)
         used += options.batch
@@ -190,8 +201,9 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
     dtype = torch.bfloat16 if is_half else torch.float32
     views = disturbed(torch.from_numpy(batch.images), state.rng, dtype)
     scaled = (batch.targets - state.scaling.mean) / state.scaling.deviation
-    for group in state.optimizer.param_groups:
-        group["lr"] = rate
+    for optimizer in state.optimizers:
+        for group in optimizer.param_groups:
+            group["lr"] = rate
     state.network.train()
     with torch.autocast("cpu", torch.bfloat16, enabled=is_half):
         outputs = state.network(views)
@@ -199,10 +211,11 @@ def step(state: VisionState, batch: Batch, rate: float) -> tuple[float, dict[str
     hints = hint_loss(outputs, batch.targets)
     loss = loss + torch.stack([*hints.values()]).sum()
     parts |= {name: hint.detach() for name, hint in hints.items()}
-    state.optimizer.zero_grad(set_to_none=True)
+    state.network.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(state.network.parameters(), CLIP)
-    state.optimizer.step()
+    for optimizer in state.optimizers:
+        optimizer.step()
     state.average.update(state.network)
     state.step += 1
     return float(loss.detach()), parts

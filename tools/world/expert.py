@@ -15,7 +15,13 @@ from modeld.constants import PLAN_WIDTH, T_IDXS
 from tools.world.body import FRONT_M, Body, axes_on
 from tools.world.curves import Floats, arctangent, sin_cos, sine_cosine
 from tools.world.path import Path, Return, Target, path_at, return_from
-from tools.world.speed import STEPS_S, plan_speeds, speed_limits
+from tools.world.speed import (
+    STEPS_S,
+    following_acceleration,
+    plan_speeds,
+    road_acceleration,
+    speed_limits,
+)
 from tools.world.traffic import Vehicle, foresee
 from tools.world.world import World
 
@@ -29,6 +35,8 @@ _SHORTEST_CHANGE_M = 25.0
 _RETURN_S, _FAST_RETURN_S = 2.2, 1.7
 _SHORTEST_RETURN_M, _RETURN_M = 15.0, 36.0
 _LONGER_PER_M = 0.2
+# Beyond what any car drives: only curves limit it.
+_FASTEST_MPS = 100.0
 # Cars whose middle is nearer than this to the path are in its way.
 _IN_WAY_M = 1.7
 
@@ -54,6 +62,8 @@ class Plan:
         s_m: (33,) arc length of the road.
         side: of a lane change that is under way: -1 left, 1 right; 0 without one.
         changes_until_s: when it ends, from now.
+        for_curves_mps2: the acceleration that the curves ahead allow or ask for, whatever the
+            cruising speed is.
     """
 
     position_m: Floats
@@ -65,6 +75,7 @@ class Plan:
     s_m: Floats
     side: int = 0
     changes_until_s: float = 0.0
+    for_curves_mps2: float = 0.0
 
     def array(self) -> NDArray[np.float32]:
         """Return the plan as the model's head has it, (33, 15)."""
@@ -98,7 +109,7 @@ class Expert:
         self._lane = lane
         centre = world.lanes.centre_m(lane)
         self._target = Target(centre, centre)
-        self._limits = speed_limits(world.road, centre, cruise_mps)
+        self._take_limits(centre)
 
     @property
     def lane(self) -> int:
@@ -132,15 +143,31 @@ class Expert:
         """
         self._advance(body, time_s)
         way = self._way_back(body)
-        lead = self._in_way(body, vehicles, way)
-        ahead = None
-        if lead is not None:
-            rear, speed, _ = foresee(lead, STEPS_S)
-            ahead = rear - body.s_m - FRONT_M, speed
+        ahead = self._ahead(body, vehicles, way)
         speeds = plan_speeds(self._limits, body.s_m, body.speed_mps, body.acceleration_mps2, ahead)
         distance, speed, acceleration = speeds.at(T_IDXS)
         path = path_at(self._world.road, body.s_m, way, self._target, distance)
         return self._seen(body, path, speed, acceleration)
+
+    def wanted_mps2(self, body: Body, vehicles: Sequence[Vehicle]) -> float:
+        """Return the acceleration that it wants now; a plan begins with the car's and comes to it.
+
+        Args:
+            body: the car.
+            vehicles: the other cars.
+        """
+        wanted = road_acceleration(self._limits, body.s_m, body.speed_mps)
+        ahead = self._ahead(body, vehicles, self._way_back(body))
+        if ahead is None:
+            return wanted
+        gap, speed = (float(part[0]) for part in ahead)
+        return min(wanted, following_acceleration(gap, body.speed_mps, speed))
+
+    def _take_limits(self, centre_m: float) -> None:
+        """Learn how fast a lane can be driven."""
+        road = self._world.road
+        self._limits = speed_limits(road, centre_m, self._cruise_mps)
+        self._curves = speed_limits(road, centre_m, _FASTEST_MPS)
 
     def _advance(self, body: Body, time_s: float | None) -> None:
         """Begin a change of lane that is due, end one that is over."""
@@ -156,7 +183,7 @@ class Expert:
         length = max(LANE_CHANGE_S * body.speed_mps, _SHORTEST_CHANGE_M)
         centre = self._world.lanes.centre_m(self._lane)
         self._target = Target(target.after_m, centre, body.s_m, length)
-        self._limits = speed_limits(self._world.road, centre, self._cruise_mps)
+        self._take_limits(centre)
 
     def _way_back(self, body: Body) -> Return:
         """Return the way from where the car is, as it moves now, to its target."""
@@ -177,6 +204,16 @@ class Expert:
             cosine * turn - bend * progress * progress,
             max(length, _SHORTEST_RETURN_M),
         )
+
+    def _ahead(
+        self, body: Body, vehicles: Sequence[Vehicle], way: Return
+    ) -> tuple[Floats, Floats] | None:
+        """Return gap to and speed of the car in the way at each of `STEPS_S`, None without one."""
+        lead = self._in_way(body, vehicles, way)
+        if lead is None:
+            return None
+        rear, speed, _ = foresee(lead, STEPS_S)
+        return rear - body.s_m - FRONT_M, speed
 
     def _in_way(self, body: Body, vehicles: Sequence[Vehicle], way: Return) -> Vehicle | None:
         """Return the nearest car ahead that is in the way of the path."""
@@ -226,6 +263,7 @@ class Expert:
             s_m=path.s_m,
             side=self._side,
             changes_until_s=float(np.interp(until, path.s_m, T_IDXS)) if self._side else 0.0,
+            for_curves_mps2=road_acceleration(self._curves, body.s_m, body.speed_mps),
         )
 
 

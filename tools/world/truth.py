@@ -70,6 +70,8 @@ class Truth:
         desire_state: (8,) what the car does, one of eight is 1.
         desire_pred: (4, 8) the same in 2, 4, 6, 8 s.
         meta: (55,) in the columns of ``modeld.meta_layout``.
+        for_curves: (1,) the acceleration that the curves ahead allow or ask for, m/s^2; no head of
+            the model has it.
     """
 
     plan: Floats
@@ -84,6 +86,7 @@ class Truth:
     desire_state: Floats
     desire_pred: Floats
     meta: Floats
+    for_curves: Floats
 
 
 def truth_of(
@@ -126,6 +129,7 @@ def truth_of(
         desire_state=_one_hot(doing),
         desire_pred=_desires(plan, doing),
         meta=_meta(plan, doing),
+        for_curves=np.array([plan.for_curves_mps2]),
     )
 
 

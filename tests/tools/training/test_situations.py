@@ -91,6 +91,21 @@ def test_older_frame_is_from_where_the_car_was(number: int) -> None:
     assert turned == pytest.approx(body.curvature_1pm * way, abs=1e-6)
 
 
+def test_cars_brake_for_curves_as_their_drivers_want() -> None:
+    """A moment's car has begun to do what its plan goes on with, or nearly."""
+    begun, asked = [], []
+    for number in range(40):
+        for sample in moments(number, 4):
+            plan = sample.target[PLACES["plan"]].reshape(33, 15)
+            if plan[0, 3] > 1.0:
+                begun.append(plan[0, 6])
+                asked.append(sample.target[PLACES["for_curves"]][0])
+    hard = np.array(asked) < -1.0
+    assert hard.sum() > 5
+    assert np.array(begun)[hard].max() < 0.2
+    assert np.mean(begun) > np.mean(np.array(begun)[hard]) + 1.0
+
+
 def test_plan_that_was_driven_for_a_while_begins_where_the_car_is() -> None:
     plan = np.zeros((33, 15), np.float32)
     times = 10.0 * (np.arange(33) / 32) ** 2

@@ -12,7 +12,7 @@ from tools.world.view import MED_LENS
 
 def features_of(road: np.ndarray, driven_m: float) -> np.ndarray:
     """Return the rows of features that see stripes across a road, after some metres of driving."""
-    rows = 2.0 * sweep.STRIDE * (np.arange(44) + 20) + 1.0
+    rows = 2.0 * sweep.STRIDE * (np.arange(44) + 20) + 0.5
     ahead = MED_LENS.focal_px * sweep.HEIGHT_M / (rows - MED_LENS.cy_px)
     stripes = np.interp(ahead + driven_m, 1.5 * np.arange(len(road)), road)
     return np.repeat(stripes[:, None], 128, axis=1)
@@ -45,7 +45,7 @@ def test_places_lie_between_features() -> None:
     np.testing.assert_allclose(share[:, middle].sum(axis=0), 1.0, atol=1e-6)
     rows = (at // 128 * share).sum(axis=0)[middle]
     # Further away is higher in the picture: 910 px and 1.22 m, places from 5.5 m on, 4 px a row.
-    wanted = (47.6 + 910.0 * 1.22 / (5.5 + 0.25 * np.arange(95)) - 1.0) / 4.0 - 20.0
+    wanted = (47.6 + 910.0 * 1.22 / (5.5 + 0.25 * np.arange(95)) - 0.5) / 4.0 - 20.0
     np.testing.assert_allclose(rows, np.clip(wanted, 0.0, 43.0), atol=1e-4)
 
 

@@ -18,7 +18,7 @@ from tests.tools.world.roads import (
 from tools.world.body import FRONT_M, Body
 from tools.world.expert import LEFT, RIGHT, Command, Expert, command
 from tools.world.road import GRID_M, integrated
-from tools.world.speed import LATERAL_MPS2
+from tools.world.speed import ACCELERATION_MPS2, HARDEST_BRAKING_MPS2, LATERAL_MPS2
 from tools.world.traffic import ScriptedLead, Traffic, Vehicle
 from tools.world.world import World, random_world
 
@@ -270,6 +270,41 @@ def test_command_is_what_the_daemon_derives() -> None:
     assert found.curvature_1pm == pytest.approx(expected, rel=1e-6)
     gained = at(0.4, rows[:, 3].tolist()) - rows[0, 3]
     assert found.acceleration_mps2 == pytest.approx(2.0 * gained / 0.4 - rows[0, 6], rel=1e-5)
+
+
+def test_wanted_acceleration_is_that_of_the_curve_ahead() -> None:
+    """A radius of 200 m is driven with 19.49 m/s, 1.2 m/s too much are put right in 1.2 s."""
+    world = world_of(uniform_road(curvature_1pm=0.005), lanes_of(1))
+    body = body_on(world, 50.0, 0.0, math.sqrt(LATERAL_MPS2 * 200.0) + 1.2)
+    expert = Expert(world, 0, 30.0)
+    assert expert.wanted_mps2(body, ()) == pytest.approx(-1.0, abs=1e-3)
+    assert expert.plan(body, ()).for_curves_mps2 == pytest.approx(-1.0, abs=1e-3)
+
+
+def test_curves_allow_more_than_the_cruising_speed() -> None:
+    world = world_of(uniform_road(), lanes_of(1))
+    expert, body = Expert(world, 0, 20.0), body_on(world, 50.0, 0.0, 21.2)
+    assert expert.wanted_mps2(body, ()) == pytest.approx(-1.0, abs=1e-3)
+    assert expert.plan(body, ()).for_curves_mps2 == ACCELERATION_MPS2
+
+
+def test_wanted_acceleration_is_the_least_of_road_and_car_ahead() -> None:
+    world = world_of(uniform_road(), lanes_of(1))
+    body = body_on(world, 50.0, 0.0, 20.0)
+    ahead = (parked(body.s_m + FRONT_M + 40.0),)
+    assert Expert(world, 0, 20.0).wanted_mps2(body, ahead) == -HARDEST_BRAKING_MPS2
+
+
+def test_new_lane_of_a_curve_has_its_own_speed() -> None:
+    world = world_of(uniform_road(curvature_1pm=0.005), lanes_of(2, 4.0))
+    expert = Expert(world, 0, 30.0)
+    body = body_on(world, 50.0, world.lanes.centre_m(0), 20.0)
+    left = expert.plan(body, ()).for_curves_mps2
+    assert expert.change_lane(RIGHT)
+    # The radius of the right lane is 4 m shorter: 1 % less speed in the lane, 1.2 s of it.
+    right = expert.plan(body, ()).for_curves_mps2
+    less = math.sqrt(LATERAL_MPS2 * 202.0) - math.sqrt(LATERAL_MPS2 * 198.0)
+    assert left - right == pytest.approx(less / 1.2, rel=1e-2)
 
 
 def test_plan_reaches_far_enough_for_the_lines() -> None:

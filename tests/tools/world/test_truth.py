@@ -217,6 +217,7 @@ def test_truth_of_any_moment_is_whole(seed: int) -> None:
             "desire_state": (8,),
             "desire_pred": (4, 8),
             "meta": (55,),
+            "for_curves": (1,),
         }
         assert {f.name: getattr(truth, f.name).shape for f in dataclasses.fields(truth)} == shapes
         assert np.isfinite(truth.plan).all()
