@@ -93,7 +93,7 @@ class VisionSize:
     cells: CellsSize = CellsSize()
     joint: int = 96
     neck: int = 28
-    curves: int = 64
+    curves: int = 16
     lines: int = 96
     others: int = 64
     plan: int = 160

@@ -30,7 +30,7 @@ from tools.training.mirror import Bytes, mirror_desires, mirror_images, mirror_t
 from tools.training.options import Seeds
 from tools.training.situations import moved
 from tools.training.views import Eyes, as_pair, random_cameras
-from tools.training.worlds import training_world
+from tools.training.worlds import slowed_mps, training_world
 from tools.world.car import Car
 from tools.world.expert import LEFT, RIGHT, Expert
 from tools.world.traffic import ScriptedLead, Traffic
@@ -116,11 +116,13 @@ class Drive:
         self._eyes = Eyes(world, self._cameras)
         lane = int(rng.integers(world.lanes.count))
         self._expert = Expert(world, lane, world.speed_limit_mps)
+        s = rng.uniform(40.0, 200.0)
+        speed = world.speed_limit_mps * rng.uniform(0.4, 1.05)
         self._car = Car.on_road(
             world.road,
-            rng.uniform(40.0, 200.0),
+            s,
             world.lanes.centre_m(lane) + self._aside(_OFF_M),
-            world.speed_limit_mps * rng.uniform(0.4, 1.05),
+            min(speed, slowed_mps(world, lane, s, rng)),
             self._aside(_OFF_RAD),
         )
         self.body = self._car.body(world.road)

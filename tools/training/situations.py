@@ -16,12 +16,11 @@ from tools.training.heads import ROW_S, VISION_TARGETS, target_of
 from tools.training.options import Seeds
 from tools.training.replay import Sample
 from tools.training.views import CameraPlan, Eyes, as_pair, random_cameras
-from tools.training.worlds import training_world
+from tools.training.worlds import slowed_mps, training_world
 from tools.world.body import FRONT_M, Body, body_at
 from tools.world.car import FAMILY_CAR
 from tools.world.curves import sin_cos
 from tools.world.expert import Expert
-from tools.world.speed import speed_limits
 from tools.world.traffic import Vehicle
 from tools.world.truth import truth_of
 from tools.world.world import World
@@ -43,8 +42,8 @@ _NEIGHBOUR_SHARE = 0.45
 # of driving behind others happens, all alike.
 _LEAD_M = (2.0, 140.0)
 _FOLLOWING_M = (10.0, 90.0)
-# Share of moments at which a driver has slowed for curves, and to what share of their speed.
-_SLOWED_SHARE, _SLOWED = 0.75, (0.85, 1.3)
+# Share of moments at which a driver has slowed for curves.
+_SLOWED_SHARE = 0.75
 # By how much cars accelerate otherwise than their drivers want.
 _UNSTEADY_MPS2 = 0.3
 # Nobody comes near another car faster than this much braking could mend, m/s^2.
@@ -130,8 +129,7 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
         else limit * (rng.uniform(0.0, 0.6) if drawn < 0.3 else rng.uniform(0.6, 1.15))
     )
     if rng.random() < _SLOWED_SHARE:
-        curves = speed_limits(world.road, world.lanes.centre_m(lane), 1.15 * limit)
-        speed = min(speed, curves.at(s) * rng.uniform(*_SLOWED))
+        speed = min(speed, slowed_mps(world, lane, s, rng))
     point = world.road.at(s)
     x, y, _ = world.road.places(np.array([s]), offset)
     # As the road bends, and a little otherwise; at most what tyres hold.

@@ -189,6 +189,8 @@ def run(state: VisionState, work: VisionRun) -> None:
             records.add(stage=STAGE, step=state.step, minutes=minutes, loss=loss, uses=uses, **row)
             work.tick(state.spent_s / options.vision_s, f"step {state.step}, loss {loss:.3f}")
         if state.spent_s - marked_s > CHECKPOINT_S:
+            # Judging takes seconds: painters have what it leaves.
+            work.replay.is_enough = False
             work.save()
             marked_s = state.spent_s
 
