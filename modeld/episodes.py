@@ -118,7 +118,7 @@ class Episodes:
         if now_ns < episode.due_ns:
             return
         lasting = f" ({episode.so_far()})" if episode.times > 1 else ""
-        self.logger.log(kind.level, "%s%s", text, lasting)
+        self.logger.log(kind.level, "%s%s", text, lasting, extra={"kind": kind.name})
         if episode.is_said:
             episode.repeat_ns = min(2 * episode.repeat_ns, LONGEST_REPEAT_NS)
         episode.is_said, episode.said_ns = True, now_ns
@@ -163,7 +163,8 @@ class Episodes:
                 self._say_over(episode, now_ns)
 
     def _say_over(self, episode: _Episode, now_ns: int) -> None:
-        self.logger.warning("%s after %s", episode.kind.over, episode.so_far())
+        kind = episode.kind
+        self.logger.warning("%s after %s", kind.over, episode.so_far(), extra={"kind": kind.name})
         episode.due_ns = now_ns + SHORTEST_NS
 
     def _begin_anew(self, episode: _Episode) -> None:

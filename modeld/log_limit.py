@@ -11,8 +11,8 @@ PERIOD_NS: Final = 10_000_000_000
 # Kinds that are told apart; a place whose texts are all different must not fill the memory.
 MAX_KINDS: Final = 512
 
-# File, line and text without its arguments.
-Kind = tuple[str, int, str]
+# File, line, text without its arguments, and what the writer itself calls the kind, "" without one.
+Kind = tuple[str, int, str, str]
 
 
 @dataclass(slots=True)

@@ -42,8 +42,15 @@ from modeld.realtime import (
 )
 from modeld.service_log import ServiceLog
 from modeld.service_parts import ServiceParts
-from modeld.side_reports import DriveKeeper, RoadState
-from modeld.startup import StopRequested, StopSignals, check_open_files
+from modeld.side_reports import DriveKeeper, RingReport, RoadState
+from modeld.startup import (
+    DRIVER_STREAM,
+    ROAD_STREAM,
+    WIDE_STREAM,
+    StopRequested,
+    StopSignals,
+    check_open_files,
+)
 from modeld.supervisor import Ending, Loop, Supervisor
 from runtime.errors import RuntimeFault
 
@@ -62,17 +69,23 @@ class Kind:
         model: What is asked of them.
         start: Opens cameras, registers them to be closed, and waits for what the loop needs; None
             when stopped.
+        streams: Of the cameras that it opens.
     """
 
     model: ModelKind
     start: Callable[[Config, ServiceParts, threading.Event, ExitStack], Loop | None]
+    streams: tuple[str, ...]
 
 
 KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
-        "driving": Kind(ModelKind(check_interface, try_driving), daemon.start),
+        "driving": Kind(
+            ModelKind(check_interface, try_driving), daemon.start, (ROAD_STREAM, WIDE_STREAM)
+        ),
         "monitoring": Kind(
-            ModelKind(monitoring.check_monitoring, monitoring.try_monitoring), monitoring.start
+            ModelKind(monitoring.check_monitoring, monitoring.try_monitoring),
+            monitoring.start,
+            (DRIVER_STREAM,),
         ),
     }
 )
@@ -246,10 +259,10 @@ class _Service:
         state = LoopState(fallback=models.reason)
         fallback = None if models.fallback is None else models.fallback.program
         parts = ServiceParts(models.first.program, transport, fallback, state)
-        start = KINDS[models.first.kind].start
+        kind = KINDS[models.first.kind]
         road = RoadState(transport)
         return Supervisor(
-            lambda: start(config, parts, stop.event, self._resources),
+            lambda: kind.start(config, parts, stop.event, self._resources),
             state,
             stop,
             self._notifier,
@@ -258,6 +271,7 @@ class _Service:
                 road,
                 self._health(models, state, transport),
                 lambda _now_ns: transport.log_refused(),
+                RingReport(config.camera_server, kind.streams, state),
             ),
             is_on_road=lambda: road.started,
             enter_thread=self._enter_thread,

@@ -189,14 +189,18 @@ class _Writer(threading.Thread):
 
 
 class _Handler(logging.Handler):
-    """Hands records to the writer."""
+    """Hands records to the writer.
+
+    One place that writes records of several kinds names them: ``extra={"kind": name}``.
+    """
 
     def __init__(self, writer: _Writer) -> None:
         super().__init__()
         self._writer = writer
 
     def emit(self, record: logging.LogRecord) -> None:
-        kind = (record.pathname, record.lineno, str(record.msg))
+        name = str(getattr(record, "kind", ""))
+        kind = (record.pathname, record.lineno, str(record.msg), name)
         self._writer.put(kind, entry_of(record))
 
     def close(self) -> None:

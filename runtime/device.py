@@ -6,6 +6,7 @@ compiler.
 
 import functools
 import re
+import resource
 import warnings
 from dataclasses import dataclass, replace
 from typing import Final
@@ -88,7 +89,7 @@ def choose_device(name: str | None = None) -> Device:
     """
     found = _discover()
     if not found:
-        raise NoDeviceError(f"no OpenCL device on this machine; {_INSTALL_HINT}")
+        raise NoDeviceError(f"no OpenCL device on this machine; {_hint()}")
     matching = [(info, handle) for info, handle in found if _matches(info, name or "auto")]
     if not matching:
         names = ", ".join(f"{info.index} {info.name}" for info, _ in found)
@@ -123,6 +124,17 @@ def _open(info: DeviceInfo, handle: cl.Device) -> Device:
     # Which of the two starts the threads depends on the loader and on what is installed.
     threads = (*_platforms()[1], *_devices_of(handle.platform)[1])
     return Device(info, handle, context, Candidates(threads, info.compute_units))
+
+
+def _hint() -> str:
+    """Say what to do where no device is found: a driver that does not fit into memory is none."""
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit == resource.RLIM_INFINITY:
+        return _INSTALL_HINT
+    return (
+        f"{_INSTALL_HINT}; or allow this process more than {limit >> 20} MiB of memory "
+        "(LimitAS of the unit, or `ulimit -v`), into which a driver may not fit"
+    )
 
 
 def _matches(info: DeviceInfo, name: str) -> bool:

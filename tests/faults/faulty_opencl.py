@@ -2,7 +2,8 @@
 
 ``python -m tests.faults.faulty_opencl CONTROL run ...`` wraps the calls of pyopencl that the
 executor makes and runs the command line. CONTROL is a small file of shared memory in which a test
-says which fault, how often, and of which program; see ADR 0095.
+says which fault, how often, and of which program; see ADR 0095. The wall clock can be another one,
+too, as far as Python's `time` has it: the machine's own is not ours to set.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,7 @@ class Mode(IntEnum):
     SLOW = 4
     NOT_FINITE = 5
     WRONG = 6
+    CLOCK = 7
 
 
 # CL_DEVICE_NOT_AVAILABLE and CL_OUT_OF_RESOURCES of the OpenCL headers.
@@ -68,15 +71,31 @@ class Control:
         """What fails now."""
         return Mode(_LAYOUT.unpack_from(self._memory)[0])
 
+    @property
+    def clock_ms(self) -> int:
+        """How far the wall clock is ahead."""
+        mode, _, _, ms, _ = _LAYOUT.unpack_from(self._memory)
+        return int(ms) if mode == Mode.CLOCK else 0
+
     def take(self, program: str) -> tuple[Mode, int]:
         """Return what happens to a run of a program that begins now, and its ms."""
         with self._lock:
             mode, times, happened, ms, name = _LAYOUT.unpack_from(self._memory)
             wanted = name.rstrip(b"\0").decode()
-            if mode == Mode.NOTHING or times <= 0 or not program.startswith(wanted):
+            if mode in (Mode.NOTHING, Mode.CLOCK) or times <= 0 or not program.startswith(wanted):
                 return Mode.NOTHING, 0
             struct.pack_into("<2i", self._memory, 4, times - 1, happened + 1)
             return Mode(mode), int(ms)
+
+
+def shift_clock(control: Control) -> None:
+    """Wrap Python's wall clock, in this process."""
+
+    def shifted(real: Callable[[], Any], per_ms: Any) -> Callable[[], Any]:
+        return lambda: real() + control.clock_ms * per_ms
+
+    for name, per_ms in (("time", 1e-3), ("time_ns", 1_000_000)):
+        setattr(time, name, shifted(getattr(time, name), per_ms))
 
 
 def install(control: Control) -> None:
@@ -128,7 +147,9 @@ def main() -> int:
     """Install the layer and run the command line; return its exit code."""
     from tools import cli
 
-    install(Control(Path(sys.argv[1])))
+    control = Control(Path(sys.argv[1]))
+    install(control)
+    shift_clock(control)
     sys.argv[1:] = sys.argv[2:]
     return cli.main()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from enum import StrEnum
 from pathlib import Path
 
 DOCUMENT = Path(__file__).parents[2] / "docs/faults.md"
@@ -20,21 +21,36 @@ COLUMNS = (
 _SPAN = re.compile(r"`([^`]+)`")
 
 
+class Meanwhile(StrEnum):
+    """What is published during a fault: the words of the column before a semicolon."""
+
+    NOTHING = "nothing"
+    ALL = "all"
+    VALID = "valid"
+    SOME = "some"
+    INVALID = "invalid"
+    INVALID_AT_FIRST = "invalid at first"
+
+
 @dataclass(frozen=True, slots=True)
 class Row:
     """One fault.
 
     Attributes:
         fault: what happens to the daemon.
+        meanwhile: what is published, None where the column says it in other words.
         within_s: bound from its end, or from the fault where it does not end, to valid messages.
         logged: regular expressions of lines of the log; ``...`` in the document is any text.
+        is_quiet: nothing is logged.
         exit_code: of the process; None if it goes on.
         test: name of the test's function.
     """
 
     fault: str
+    meanwhile: Meanwhile | None
     within_s: float
     logged: tuple[str, ...]
+    is_quiet: bool
     exit_code: int | None
     test: str
 
@@ -47,13 +63,16 @@ def rows() -> dict[str, Row]:
         cells = [cell.strip() for cell in line.strip("|").split("|")]
         if not line.startswith("|") or len(cells) != len(COLUMNS) or not _SPAN.search(cells[-1]):
             continue
-        fault, _, within, logged, code, _, test = cells
+        fault, meanwhile, within, logged, code, _, test = cells
+        words = meanwhile.partition(";")[0]
         (name,) = _SPAN.findall(test)
         assert name not in found, f"{name} has two rows"
         found[name] = Row(
             fault,
+            Meanwhile(words) if words in set(Meanwhile) else None,
             float(within.removesuffix(" s")) if within != "-" else 0.0,
             tuple(_pattern(span) for span in _SPAN.findall(logged)),
+            logged == "nothing",
             int(code) if code.lstrip("-").isdigit() else None,
             name,
         )

@@ -37,4 +37,5 @@ def test_each_row_says_what_is_logged_or_that_nothing_is() -> None:
     text = DOCUMENT.read_text(encoding="utf-8")
     for row in rows().values():
         line = next(line for line in text.splitlines() if f"`{row.test}`" in line)
-        assert row.logged or "| nothing |" in line, row.fault
+        # A dash: that depends on the moment.
+        assert row.logged or row.is_quiet or "| - | " in line, row.fault

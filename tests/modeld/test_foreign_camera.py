@@ -1,8 +1,9 @@
-"""The wait for cameras beside a camera process of another user: it says whose the ring is."""
+"""A camera process of another user: the wait for cameras, and what runs, say whose the ring is."""
 
 from __future__ import annotations
 
 import os
+from subprocess import Popen
 
 import pytest
 
@@ -14,7 +15,19 @@ import logging, threading
 from cereal.clock import MonotonicClock
 from modeld.episodes import Episodes
 from modeld.loop_state import LoopState
+from modeld.loop_state import Phase
+from modeld.side_reports import RingReport
 from modeld.startup import wait_for_cameras, wait_for_driver_camera
+"""
+# Each line is a look of the report; "valid" tells that a valid message has gone out before it.
+RUN = """
+logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
+state = LoopState(phase=Phase.RUNNING)
+report = RingReport(arguments[0], ("road", "wideRoad"), state)
+for text in iter(sys.stdin.readline, ""):
+    state.valid += text.strip() == "valid"
+    report(0)
+    print("looked", flush=True)
 """
 WAIT = """
 logging.basicConfig(level=logging.INFO, format="%(message)s", stream=sys.stdout)
@@ -25,6 +38,16 @@ print("connected", flush=True)
 """
 
 
+def ring_of(server: str, stream: str, group: int) -> FrameRingWriter:
+    """As a camera process of root with this first group makes it."""
+    before = os.getegid()
+    os.setegid(group)
+    try:
+        return FrameRingWriter(server, stream, nv12_format(64, 32))
+    finally:
+        os.setegid(before)
+
+
 @needs_root
 @pytest.mark.parametrize("stream", ["road", "driver"])
 @pytest.mark.parametrize("group", [OWN_GROUP, SHARED_GROUP])
@@ -32,13 +55,7 @@ def test_a_camera_of_another_group_is_named_and_one_of_the_group_is_used(
     group: int, stream: str
 ) -> None:
     server = f"test-foreign-{os.getpid()}"
-    before = os.getegid()
-    # As a camera process of root with the first group SHARED_GROUP makes it.
-    os.setegid(SHARED_GROUP)
-    try:
-        camera = FrameRingWriter(server, stream, nv12_format(64, 32))
-    finally:
-        os.setegid(before)
+    camera = ring_of(server, stream, SHARED_GROUP)
     ring = f"frames_{server}_{stream}"
     wanted = f"{ring} belongs to root:{SHARED_GROUP} with mode 0640, this process is {DAEMON_USER}"
     if group == SHARED_GROUP:
@@ -54,3 +71,45 @@ def test_a_camera_of_another_group_is_named_and_one_of_the_group_is_used(
                 assert "Traceback" not in said[-1]
     finally:
         camera.close()
+
+
+def looks(daemon: Popen[str], word: str = "go") -> list[str]:
+    """Let the report look once; return what it says."""
+    assert daemon.stdin is not None
+    daemon.stdin.write(f"{word}\n")
+    daemon.stdin.flush()
+    said: list[str] = []
+    while not said or said[-1] != "looked":
+        assert daemon.poll() is None, said
+        said.append(line(daemon))
+        assert "Traceback" not in said[-1]
+    return said[:-1]
+
+
+@needs_root
+def test_a_camera_that_comes_back_with_another_group_is_named_while_running() -> None:
+    server = f"test-foreign-{os.getpid()}"
+    driver = ring_of(server, "driver", SHARED_GROUP)
+    camera = ring_of(server, "road", OWN_GROUP)
+    ring = f"frames_{server}_road"
+    refused = f"{ring} belongs to root:{SHARED_GROUP} with mode 0640, this process is {DAEMON_USER}"
+    try:
+        with process_of(RUN, server, user=DAEMON_USER, group=OWN_GROUP, imports=IMPORTS) as daemon:
+            # A ring that is not read concerns nobody.
+            assert looks(daemon) == []
+            camera.close()
+            assert looks(daemon) == []
+            camera = ring_of(server, "road", SHARED_GROUP)
+            # What goes out has come from somewhere.
+            assert looks(daemon, "valid") == []
+            (said,) = looks(daemon)
+            assert said.startswith("camera rings cannot be read: ")
+            assert refused in said
+            assert looks(daemon) == looks(daemon, "valid") == []
+            camera.close()
+            camera = ring_of(server, "road", OWN_GROUP)
+            assert looks(daemon) == ["camera rings can be read again"]
+            assert looks(daemon) == []
+    finally:
+        camera.close()
+        driver.close()

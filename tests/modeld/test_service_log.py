@@ -19,9 +19,12 @@ import pytest
 
 from cereal.clock import ManualClock
 from modeld import service_log
+from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.log_format import MAX_MESSAGE, entry_of
 from modeld.log_limit import MOST, PERIOD_NS
+from modeld.loop_state import LoopState
 from modeld.service_log import CAPACITY, CLOSE_S, RESERVED, ServiceLog
+from modeld.sync_log import EXTRA_LOST
 
 logger = logging.getLogger("modeld.test")
 
@@ -261,6 +264,26 @@ def test_a_fault_that_ended_leaves_its_last_record(stream: TextIO, path: Path) -
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines[MOST].endswith(f": fault {MOST + 4} (last of 5 suppressed)")
     assert lines[-1].endswith(f": next fault {MOST + 1} (last of 2 suppressed)")
+
+
+def test_outages_of_one_kind_leave_the_lines_of_others(stream: TextIO, path: Path) -> None:
+    """More kinds than one place may write lines: what begins last is said, too."""
+    clock = ManualClock(1)
+    with ServiceLog(stream=stream, clock=clock):
+        episodes = Episodes(clock, logger, LoopState())
+        for number in range(MOST + 5):
+            kind = Kind(f"garbage {number}", over=f"end of {number}")
+            episodes.happen(kind, f"service {number}: message rejected")
+        episodes.happen(EXTRA_LOST, "extra camera lost")
+        clock.advance_ns(2 * NS_PER_S)
+        episodes.settle()
+    lines = [line.partition(": ")[2] for line in path.read_text(encoding="utf-8").splitlines()]
+    assert len(lines) == 2 * (MOST + 6)
+    assert lines[MOST + 4 : MOST + 6] == [
+        f"service {MOST + 4}: message rejected",
+        "extra camera lost",
+    ]
+    assert lines[-1].startswith("extra camera is back after ")
 
 
 def test_debug_records_are_not_limited(stream: TextIO, path: Path) -> None:

@@ -29,9 +29,11 @@ except RuntimeFault as error:
 """
 
 
-def run_in_fresh_process(tmp_path: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+def run_in_fresh_process(
+    tmp_path: Path, code: str = CODE, **environment: str
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", CODE],
+        [sys.executable, "-c", code],
         env={"MODELD_CACHE_DIR": str(tmp_path / "cache"), **environment},
         capture_output=True,
         text=True,
@@ -49,6 +51,17 @@ def test_no_platform_is_exit_code_3_and_names_the_pocl_extra(tmp_path: Path) -> 
         "no OpenCL device on this machine; install the `pocl` extra "
         "(pip install 'modeld[pocl]') or an OpenCL driver\n"
     )
+
+
+def test_where_memory_is_limited_no_platform_names_the_limit(tmp_path: Path) -> None:
+    """A driver that cannot be loaded for want of memory is as one that is not there."""
+    limit = 8 << 30
+    code = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({limit}, {limit}))\n{CODE}"
+    nowhere = str(tmp_path / "vendors")
+    result = run_in_fresh_process(tmp_path, code, PATH=os.environ["PATH"], OCL_ICD_VENDORS=nowhere)
+    assert (result.returncode, result.stdout) == (3, "")
+    assert "; or allow this process more than 8192 MiB of memory" in result.stderr
+    assert result.stderr.count("\n") == 1
 
 
 def hide_ziglang(tmp_path: Path) -> str:

@@ -41,6 +41,8 @@ class Kind:
         grace_s: how long after its start that begins to hold.
         codes: exit codes that it may cause.
         falls_back: the fallback model drives on, until the drive ends.
+        moves_ids: frame ids may go back.
+        ages: frames may be older than they ever are, or have stamps of another time.
     """
 
     test: str
@@ -49,6 +51,8 @@ class Kind:
     grace_s: float = 0.3
     codes: tuple[int, ...] = ()
     falls_back: bool = False
+    moves_ids: bool = False
+    ages: bool = False
 
     @property
     def row(self) -> Row:
@@ -311,30 +315,30 @@ def _slow_runs(world: World, _rng: random.Random) -> int:
 
 
 KINDS = (
-    Kind("test_late_frames", _late),
+    Kind("test_late_frames", _late, ages=True),
     Kind("test_frozen_frames", _frozen, "nothing"),
     Kind("test_pictures_stay_the_same", _still, "invalid", 1.6),
     Kind("test_camera_sends_nothing", _silent, "nothing"),
     Kind("test_extra_camera_sends_nothing", _no_extra, "invalid", 0.2),
     Kind("test_camera_restarts_with_the_same_size", _restart),
-    Kind("test_camera_restarts_and_counts_from_1", _restart_from_1),
+    Kind("test_camera_restarts_and_counts_from_1", _restart_from_1, moves_ids=True),
     Kind("test_camera_restarts_with_a_size_that_is_not_known", _unknown_size, "nothing", 0.5),
     Kind("test_camera_restarts_too_large", _too_large, "nothing", 0.5),
     Kind("test_frame_is_overwritten_while_it_is_used", _overwritten),
     Kind("test_record_of_a_frame_is_damaged", _damaged_records),
-    Kind("test_head_of_a_ring_is_damaged", _damaged_head),
-    Kind("test_stamps_of_frames_jump", _stamps),
+    Kind("test_head_of_a_ring_is_damaged", _damaged_head, moves_ids=True, ages=True),
+    Kind("test_stamps_of_frames_jump", _stamps, ages=True),
     Kind("test_frames_are_missing", _missing),
-    Kind("test_frame_ids_go_back", _ids_back),
+    Kind("test_frame_ids_go_back", _ids_back, moves_ids=True),
     Kind("test_calibration_stops", _no_calibration, "invalid", OUTAGE_S),
     Kind("test_car_state_stops", _no_car_state, "invalid", OUTAGE_S / 2 - 1.0),
     Kind("test_input_is_out_of_bounds", _out_of_bounds, "invalid", 0.8),
     Kind("test_garbage_on_the_bus", _garbage),
     Kind("test_subscriber_stalls", _stalled_subscriber, "valid", 0.0),
-    Kind("test_process_is_stopped_for_a_moment", _paused_process),
-    Kind("test_process_is_stopped_for_long", _stopped_process, codes=(-signal.SIGABRT,)),
+    Kind("test_process_is_stopped_for_a_moment", _paused_process, ages=True),
+    Kind("test_process_is_stopped_for_long", _stopped_process, codes=(-signal.SIGABRT,), ages=True),
     Kind("test_process_is_killed", _killed_process, codes=(-signal.SIGKILL,)),
-    Kind("test_processors_are_taken", _busy),
+    Kind("test_processors_are_taken", _busy, ages=True),
     Kind("test_no_more_memory_can_be_had", _no_memory, "valid", 0.0),
     Kind("test_no_more_descriptors_can_be_had", _no_descriptors),
     Kind("test_model_file_changes_while_it_runs", _model_overwritten, "valid", 0.0),
