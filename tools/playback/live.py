@@ -21,8 +21,10 @@ from typing import Any, Final
 
 from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
-from modeld.calibration import DeviceCameras
+from modeld.calibration import DeviceCameras, find_readouts
 from modeld.daemon import PUBLICATIONS
+from modeld.errors import CameraConfigError
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo
 from tools.errors import UsageError
@@ -162,11 +164,26 @@ def _daemon_arguments(
         arguments.append("--demo")
     if job.device is not None:
         arguments += ["--device", job.device]
-    if info.cameras is not None:
+    cameras = info.cameras or _road_alone(info)
+    if cameras is not None:
         config = directory / "cameras.toml"
-        config.write_text(_camera_config(info.cameras), encoding="utf-8")
+        config.write_text(_camera_config(cameras), encoding="utf-8")
         arguments += ["--config", str(config)]
     return arguments
+
+
+def _road_alone(info: DriveInfo) -> DeviceCameras | None:
+    """Return the road camera of a recording that has no wide one: the daemon would miss that."""
+    form = info.formats.get(ROAD_STREAM)
+    if form is None or WIDE_STREAM in info.formats:
+        return None
+    try:
+        readouts = find_readouts(info.mounting.device_type, info.mounting.sensor)
+    except CameraConfigError:
+        return None
+    sizes = {(one.road.width, one.road.height): one.road for one in readouts if one.wide}
+    road = sizes.get((form.width, form.height))
+    return None if road is None else DeviceCameras(road, None)
 
 
 def _camera_config(cameras: DeviceCameras) -> str:
