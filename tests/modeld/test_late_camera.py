@@ -59,8 +59,10 @@ class Car:
         )
 
     def close(self) -> None:
-        for source in (self.road, self.late, *self.writers.values()):
-            source.close()
+        self.road.close()
+        self.late.close()
+        for writer in self.writers.values():
+            writer.close()
 
     def calibrate(self, device: str = "tizi", sensor: str = "os04c10") -> None:
         for service, name, value in (

@@ -164,7 +164,7 @@ def _daemon_arguments(
         arguments.append("--demo")
     if job.device is not None:
         arguments += ["--device", job.device]
-    cameras = info.cameras or _road_alone(info)
+    cameras = cameras_of(info)
     if cameras is not None:
         config = directory / "cameras.toml"
         config.write_text(_camera_config(cameras), encoding="utf-8")
@@ -172,11 +172,15 @@ def _daemon_arguments(
     return arguments
 
 
-def _road_alone(info: DriveInfo) -> DeviceCameras | None:
-    """Return the road camera of a recording that has no wide one: the daemon would miss that."""
+def cameras_of(info: DriveInfo) -> DeviceCameras | None:
+    """Return the cameras that the daemon is told of; None where it looks them up itself.
+
+    Of a recording without the pictures of its device's wide camera that is the road camera alone:
+    the daemon would miss the other one.
+    """
     form = info.formats.get(ROAD_STREAM)
-    if form is None or WIDE_STREAM in info.formats:
-        return None
+    if info.cameras is not None or form is None or WIDE_STREAM in info.formats:
+        return info.cameras
     try:
         readouts = find_readouts(info.mounting.device_type, info.mounting.sensor)
     except CameraConfigError:
