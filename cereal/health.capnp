@@ -33,7 +33,7 @@ struct ModeldHealth @0xb4e19c7d2f6a8350 {
   publicationAge @19 :Float32;        # s since the last messages went out; negative: none has yet
   frameWait @20 :Float32;             # s for which a frame has waited for its messages; 0: none has
   runTime @21 :Float32;               # s for which the model's present run lasts; 0: it is not running
-  invalidReasons @22 :List(Text);     # why the last messages were not valid; empty: they were
+  invalidReasons @22 :List(Text);     # why frames are not used now, and why the last messages were not valid
   faults @23 :List(Fault);            # all kinds, also those that have not been seen
   recentTime @24 :Float32;            # s before this message that "recent" is about
   recentPublished @25 :UInt32;        # frames published in it

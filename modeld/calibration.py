@@ -12,7 +12,7 @@ that is all there is, so a drive's inputs could not be told from changed ones.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Final
 
@@ -330,6 +330,22 @@ class Calibration:
     def needs_device(self) -> bool:
         """Whether the device type and sensor must be known first."""
         return self.plan.override is None
+
+    @property
+    def has_wide(self) -> bool:
+        """Whether a wide camera is known to be there, by configuration or device table."""
+        override, accepted = self.plan.override, self._accepted
+        if override is not None:
+            return override.wide is not None
+        return accepted is not None and any(
+            one.wide for one in find_readouts(accepted.device_type, accepted.sensor)
+        )
+
+    def expect_extra(self) -> None:
+        """Take note that a single camera should not be one: the extra camera is lost from now."""
+        self.plan = replace(self.plan, single=False)
+        # The matrices stay, as both views are still of the main camera.
+        self.sizes, self._checked = replace(self.sizes, lacks_extra=True), None
 
     def update(self, rpy_rad: Sequence[float], device_type: str, sensor: str) -> None:
         """Take one calibration message; writes the transforms in place.

@@ -87,6 +87,7 @@ class Daemon:
         road: CameraSource | None,
         wide: CameraSource | None = None,
         *,
+        late_wide: CameraSource | None = None,
         fallback: DrivingProgram | None = None,
         state: LoopState | None = None,
     ) -> None:
@@ -100,6 +101,7 @@ class Daemon:
                 with a clock that stands still the messages of two runs are the same bytes.
             road: The road camera, or None when only the wide one exists.
             wide: The wide camera, or None when there is only the road camera.
+            late_wide: The wide camera of a device that turns out to have one, without `wide`.
             fallback: Program of the model that takes over when `program` fails; None: none.
             state: Where the loop tells of itself.
 
@@ -141,6 +143,8 @@ class Daemon:
         )
         self._drops = DropFilter()
         self._log = LoopLog(episodes)
+        self._late_wide = late_wide
+        self._expect_wide()
 
     @property
     def model(self) -> DrivingModel:
@@ -238,7 +242,8 @@ class Daemon:
         elapsed_ns = self._clock.now_ns() - start_ns
         stages.mark("model", time.monotonic_ns())
         whole = self._images_whole(frames)
-        valid = self._judgement.settle(frames, bus, result, whole=whole)
+        reasons = self.car.reasons + bus.reasons
+        valid = self._judgement.settle(frames, reasons, result, whole=whole)
         frame = FrameInfo(
             frame_id=frames.main.frame_id,
             frame_id_extra=frames.extra.frame_id,
@@ -282,12 +287,20 @@ class Daemon:
         """Compare frames with those before; where their time goes back, histories begin anew."""
         judgement = self._judgement
         judgement.look(frames, bus, self._session.image_frames)
+        self._expect_wide()
         if judgement.restarted:
             try:
                 with self.guard.running():
                     self._session.restart()
             except RuntimeFault as error:
                 self._give_up(error)
+
+    def _expect_wide(self) -> None:
+        """Miss the wide camera from when the device is known to have one, see ADR 0081."""
+        if self._late_wide is not None and self.calibration.has_wide:
+            self._sync.expect_extra(self._late_wide)
+            self.calibration.expect_extra()
+            self._late_wide = None
 
     def _prepare(self, inputs: ModelInputs, frames: FramePair) -> None:
         """Let a frame into the histories only: the next run sees consecutive images."""
@@ -377,16 +390,12 @@ def start(
         MonotonicClock(),
         cameras.road,
         cameras.wide,
+        late_wide=cameras.late_wide,
         fallback=service.fallback,
         state=service.state,
     )
     resources.callback(daemon.close)
-    logger.info(
-        "cameras: %s%s; models %s",
-        "road" if cameras.road is not None else "",
-        " wide" if cameras.wide is not None else "",
-        daemon.model.checkpoints,
-    )
+    logger.info("cameras: %s; models %s", cameras.names, daemon.model.checkpoints)
     if not config.demo:
         car = wait_for_car(service.transport, stop, episodes, config.parameters())
         if car is None:

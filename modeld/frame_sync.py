@@ -119,6 +119,14 @@ class FrameSync:
             self.log.out_of_sync(main, extra, gap_ns)
         return FramePair(main, extra, apart=apart)
 
+    def expect_extra(self, source: CameraSource) -> None:
+        """Go on from a single camera as if the extra one had been lost while it was silent."""
+        self.extra = source
+        self._is_lost, self._pairs_needed, self._good_pairs = True, 1, 0
+        # A reader that is made from now on has no frames of a time before.
+        self._stale_after_ns = None
+        self.log.missing()
+
     def is_intact(self) -> bool:
         """Tell whether the last pair was not overwritten while it was used."""
         if not self.main.is_intact():

@@ -101,6 +101,7 @@ class HealthSnapshot:
         publication_age_s: Since the last messages went out; None: none has yet.
         frame_wait_s: For which a frame has waited for its messages; 0 if none has.
         run_time_s: For which the model's present run lasts; 0 if it is not running.
+        reasons: Why frames are not used now, and why the last messages were not valid.
     """
 
     facts: ServiceFacts
@@ -164,6 +165,7 @@ def take_snapshot(
     """
     published_ns, awaiting_ns, running_ns = state.published_ns, state.awaiting_ns, state.running_ns
     published = state.published
+    refusal = state.refusal(now_ns)
     counts = {kind: count + others.get(kind, 0) for kind, count in state.faults.copy().items()}
     return HealthSnapshot(
         facts=facts,
@@ -180,7 +182,7 @@ def take_snapshot(
         publication_age_s=_since_s(published_ns, now_ns) if published_ns else None,
         frame_wait_s=_since_s(awaiting_ns, now_ns),
         run_time_s=_since_s(running_ns, now_ns),
-        reasons=state.reasons,
+        reasons=((refusal,) if refusal else ()) + state.reasons,
         faults=tuple(
             FaultCount(str(kind), count, max(0, count - earlier.faults.get(kind, 0)))
             for kind, count in counts.items()

@@ -3,7 +3,6 @@
 The messages of the vehicle are read, and checked, by ``modeld.bus_reader``.
 """
 
-import math
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -12,7 +11,7 @@ from numpy.typing import NDArray
 
 from modeld.constants import DESIRE_LENGTH
 from modeld.desire import VehicleState
-from modeld.validity import Reason
+from modeld.validity import LONGITUDINAL_ACTUATOR, STEER_ACTUATOR, Reason
 from runtime.driving_interface import ActionRule
 
 SUBSCRIPTIONS: Final = (
@@ -90,11 +89,13 @@ class CarParameters:
         longitudinal_actuator_delay_s: From command to acceleration.
         name: Car fingerprint, for the log.
         steer_actuator_delay_s: From command to curvature, as the car's developers estimated it.
+        reasons: Why messages that rest on it are not valid.
     """
 
     longitudinal_actuator_delay_s: float
     name: str
     steer_actuator_delay_s: float = 0.0
+    reasons: tuple[Reason, ...] = ()
 
 
 # Stands in for a fingerprinted car with --demo; a common car with usual delays.
@@ -104,16 +105,21 @@ DEMO_CAR: Final = CarParameters(
 
 
 def read_car_parameters(car_params: Any) -> CarParameters:
-    """Read a ``carParams`` message."""
+    """Read a ``carParams`` message; a delay out of bounds counts as 0, with a reason."""
+    delays_s, reasons = [], []
+    for rule in (LONGITUDINAL_ACTUATOR, STEER_ACTUATOR):
+        value = getattr(car_params, rule.field)
+        if not rule.allows(value):
+            kind = f"{rule.service}.{rule.field} out of bounds"
+            reasons.append(Reason(kind, f"{rule.describe(value)}; it counts as 0"))
+            value = 0.0
+        delays_s.append(value)
     return CarParameters(
-        longitudinal_actuator_delay_s=_non_negative(car_params.longitudinalActuatorDelay),
+        longitudinal_actuator_delay_s=delays_s[0],
         name=str(car_params.carFingerprint),
-        steer_actuator_delay_s=_non_negative(car_params.steerActuatorDelay),
+        steer_actuator_delay_s=delays_s[1],
+        reasons=tuple(reasons),
     )
-
-
-def _non_negative(value: float) -> float:
-    return max(0.0, value) if math.isfinite(value) else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,7 @@ class Judgement:
         main_name: str,
     ) -> None:
         self._calibration = CalibrationInput(calibration, messages, episodes, freshness)
+        self._transforms = calibration
         self._episodes = episodes
         self._main = FrameJudge(main_name, episodes)
         self._wide = FrameJudge("wide", episodes)
@@ -69,19 +70,19 @@ class Judgement:
             self._wide.look(frames.extra, now_ns, moving=moving)
 
     def settle(
-        self, frames: FramePair, bus: BusInputs, result: ModelResult, *, whole: bool
+        self, frames: FramePair, reasons: tuple[Reason, ...], result: ModelResult, *, whole: bool
     ) -> bool:
         """Say of a run whether its messages are valid; logs and keeps the reasons.
 
         Args:
             frames: As given to `look`.
-            bus: Likewise.
+            reasons: What is wrong with the car and its messages.
             result: Of the run.
             whole: The images that the model sees are of whole frames.
         """
         now_ns = self._episodes.clock.now_ns()
         uncalibrated = self._calibration.reason(now_ns)
-        reasons = bus.reasons + self._main.reasons
+        reasons += self._main.reasons
         if uncalibrated is not None:
             reasons = (uncalibrated, *reasons)
         if frames.extra is not frames.main:
@@ -89,7 +90,8 @@ class Judgement:
         for holds, reason in (
             (result.finite, DEVICE_FAILED if result.failed else NOT_FINITE),
             (whole, OVERWRITTEN),
-            (not frames.lacks_extra, WIDE_LOST),
+            # Known of a single camera's frames only once its calibration has come.
+            (not self._transforms.sizes.lacks_extra, WIDE_LOST),
             (not frames.apart, APART),
         ):
             if not holds:

@@ -1,5 +1,6 @@
 """What the loop logs of frames that went wrong."""
 
+import time
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,9 +9,9 @@ from modeld.drop_filter import DropStatus
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.errors import ModeldError
 from modeld.frame_sync import FramePair
-from modeld.loop_state import Fault
+from modeld.loop_state import REFUSED, Fault
 
-REFUSED: Final = Kind(
+REFUSED_FRAMES: Final = Kind(
     "frames refused", over="frames can be used again", unit="frames", fault=Fault.FRAME_REFUSED
 )
 # Counted by the loop: several may be missing at once.
@@ -33,7 +34,8 @@ class LoopLog:
 
     def refused(self, error: ModeldError) -> None:
         """Log frames that the model, or the configuration, cannot take."""
-        self.episodes.happen(REFUSED, f"frames not used, waiting for others: {error}")
+        self.episodes.state.refused = (time.monotonic_ns(), str(error))
+        self.episodes.happen(REFUSED_FRAMES, f"{REFUSED}, waiting for others: {error}")
 
     def dropped(self, drop: DropStatus, frames: FramePair, *, skipped: bool) -> None:
         """Count and log missing frames before a pair, and whether the model is not run with it."""

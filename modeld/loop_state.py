@@ -6,8 +6,14 @@ lock. Stamps are ns of ``time.monotonic_ns``, whatever clock stamps the messages
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
 from modeld.stages import StageTimes
+
+# For so long a refusal holds without another one: then no frames come any more.
+_LATELY_NS: Final = 1_000_000_000
+# How a refusal begins, in the log, the status line and the health message.
+REFUSED: Final = "frames not used"
 
 
 class Phase(StrEnum):
@@ -55,6 +61,7 @@ class LoopState:
         published: Frames for which messages went out.
         valid: Of these, how many were valid.
         dropped: Frames missing between those used.
+        refused: When frames came last that cannot be used, and why; they count as none.
         reasons: Why the last messages were not valid, for a person; empty if they were.
         warm_up_left: Runs until the model's histories are full.
         model: Name of the model in use.
@@ -73,12 +80,20 @@ class LoopState:
     published: int = 0
     valid: int = 0
     dropped: int = 0
+    refused: tuple[int, str] = (0, "")
     reasons: tuple[str, ...] = ()
     warm_up_left: int = 0
     model: str = ""
     fallback: str = ""
     faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
     stages: StageTimes = field(default_factory=StageTimes)
+
+    def refusal(self, now_ns: int) -> str:
+        """Return why the frames that come now are not used; "" if they are, or none come."""
+        refused_ns, why = self.refused
+        used_ns = max(self.published_ns, self.awaiting_ns)
+        is_now = refused_ns > used_ns and now_ns - refused_ns <= _LATELY_NS
+        return f"{REFUSED}: {why}" if is_now else ""
 
     def count(self, fault: Fault, times: int = 1) -> None:
         """Count a fault."""

@@ -161,7 +161,7 @@ def _single(snapshot: HealthSnapshot) -> Iterator[tuple[str, str, str, float | N
     wait = "For which a frame has waited for its messages."
     yield "modeld_frame_wait_seconds", gauge, wait, snapshot.frame_wait_s
     yield "modeld_run_seconds", gauge, "For which the present run lasts.", snapshot.run_time_s
-    reasons = "Reasons why the last messages were not valid."
+    reasons = "Reasons why frames are not used, or the last messages not valid."
     yield "modeld_invalid_reasons", gauge, reasons, len(snapshot.reasons)
     yield "modeld_warm_up_runs_left", gauge, "Runs until histories are full.", snapshot.warm_up_left
     yield "modeld_memory_bytes", gauge, "Resident memory.", figures.memory_bytes

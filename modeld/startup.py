@@ -22,6 +22,7 @@ from cereal.transport import Subscriber, Transport
 from modeld.episodes import NS_PER_S, Episodes, Kind
 from modeld.errors import ModeldError, ParameterError
 from modeld.inputs import CarParameters, read_car_parameters
+from modeld.late_camera import LateCamera
 from modeld.loop_state import Phase
 from modeld.params import car_of_params
 
@@ -109,14 +110,27 @@ class StopSignals:
 
 @dataclass(frozen=True, slots=True)
 class CameraStreams:
-    """Readers of the connected cameras; at least one is not None."""
+    """Readers of the connected cameras; at least one of road and wide is not None.
+
+    Attributes:
+        road: Of the road camera.
+        wide: Of the wide camera.
+        late_wide: In place of `wide`, where only the road camera is there.
+    """
 
     road: FrameRingReader | None
     wide: FrameRingReader | None
+    late_wide: LateCamera | None = None
+
+    @property
+    def names(self) -> str:
+        """Of the cameras that are there."""
+        named = {"road": self.road, "wide": self.wide}
+        return " ".join(name for name, reader in named.items() if reader is not None)
 
     def close(self) -> None:
         """Release the readers."""
-        for reader in (self.road, self.wide):
+        for reader in (self.road, self.wide, self.late_wide):
             if reader is not None:
                 reader.close()
 
@@ -208,7 +222,7 @@ def _connect(server: str, streams: set[str]) -> CameraStreams:
         return CameraStreams(None, FrameRingReader(server, WIDE_STREAM, conflate=True))
     road = FrameRingReader(server, ROAD_STREAM, conflate=True)
     if WIDE_STREAM not in streams:
-        return CameraStreams(road, None)
+        return CameraStreams(road, None, LateCamera(server, WIDE_STREAM))
     try:
         wide = FrameRingReader(server, WIDE_STREAM, conflate=False)
     except FrameError:

@@ -298,9 +298,13 @@ def status_line(state: LoopState) -> str:
     which = f"fallback model {state.model} ({state.fallback})" if state.fallback else state.model
     reasons = state.reasons
     verdict = f"not valid: {', '.join(reasons)}" if reasons else "valid"
-    if time.monotonic_ns() - state.iterated_ns > PROGRESS_NS:
+    now_ns = time.monotonic_ns()
+    refusal = state.refusal(now_ns)
+    if now_ns - state.iterated_ns > PROGRESS_NS:
         verdict = "no progress"
-    elif time.monotonic_ns() - max(state.published_ns, state.awaiting_ns) > NS_PER_S:
+    elif refusal:
+        verdict = refusal
+    elif now_ns - max(state.published_ns, state.awaiting_ns) > NS_PER_S:
         verdict = "no frames"
     return (
         f"{verdict}; frame {state.frame_id}, {state.published} published, "

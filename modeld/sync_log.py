@@ -131,6 +131,16 @@ class SyncLog:
             "if it sends, check its rate and that both cameras use one clock"
         )
 
+    def missing(self) -> None:
+        """Take note that the extra camera has been missing since the start."""
+        self.episodes.state.count(Fault.CAMERA_LOST)
+        self._lost_text = (
+            "extra camera lost: it was not there at the start, and this device has one; going on "
+            "with the main camera alone, messages marked invalid, and looking for it once a "
+            "second; start its camera process, or configure [camera.road] alone for a device "
+            "without one"
+        )
+
     def without_extra(self) -> None:
         """Say that a frame is used without the extra camera's."""
         self.episodes.happen(EXTRA_LOST, self._lost_text)

@@ -204,6 +204,23 @@ ANNOUNCED: Final = InputRule(
     unseen="`frameAge` is 0",
     instead="`frameAge` is 0 where it is behind the frame in use",
 )
+
+
+def _actuator(field: str) -> InputRule:
+    return InputRule(
+        "carParams",
+        field,
+        (0.0, 5.0),
+        "s",
+        "the end of what a user may set of a delay; no actuator is slower",
+        unseen="the car is waited for",
+        instead="0 out of bounds, as long as the process drives this car",
+        marks=True,
+    )
+
+
+LONGITUDINAL_ACTUATOR: Final = _actuator("longitudinalActuatorDelay")
+STEER_ACTUATOR: Final = _actuator("steerActuatorDelay")
 INPUTS: Final = (
     *ANGLES,
     CALIBRATION_STATUS,
@@ -216,6 +233,8 @@ INPUTS: Final = (
     DEVICE,
     SENSOR,
     ANNOUNCED,
+    LONGITUDINAL_ACTUATOR,
+    STEER_ACTUATOR,
 )
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.faults.cameras import NORMAL
 from tests.faults.cgroup import memory_group
 from tests.faults.checks import (
     check_logged,
@@ -95,6 +96,24 @@ def test_process_is_killed(tmp_path: Path, row: Row) -> None:
             check_resumed(world, row, ended_ns)
             check_logged(world, row, ended_ns)
             assert killed.code == row.exit_code
+
+
+def test_process_is_killed_while_the_extra_camera_is_lost(tmp_path: Path, row: Row) -> None:
+    """The new process has never seen that camera, and is not to believe that there is none."""
+    with running_world(tmp_path, restarts=True) as world:
+        world.wait_valid()
+        world.cameras.close_rings("wideRoad")
+        world.wait_message(lambda m: not m.valid, time.monotonic_ns())
+        killed, start_ns = world.service.life, time.monotonic_ns()
+        world.service.signal(signal.SIGKILL)
+        check_logged(world, row, start_ns, timeout_s=15.0)
+        assert killed.code == row.exit_code
+        first = world.wait_message(lambda m: not m.valid, killed.ended_ns)
+        assert first.frame_id_extra == first.frame_id
+        time.sleep(1.0)
+        assert not [m for m in world.recorder.since(killed.ended_ns) if m.valid]
+        world.cameras.open({"wideRoad": NORMAL})
+        check_resumed(world, row, time.monotonic_ns())
 
 
 def test_processors_are_taken(world: World, row: Row) -> None:

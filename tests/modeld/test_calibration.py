@@ -161,6 +161,44 @@ def test_view_of_a_lost_wide_camera_is_that_of_a_single_one() -> None:
     assert plan().views(device, lost) == (TICI_ROAD, TICI_ROAD)
 
 
+def test_a_wide_camera_is_known_by_configuration_or_once_the_device_is() -> None:
+    for wide in (TICI_WIDE, None):
+        configured = CameraPlan(False, True, DeviceCameras(TICI_ROAD, wide))
+        assert Calibration(configured, TICI).has_wide is (wide is not None)
+    for device, sensor, size, has in (
+        ("tici", "ox03c10", (1928, 1208), True),
+        ("mici", "os04c10", OS_BINNED[0], True),
+        ("neo", "unknown", (1164, 874), False),
+    ):
+        calibration = Calibration(plan(single=True), FrameSizes(size, size))
+        assert not calibration.has_wide
+        calibration.update([0.0, 0.0, 0.0], device, sensor)
+        assert calibration.has_wide is has
+
+
+def test_a_single_camera_that_should_not_be_one_has_its_views_until_the_other_comes() -> None:
+    binned = FrameSizes(OS_BINNED[0], OS_BINNED[0])
+    calibration = Calibration(plan(single=True), binned)
+    calibration.update([0.0, 0.0, 0.0], "tizi", "os04c10")
+    alone = calibration.extra_transform.copy()
+    calibration.expect_extra()
+    calibration.fit(replace(binned, lacks_extra=True))
+    np.testing.assert_array_equal(calibration.extra_transform, alone)
+    # Of the same size: it is another camera all the same.
+    calibration.fit(binned)
+    assert calibration.extra_transform[0, 0] == pytest.approx(425.25 / 455)
+
+
+def test_configured_sizes_of_a_late_wide_camera_are_checked() -> None:
+    config = DeviceCameras(Camera(64, 32, 90.0), Camera(64, 64, 45.0))
+    same = FrameSizes((64, 32), (64, 32))
+    calibration = Calibration(CameraPlan(False, True, config), same)
+    calibration.check(same)
+    calibration.expect_extra()
+    with pytest.raises(CameraConfigError, match=r"extra camera: expected frames of 64x64"):
+        calibration.check(same)
+
+
 def test_views_reject_a_wide_stream_without_a_wide_camera() -> None:
     device = [DeviceCameras(TICI_ROAD, None)]
     assert plan(single=True).views(device, TICI) == (TICI_ROAD, TICI_ROAD)

@@ -127,6 +127,18 @@ def test_the_loop_is_in_the_message(line: Line) -> None:
     assert (stages["wait"].sum, stages["inputs"].sum) == (2.0, 4998.0)
 
 
+def test_frames_that_are_refused_are_a_reason_while_they_come(line: Line) -> None:
+    state = line.state
+    state.reasons, state.published_ns = ("wide camera lost",), 14 * NS_PER_S
+    state.refused = (14_500_000_000, "road camera: expected others")
+    refused = "frames not used: road camera: expected others"
+    assert list(line.at(15.0).invalidReasons) == [refused, "wide camera lost"]
+    assert list(line.at(15.6).invalidReasons) == ["wide camera lost"]
+    state.refused = (16 * NS_PER_S, "road camera: expected others")
+    state.published_ns = 16_100_000_000
+    assert list(line.at(16.2).invalidReasons) == ["wide camera lost"]
+
+
 def test_recent_is_what_came_in_the_last_ten_reports(line: Line) -> None:
     line.state.count(Fault.NO_FRAME, 5)
     first = line.at(6.0)

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cereal.schema import new_event
 from modeld.desire import VehicleState
 from modeld.inputs import (
     DEMO_CAR,
@@ -18,6 +19,7 @@ from modeld.inputs import (
     read_car_parameters,
     write_traffic_convention,
 )
+from modeld.validity import Reason
 from tests.modeld.fake_program import SPLIT_ACTION
 
 
@@ -114,8 +116,30 @@ def test_car_parameters_are_read_and_checked() -> None:
         longitudinalActuatorDelay=0.15, carFingerprint="A CAR", steerActuatorDelay=0.1
     )
     assert read_car_parameters(message) == CarParameters(0.15, "A CAR", 0.1)
-    message.longitudinalActuatorDelay = math.nan
-    message.steerActuatorDelay = -0.1
-    assert read_car_parameters(message) == CarParameters(0.0, "A CAR", 0.0)
+    message.longitudinalActuatorDelay, message.steerActuatorDelay = 0.0, 5.0
+    assert read_car_parameters(message) == CarParameters(0.0, "A CAR", 5.0)
     assert DEMO_CAR.longitudinal_actuator_delay_s > 0
     assert DEMO_CAR.steer_actuator_delay_s > 0
+
+
+@pytest.mark.parametrize(
+    ("value", "found"),
+    [(math.nan, "nan"), (math.inf, "inf"), (-0.1, "-0.1"), (5.1, "5.1"), (1e9, "1e+09")],
+)
+def test_a_delay_out_of_bounds_counts_as_zero_and_is_a_reason(value: float, found: str) -> None:
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = "A CAR"
+    event.carParams.steerActuatorDelay = 0.25
+    event.carParams.longitudinalActuatorDelay = value
+    car = read_car_parameters(event.carParams)
+    assert (car.longitudinal_actuator_delay_s, car.steer_actuator_delay_s) == (0.0, 0.25)
+    name = "carParams.longitudinalActuatorDelay"
+    text = f"{name}: expected 0 to 5 s, found {found}; it counts as 0"
+    assert car.reasons == (Reason(f"{name} out of bounds", text),)
+    event.carParams.steerActuatorDelay = value
+    car = read_car_parameters(event.carParams)
+    assert car.steer_actuator_delay_s == 0.0
+    assert [one.kind.partition(" ")[0] for one in car.reasons] == [
+        name,
+        "carParams.steerActuatorDelay",
+    ]

@@ -64,6 +64,8 @@ def test_connects_to_the_streams_that_exist(
         cameras = wait_for_cameras(server, stop, make_episodes())
         assert cameras is not None
         assert (cameras.road is not None, cameras.wide is not None) == expected
+        # Without a road camera nothing says that the wide one is not all there is.
+        assert (cameras.late_wide is not None) is (expected == (True, False))
         cameras.close()
     finally:
         for writer in writers:

@@ -243,7 +243,16 @@ def test_status_lines() -> None:
     state.reasons, state.fallback = ("no calibration",), "it hung"
     assert status_line(state).startswith("not valid: no calibration; frame 7")
     assert status_line(state).endswith("fallback model a (it hung)")
+    # At once, and while such frames come.
+    state.refused = (now_ns + 1, "main camera: expected other frames")
+    refused = "frames not used: main camera: expected other frames; frame 7"
+    assert status_line(state).startswith(refused)
+    state.awaiting_ns = now_ns + 2
+    assert status_line(state).startswith("not valid: no calibration")
+    state.awaiting_ns = 0
     state.published_ns -= 2 * NS_PER_S
+    assert status_line(state).startswith(refused)
+    state.refused = (now_ns - NS_PER_S, "main camera: expected other frames")
     assert status_line(state).startswith("no frames")
     state.iterated_ns -= 2 * NS_PER_S
     assert status_line(state).startswith("no progress")

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from cereal.frames import Frame, FrameFormat, nv12_format
 from cereal.schema import new_event
 from modeld.calibration import Camera, DeviceCameras
 from modeld.config import Config
-from modeld.inputs import SUBSCRIPTIONS
+from modeld.inputs import SUBSCRIPTIONS, read_car_parameters
 from modeld.loop_state import Fault, LoopState
 from modeld.validity import INPUTS, Reason, ValidityLog
 from tests.modeld.fake_program import FakeProgram, make_interface
@@ -150,6 +151,19 @@ def test_a_speed_that_is_no_number_marks(bench: Bench) -> None:
     assert run(bench, 1, 1) == [()]
 
 
+def test_a_car_whose_delays_cannot_be_marks_and_is_said_once(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.longitudinalActuatorDelay = 1e9
+    bench.daemon.car = read_car_parameters(event.carParams)
+    bench.calibrate()
+    said = "carParams.longitudinalActuatorDelay: expected 0 to 5 s, found 1e+09; it counts as 0"
+    assert run(bench, 0, 40) == [(said,)] * 40
+    assert caplog.messages == [f"not valid: {said}"]
+
+
 def test_a_car_that_was_never_heard_is_as_in_openpilot(bench: Bench) -> None:
     bench.calibrate()
     assert run(bench, 0, 40) == [()] * 40
@@ -202,6 +216,8 @@ def test_frames_that_are_not_of_the_configured_camera_are_waited_out(
     assert bench.messages() is None
     state = bench.daemon.state
     assert (state.faults[Fault.FRAME_REFUSED], state.awaiting_ns) == (200, 0)
+    refusal = state.refusal(time.monotonic_ns())
+    assert refusal.startswith("frames not used: main camera: expected frames of 960x540 for")
     # Ten seconds: one line when it began.
     (said,) = caplog.messages
     assert said.startswith("frames not used, waiting for others: main camera: expected frames of")
@@ -230,6 +246,7 @@ def test_a_camera_of_the_configured_size_ends_the_wait(
         assert (result is None) is (frame_id < 20)
     for frame_id in range(40, 45):
         bench.step(frame_id)
+    assert bench.daemon.state.refusal(time.monotonic_ns()) == ""
     assert [text.split(":")[0] for text in caplog.messages if "frames" in text] == [
         "frames not used, waiting for others",
         "frames can be used again after 0.9 s, 20 frames",
@@ -268,7 +285,8 @@ def test_what_holds_with_the_log_of_changes(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_all_inputs_are_in_the_table_and_on_its_page() -> None:
-    assert {rule.service for rule in INPUTS} == set(SUBSCRIPTIONS)
+    # The car is taken once, before the loop subscribes to what changes.
+    assert {rule.service for rule in INPUTS} == {*SUBSCRIPTIONS, "carParams"}
     text = PAGE.read_text(encoding="utf-8")
     for rule in INPUTS:
         message = getattr(new_event(rule.service, mono_time_ns=0), rule.service)

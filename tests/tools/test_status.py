@@ -112,8 +112,18 @@ def test_silence_is_not_healthy() -> None:
     assert problems_of(health(state)) == ["nothing published for 3.0 s: no frame came"]
     state.awaiting_ns = NOW_NS - 2 * NS_PER_S
     assert problems_of(health(state)) == ["nothing published for 3.0 s: a frame waits"]
-    state.published_ns = 0
+    state.published_ns = state.awaiting_ns = 0
     assert problems_of(health(state)) == ["nothing published yet"]
+
+
+def test_frames_that_are_refused_are_not_taken_for_none() -> None:
+    state = running()
+    state.published_ns = NOW_NS - 3 * NS_PER_S
+    state.refused = (NOW_NS, "road camera: expected others")
+    refused = "frames not used: road camera: expected others"
+    assert problems_of(health(state)) == [f"nothing published for 3.0 s: {refused}"]
+    state.published_ns = 0
+    assert problems_of(health(state)) == ["nothing published yet", refused]
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from modeld.loop_state import Fault, Phase
+from modeld.loop_state import REFUSED, Fault, Phase
 
 Health = Mapping[str, Any]
 """A ModeldHealth as nested plain values, by the names of health.capnp."""
@@ -47,11 +47,12 @@ def problems_of(health: Health) -> list[str]:
 
 def _problems_of_running(health: Health) -> list[str]:
     age_s = health["publicationAge"]
+    refusals = [one for one in health["invalidReasons"] if one.startswith(REFUSED)]
     if age_s < 0:
-        return ["nothing published yet"]
+        return ["nothing published yet", *refusals]
     if age_s > SILENT_S:
         waits = "a frame waits" if health["frameWait"] else "no frame came"
-        return [f"nothing published for {age_s:.1f} s: {waits}"]
+        return [f"nothing published for {age_s:.1f} s: {'; '.join(refusals) or waits}"]
     return [f"not valid: {reason}" for reason in health["invalidReasons"]]
 
 

@@ -21,8 +21,10 @@ from typing import Any, Final
 
 from cereal.clock import MonotonicClock
 from cereal.transport import ZmqTransport
-from modeld.calibration import DeviceCameras
+from modeld.calibration import DeviceCameras, find_readouts
 from modeld.daemon import PUBLICATIONS
+from modeld.errors import CameraConfigError
+from modeld.startup import ROAD_STREAM, WIDE_STREAM
 from runtime.quantities import count_text
 from tools.drives.drive import Drive, DriveInfo
 from tools.errors import UsageError
@@ -162,11 +164,30 @@ def _daemon_arguments(
         arguments.append("--demo")
     if job.device is not None:
         arguments += ["--device", job.device]
-    if info.cameras is not None:
+    cameras = cameras_of(info)
+    if cameras is not None:
         config = directory / "cameras.toml"
-        config.write_text(_camera_config(info.cameras), encoding="utf-8")
+        config.write_text(_camera_config(cameras), encoding="utf-8")
         arguments += ["--config", str(config)]
     return arguments
+
+
+def cameras_of(info: DriveInfo) -> DeviceCameras | None:
+    """Return the cameras that the daemon is told of; None where it looks them up itself.
+
+    Of a recording without the pictures of its device's wide camera that is the road camera alone:
+    the daemon would miss the other one.
+    """
+    form = info.formats.get(ROAD_STREAM)
+    if info.cameras is not None or form is None or WIDE_STREAM in info.formats:
+        return info.cameras
+    try:
+        readouts = find_readouts(info.mounting.device_type, info.mounting.sensor)
+    except CameraConfigError:
+        return None
+    sizes = {(one.road.width, one.road.height): one.road for one in readouts if one.wide}
+    road = sizes.get((form.width, form.height))
+    return None if road is None else DeviceCameras(road, None)
 
 
 def _camera_config(cameras: DeviceCameras) -> str:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,14 +18,16 @@ import pytest
 from cereal.errors import LogError
 from cereal.log_reader import read_log
 from cereal.schema import new_event, read_event
+from modeld.calibration import Camera, DeviceCameras
 from tests.tools.conftest import MakeVideo
 from tests.tools.playback.memory_drive import FIRST_ID, PERIOD_NS, START_NS, MemoryDrive
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.errors import ArtifactMismatchError, DriveError, UsageError
 from tools.lib.drive_log import OUTPUT_SERVICES
+from tools.lib.drive_messages import Mounting
 from tools.playback.frame_table import frames_path, load_frames
-from tools.playback.live import LiveJob, answer_problems, live_report, replay_live
+from tools.playback.live import LiveJob, answer_problems, cameras_of, live_report, replay_live
 from tools.playback.live_jitter import judge
 from tools.playback.live_listener import Answer, LiveLog
 from tools.playback.player import Played, PlayOptions
@@ -42,6 +45,36 @@ def played(number: int, clock_ms: float, *, gap: int = 0, continues: bool = True
 
 def answer(number: int, arrived_ms: float, *, valid: bool = True) -> Answer:
     return Answer(FIRST_ID + number, round(arrived_ms * MS), 0.025, 0.0, valid=valid)
+
+
+# --- what the daemon is told ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("mounting", "size", "streams", "focal_px"),
+    [
+        (Mounting("tici", "ox03c10"), (1928, 1208), ("road",), 2648.0),
+        (Mounting("mici", "os04c10"), (1344, 760), ("road",), 1141.5),
+        (Mounting("tici", "ox03c10"), (1928, 1208), ("wideRoad", "road"), None),
+        (Mounting("tici", "ox03c10"), (1928, 1208), ("wideRoad",), None),
+        (Mounting("tici", "ox03c10"), (640, 480), ("road",), None),
+        (Mounting("neo", "unknown"), (1164, 874), ("road",), None),
+        (Mounting("tici", "a new one"), (1928, 1208), ("road",), None),
+    ],
+)
+def test_a_recording_without_the_wide_camera_is_one_of_the_road_camera(
+    mounting: Mounting, size: tuple[int, int], streams: tuple[str, ...], focal_px: float | None
+) -> None:
+    """None: the daemon looks the cameras up by what the recording says of its device."""
+    info = replace(MemoryDrive(streams=streams, size=size).info, mounting=mounting, cameras=None)
+    expected = None if focal_px is None else DeviceCameras(Camera(*size, focal_px), None)
+    assert cameras_of(info) == expected
+
+
+def test_a_video_has_the_cameras_that_it_states() -> None:
+    info = MemoryDrive(streams=("road",)).info
+    assert info.cameras is not None
+    assert cameras_of(info) == info.cameras
 
 
 # --- what is made of what was heard -----------------------------------------------------------
