@@ -29,6 +29,13 @@ def result_of(name: str) -> dict[str, Any]:
     return dict.fromkeys(figures_of([]).as_json(), 10.0)
 
 
+def test_names_of_gates_are_those_of_the_table_in_order() -> None:
+    figures = Figures(9, (1.0, 2.0), (3.0, 4.0, 5.0), 6.0, 7.0, 0.8, 0.9)
+    named = figures.as_json()
+    assert list(named.values()) == [9, *figures.rows().values()]
+    assert list(named)[1:6] == ["line_10m_m", "line_30m_m", "path_1s_m", "path_2s_m", "path_4s_m"]
+
+
 def gates_of(name: str) -> list[Gate]:
     known = [f"{figure}{CHANGE}" for figure, _ in numbers_of(result_of(name))]
     return list(parse_gates([], ROOT / f"tests/regression/{name}.gates", known))
