@@ -13,6 +13,7 @@
 #   make test-interfaces  each revision of the driving models against a second, independent loop
 #   make drives  the driving model in closed loop as often as is promised of it, into build/drives
 #   make train   train the driving model on painted worlds; TRAIN_ARGS='--minutes 20 --seed 1'
+#   make compare-trainings  two finished trainings, A=DIR B=DIR: whether their figures agree
 #   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
@@ -54,9 +55,11 @@ SOAK_SEED ?= 1
 SOAK_FAULTS_PER_MINUTE ?= 7
 SOAK_ARGS ?=
 
-# Of `make train` and `make test-train`: options of `modeld train`, and which build of torch; the
-# index's own one may be for graphics cards, and ten times as large: TORCH='torch==2.13.0+cpu'.
+# Of `make train` and `make test-train`: options of `modeld train`, the training's directory, and
+# which build of torch; the index's own one may be for graphics cards, and ten times as large:
+# TORCH='torch==2.13.0+cpu'.
 TRAIN_ARGS ?=
+TRAIN_DIR ?= $(BUILD)/training
 TORCH ?= torch
 
 # Of `make drives`: what is driven with the daemon process, and how much by processes beside each
@@ -75,7 +78,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
 .PHONY: regress-program drives-program
 
 help:
@@ -196,7 +199,29 @@ $(TRAIN_STAMP): $(STAMP)
 	@touch $@
 
 train: $(TRAIN_STAMP)
-	$(BIN)/modeld train $(BUILD)/training $(TRAIN_ARGS)
+	$(BIN)/modeld train $(TRAIN_DIR) $(TRAIN_ARGS)
+
+# Two finished trainings: errors on held-out worlds, then four drives with each model, as those of
+# regress-drives. What is compared stays beside the trainings, in figures.json and drives.json.
+A ?=
+B ?=
+compare-trainings: $(TRAIN_STAMP)
+	@test -n "$(A)" && test -n "$(B)" || { echo "compare-trainings: expected two trainings, found \
+	A='$(A)' B='$(B)'; name both: make compare-trainings A=$(BUILD)/training B=DIR" >&2; exit 2; }
+	set -e; for training in "$(A)" "$(B)"; do \
+		$(BIN)/modeld train "$$training" --resume --json > "$$training/figures.json"; \
+		TUNED=0 $(BIN)/modeld compile "$$training/model/vision.onnx" "$$training/model/policy.onnx" \
+			-o "$$training/driving.pkl" --target cpu; \
+		$(BIN)/modeld drive --model "$$training/driving.pkl" --scenario lane-keeping stopping-lead \
+			--seed 100 --drives 2 --km 0.3 --workers $(DRIVES_WORKERS) \
+			--gate 'completed_share >= 0' --json > "$$training/drives.json"; \
+	done
+	failed=0; \
+	$(BIN)/modeld compare "$(A)/figures.json" "$(B)/figures.json" --gates-only \
+		--gates tests/regression/trainings.gates || failed=1; \
+	$(BIN)/modeld compare "$(A)/drives.json" "$(B)/drives.json" --gates-only \
+		--gates tests/regression/trainings-drives.gates || failed=1; \
+	exit $$failed
 
 test-train: $(TRAIN_STAMP)
 	$(BIN)/python -m pytest tests/tools/training/with_torch $(PYTEST_ARGS)

@@ -127,11 +127,19 @@ def run(args: argparse.Namespace) -> int:
         written = write_models(directory, outcome.trained)
         write_card(directory, options, written, outcome.figures, facts)
     if args.json:
-        figures = {kind: f.rows() for kind, f in outcome.figures.items()}
-        print_json({"directory": str(directories[-1]), "steps": outcome.steps, "figures": figures})
+        print_json(
+            {
+                "directory": str(directories[-1]),
+                "steps": outcome.steps,
+                "figures": {kind: f.rows() for kind, f in outcome.figures.items()},
+                # The same by names that gates can have.
+                "held_out": {kind: f.as_json() for kind, f in outcome.figures.items()},
+            }
+        )
         return 0
     _print_table("held out", {kind: f.rows() for kind, f in outcome.figures.items()})
-    print(f"written: {', '.join(map(str, directories))}; curves: {options.directory}/curves.html")
+    curves = f"{options.directory}/curves.html and curves.svg"
+    print(f"written: {', '.join(map(str, directories))}; curves: {curves}")
     return 0
 
 

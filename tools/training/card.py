@@ -11,6 +11,7 @@ from tools.training.export import Written
 from tools.training.figures import Figures
 from tools.training.options import TrainingOptions
 from tools.training.views import HEIGHTS_M
+from tools.training.worlds import SHARP_SHARE
 
 NAME = "README.md"
 _CANNOT = f"""\
@@ -56,7 +57,8 @@ def write_card(
             f"{written.parameters / 1e6:.2f} M parameters, {written.flop / 1e9:.2f} GFLOP a frame, "
             f"{written.bytes / 1e6:.1f} MB ({written.stored})"
         ),
-        "trained on": f"painted worlds of seeds {options.worlds}, half of them mirrored",
+        "trained on": f"painted worlds of seeds {options.worlds}, half of them mirrored; "
+        f"{SHARP_SHARE:.0%} have roads with sharper curves",
         "judged on": f"painted worlds of seeds from {options.held_out.first} on, never trained on",
         "seed": str(options.seed),
         **facts,

@@ -43,7 +43,8 @@ from tools.training.replay import Replay, Sample, open_replay
 from tools.training.rounded_networks import fold_norms, round_weights
 from tools.training.situations import Situations
 from tools.training.training import held_out
-from tools.training.vision_stage import MOST_USES, disturbed, mirror_some
+from tools.training.turns import Turns
+from tools.training.vision_stage import disturbed, mirror_some
 
 FOLDER = "eight-bits"
 # The rest of the time is the policy's, which is small.
@@ -184,14 +185,12 @@ def _moments(
     options: TrainingOptions, replay: Replay, crew: Crew
 ) -> Callable[[], tuple[Tensor, ...]]:
     """Return what draws batches of pictures, as they are disturbed in training."""
-    rng, used = np.random.default_rng((options.seed, 4)), 0
+    rng, turns = np.random.default_rng((options.seed, 4)), Turns(replay, options.batch)
 
     def next_batch() -> tuple[Tensor, ...]:
-        nonlocal used
         crew.receive()
-        while used + options.batch > MOST_USES * replay.produced:
-            crew.receive(0.2)
-        used += options.batch
+        while not turns.take():
+            crew.receive(0.05)
         batch = replay.draw(rng, options.batch)
         mirror_some(batch, rng)
         return (disturbed(torch.from_numpy(batch.images), rng, torch.float32),)

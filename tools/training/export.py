@@ -129,6 +129,38 @@ def policy_model(
     return _finish(g, outputs, trained.name, policy_slices()), g.parameters, g.multiply_adds
 
 
+def build_models(
+    trained: Trained, graph: type[WeightedGraph] = WeightedGraph
+) -> tuple[dict[str, bytes], Written]:
+    """Return the files of both models by their names, and how large they are.
+
+    Args:
+        trained: networks and scaling.
+        graph: that says what matrices are stored as.
+
+    Raises:
+        TrainingError: together they are larger than the model may be.
+    """
+    files, parameters, multiply_adds = {}, 0, 0
+    for name, build in ((VISION_FILE, vision_model), (POLICY_FILE, policy_model)):
+        model, count, work = build(trained, graph)
+        files[name] = model.SerializeToString(deterministic=True)
+        parameters, multiply_adds = parameters + count, multiply_adds + work
+    size = sum(map(len, files.values()))
+    written = Written(size, parameters, 2 * multiply_adds, graph.STORED)
+    for what, found, most in (
+        ("parameters", written.parameters, MOST_PARAMETERS),
+        ("floating-point operations a frame", written.flop, MOST_FLOP),
+        ("bytes of both files", written.bytes, MOST_BYTES),
+    ):
+        if found > most:
+            raise TrainingError(
+                f"the driving model: expected at most {most} {what}, found {found}; make the "
+                "networks smaller in tools/training/architecture.py"
+            )
+    return files, written
+
+
 def write_models(
     directory: Path, trained: Trained, graph: type[WeightedGraph] = WeightedGraph
 ) -> Written:
@@ -140,13 +172,10 @@ def write_models(
         graph: that says what matrices are stored as.
 
     Raises:
-        TrainingError: a file cannot be written.
+        TrainingError: they are larger than they may be, or a file cannot be written.
     """
-    parameters = multiply_adds = size = 0
-    for name, build in ((VISION_FILE, vision_model), (POLICY_FILE, policy_model)):
-        model, count, work = build(trained, graph)
-        data = model.SerializeToString(deterministic=True)
-        parameters, multiply_adds, size = parameters + count, multiply_adds + work, size + len(data)
+    files, written = build_models(trained, graph)
+    for name, data in files.items():
         try:
             directory.mkdir(parents=True, exist_ok=True)
             with whole_file(directory / name) as file:
@@ -156,7 +185,7 @@ def write_models(
                 f"{directory / name}: cannot be written ({error.strerror or error}); name another "
                 "directory; what was trained is kept"
             ) from error
-    return Written(size, parameters, 2 * multiply_adds, graph.STORED)
+    return written
 
 
 def _vision_heads(g: WeightedGraph, trained: Trained, hidden: Value) -> dict[str, Value]:

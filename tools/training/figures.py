@@ -48,6 +48,20 @@ class Figures:
         values = (*self.line_m, *self.path_m, self.speed_mps, self.lead_m)
         return dict(zip(names, (*values, self.lines_found, self.leads_found), strict=True))
 
+    def as_json(self) -> dict[str, float]:
+        """Return the figures by names that gates can have."""
+        lines = {f"line_{at:g}m_m": m for at, m in zip(_LINE_M, self.line_m, strict=True)}
+        paths = {f"path_{at:g}s_m": m for at, m in zip(_PATH_S, self.path_m, strict=True)}
+        return {
+            "samples": self.samples,
+            **lines,
+            **paths,
+            "speed_mps": self.speed_mps,
+            "lead_m": self.lead_m,
+            "lines_found": self.lines_found,
+            "leads_found": self.leads_found,
+        }
+
 
 def judge(said: Singles, samples: Sequence[Sample]) -> dict[str, Figures]:
     """Return figures for each class of scenery, and under `all` for all of them."""

@@ -109,5 +109,8 @@ class EightBitGraph(WeightedGraph):
         """
         numbers, scale = in_eight_bits(array, outputs)
         stored = self.weight("weight", numbers)
+        # Scales are how weights are stored, and no parameters beside them.
+        learnt = self.parameters
         parts = (stored, self.weight("weight_scale", scale))
+        self.parameters = learnt
         return self.node("DequantizeLinear", parts, stored.shape, axis=outputs)

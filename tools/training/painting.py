@@ -10,7 +10,7 @@ from typing import Any
 
 from tools.training.replay import Replay, ReplayPlan, Sample
 
-# Where cores are short, learning comes first: samples can be used once more instead.
+# Painters wait while there is enough. What they have begun meanwhile must not hold learning up.
 _NICE = 19
 # Between two looks whether it is the painters' turn.
 _WAIT_S = 0.01

@@ -59,7 +59,7 @@ class Records:
             summary: what it shows, for readers that do not see it.
         """
         charts = _charts(stage, [row for row in self.rows if row["stage"] == stage])
-        high = 250 * -(-len(charts) // _ACROSS)
+        high = 250 * max(1, -(-len(charts) // _ACROSS))
         size = f'viewBox="0 0 {370 * _ACROSS} {high}" role="img"'
         parts = [
             f'<svg xmlns="http://www.w3.org/2000/svg" {size} aria-label="{escape(summary)}">',

@@ -1,8 +1,8 @@
 """A ring of painted samples in shared memory: painters write, the training draws at random.
 
 Each painter has slots of its own and overwrites its oldest sample. A slot's version is odd while it
-is being written; a reader that sees it change draws again. So a sample is learnt from a few times,
-and nobody waits for anybody.
+is being written; a reader that sees it change draws again, so neither ever locks the other out. Who
+works and who waits is said by `turns`; painters read it here.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
@@ -21,6 +21,7 @@ from tools.training.evaluate import answers
 from tools.training.export import Trained
 from tools.training.figures import Figures, judge
 from tools.training.heads import VISION_TARGETS, size_of
+from tools.training.limits import check_sizes
 from tools.training.memory import keep_freed_memory
 from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.options import ROUNDS, TrainingOptions
@@ -90,9 +91,10 @@ class Training:
 
         Raises:
             UsageError: options that cannot work, a directory that holds a training already.
-            TrainingError: there is nothing to go on from.
+            TrainingError: there is nothing to go on from, or the networks are too large.
         """
         options.check()
+        check_sizes()
         self._options = options
         torch.set_num_threads(options.threads)
         keep_freed_memory()
@@ -166,6 +168,8 @@ class Training:
             plan = PaintingPlan(replay.plan, source, vision.next_world)
             with open_crew(fill, [(plan, w) for w in range(options.workers)]) as crew:
                 self._curve = held_out(options, options.curve_moments)
+                # What can be gone on with if it diverges before the first checkpoint.
+                self._save()
                 work = VisionRun(options, replay, crew, self._records, self._mark, self._tick)
                 vision_stage.run(vision, work)
         self._mark()
@@ -236,8 +240,7 @@ class Training:
         name = f"seed-{options.seed}/minutes-{options.minutes:g}/steps-{steps}"
         trained = Trained(name, arrays_of(vision), arrays_of(policy), scaling)
         tiles = [(key, f"{value:.3f}", "held out") for key, value in figures["all"].rows().items()]
-        self._records.write_page("Curves of a training", tiles)
-        self._records.write_picture("held out", "Errors on held-out worlds during a training")
+        self._draw(tiles)
         return Outcome(trained, figures, steps, course.drives)
 
     def _mark(self) -> None:
@@ -247,8 +250,13 @@ class Training:
             figures = judge(answers(vision, scaling, self._curve), self._curve)["all"]
             step, minutes = self._course.vision.step, round(self._minutes(), 3)
             self._records.add(stage="held out", step=step, minutes=minutes, **figures.rows())
-        self._records.write_page("Curves of a training")
+        self._draw()
         self._save()
+
+    def _draw(self, tiles: Sequence[tuple[str, str, str]] = ()) -> None:
+        """Write the curves anew: the page of all, and the picture of those on held-out worlds."""
+        self._records.write_page("Curves of a training", tiles)
+        self._records.write_picture("held out", "Errors on held-out worlds during a training")
 
     def _save(self) -> None:
         course = self._course

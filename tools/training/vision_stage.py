@@ -25,15 +25,11 @@ from tools.training.options import TrainingOptions
 from tools.training.records import Records
 from tools.training.replay import Batch, Replay
 from tools.training.scaling import Scaling, measure
+from tools.training.turns import Turns
 from tools.training.watch import RESUME, Watch
 
 # Samples before the first step: the scaling is measured on them.
 FIRST_SAMPLES = 768
-# Painters and learning take turns: threads of the network wait for each other, and one that shares
-# its core makes all of them slow. When samples have been learnt from so often, painters have all
-# cores until there are new ones for so many steps.
-MOST_USES = 2.0
-_TURN_STEPS = 4
 WEIGHT_DECAY = 0.02
 CLIP = 1.0
 # Share of the time in which the learning rate rises to its highest.
@@ -168,29 +164,26 @@ def run(state: VisionState, work: VisionRun) -> None:
     _wait_for(state, work, FIRST_SAMPLES)
     if state.scaling is None:
         state.scaling = measure(VISION_TARGETS, work.replay.targets())
-    clock, used, marked_s = Stopwatch(), 0, state.spent_s
+    turns = Turns(work.replay, options.batch)
+    clock, marked_s = Stopwatch(), state.spent_s
     while state.spent_s < options.vision_s:
-        ahead = MOST_USES * work.replay.produced - used
-        if ahead < options.batch * (1 if work.replay.is_enough else _TURN_STEPS):
-            work.replay.is_enough = False
+        if not turns.take():
             _note_worlds(state, work.crew.receive(0.05))
             state.spent_s += clock.lap()
             continue
-        work.replay.is_enough = True
         rate = learning_rate(state.spent_s / options.vision_s, options.learning_rate)
         loss, parts = step(state, work.replay.draw(state.rng, options.batch), rate)
-        used += options.batch
         state.spent_s += clock.lap()
         state.watch.see(STAGE, state.step, loss)
         if state.step % _ROW_STEPS == 0:
             _note_worlds(state, work.crew.receive())
             row = {name: round(float(part), 4) for name, part in parts.items()}
-            minutes, uses = round(state.spent_s / 60.0, 3), used / work.replay.produced
+            minutes, uses = round(state.spent_s / 60.0, 3), turns.uses
             records.add(stage=STAGE, step=state.step, minutes=minutes, loss=loss, uses=uses, **row)
             work.tick(state.spent_s / options.vision_s, f"step {state.step}, loss {loss:.3f}")
         if state.spent_s - marked_s > CHECKPOINT_S:
             # Judging takes seconds: painters have what it leaves.
-            work.replay.is_enough = False
+            turns.give()
             work.save()
             marked_s = state.spent_s
 

@@ -12,7 +12,7 @@ from tools.world.world import World, random_world
 
 # Share of worlds whose curves are those of a road for this share of their speed. In worlds as they
 # are, a driver at the limit brakes for a curve in a few moments of a hundred.
-_SHARP_SHARE, _FOR_SPEED = 0.35, (0.5, 0.9)
+SHARP_SHARE, _FOR_SPEED = 0.35, (0.5, 0.9)
 # A driver who has slowed for curves drives at such a share of what they allow.
 _SLOWED = (0.85, 1.3)
 
@@ -26,7 +26,7 @@ def training_world(seed: int, length_m: float, rng: np.random.Generator) -> Worl
         rng: says which, and draws the other road.
     """
     world = random_world(seed, length_m)
-    if rng.random() >= _SHARP_SHARE:
+    if rng.random() >= SHARP_SHARE:
         return world
     speed = world.speed_limit_mps * rng.uniform(*_FOR_SPEED)
     return replace(world, road=straights_and_arcs(rng, length_m, speed))

@@ -10,18 +10,29 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from scheduler.compile import compile_driving
 from scheduler.device.targets import target_for
 from scheduler.flags import Flags
 from tools.behaviour.gates import parse_gates
+from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.judged import gate_names, judge_outcome
 from tools.closed_loop.result import Outcome, table_of
-from tools.closed_loop.run import DaemonDrivers, Selection, drive_all, scenarios_named
+from tools.closed_loop.run import (
+    DaemonDrivers,
+    Errand,
+    Selection,
+    drive_all,
+    drive_one,
+    scenarios_named,
+)
+from tools.closed_loop.scenario import STANDARD
 from tools.closed_loop.trial import FIRST_WORLD
 from tools.playback.model import LoadedModel, load_model
 from tools.training.options import FIRST_HELD_OUT
+from tools.world.curves import Floats
 
 ROOT = Path(__file__).parents[3]
 MODELS = ROOT / "tools/models"
@@ -30,6 +41,11 @@ ROADS = (130, 111)
 LEADS = (0, 2)
 # Behind where it is judged.
 RECOVERY_M = 60.0
+# A road that a fault is planted on, and by how much the car's way must then be another one
+# somewhere. Drives are deterministic, so without a fault it would be 0.
+FAULT_ROAD, FAULT_ROAD_M = 130, 150.0
+CHANGED_M = 0.005
+FAULTS_OF_A_DRIVE = ("cameras-swapped", "features-late", "chroma-shifted", "delay-zero")
 
 pytestmark = pytest.mark.opencl
 
@@ -74,3 +90,26 @@ def test_it_comes_back_to_its_lane(shipped: LoadedModel) -> None:
 def test_it_stops_behind_a_car_that_stops(shipped: LoadedModel) -> None:
     leads = [Selection(scenarios_named(["stopping-lead"]), seed) for seed in LEADS]
     judged(shipped, "stopping-lead", *leads)
+
+
+def way(shipped: LoadedModel, fault: str | None) -> Floats:
+    """Return how far the car is from its lane's centre, frame by frame, m."""
+    trial = Errand(STANDARD.name, FAULT_ROAD, FAULT_ROAD_M).trial()
+    planted = None if fault is None else FAULTS[fault]
+    return drive_one(trial, DaemonDrivers(shipped.program, planted)).track.column("offset_m")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shipped: LoadedModel) -> Floats:
+    """The way without a fault."""
+    return way(shipped, None)
+
+
+@pytest.mark.parametrize("fault", FAULTS_OF_A_DRIVE)
+def test_a_fault_that_leaves_outputs_plausible_changes_the_drive(
+    shipped: LoadedModel, undisturbed: Floats, fault: str
+) -> None:
+    disturbed = way(shipped, fault)
+    frames = min(disturbed.size, undisturbed.size)
+    assert frames > 50
+    assert np.abs(disturbed[:frames] - undisturbed[:frames]).max() > CHANGED_M

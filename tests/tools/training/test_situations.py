@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from modeld.constants import X_IDXS
+from tools.training import situations
 from tools.training.drives import later_plan
 from tools.training.heads import ROW_S, VISION_TARGETS, Singles, places_in_target, size_of
 from tools.training.options import Seeds
 from tools.training.replay import IMAGES_SHAPE, Bytes, Sample
-from tools.training.situations import KINDS, Situations, moved, random_body
+from tools.training.situations import KINDS, WORLD_M, Situations, moved, random_body
+from tools.world.road import straights_and_arcs
+from tools.world.speed import speed_limits
 from tools.world.view import MED_LENS
-from tools.world.world import random_world
+from tools.world.world import World, random_world
 
 PLACES = places_in_target(VISION_TARGETS)
 
@@ -84,11 +89,41 @@ def test_older_frame_is_from_where_the_car_was(number: int) -> None:
     rng = np.random.default_rng(number)
     world = random_world(number, 1300.0)
     body, _ = random_body(world, rng)
+    body = replace(body, acceleration_mps2=-2.0)
     before = moved(world, body, -ROW_S)
     way = body.speed_mps * ROW_S - 0.5 * body.acceleration_mps2 * ROW_S**2
     assert np.hypot(body.x_m - before.x_m, body.y_m - before.y_m) == pytest.approx(way, abs=0.02)
     turned = body.heading_rad - before.heading_rad
     assert turned == pytest.approx(body.curvature_1pm * way, abs=1e-6)
+
+
+def sharp_world(number: int) -> World:
+    """Return a world on a road that was built for half of its limit."""
+    world = random_world(number, WORLD_M)
+    rng = np.random.default_rng(number)
+    return replace(world, road=straights_and_arcs(rng, WORLD_M, 0.5 * world.speed_limit_mps))
+
+
+def test_three_of_four_cars_have_slowed_for_curves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They drive at 0.85 to 1.3 of what the curves allow, where they would be faster by more."""
+    ratios = []
+    for number in range(8):
+        world = sharp_world(number)
+        for index in range(60):
+            body, lane = random_body(world, np.random.default_rng((number, index)))
+            with monkeypatch.context() as patch:
+                patch.setattr(situations, "_SLOWED_SHARE", 0.0)
+                # The same car, but for the speed that it would have.
+                faster, _ = random_body(world, np.random.default_rng((number, index)))
+            fastest = 1.15 * world.speed_limit_mps
+            allowed = speed_limits(world.road, world.lanes.centre_m(lane), fastest).at(body.s_m)
+            if faster.speed_mps > 1.35 * allowed:
+                ratios.append(body.speed_mps / allowed)
+    # In an arc another lane, into which a car may have been put, allows a little more or less.
+    near = np.array([0.8 < ratio < 1.35 for ratio in ratios])
+    assert near.size > 80
+    assert 0.62 < near.mean() < 0.88
+    assert min(ratios) > 0.8
 
 
 def test_cars_brake_for_curves_as_their_drivers_want() -> None:

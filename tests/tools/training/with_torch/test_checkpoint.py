@@ -31,7 +31,8 @@ def test_other_formats_and_damage_are_refused(
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "FORMAT", 1)
         checkpoint.save(tmp_path, {})
-    with pytest.raises(TrainingError, match="expected a checkpoint of format 2, found 1"):
+    expected = f"expected a checkpoint of format {checkpoint.FORMAT}, found 1"
+    with pytest.raises(TrainingError, match=expected):
         checkpoint.load(tmp_path)
     path = tmp_path / checkpoint.NAME
     path.write_bytes(path.read_bytes()[:200])

@@ -25,6 +25,7 @@ from tools.training.heads import (
     PLAN,
     POLICY_HEADS,
     VISION_HEADS,
+    VISION_TARGETS,
 )
 from tools.training.networks import as_input
 from tools.training.onnx_weights import EightBitGraph
@@ -90,7 +91,7 @@ def test_vision_file_says_what_the_rounded_network_says(tmp_path: Path, eight: N
         said = vision(as_input(torch.from_numpy(images)))
     for head in VISION_HEADS:
         part, wanted = found[:, vision_slices()[head.name]], said[head.name].numpy()
-        unit = part_of(VISION_HEADS, scaling, (head,))
+        unit = part_of(VISION_TARGETS, scaling, (head,))
         means = wanted[:, : head.size] * unit.deviation + unit.mean
         np.testing.assert_allclose(
             part[:, : head.size] / unit.deviation, means / unit.deviation, rtol=0, atol=2e-3
@@ -108,7 +109,7 @@ def test_policy_file_says_what_the_rounded_network_says(tmp_path: Path, eight: N
     found = run(tmp_path / "policy.onnx", feeds)
     with torch.inference_mode():
         plan = policy(*inputs)["plan"].numpy()[:, : PLAN.size]
-    unit = part_of((*VISION_HEADS, PLAN), scaling, (PLAN,))
+    unit = part_of(VISION_TARGETS, scaling, (PLAN,))
     means = found[:, : PLAN.size] / unit.deviation - unit.mean / unit.deviation
     np.testing.assert_allclose(means, plan, rtol=0, atol=2e-3)
 

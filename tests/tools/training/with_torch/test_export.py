@@ -24,7 +24,14 @@ from tools.training.export import (
     vision_model,
     write_models,
 )
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, VISION_HEADS, Singles
+from tools.training.heads import (
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    VISION_HEADS,
+    VISION_TARGETS,
+    Singles,
+)
 from tools.training.networks import as_input
 from tools.training.scaling import part_of
 
@@ -54,7 +61,7 @@ def test_vision_says_what_the_network_says(
         wanted = {name: x.numpy() for name, x in vision(as_input(torch.from_numpy(images))).items()}
     for head in VISION_HEADS:
         part, said = found[:, vision_slices()[head.name]], wanted[head.name]
-        unit = part_of(VISION_HEADS, scaling, (head,))
+        unit = part_of(VISION_TARGETS, scaling, (head,))
         if head.kind == "gaussian":
             means = said[:, : head.size] * unit.deviation + unit.mean
             logs = said[:, head.size :] + np.log(unit.deviation)
@@ -81,7 +88,7 @@ def test_policy_says_what_the_network_says(
     assert found.shape == (1, 1000)
     with torch.inference_mode():
         said = policy(*(torch.from_numpy(value) for value in feeds.values()))
-    unit = part_of((*VISION_HEADS, PLAN), scaling, (PLAN,))
+    unit = part_of(VISION_TARGETS, scaling, (PLAN,))
     plan = said["plan"].numpy()
     close(found[:, : PLAN.size], plan[:, : PLAN.size] * unit.deviation + unit.mean, unit.deviation)
     close(found[:, 990:998], said["desire_state"].numpy(), np.ones(1))

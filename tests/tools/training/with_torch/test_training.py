@@ -55,6 +55,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
     result = json.loads(done.stdout)
     assert result["steps"] > 0
     assert result["figures"]["all"]["path at 1 s, m"] < 10.0
+    assert result["held_out"]["all"]["path_1s_m"] == result["figures"]["all"]["path at 1 s, m"]
     for folder in (models, directory / "model"):
         for name in ("vision.onnx", "policy.onnx"):
             onnx.checker.check_model(onnx.load(folder / name), full_check=True)
@@ -62,6 +63,7 @@ def test_training_is_interrupted_goes_on_and_ends_with_models(
         assert "`modeld train --minutes 0.2 --seed 7`" in card
         assert "What it cannot do" in card
     assert (directory / "curves.html").stat().st_size > 1000
+    assert (directory / "curves.svg").exists()
     assert list((directory / "drives").glob("*.npz"))
 
     before = (directory / "checkpoint.pt").read_bytes()

@@ -15,6 +15,7 @@ from tools.training.heads import VISION_TARGETS, places_in_target, size_of
 from tools.training.options import TrainingOptions
 from tools.training.replay import Batch
 from tools.training.scaling import measure
+from tools.training.sweep import HEIGHT_M
 from tools.training.vision_stage import (
     VisionState,
     begin,
@@ -33,7 +34,10 @@ def toy_batch(rng: np.random.Generator, count: int = 8) -> Batch:
     """Return grey pictures with a bright column, whose place is what is true of all values."""
     images = np.full((count, 2, 12, 128, 256), 90, np.uint8)
     targets = np.zeros((count, SIZE), np.float32)
-    plan = places_in_target(VISION_TARGETS)["plan"]
+    places = places_in_target(VISION_TARGETS)
+    plan = places["plan"]
+    # The camera stands above the road, as that of any picture.
+    targets[:, places["road_transform"].start + 2] = HEIGHT_M
     for index in range(count):
         column = int(rng.integers(20, 236))
         images[index, ..., column - 4 : column + 4] = 220
@@ -93,7 +97,7 @@ def test_no_checkpoint_and_damaged_ones_are_told(tmp_path: Path) -> None:
             checkpoint.load(tmp_path)
         assert "\n" not in str(caught.value)
     torch.save({"format": 0}, path)
-    with pytest.raises(TrainingError, match=r"of format 1, found 0; train anew"):
+    with pytest.raises(TrainingError, match=rf"of format {checkpoint.FORMAT}, found 0; train anew"):
         checkpoint.load(tmp_path)
 
 
