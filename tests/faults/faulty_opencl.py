@@ -3,7 +3,8 @@
 ``python -m tests.faults.faulty_opencl CONTROL run ...`` wraps the calls of pyopencl that the
 executor makes and runs the command line. CONTROL is a small file of shared memory in which a test
 says which fault, how often, and of which program; see ADR 0095. The wall clock can be another one,
-too, as far as Python's `time` has it: the machine's own is not ours to set.
+too, as far as Python's `time` has it: the machine's own is not ours to set. And the loop can get
+stuck where no run is watched, in sending: what only the watchdog ends.
 """
 
 from __future__ import annotations
@@ -38,8 +39,11 @@ class Mode(IntEnum):
     NOT_FINITE = 5
     WRONG = 6
     CLOCK = 7
+    STUCK = 8
 
 
+# What happens elsewhere than in a run.
+_BESIDE_RUNS = (Mode.NOTHING, Mode.CLOCK, Mode.STUCK)
 # CL_DEVICE_NOT_AVAILABLE and CL_OUT_OF_RESOURCES of the OpenCL headers.
 _CODES = {Mode.DEVICE_LOST: -2, Mode.OUT_OF_RESOURCES: -5}
 
@@ -82,7 +86,7 @@ class Control:
         with self._lock:
             mode, times, happened, ms, name = _LAYOUT.unpack_from(self._memory)
             wanted = name.rstrip(b"\0").decode()
-            if mode in (Mode.NOTHING, Mode.CLOCK) or times <= 0 or not program.startswith(wanted):
+            if mode in _BESIDE_RUNS or times <= 0 or not program.startswith(wanted):
                 return Mode.NOTHING, 0
             struct.pack_into("<2i", self._memory, 4, times - 1, happened + 1)
             return Mode(mode), int(ms)
@@ -96,6 +100,21 @@ def shift_clock(control: Control) -> None:
 
     for name, per_ms in (("time", 1e-3), ("time_ns", 1_000_000)):
         setattr(time, name, shifted(getattr(time, name), per_ms))
+
+
+def stick(control: Control) -> None:
+    """Let the loop's thread, and no other, not come back from sending, in this process."""
+    from cereal.pubsub import PubMaster
+
+    real = PubMaster.send
+
+    def stuck_send(self: Any, service: str, message: Any) -> None:
+        is_loop = threading.current_thread() is not threading.main_thread()
+        while is_loop and control.mode() is Mode.STUCK:
+            time.sleep(_LOOK_S)
+        real(self, service, message)
+
+    PubMaster.send = stuck_send  # type: ignore[method-assign]
 
 
 def install(control: Control) -> None:
@@ -150,6 +169,7 @@ def main() -> int:
     control = Control(Path(sys.argv[1]))
     install(control)
     shift_clock(control)
+    stick(control)
     sys.argv[1:] = sys.argv[2:]
     return cli.main()
 

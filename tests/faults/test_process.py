@@ -243,3 +243,25 @@ def test_wall_clock_jumps(world: World, row: Row, hours: int) -> None:
     assert round(off.total_seconds() / 3600) == hours
     world.control.clear()
     check_resumed(world, row, time.monotonic_ns())
+
+
+def test_loop_makes_no_progress(tmp_path: Path, row: Row) -> None:
+    """Frames come, and nothing is published: no ping, and the watchdog ends the process."""
+    with running_world(tmp_path, faulty=True, restarts=True) as world:
+        world.wait_valid()
+        world.service.wait_ready()
+        stuck = world.service.life
+        world.control.order(Mode.STUCK)
+        start_ns = time.monotonic_ns()
+        while not stuck.ended_ns:
+            assert time.monotonic_ns() - start_ns < 10e9, world.service.text()
+            time.sleep(0.01)
+        world.control.clear()
+        assert stuck.by_watchdog, world.service.text()
+        assert stuck.code == row.exit_code
+        # A second without progress, and what a ping takes until it is heard.
+        pings = world.service.pings(start_ns + 1_500_000_000)
+        assert not [ping for ping in pings if ping.arrived_ns < stuck.ended_ns]
+        check_meanwhile(world, row, start_ns + 100_000_000, stuck.ended_ns)
+        check_resumed(world, row, stuck.ended_ns)
+        check_logged(world, row, start_ns)
