@@ -151,8 +151,12 @@ def test_camera_restarts_too_large(world: World, row: Row) -> None:
     world.cameras.restart(TOO_LARGE)
     check_logged(world, row, start_ns)
     silent_ns = time.monotonic_ns()
-    time.sleep(1.0)
+    # The status is told once a second.
+    time.sleep(2.0)
     assert not world.recorder.since(silent_ns)
+    told = [status.text for status in world.service.statuses(silent_ns)]
+    assert told
+    assert all(text.startswith("frames not used: ") for text in told)
     world.cameras.restart(NORMAL)
     healed_ns = time.monotonic_ns()
     check_resumed(world, row, healed_ns)
