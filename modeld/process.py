@@ -280,11 +280,11 @@ class _Service:
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
-    def _facts(self, model: LoadedModel) -> ServiceFacts:
+    def _facts(self, model: LoadedModel, state: LoopState) -> ServiceFacts:
         return facts_of(
             model,
             realtime=self._effects,
-            start_problems=self._problems,
+            start_problems=self._problems + state.problems,
             started_ns=self._started_ns,
         )
 
@@ -294,7 +294,7 @@ class _Service:
         """Return what reports the health of the model in use."""
         path = self._config.metrics_file
         reporter = HealthReporter(
-            self._facts(models.first),
+            self._facts(models.first, state),
             state,
             transport,
             MonotonicClock(),
@@ -302,16 +302,17 @@ class _Service:
             None if path is None else MetricsFile(path),
         )
         self._resources.callback(reporter.close)
-        told = (models.first, self._effects)
+        told = (models.first, self._effects, state.problems)
 
         def report(now_ns: int) -> None:
             nonlocal told
             in_use = models.first
             if state.fallback and models.fallback is not None:
                 in_use = models.fallback
-            if told != (in_use, self._effects):
-                told = (in_use, self._effects)
-                reporter.facts = self._facts(in_use)
+            found = (in_use, self._effects, state.problems)
+            if told != found:
+                told = found
+                reporter.facts = self._facts(in_use, state)
             reporter.report(now_ns, self._log.lost)
 
         return report

@@ -138,6 +138,32 @@ def test_run_fails_without_a_fallback(tmp_path: Path, row: Row, mode: Mode) -> N
         assert not world.service.lines("Traceback")
 
 
+def with_small_fallback(setup: Setup) -> Setup:
+    """Compile the fallback model for smaller cameras than the car has."""
+    assert setup.control is not None
+    path = setup.control.with_name("safe.pkl")
+    write_tiny_driving(path, (64, 32), speed_mps=FALLBACK_MPS, name="safe")
+    return setup
+
+
+def test_run_fails_with_a_fallback_that_is_too_small(tmp_path: Path, row: Row) -> None:
+    """It is found before it is needed; a fault then ends the process, which is started again."""
+    (tmp_path / "state").mkdir()
+    more = WITH_FALLBACK.format(directory=tmp_path)
+    with running_world(
+        tmp_path, more=more, faulty=True, restarts=True, change=with_small_fallback
+    ) as world:
+        world.wait_valid()
+        world.service.wait_line(row.logged[0])
+        failed = world.service.life
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.DEVICE_LOST, 1)
+        check_resumed(world, row, start_ns)
+        assert failed.code == row.exit_code
+        check_logged(world, row, 0)
+        assert not any(is_fallback(message.speed_mps) for message in world.recorder.messages)
+
+
 def test_device_is_lost_for_all_models(tmp_path: Path, row: Row) -> None:
     """The process ends, and the next one takes the device again once it is back."""
     with world_with_fallback(tmp_path) as world:

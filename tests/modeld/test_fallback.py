@@ -36,10 +36,18 @@ PLAN_SPEED = 3  # column of the plan: metres per second ahead
 class Bench:
     """A daemon with two scripted programs; that of the fallback speaks of 7 m/s, the other of 3."""
 
-    def __init__(self, form: FrameFormat, frame_of: FrameOf, *, lane_change: str = "A") -> None:
+    def __init__(
+        self,
+        form: FrameFormat,
+        frame_of: FrameOf,
+        *,
+        lane_change: str = "A",
+        room: int | None = None,
+    ) -> None:
         self.frame_of = frame_of
         self.first = FakeProgram(make_interface(), form.size)
-        self.second = FakeProgram(make_interface(lane_change=lane_change), form.size)
+        interface = make_interface(lane_change=lane_change)
+        self.second = FakeProgram(interface, form.size if room is None else room)
         self.first.policy[0, PLAN_SPEED], self.second.policy[0, PLAN_SPEED] = 3.0, 7.0
         self.road = MemoryFrameSource(form)
         transport = MemoryTransport()
@@ -127,6 +135,35 @@ def test_without_another_model_an_error_is_the_process_to_handle(bench: Bench) -
     bench.road.push(bench.frame_of(1))
     with pytest.raises(RuntimeFault, match="device lost"):
         bench.daemon.step()
+
+
+def test_a_fallback_without_room_for_the_frames_is_done_without(
+    small_format: FrameFormat, frame_of: FrameOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(small_format, frame_of, room=small_format.payload_bytes - 1)
+    assert bench.daemon.take_over is not None  # no frame is known yet
+    assert [bench.step(n) for n in range(3)] == [(True, 3.0)] * 3
+    assert bench.daemon.take_over is None
+    (said,) = [r.message for r in caplog.records if r.levelno == logging.ERROR]
+    assert said.startswith("fallback model not usable, going on without one: road camera, frame 0:")
+    assert f"expected at most {small_format.payload_bytes - 1} bytes" in said
+    assert bench.daemon.state.problems == (said,)
+    # A fault is the process to handle, instead of a model that can use no frame.
+    bench.first.on_run = fail("gpu: device lost")
+    bench.road.push(bench.frame_of(3))
+    with pytest.raises(RuntimeFault, match="device lost"):
+        bench.daemon.step()
+    assert bench.daemon.state.fallback == ""
+
+
+def test_a_fallback_with_just_enough_room_is_kept(
+    small_format: FrameFormat, frame_of: FrameOf
+) -> None:
+    bench = Bench(small_format, frame_of, room=small_format.payload_bytes)
+    assert bench.step(0) == (True, 3.0)
+    bench.first.on_run = fail("gpu: device lost")
+    assert [bench.step(n) for n in (1, 2)] == [(False, 3.0), (True, 7.0)]
+    assert bench.daemon.state.problems == ()
 
 
 @pytest.mark.parametrize(("machine", "kept"), [("A", True), ("B", False)])
