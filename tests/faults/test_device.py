@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -200,6 +201,39 @@ def test_kernel_never_returns_without_a_fallback(tmp_path: Path, row: Row) -> No
         check_resumed(world, row, start_ns)
         assert hung.code == row.exit_code
         check_logged(world, row, start_ns)
+
+
+def test_kernel_holds_the_device_with_a_fallback(tmp_path: Path, row: Row) -> None:
+    """PoCL has one set of workers, so the fallback's run waits too; a new process has its own."""
+    (tmp_path / "state").mkdir()
+
+    def hanging(setup: Setup) -> Setup:
+        path = tmp_path / "primary.pkl"
+        write_tiny_driving(path, ROOM, speed_mps=PRIMARY_MPS, name="primary", hangs=True)
+        return setup
+
+    more = WITH_FALLBACK.format(directory=tmp_path)
+    with running_world(tmp_path, more=more, restarts=True, change=hanging) as world:
+        world.wait_valid()
+        hung = world.service.life
+        start_ns = time.monotonic_ns()
+        # The car goes on saying so: only the fallback model can drive it.
+        world.vehicle.changes["driverMonitoringState"] = sit_on_the_right
+        given_up = world.service.wait_line(row.logged[0], start_ns)
+        first = world.wait_message(lambda message: is_fallback(message.speed_mps), start_ns, 15.0)
+        assert (hung.code, hung.by_watchdog) == (row.exit_code, False), world.service.text()
+        check_logged(world, row, start_ns)
+        # In between nobody speaks, neither model, and no run that comes late.
+        assert first.arrived_ns > world.service.life.started_ns > given_up.arrived_ns
+        assert world.recorder.since(given_up.arrived_ns)[0] == first
+        assert len(world.service.lives) == 2
+        check_resumed(world, row, first.arrived_ns)
+        assert (first.arrived_ns - start_ns) / 1e9 <= row.within_s
+
+
+def sit_on_the_right(event: Any) -> None:
+    """Change a message of the car."""
+    event.driverMonitoringState.isRHD = True
 
 
 def test_outputs_not_finite_once(tmp_path: Path, row: Row) -> None:

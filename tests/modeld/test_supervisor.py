@@ -178,6 +178,63 @@ def test_a_run_is_given_up_after_its_time() -> None:
     assert state.fallback == "a run has not come back within 300 ms"
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "ticks"),
+    # Four times its limit, 1.5 s at most, never less than the limit; a tick counts as 50 ms.
+    [(0.1, 8), (0.3, 24), (0.5, 30), (0.8, 30), (2.0, 40)],
+)
+def test_without_a_fallback_a_run_may_take_longer_but_not_until_the_watchdog_acts(
+    timeout_s: float, ticks: int
+) -> None:
+    bench = Bench(run_timeout_s=timeout_s)
+    supervisor, state = bench.supervisor, bench.state
+    supervisor._loop = bench.loop
+    state.running_ns = 77
+    supervisor._watch_run(0)
+    for _ in range(ticks - 1):
+        supervisor._watch_run(50_000_000)
+    with pytest.raises(RunTimeoutError):
+        supervisor._watch_run(50_000_000)
+
+
+@pytest.mark.parametrize(("is_back", "ticks"), [(False, 4), (True, 16)])
+def test_while_a_run_that_was_left_behind_is_not_back_the_next_has_less_time(
+    is_back: bool, ticks: int
+) -> None:
+    bench = Bench(run_timeout_s=0.2)
+    supervisor, state = bench.supervisor, bench.state
+    returns = threading.Event()
+    supervisor._loop, supervisor._hung = bench.loop, threading.Thread(target=returns.wait)
+    supervisor._hung.start()
+    if is_back:
+        returns.set()
+        supervisor._hung.join(SOON_S)
+    state.running_ns = 77
+    supervisor._watch_run(0)
+    for _ in range(ticks - 1):
+        supervisor._watch_run(50_000_000)
+    with pytest.raises(RunTimeoutError):
+        supervisor._watch_run(50_000_000)
+    returns.set()
+
+
+def test_a_fallback_that_hangs_too_ends_the_process() -> None:
+    bench = Bench(has_fallback=True, run_timeout_s=0.1)
+    hang = bench.loop.hangs = threading.Event()
+
+    def take_over(reason: str) -> None:
+        bench.loop.take_over = None
+        bench.state.fallback = reason
+
+    bench.loop.take_over = take_over
+    bench.thread.start()
+    bench.thread.join(SOON_S)
+    assert isinstance(bench.outcome[0], RunTimeoutError)
+    assert bench.state.fallback.startswith("a run has not come back within ")
+    assert bench.state.faults[Fault.RUN_TIMEOUT] == 2
+    hang.set()
+
+
 def test_a_thread_that_lives_when_watching_ends_keeps_what_it_uses() -> None:
     bench = Bench()
     hang = bench.loop.hangs = threading.Event()
