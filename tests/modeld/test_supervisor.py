@@ -1,6 +1,7 @@
 """The supervisor with real threads, and loops that do what a test tells them."""
 
 import itertools
+import re
 import signal
 import socket
 import threading
@@ -10,14 +11,19 @@ from pathlib import Path
 
 import pytest
 
+import modeld
+from modeld.config import LONGEST_WAIT_MS
 from modeld.errors import RunTimeoutError
+from modeld.frame_sync import EXTRA_WAIT_MS
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.notify import Notifier
 from modeld.run_guard import RunGuard
 from modeld.startup import StopSignals
 from modeld.supervisor import (
+    LONGEST_PATIENCE_NS,
     NS_PER_S,
     PARKED_NS,
+    PROGRESS_NS,
     Ending,
     Supervisor,
     has_progress,
@@ -287,6 +293,17 @@ def test_reports_are_made_in_the_pause_after_a_frame(
 ) -> None:
     state = LoopState(published_ns=int(published * NS_PER_S), awaiting_ns=int(awaiting * NS_PER_S))
     assert in_pause(state, 10 * NS_PER_S) is pause
+
+
+def test_no_setting_lets_the_watchdog_of_the_unit_act_first() -> None:
+    unit = (Path(modeld.__file__).parent / "units/daemon.service").read_text(encoding="utf-8")
+    (watchdog_s,) = re.findall(r"^WatchdogSec=(\d+)$", unit, re.MULTILINE)
+    watchdog_ms, ns_per_ms = int(watchdog_s) * 1000, NS_PER_S // 1000
+    # Without cameras: a wait for each of the two, and the loop has gone round within a second.
+    assert PROGRESS_NS / ns_per_ms > LONGEST_WAIT_MS + EXTRA_WAIT_MS
+    # A run hangs, and the fallback's behind it: a frame each, and ticks that come late.
+    assert watchdog_ms > 2 * (LONGEST_WAIT_MS + 100)
+    assert watchdog_ms > LONGEST_PATIENCE_NS / ns_per_ms + 100
 
 
 def test_status_lines() -> None:
