@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NoReturn
 
@@ -178,6 +179,7 @@ class _Service:
         self._started_ns = time.monotonic_ns()
         self._effects: tuple[Effect, ...] = ()
         self._problems: tuple[str, ...] = ()
+        self._loading = ""
 
     def run(self) -> Ending:
         """Load, watch the loop, and close what was opened.
@@ -215,8 +217,8 @@ class _Service:
                 self._config,
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
-                lambda: self._notifier.extend_start(BUILD_S),
-                self._memory.load,
+                self._tell_build,
+                self._tell_load,
             )
             with self._memory.loading() as unfinished:
                 before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
@@ -238,6 +240,16 @@ class _Service:
         if ending is Ending.RELOAD:
             self._memory.end_drive()
         return ending
+
+    def _tell_load(self, path: Path) -> None:
+        """Remember which artifact is loaded now, and say so: it may take long, or never end."""
+        self._memory.load(path)
+        self._loading = f"loading {path}"
+        self._notifier.status(self._loading)
+
+    def _tell_build(self) -> None:
+        self._notifier.extend_start(BUILD_S)
+        self._notifier.status(f"{self._loading}: building kernels")
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
