@@ -150,12 +150,18 @@ def with_small_fallback(setup: Setup) -> Setup:
 def test_run_fails_with_a_fallback_that_is_too_small(tmp_path: Path, row: Row) -> None:
     """It is found before it is needed; a fault then ends the process, which is started again."""
     (tmp_path / "state").mkdir()
-    more = WITH_FALLBACK.format(directory=tmp_path)
+    metrics = tmp_path / "modeld.prom"
+    more = WITH_FALLBACK.format(directory=tmp_path) + f'metrics_file = "{metrics}"\n'
     with running_world(
         tmp_path, more=more, faulty=True, restarts=True, change=with_small_fallback
     ) as world:
         world.wait_valid()
-        world.service.wait_line(row.logged[0])
+        said = world.service.wait_line(row.logged[0])
+        # Who looks at figures and health messages hears of it, too; these come once a second.
+        figure = 'modeld_start_problems{daemon="driving"} 1\n'
+        while not metrics.exists() or figure not in metrics.read_text("utf-8"):
+            time.sleep(0.05)
+            assert time.monotonic_ns() - said.arrived_ns < 5e9
         failed = world.service.life
         start_ns = time.monotonic_ns()
         world.control.order(Mode.DEVICE_LOST, 1)

@@ -222,7 +222,8 @@ def test_a_fallback_that_the_new_cameras_are_too_large_for_is_done_without(
     )
     rings.calibrate()
     assert [rings.step() for _ in range(2)] == [(1, 1, True), (2, 2, True)]
-    assert rings.daemon.take_over is not None
+    before = rings.daemon.take_over
+    assert before is not None
     reopen(rings, FULL)
     with caplog.at_level(logging.ERROR):
         found = [rings.step() for _ in range(6)]

@@ -141,7 +141,8 @@ def test_a_fallback_without_room_for_the_frames_is_done_without(
     small_format: FrameFormat, frame_of: FrameOf, caplog: pytest.LogCaptureFixture
 ) -> None:
     bench = Bench(small_format, frame_of, room=small_format.payload_bytes - 1)
-    assert bench.daemon.take_over is not None  # no frame is known yet
+    before = bench.daemon.take_over
+    assert before is not None  # no frame is known yet
     assert [bench.step(n) for n in range(3)] == [(True, 3.0)] * 3
     assert bench.daemon.take_over is None
     (said,) = [r.message for r in caplog.records if r.levelno == logging.ERROR]
@@ -475,7 +476,7 @@ def test_a_selected_model_whose_loading_did_not_end_gives_way_to_the_one_before(
             assert (models.first.path, models.fallback, models.reason) == (before, None, "")
             (problem,) = models.problems
             assert problem in caplog.text
-        assert problem.startswith(f"model not usable, the one before is taken: {selected}: ")
+            assert problem.startswith(f"model not usable, the one before is taken: {selected}: ")
 
 
 @pytest.mark.opencl
