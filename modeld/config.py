@@ -38,6 +38,9 @@ from modeld.settings import (
 )
 
 RAW_PREDICTIONS_VARIABLE: Final = "SEND_RAW_PRED"
+# For a frame or a run. The unit's watchdog acts after 2 s without progress: a loop without cameras
+# must go round once a second, and two runs that hang must be known before.
+LONGEST_WAIT_MS: Final = 800
 
 
 def raw_predictions_wanted() -> bool:
@@ -169,7 +172,7 @@ class Config:
         metadata=doc(
             "Longest run of a model, before the fallback model takes over or the process starts "
             "anew.",
-            bounds=(50, 10_000),
+            bounds=(50, LONGEST_WAIT_MS),
             option="--run-timeout-ms MS",
         ),
     )
@@ -228,7 +231,8 @@ class Config:
     frame_timeout_ms: int = field(
         default=100,
         metadata=doc(
-            "Longest wait for one frame; also how fast a stop is noticed.", bounds=(1, 10_000)
+            "Longest wait for one frame; also how fast a stop is noticed.",
+            bounds=(1, LONGEST_WAIT_MS),
         ),
     )
     lat_smooth_s: float | None = field(

@@ -281,6 +281,10 @@ class Daemon:
             self._log.refused(error)
             return False
         self.calibration.fit(sizes)
+        if self._fallback is not None and (problem := self._fallback.refusal(frames)):
+            # It would take over and be mute; without it a fault ends the process for a new start.
+            self._fallback = None
+            self._log.no_fallback(problem)
         return True
 
     def _judge(self, frames: FramePair, bus: BusInputs) -> None:

@@ -22,7 +22,7 @@ from modeld.errors import (
     StoreError,
 )
 from modeld.health_snapshot import SelfTestFacts, TestResult
-from modeld.model_store import candidates
+from modeld.model_store import ModelStore, candidates
 from runtime.errors import RuntimeFault
 from runtime.selftest import self_test
 
@@ -202,7 +202,9 @@ def load_models(loader: Loader, before: Before) -> Models:
         paths = _model_paths(loader.config, problems)
         kept = _kept_path(loader.config, before.model)
         tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
-        first = _first_of(tried, loader, problems)
+        tried = _finished(tried, unfinished, problems)
+        # Of those of a store the selected one is known to be what was added.
+        first = _first_of(tried, loader, problems, checked=paths[0])
     except (ModeldError, RuntimeFault) as error:
         if fallback_path is None:
             raise
@@ -270,6 +272,18 @@ def _kept_path(config: Config, kept: str) -> Path | None:
     return path if path.is_relative_to(config.models_dir) and path.is_file() else None
 
 
+def _finished(paths: Sequence[Path], unfinished: str, problems: list[str]) -> Sequence[Path]:
+    """Return the artifacts to try without the one whose loading did not end, if others are left."""
+    left = [path for path in paths if str(path) != unfinished]
+    if not left or len(left) == len(paths):
+        # What hung once may come up now, and is all there is.
+        return paths
+    problem = f"model not usable, the one before is taken: {unfinished}: {_UNFINISHED}"
+    logger.error("%s", problem)
+    problems.append(problem)
+    return left
+
+
 def _fallback_path(config: Config, problems: list[str]) -> Path | None:
     """Return the artifact of the fallback model: configured, else selected in the store."""
     if config.fallback_model is not None:
@@ -287,11 +301,20 @@ def _fallback_path(config: Config, problems: list[str]) -> Path | None:
         return None
 
 
-def _first_of(paths: Sequence[Path], loader: Loader, problems: list[str]) -> LoadedModel:
-    """Load the first of some artifacts that can be used."""
+def _first_of(
+    paths: Sequence[Path], loader: Loader, problems: list[str], checked: Path
+) -> LoadedModel:
+    """Load the first of some artifacts that can be used; `checked` needs no check by the store."""
+
+    def load(path: Path) -> LoadedModel:
+        models_dir = loader.config.models_dir
+        if path != checked and models_dir is not None:
+            ModelStore(models_dir).check(path, loader.config.role)
+        return loader.load(path)
+
     for path in paths[:-1]:
         try:
-            return loader.load(path)
+            return load(path)
         except (ModeldError, RuntimeFault) as error:
             _note(problems, "model not usable, the one before is taken", error)
-    return loader.load(paths[-1])
+    return load(paths[-1])

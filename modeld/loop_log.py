@@ -37,6 +37,16 @@ class LoopLog:
         self.episodes.state.refused = (time.monotonic_ns(), str(error))
         self.episodes.happen(REFUSED_FRAMES, f"{REFUSED}, waiting for others: {error}")
 
+    def no_fallback(self, problem: str) -> None:
+        """Log that there is no fallback model any more, and note it for the health message.
+
+        Args:
+            problem: What is wrong with it.
+        """
+        text = f"fallback model not usable, going on without one: {problem}"
+        self.episodes.logger.error("%s", text)
+        self.episodes.state.problems += (text,)
+
     def dropped(self, drop: DropStatus, frames: FramePair, *, skipped: bool) -> None:
         """Count and log missing frames before a pair, and whether the model is not run with it."""
         self.episodes.state.dropped += drop.dropped

@@ -66,6 +66,7 @@ class LoopState:
         warm_up_left: Runs until the model's histories are full.
         model: Name of the model in use.
         fallback: Why the fallback model is in use; "" while the primary one is.
+        problems: Models that were to be used, and that the loop has found to be of no use.
         faults: How often each kind of fault has been seen.
         stages: Times by stage.
     """
@@ -85,6 +86,7 @@ class LoopState:
     warm_up_left: int = 0
     model: str = ""
     fallback: str = ""
+    problems: tuple[str, ...] = ()
     faults: dict[Fault, int] = field(default_factory=lambda: dict.fromkeys(Fault, 0))
     stages: StageTimes = field(default_factory=StageTimes)
 

@@ -6,6 +6,7 @@ from modeld.confidence import ConfidenceFilter, HardBrakeFilter
 from modeld.config import Config
 from modeld.desire import Desire, lane_change_machine
 from modeld.driving_model import DrivingModel, DrivingProgram, ModelInputs, ModelResult
+from modeld.errors import CameraSizeError
 from modeld.fill_message import FrameVerdict
 from modeld.frame_sync import FramePair
 from modeld.inputs import (
@@ -67,6 +68,14 @@ class ModelSession:
     def clips_speed(self) -> bool:
         """Whether speeds below 0 count as 0."""
         return self._rule.clip_speed
+
+    def refusal(self, frames: FramePair) -> str:
+        """Say why the model cannot take frames, "" if it can; cheap, formats are compared."""
+        try:
+            self.model.check_frames(frames)
+        except CameraSizeError as error:
+            return str(error)
+        return ""
 
     def continue_from(self, before: "ModelSession") -> None:
         """Go on where another model left off: the last command, and the lane change if alike.

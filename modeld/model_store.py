@@ -174,8 +174,8 @@ class ModelStore:
     def candidates(self, role: str) -> tuple[list[Path], list[str]]:
         """Return the artifacts that a daemon may run for a role, the best first.
 
-        The selected one, checked to its last byte, then the one before it. One that is damaged is
-        left out, and a line in the log says so.
+        The selected one, checked to its last byte, then the one before it, which `check` is for if
+        it is needed. One that is damaged is left out, and a line in the log says so.
 
         Returns:
             The artifacts, and what is wrong with the others.
@@ -195,7 +195,7 @@ class ModelStore:
             if model is None:
                 continue
             try:
-                # The second one is taken only where the first fails; loading it checks it, too.
+                # The second one is taken only where the first fails, and is checked then.
                 manifest = self.manifest(model) if found else self._verify_file(model)
                 _check_kind(manifest, role)
             except ModeldError as error:
@@ -208,6 +208,17 @@ class ModelStore:
                 f"{'; '.join(problems)}; add it again, or choose another with modeld models select"
             )
         return found, problems
+
+    def check(self, path: Path, role: str) -> None:
+        """Check an artifact to its last byte, before a daemon loads it for a role.
+
+        Raises:
+            StoreError: it is damaged, was changed, is of another kind, or is none of this store.
+        """
+        model = _id_of(path.parent)
+        if path != self.path_of(model):
+            raise StoreError(f"{path}: expected {self.path_of(model)}; remove it")
+        _check_kind(self._verify_file(model), role)
 
     # --- changing -----------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NoReturn
 
@@ -191,6 +192,7 @@ class _Service:
         self._started_ns = time.monotonic_ns()
         self._effects: tuple[Effect, ...] = ()
         self._problems: tuple[str, ...] = ()
+        self._loading = ""
 
     def run(self) -> Ending:
         """Load, watch the loop, and close what was opened.
@@ -228,8 +230,8 @@ class _Service:
                 self._config,
                 {name: kind.model for name, kind in KINDS.items()},
                 self._resources,
-                lambda: self._notifier.extend_start(BUILD_S),
-                self._memory.load,
+                self._tell_build,
+                self._tell_load,
             )
             with self._memory.loading() as unfinished:
                 before = Before(self._memory.fallback.read(), self._memory.model.read(), unfinished)
@@ -251,6 +253,16 @@ class _Service:
         if ending is Ending.RELOAD:
             self._memory.end_drive()
         return ending
+
+    def _tell_load(self, path: Path) -> None:
+        """Remember which artifact is loaded now, and say so: it may take long, or never end."""
+        self._memory.load(path)
+        self._loading = f"loading {path}"
+        self._notifier.status(self._loading)
+
+    def _tell_build(self) -> None:
+        self._notifier.extend_start(BUILD_S)
+        self._notifier.status(f"{self._loading}: building kernels")
 
     def _supervisor(self, models: Models) -> Supervisor:
         config, stop = self._config, self._stop
@@ -294,11 +306,11 @@ class _Service:
         for effect in self._effects:
             logger.log(logging.INFO if effect.effective else logging.WARNING, "%s", effect)
 
-    def _facts(self, model: LoadedModel) -> ServiceFacts:
+    def _facts(self, model: LoadedModel, state: LoopState) -> ServiceFacts:
         return facts_of(
             model,
             realtime=self._effects,
-            start_problems=self._problems,
+            start_problems=self._problems + state.problems,
             started_ns=self._started_ns,
         )
 
@@ -308,7 +320,7 @@ class _Service:
         """Return what reports the health of the model in use."""
         path = self._config.metrics_file
         reporter = HealthReporter(
-            self._facts(models.first),
+            self._facts(models.first, state),
             state,
             transport,
             MonotonicClock(),
@@ -316,16 +328,17 @@ class _Service:
             None if path is None else MetricsFile(path),
         )
         self._resources.callback(reporter.close)
-        told = (models.first, self._effects)
+        told = (models.first, self._effects, state.problems)
 
         def report(now_ns: int) -> None:
             nonlocal told
             in_use = models.first
             if state.fallback and models.fallback is not None:
                 in_use = models.fallback
-            if told != (in_use, self._effects):
-                told = (in_use, self._effects)
-                reporter.facts = self._facts(in_use)
+            found = (in_use, self._effects, state.problems)
+            if told != found:
+                told = found
+                reporter.facts = self._facts(in_use, state)
             reporter.report(now_ns, self._log.lost)
 
         return report

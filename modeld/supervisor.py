@@ -33,8 +33,10 @@ PAUSE_NS: Final = 10_000_000
 # The loop notices a stop after two waits for frames and a run. Shorter than the unit's
 # TimeoutStopSec, so that a process whose loop hangs still ends by itself.
 JOIN_S: Final = 3.0
-# Without a fallback model only a new process helps, and that takes seconds: wait longer.
+# Without a fallback model only a new process helps, and that takes seconds: wait longer, but not
+# until the watchdog ends it without a word.
 PATIENCE_WITHOUT_FALLBACK: Final = 4
+LONGEST_PATIENCE_NS: Final = 3 * NS_PER_S // 2
 # A car that has had no frame for so long, and does not say that it is on the road, is parked.
 PARKED_NS: Final = 5 * NS_PER_S
 
@@ -113,6 +115,8 @@ class Supervisor:
         self._loop: Loop | None = None
         self._failure: BaseException | None = None
         self._thread = threading.Thread()
+        # The one whose run was given up, if there is one.
+        self._hung: threading.Thread | None = None
         self._run_ns = 0
         self._stuck_ns = 0
         self._frame_ns = 0
@@ -210,10 +214,10 @@ class Supervisor:
             return
         self._stuck_ns += elapsed_ns
         take_over = loop.take_over
-        patience = PATIENCE_WITHOUT_FALLBACK if take_over is None else 1
-        if self._stuck_ns < patience * self._timeout_ns or not loop.guard.abandon(run_ns):
+        patience_ns = self._patience_ns(has_fallback=take_over is not None)
+        if self._stuck_ns < patience_ns or not loop.guard.abandon(run_ns):
             return
-        self.left_behind = True
+        self.left_behind, self._hung = True, self._thread
         self._state.count(Fault.RUN_TIMEOUT)
         reason = f"a run has not come back within {self._stuck_ns // 1_000_000} ms"
         if take_over is None:
@@ -223,6 +227,14 @@ class Supervisor:
             )
         take_over(reason)
         self._start(self._go_on)
+
+    def _patience_ns(self, *, has_fallback: bool) -> int:
+        """Return how long a run may take."""
+        # A run that was left behind and is still there holds the device: it will not come back.
+        if has_fallback or (self._hung is not None and self._hung.is_alive()):
+            return self._timeout_ns
+        longer_ns = min(PATIENCE_WITHOUT_FALLBACK * self._timeout_ns, LONGEST_PATIENCE_NS)
+        return max(self._timeout_ns, longer_ns)
 
     def _tell(self, now_ns: int) -> None:
         state, notifier = self._state, self._notifier

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -138,6 +139,38 @@ def test_run_fails_without_a_fallback(tmp_path: Path, row: Row, mode: Mode) -> N
         assert not world.service.lines("Traceback")
 
 
+def with_small_fallback(setup: Setup) -> Setup:
+    """Compile the fallback model for smaller cameras than the car has."""
+    assert setup.control is not None
+    path = setup.control.with_name("safe.pkl")
+    write_tiny_driving(path, (64, 32), speed_mps=FALLBACK_MPS, name="safe")
+    return setup
+
+
+def test_run_fails_with_a_fallback_that_is_too_small(tmp_path: Path, row: Row) -> None:
+    """It is found before it is needed; a fault then ends the process, which is started again."""
+    (tmp_path / "state").mkdir()
+    metrics = tmp_path / "modeld.prom"
+    more = WITH_FALLBACK.format(directory=tmp_path) + f'metrics_file = "{metrics}"\n'
+    with running_world(
+        tmp_path, more=more, faulty=True, restarts=True, change=with_small_fallback
+    ) as world:
+        world.wait_valid()
+        said = world.service.wait_line(row.logged[0])
+        # Who looks at figures and health messages hears of it, too; these come once a second.
+        figure = 'modeld_start_problems{daemon="driving"} 1\n'
+        while not metrics.exists() or figure not in metrics.read_text("utf-8"):
+            time.sleep(0.05)
+            assert time.monotonic_ns() - said.arrived_ns < 5e9
+        failed = world.service.life
+        start_ns = time.monotonic_ns()
+        world.control.order(Mode.DEVICE_LOST, 1)
+        check_resumed(world, row, start_ns)
+        assert failed.code == row.exit_code
+        check_logged(world, row, 0)
+        assert not any(is_fallback(message.speed_mps) for message in world.recorder.messages)
+
+
 def test_device_is_lost_for_all_models(tmp_path: Path, row: Row) -> None:
     """The process ends, and the next one takes the device again once it is back."""
     with world_with_fallback(tmp_path) as world:
@@ -174,6 +207,39 @@ def test_kernel_never_returns_without_a_fallback(tmp_path: Path, row: Row) -> No
         check_resumed(world, row, start_ns)
         assert hung.code == row.exit_code
         check_logged(world, row, start_ns)
+
+
+def test_kernel_holds_the_device_with_a_fallback(tmp_path: Path, row: Row) -> None:
+    """PoCL has one set of workers, so the fallback's run waits too; a new process has its own."""
+    (tmp_path / "state").mkdir()
+
+    def hanging(setup: Setup) -> Setup:
+        path = tmp_path / "primary.pkl"
+        write_tiny_driving(path, ROOM, speed_mps=PRIMARY_MPS, name="primary", hangs=True)
+        return setup
+
+    more = WITH_FALLBACK.format(directory=tmp_path)
+    with running_world(tmp_path, more=more, restarts=True, change=hanging) as world:
+        world.wait_valid()
+        hung = world.service.life
+        start_ns = time.monotonic_ns()
+        # The car goes on saying so: only the fallback model can drive it.
+        world.vehicle.changes["driverMonitoringState"] = sit_on_the_right
+        given_up = world.service.wait_line(row.logged[0], start_ns)
+        first = world.wait_message(lambda message: is_fallback(message.speed_mps), start_ns, 15.0)
+        assert (hung.code, hung.by_watchdog) == (row.exit_code, False), world.service.text()
+        check_logged(world, row, start_ns)
+        # In between nobody speaks, neither model, and no run that comes late.
+        assert first.arrived_ns > world.service.life.started_ns > given_up.arrived_ns
+        assert world.recorder.since(given_up.arrived_ns)[0] == first
+        assert len(world.service.lives) == 2
+        check_resumed(world, row, first.arrived_ns)
+        assert (first.arrived_ns - start_ns) / 1e9 <= row.within_s
+
+
+def sit_on_the_right(event: Any) -> None:
+    """Change a message of the car."""
+    event.driverMonitoringState.isRHD = True
 
 
 def test_outputs_not_finite_once(tmp_path: Path, row: Row) -> None:

@@ -210,6 +210,30 @@ def test_frames_that_are_too_large_are_said_once_and_waited_out(
     assert found[-1] == (15, 15, True)
 
 
+@pytest.mark.parametrize("rings", [FULL], indirect=True)
+def test_a_fallback_that_the_new_cameras_are_too_large_for_is_done_without(
+    rings: Rings, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(frame_timeout_ms=34)
+    safe = FakeProgram(make_interface(), BINNED.payload_bytes)
+    rings.daemon.close()
+    rings.daemon = Daemon(
+        config, rings.program, rings.transport, rings.clock, *rings.readers, fallback=safe
+    )
+    rings.calibrate()
+    assert [rings.step() for _ in range(2)] == [(1, 1, True), (2, 2, True)]
+    before = rings.daemon.take_over
+    assert before is not None
+    reopen(rings, FULL)
+    with caplog.at_level(logging.ERROR):
+        found = [rings.step() for _ in range(6)]
+    assert found[-1] == (8, 8, True)
+    assert rings.daemon.take_over is None
+    (said,) = [text for text in caplog.messages if "fallback model not usable" in text]
+    assert "--camera 2688x1520" in said
+    assert rings.daemon.state.problems == (said,)
+
+
 def test_unpadded_frames_give_the_program_the_same_pixels(rings: Rings) -> None:
     rings.calibrate()
     assert rings.step() == (1, 1, True)

@@ -159,7 +159,8 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("[realtime]\ncpus = '3-1'", r"realtime\.cpus: expected CPUs as 7 or 0-3,6, got '3-1'"),
         ("[realtime]\ncpus = 3", r"realtime\.cpus: expected str such as '4-7', got int 3"),
         ("[realtime]\ngpu_priority = 'max'", r"expected one of high, medium, low, got 'max'"),
-        ("run_timeout_ms = 49", r"run_timeout_ms: expected 50\.\.10000, got 49"),
+        ("run_timeout_ms = 49", r"run_timeout_ms: expected 50\.\.800, got 49"),
+        ("run_timeout_ms = 801", r"run_timeout_ms: expected 50\.\.800, got 801"),
         ("non_finite_limit = 101", r"non_finite_limit: expected 1\.\.100, got 101"),
         ("log_format = 'xml'", r"log_format: expected one of text, json, got 'xml'"),
         ("log_level = 'INFO'", r"log_level: expected one of debug, info, warning, error, got"),
@@ -168,7 +169,8 @@ def test_raw_predictions_follow_the_environment(monkeypatch: pytest.MonkeyPatch)
         ("demo = 1\nb = 2\nlog_level = 'x'", r"demo: .*; unknown key b; log_level: "),
         ("demo = 1", r"demo: expected bool, got int 1"),
         ("frame_timeout_ms = true", r"frame_timeout_ms: expected int, got bool True"),
-        ("frame_timeout_ms = 0", r"frame_timeout_ms: expected 1\.\.10000, got 0"),
+        ("frame_timeout_ms = 0", r"frame_timeout_ms: expected 1\.\.800, got 0"),
+        ("frame_timeout_ms = 801", r"frame_timeout_ms: expected 1\.\.800, got 801"),
         ("lat_smooth_s = nan", r"lat_smooth_s: expected 0\.0\.\.5\.0, got nan"),
         ("long_smooth_s = -0.1", r"long_smooth_s: expected 0\.0\.\.5\.0, got -0\.1"),
         ("lat_smooth_s = '1'", r"lat_smooth_s: expected float.*, got str '1'"),
@@ -285,7 +287,7 @@ def test_wrong_variables_and_options_are_told_together(tmp_path: Path) -> None:
         f"{path}: unknown key modle; did you mean model?; "
         "environment: unknown variable MODELD_BUS_ADDRES; did you mean MODELD_BUS_ADDRESS?; "
         "MODELD_DEMO: expected true or false, got 'maybe'; "
-        "MODELD_RUN_TIMEOUT_MS: expected 50..10000, got 1; "
+        "MODELD_RUN_TIMEOUT_MS: expected 50..800, got 1; "
         "options: --priority: expected 0..99, got 'fast'; "
         "--set lat_smooth_s: expected 0.0..5.0, got nan; "
         "unknown key demmo; did you mean demo?"
@@ -321,7 +323,7 @@ def test_a_config_checks_itself() -> None:
     with pytest.raises(ConfigError) as caught:
         Config(frame_timeout_ms=0, realtime=RealtimeConfig(cpus="all"))
     assert str(caught.value) == (
-        "frame_timeout_ms: expected 1..10000, got 0; "
+        "frame_timeout_ms: expected 1..800, got 0; "
         "realtime.cpus: expected CPUs as 7 or 0-3,6, got 'all'"
     )
 

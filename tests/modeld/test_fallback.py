@@ -18,7 +18,7 @@ from modeld.config import Config
 from modeld.daemon import Daemon
 from modeld.drive_memory import DriveMemory, state_directory
 from modeld.driving_model import check_interface, try_driving
-from modeld.errors import ModelInterfaceError
+from modeld.errors import ModelInterfaceError, StoreError
 from modeld.load_models import Before, Loader, ModelKind, load_models
 from modeld.loop_state import Fault, LoopState
 from modeld.model_store import ModelStore
@@ -36,10 +36,18 @@ PLAN_SPEED = 3  # column of the plan: metres per second ahead
 class Bench:
     """A daemon with two scripted programs; that of the fallback speaks of 7 m/s, the other of 3."""
 
-    def __init__(self, form: FrameFormat, frame_of: FrameOf, *, lane_change: str = "A") -> None:
+    def __init__(
+        self,
+        form: FrameFormat,
+        frame_of: FrameOf,
+        *,
+        lane_change: str = "A",
+        room: int | None = None,
+    ) -> None:
         self.frame_of = frame_of
         self.first = FakeProgram(make_interface(), form.size)
-        self.second = FakeProgram(make_interface(lane_change=lane_change), form.size)
+        interface = make_interface(lane_change=lane_change)
+        self.second = FakeProgram(interface, form.size if room is None else room)
         self.first.policy[0, PLAN_SPEED], self.second.policy[0, PLAN_SPEED] = 3.0, 7.0
         self.road = MemoryFrameSource(form)
         transport = MemoryTransport()
@@ -127,6 +135,36 @@ def test_without_another_model_an_error_is_the_process_to_handle(bench: Bench) -
     bench.road.push(bench.frame_of(1))
     with pytest.raises(RuntimeFault, match="device lost"):
         bench.daemon.step()
+
+
+def test_a_fallback_without_room_for_the_frames_is_done_without(
+    small_format: FrameFormat, frame_of: FrameOf, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench = Bench(small_format, frame_of, room=small_format.payload_bytes - 1)
+    before = bench.daemon.take_over
+    assert before is not None  # no frame is known yet
+    assert [bench.step(n) for n in range(3)] == [(True, 3.0)] * 3
+    assert bench.daemon.take_over is None
+    (said,) = [r.message for r in caplog.records if r.levelno == logging.ERROR]
+    assert said.startswith("fallback model not usable, going on without one: road camera, frame 0:")
+    assert f"expected at most {small_format.payload_bytes - 1} bytes" in said
+    assert bench.daemon.state.problems == (said,)
+    # A fault is the process to handle, instead of a model that can use no frame.
+    bench.first.on_run = fail("gpu: device lost")
+    bench.road.push(bench.frame_of(3))
+    with pytest.raises(RuntimeFault, match="device lost"):
+        bench.daemon.step()
+    assert bench.daemon.state.fallback == ""
+
+
+def test_a_fallback_with_just_enough_room_is_kept(
+    small_format: FrameFormat, frame_of: FrameOf
+) -> None:
+    bench = Bench(small_format, frame_of, room=small_format.payload_bytes)
+    assert bench.step(0) == (True, 3.0)
+    bench.first.on_run = fail("gpu: device lost")
+    assert [bench.step(n) for n in (1, 2)] == [(False, 3.0), (True, 7.0)]
+    assert bench.daemon.state.problems == ()
 
 
 @pytest.mark.parametrize(("machine", "kept"), [("A", True), ("B", False)])
@@ -368,6 +406,88 @@ def test_a_drive_goes_on_with_the_model_that_it_began_with(
             models = load_models(loader, Before(model=other))
             assert models.first.path == store.path_of(ModelId("b", "1"))
             assert not models.is_remembered
+
+
+def stored(directory: Path, form: FrameFormat, *, first_is_usable: bool = True) -> ModelStore:
+    """A store of a and b, of which b is selected and a was before."""
+    store = ModelStore(directory / "store")
+    for name in ("a", "b"):
+        manifest = make_manifest(form.size)
+        if name == "b" and not first_is_usable:
+            manifest["metadata"] = {}  # whole, but nothing that the loop could run
+        runtime.write_artifact(directory / f"{name}.pkl", manifest, b"")
+        model = ModelId(name, "1")
+        store.add(directory / f"{name}.pkl", model, now_s=0.0, self_test=lambda _path: None)
+        store.select(model, "driving", self_test=lambda _path: None)
+    return store
+
+
+def replace_by_another(path: Path, form: FrameFormat) -> None:
+    """Put an artifact that is sound, and not the one that was added."""
+    other = path.with_name("other.pkl")
+    runtime.write_artifact(other, {**make_manifest(form.size), "name": "another"}, b"")
+    path.write_bytes(other.read_bytes())
+    other.unlink()
+
+
+@pytest.mark.opencl
+def test_the_model_of_a_drive_is_checked_before_it_is_loaded_again(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    store = stored(tmp_path, small_format)
+    begun, selected = (store.path_of(ModelId(name, "1")) for name in ("a", "b"))
+    replace_by_another(begun, small_format)
+    config = Config(models_dir=store.directory)
+    loaded: list[Path] = []
+    with ExitStack() as resources:
+        loader = Loader(config, KINDS, resources, on_load=loaded.append)
+        models = load_models(loader, Before(model=str(begun)))
+        assert (models.first.path, models.is_remembered) == (selected, False)
+    assert loaded == [selected]
+    assert any("expected sha256" in text or "bytes, found" in text for text in models.problems)
+
+
+def test_the_model_before_the_selected_one_is_checked_before_it_is_loaded(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    store = stored(tmp_path, small_format, first_is_usable=False)
+    before, selected = (store.path_of(ModelId(name, "1")) for name in ("a", "b"))
+    replace_by_another(before, small_format)
+    loaded: list[Path] = []
+    config = Config(models_dir=store.directory)
+    with ExitStack() as resources:
+        loader = Loader(config, KINDS, resources, on_load=loaded.append)
+        with pytest.raises(StoreError, match=r"a@1/artifact\.pkl: expected"):
+            load_models(loader, Before())
+    assert loaded == [selected]
+
+
+@pytest.mark.opencl
+def test_a_selected_model_whose_loading_did_not_end_gives_way_to_the_one_before(
+    tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = stored(tmp_path, small_format)
+    before, selected = (store.path_of(ModelId(name, "1")) for name in ("a", "b"))
+    with ExitStack() as resources:
+        loader = Loader(Config(models_dir=store.directory), KINDS, resources)
+        # Also where the drive began with it.
+        for kept in ("", str(selected)):
+            models = load_models(loader, Before(model=kept, unfinished=str(selected)))
+            assert (models.first.path, models.fallback, models.reason) == (before, None, "")
+            (problem,) = models.problems
+            assert problem in caplog.text
+            assert problem.startswith(f"model not usable, the one before is taken: {selected}: ")
+
+
+@pytest.mark.opencl
+def test_the_only_model_is_tried_again_though_its_loading_did_not_end(
+    tmp_path: Path, small_format: FrameFormat
+) -> None:
+    model = write(tmp_path / "a.pkl", small_format)
+    with ExitStack() as resources:
+        loader = Loader(Config(model=model), KINDS, resources)
+        models = load_models(loader, Before(unfinished=str(model)))
+        assert (models.first.path, models.problems) == (model, ())
 
 
 def test_state_lies_where_the_service_manager_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -355,6 +355,23 @@ def test_a_damaged_selected_model_gives_way_to_the_one_before(
     assert "\n" not in str(caught.value)
 
 
+def test_what_a_daemon_loads_is_checked_to_its_last_byte(store: ModelStore) -> None:
+    store.check(store.path_of(A), "driving")
+    with pytest.raises(StoreError, match="expected a model of kind driving for fallback"):
+        store.check(store.path_of(M), "fallback")
+    for path in (
+        store.path_of(A).with_name("x.pkl"),
+        store.directory / "x" / str(A) / "artifact.pkl",
+    ):
+        with pytest.raises(StoreError, match="remove it"):
+            store.check(path, "driving")
+    with pytest.raises(StoreError, match="it is no model of this store"):
+        store.check(store.directory / ".." / "artifact.pkl", "driving")
+    damage(store.path_of(A), flip_last)
+    with pytest.raises(StoreError, match="expected sha256"):
+        store.check(store.path_of(A), "driving")
+
+
 def test_nothing_selected_says_what_to_do(store: ModelStore) -> None:
     with pytest.raises(
         StoreError, match="expected a model selected for monitoring, found none; choose one with"

@@ -1,6 +1,7 @@
 """The supervisor with real threads, and loops that do what a test tells them."""
 
 import itertools
+import re
 import signal
 import socket
 import threading
@@ -10,14 +11,19 @@ from pathlib import Path
 
 import pytest
 
+import modeld
+from modeld.config import LONGEST_WAIT_MS
 from modeld.errors import RunTimeoutError
+from modeld.frame_sync import EXTRA_WAIT_MS
 from modeld.loop_state import Fault, LoopState, Phase
 from modeld.notify import Notifier
 from modeld.run_guard import RunGuard
 from modeld.startup import StopSignals
 from modeld.supervisor import (
+    LONGEST_PATIENCE_NS,
     NS_PER_S,
     PARKED_NS,
+    PROGRESS_NS,
     Ending,
     Supervisor,
     has_progress,
@@ -178,6 +184,63 @@ def test_a_run_is_given_up_after_its_time() -> None:
     assert state.fallback == "a run has not come back within 300 ms"
 
 
+@pytest.mark.parametrize(
+    ("timeout_s", "ticks"),
+    # Four times its limit, 1.5 s at most, never less than the limit; a tick counts as 50 ms.
+    [(0.1, 8), (0.3, 24), (0.5, 30), (0.8, 30), (2.0, 40)],
+)
+def test_without_a_fallback_a_run_may_take_longer_but_not_until_the_watchdog_acts(
+    timeout_s: float, ticks: int
+) -> None:
+    bench = Bench(run_timeout_s=timeout_s)
+    supervisor, state = bench.supervisor, bench.state
+    supervisor._loop = bench.loop
+    state.running_ns = 77
+    supervisor._watch_run(0)
+    for _ in range(ticks - 1):
+        supervisor._watch_run(50_000_000)
+    with pytest.raises(RunTimeoutError):
+        supervisor._watch_run(50_000_000)
+
+
+@pytest.mark.parametrize(("is_back", "ticks"), [(False, 4), (True, 16)])
+def test_while_a_run_that_was_left_behind_is_not_back_the_next_has_less_time(
+    is_back: bool, ticks: int
+) -> None:
+    bench = Bench(run_timeout_s=0.2)
+    supervisor, state = bench.supervisor, bench.state
+    returns = threading.Event()
+    supervisor._loop, supervisor._hung = bench.loop, threading.Thread(target=returns.wait)
+    supervisor._hung.start()
+    if is_back:
+        returns.set()
+        supervisor._hung.join(SOON_S)
+    state.running_ns = 77
+    supervisor._watch_run(0)
+    for _ in range(ticks - 1):
+        supervisor._watch_run(50_000_000)
+    with pytest.raises(RunTimeoutError):
+        supervisor._watch_run(50_000_000)
+    returns.set()
+
+
+def test_a_fallback_that_hangs_too_ends_the_process() -> None:
+    bench = Bench(has_fallback=True, run_timeout_s=0.1)
+    hang = bench.loop.hangs = threading.Event()
+
+    def take_over(reason: str) -> None:
+        bench.loop.take_over = None
+        bench.state.fallback = reason
+
+    bench.loop.take_over = take_over
+    bench.thread.start()
+    bench.thread.join(SOON_S)
+    assert isinstance(bench.outcome[0], RunTimeoutError)
+    assert bench.state.fallback.startswith("a run has not come back within ")
+    assert bench.state.faults[Fault.RUN_TIMEOUT] == 2
+    hang.set()
+
+
 def test_a_thread_that_lives_when_watching_ends_keeps_what_it_uses() -> None:
     bench = Bench()
     hang = bench.loop.hangs = threading.Event()
@@ -230,6 +293,17 @@ def test_reports_are_made_in_the_pause_after_a_frame(
 ) -> None:
     state = LoopState(published_ns=int(published * NS_PER_S), awaiting_ns=int(awaiting * NS_PER_S))
     assert in_pause(state, 10 * NS_PER_S) is pause
+
+
+def test_no_setting_lets_the_watchdog_of_the_unit_act_first() -> None:
+    unit = (Path(modeld.__file__).parent / "units/daemon.service").read_text(encoding="utf-8")
+    (watchdog_s,) = re.findall(r"^WatchdogSec=(\d+)$", unit, re.MULTILINE)
+    watchdog_ms, ns_per_ms = int(watchdog_s) * 1000, NS_PER_S // 1000
+    # Without cameras: a wait for each of the two, and the loop has gone round within a second.
+    assert PROGRESS_NS / ns_per_ms > LONGEST_WAIT_MS + EXTRA_WAIT_MS
+    # A run hangs, and the fallback's behind it: a frame each, and ticks that come late.
+    assert watchdog_ms > 2 * (LONGEST_WAIT_MS + 100)
+    assert watchdog_ms > LONGEST_PATIENCE_NS / ns_per_ms + 100
 
 
 def test_status_lines() -> None:

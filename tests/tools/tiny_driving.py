@@ -58,10 +58,15 @@ __kernel void vision(__global float* out, const __global float* bias, const __gl
 __kernel void policy(__global float* out, const __global float* bias, const __global float* mode,
                      const __global float* traffic, const __global float* counter) {
     int i = get_global_id(0);
+    HANG
     float value = bias[i] + mode[i] * (0.01f * counter[0] - traffic[1]);
     out[i] = counter[0] == (float)(BAD_FRAME) ? NAN : value;
 }
 """
+
+# Each work-item runs for ever: all workers of the device are taken. What is volatile is read again
+# and again, so no compiler takes the loop for one that ends.
+HANG = "while (*(const volatile __global float*)(traffic + 1) > 0.5f) {}"
 
 Floats = NDArray[np.float32]
 CAMERAS = ("road", "wide")
@@ -72,6 +77,7 @@ def write_tiny_driving(
     largest: tuple[int, int] = (960, 540),
     *,
     bad_frame: int = -1,
+    hangs: bool = False,
     speed_mps: float = 15.0,
     name: str = "tiny",
     self_test: dict[str, Any] | None = None,
@@ -82,22 +88,23 @@ def write_tiny_driving(
         path: where to.
         largest: (width, height) of the largest camera that it has room for.
         bad_frame: 1-based run since the reset whose policy output is NaN; -1 for none.
+        hangs: whether a run never ends while the driver sits on the right.
         speed_mps: of the plan, which tells two such models apart.
         name: of the model.
         self_test: of the manifest; None for none.
     """
-    builder = _Builder(nv12_format(*largest).payload_bytes, bad_frame, speed_mps, name)
+    source = SOURCE.replace("BAD_FRAME", str(bad_frame)).replace("HANG", HANG if hangs else "")
+    builder = _Builder(nv12_format(*largest).payload_bytes, source, speed_mps, name)
     write_artifact(path, {**builder.manifest(), "self_test": self_test or {}}, builder.data)
     return path
 
 
 class _Builder:
-    def __init__(self, capacity: int, bad_frame: int, speed_mps: float, name: str) -> None:
+    def __init__(self, capacity: int, source: str, speed_mps: float, name: str) -> None:
         self.name = name
         self.buffers: list[dict[str, Any]] = []
         self.kernels: list[dict[str, Any]] = []
         self.data = b""
-        source = SOURCE.replace("BAD_FRAME", str(bad_frame))
         self.programs = [{"source": source, "options": "", "binary": b""}]
         weights = {"vision": _vision_weights(), "policy": _policy_weights(speed_mps)}
         self.weights = {

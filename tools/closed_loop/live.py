@@ -22,6 +22,7 @@ import numpy as np
 from cereal.clock import MonotonicClock
 from cereal.errors import FrameError, TransportError
 from cereal.schema import content, read_event
+from modeld.config import LONGEST_WAIT_MS
 from tools.closed_loop.cameras import Cameras, device_cameras
 from tools.closed_loop.daemon_driver import action_in, ignore
 from tools.closed_loop.live_bus import LiveBus, Record
@@ -260,8 +261,8 @@ def live_loop(options: LiveOptions) -> Iterator[LiveLoop]:
         arguments += ["--device", options.device] if options.device else []
         arguments += ["-q"] if options.is_quiet else []
         config = Path(directory) / "drive.toml"
-        # In slow motion frames come later than a camera's would.
-        wait_ms = max(FRAME_TIMEOUT_MS, round(2e3 / options.rate_hz))
+        # In slow motion frames come later than a camera's would. Below 2.5 Hz the daemon says so.
+        wait_ms = min(max(FRAME_TIMEOUT_MS, round(2e3 / options.rate_hz)), LONGEST_WAIT_MS)
         config.write_text(f"frame_timeout_ms = {wait_ms}\n", encoding="utf-8")
         arguments += ["--config", str(config)]
         daemon = stack.enter_context(Child("daemon", "tools.cli", arguments))
