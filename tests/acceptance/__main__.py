@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--model", type=Path, default=Path("build/drives/driving.pkl"))
     parser.add_argument("--directory", type=Path, default=Path("build/drives"))
     for one in fields(Sizes):
-        kind = float if one.name in ("km", "fault_km", "rate_hz") else int
+        kind = float if one.name.endswith("km") or one.name == "rate_hz" else int
         option = f"--{one.name.replace('_', '-')}"
         parser.add_argument(option, type=kind, default=one.default)
     return parser.parse_args()

@@ -15,6 +15,10 @@ HEADER = (
     *("what", "seeds", "km", "done", "departures", "collisions", "offset mean m", "p99 m"),
     *("heading mean deg", "lateral jerk p99 m/s3", "least gap s", "recovered", "bounds"),
 )
+SCENARIO_HEADER = (
+    *("scenario", "km", "done", "departures", "collisions", "offset mean m", "p99 m"),
+    *("heading mean deg", "lateral jerk p99 m/s3", "least gap s", "speed m/s"),
+)
 FAULT_HEADER = (
     *("fault", "km", "done", "departures", "offset mean m", "change", "p99 m", "change"),
     *("heading mean deg", "lateral jerk p99 m/s3", "speed m/s"),
@@ -47,6 +51,12 @@ def fault_rows(done: Sequence[Done]) -> list[tuple[str, ...]]:
     return [_fault_row(row, rows[0]) for rows in results for row in rows]
 
 
+def scenario_rows(done: Sequence[Done]) -> list[tuple[str, ...]]:
+    """Return a row for each scenario of runs with several."""
+    found = [one.result.get("scenarios", ()) for one in done]
+    return [_scenario_row(row) for rows in found if len(rows) > 1 for row in rows]
+
+
 def markdown(done: Sequence[Done], facts: Mapping[str, str]) -> str:
     """Return the tables for the documents."""
     return "\n".join(_markdown(done, facts))
@@ -64,10 +74,19 @@ def _markdown(done: Sequence[Done], facts: Mapping[str, str]) -> Iterator[str]:
         command = one.result["command"]
         found = f"{': ' if gates else ''}{gates}{_pace(one.result)}"
         yield f"- {one.run.what}: `{command}`{must}{found}"
-    rows = fault_rows(done)
-    if rows:
+    for header, rows in _more_tables(done):
         yield ""
-        yield from _table(FAULT_HEADER, rows)
+        yield from _table(header, rows)
+
+
+def _more_tables(done: Sequence[Done]) -> Iterator[tuple[Sequence[str], Sequence[Sequence[str]]]]:
+    """Give the tables of scenarios and of faults, where there are any."""
+    for header, rows in (
+        (SCENARIO_HEADER, scenario_rows(done)),
+        (FAULT_HEADER, fault_rows(done)),
+    ):
+        if rows:
+            yield header, rows
 
 
 def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -86,12 +105,13 @@ def page(done: Sequence[Done], facts: Mapping[str, str]) -> str:
         for one in done
         if "faults" not in one.result
     )
-    rows = fault_rows(done)
-    faults = table_part(FAULT_HEADER, rows)
     sections = [
         f"<header><h1>Acceptance of the driving model</h1><p>{verdict}</p>{told}</header>",
         f"<section><h2>Drives</h2>{table_part(HEADER, rows_of(done))}{links}</section>",
-        f"<section><h2>Planted faults</h2>{faults}</section>" if rows else "",
+        *(
+            f"<section><h2>By {header[0]}</h2>{table_part(header, rows)}</section>"
+            for header, rows in _more_tables(done)
+        ),
     ]
     return whole_page("Acceptance", sections)
 
@@ -115,6 +135,18 @@ def _row(done: Done) -> tuple[str, ...]:
             )
         ),
         verdict if done.passed else f"{verdict}: FAILED",
+    )
+
+
+def _scenario_row(row: Result) -> tuple[str, ...]:
+    names = ("offset_mean_m", "offset_p99_m", "heading_mean_deg", "lateral_jerk_p99_mps3")
+    return (
+        str(row["scenario"]),
+        f"{row['km']:.2f}",
+        f"{row['completed']}/{row['drives']}",
+        str(row["departures"]),
+        str(row["collisions"]),
+        *(_number(row[name]) for name in (*names, "time_gap_min_s", "speed_mean_mps")),
     )
 
 

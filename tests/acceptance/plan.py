@@ -22,6 +22,8 @@ class Sizes:
         rate_hz: of the daemon process; None: real time.
         recoveries: trials that begin off the lane.
         leads: trials behind a car that stops.
+        scenario_drives: of each scenario.
+        scenario_km: of each of these, where the scenario has no length of its own.
         fault_roads: driven once without a fault and once with each.
         fault_km: of each.
         workers: processes that drive at a time where the daemon's code runs in them.
@@ -33,6 +35,8 @@ class Sizes:
     rate_hz: float | None = None
     recoveries: int = 200
     leads: int = 100
+    scenario_drives: int = 2
+    scenario_km: float = 1.0
     fault_roads: int = 3
     fault_km: float = 0.5
     workers: int = 2
@@ -71,6 +75,7 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
     on_roads, back, behind = (
         GATES / f"{name}.gates" for name in ("lane-keeping", "recovery", "stopping-lead")
     )
+    each = ("--drives", str(sizes.scenario_drives), "--km", f"{sizes.scenario_km:g}")
     few = (*seed, "--drives", "2", "--km", "0.25", *many)
     return (
         Run("recovery", "back to the lane", (*recovery, str(sizes.recoveries), *many), gates=back),
@@ -94,6 +99,7 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
             behind,
             fails=True,
         ),
+        Run("scenarios", "each scenario", (*seed, "--scenario", "all", *each, *many)),
         Run("faults", "planted faults", (*seed, "--fault", "all", *faults, *many)),
     )
 

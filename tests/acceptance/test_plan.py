@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.acceptance import __main__ as acceptance
-from tests.acceptance.page import Done, fault_rows, markdown, page, rows_of
+from tests.acceptance.page import Done, fault_rows, markdown, page, rows_of, scenario_rows
 from tests.acceptance.plan import Run, Sizes, chosen, runs_of
 from tools.cli import main
 
@@ -65,6 +65,20 @@ def test_tables_and_page_tell_what_came_of_it(expert: Done) -> None:
     assert "departures <= 0 (0); collisions <= 0 (0)" in text
     assert "<h1>Acceptance" in page(done, {"model": "<sha>"})
     assert "&lt;sha&gt;" in page(done, {"model": "<sha>"})
+
+
+def test_scenarios_have_a_table_of_their_own(expert: Done) -> None:
+    assert scenario_rows([expert]) == []
+    one = {"scenario": "curves", **{k: v for k, v in expert.result.items() if k != "scenarios"}}
+    two = {**one, "scenario": "rain", "collisions": 3}
+    (run,) = chosen(runs_of(SMALL), ["scenarios"])
+    done = [Done(run, {**expert.result, "scenarios": [one, two]}, passed=True)]
+    assert [row[:5] for row in scenario_rows(done)] == [
+        ("curves", "0.20", "2/2", "0", "0"),
+        ("rain", "0.20", "2/2", "0", "3"),
+    ]
+    assert "| rain | 0.20 | 2/2 | 0 | 3 |" in markdown(done, {})
+    assert "<h2>By scenario</h2>" in page(done, {})
 
 
 def test_random_weights_that_drive_well_are_a_failure(expert: Done, tmp_path: Path) -> None:
