@@ -12,7 +12,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from modeld.calibration import Camera, inverse_pinhole, matrix_product, pinhole_matrix
+from modeld.calibration import Camera
+from modeld.view_geometry import (
+    inverse_pinhole,
+    matrix_product,
+    pinhole_matrix,
+)
 
 logger = logging.getLogger(__name__)
 

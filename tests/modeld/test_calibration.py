@@ -10,8 +10,6 @@ import pytest
 from cereal.errors import MessageError
 from modeld import calibration as calibration_module
 from modeld.calibration import (
-    MED_MODEL_INTRINSICS,
-    SBIG_MODEL_INTRINSICS,
     Calibration,
     Camera,
     CameraPlan,
@@ -19,13 +17,17 @@ from modeld.calibration import (
     FrameSizes,
     find_cameras,
     find_readouts,
+    read_angles,
+)
+from modeld.errors import CameraConfigError
+from modeld.view_geometry import (
+    MED_MODEL_INTRINSICS,
+    SBIG_MODEL_INTRINSICS,
     inverse_pinhole,
     matrix_product,
-    read_angles,
     rot_from_euler,
     warp_matrix,
 )
-from modeld.errors import CameraConfigError
 
 TICI_ROAD = Camera(1928, 1208, 2648.0)
 TICI_WIDE = Camera(1928, 1208, 567.0)

@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cereal.frame_format import FrameFormat, nv12_format
-from modeld.calibration import (
+from modeld.calibration import find_cameras
+from modeld.driver_camera import VIEW_INTRINSICS
+from modeld.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
-    find_cameras,
     pinhole_matrix,
     warp_matrix,
 )
-from modeld.driver_camera import VIEW_INTRINSICS
 
 if TYPE_CHECKING:
     from runtime import TensorSpec

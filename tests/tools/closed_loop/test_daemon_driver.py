@@ -12,11 +12,10 @@ import pytest
 
 from cereal.schema import new_event, read_event
 from modeld.actions import Action
-from modeld.calibration import (
+from modeld.calibration import Camera, DeviceCameras
+from modeld.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
-    Camera,
-    DeviceCameras,
     warp_matrix,
 )
 from tests.tools.closed_loop.oracle import OracleProgram

@@ -16,7 +16,8 @@ import pytest
 from numpy.typing import NDArray
 
 from cereal.schema import read_event
-from modeld.calibration import DEVICE_CAMERAS, rot_from_euler
+from modeld.calibration import DEVICE_CAMERAS
+from modeld.view_geometry import rot_from_euler
 from tests.tools.conftest import MakeVideo
 from tools.drives import comma2k19, video_drive
 from tools.drives.comma2k19 import (

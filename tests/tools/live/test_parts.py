@@ -8,7 +8,8 @@ import math
 import numpy as np
 
 from cereal.schema import new_event, read_event
-from modeld.calibration import VIEW_FROM_DEVICE, Camera, rot_from_euler
+from modeld.calibration import Camera
+from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.live.speaker import (
     ANSWERS,
     CAMERA,

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from modeld.calibration import VIEW_FROM_DEVICE, Camera, rot_from_euler
+from modeld.calibration import Camera
+from modeld.view_geometry import VIEW_FROM_DEVICE, rot_from_euler
 from tests.tools.world.roads import body_on, lanes_of, uniform_road, world_of
 from tools.world.body import Body
 from tools.world.curves import Floats

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from modeld.calibration import (
+from modeld.calibration import Camera
+from modeld.view_geometry import (
     MED_MODEL_INTRINSICS,
     SBIG_MODEL_INTRINSICS,
-    Camera,
     rot_from_euler,
     warp_matrix,
 )
