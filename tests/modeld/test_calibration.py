@@ -296,11 +296,10 @@ def test_sizes_before_any_calibration_are_only_remembered() -> None:
 
 def test_matrices_are_computed_only_for_news(monkeypatch: pytest.MonkeyPatch) -> None:
     computed = []
-    compute = calibration_module.warp_matrix
 
     def count(*arguments: Any) -> Any:
         computed.append(arguments)
-        return compute(*arguments)
+        return warp_matrix(*arguments)
 
     monkeypatch.setattr(calibration_module, "warp_matrix", count)
     calibration = Calibration(plan(), TICI)
