@@ -122,7 +122,7 @@ def run(args: argparse.Namespace) -> int:
     outcome = Training(options, resume=args.resume, show=args.verbosity >= 0).run()
     directories = [options.directory / "model", *([args.export] if args.export else [])]
     steps = f"{outcome.steps} of {options.batch} samples"
-    facts = {"steps": f"{steps}; then {outcome.drives} drives of up to 25 s"}
+    facts = {"steps": f"{steps}; then {outcome.drives} drives of up to 35 s"}
     for directory in directories:
         written = write_models(directory, outcome.trained)
         write_card(directory, options, written, outcome.figures, facts)

@@ -37,7 +37,7 @@ from tools.world.traffic import ScriptedLead, Traffic
 from tools.world.truth import truth_of
 
 # Shortest and longest drive.
-ROWS = (50, 125)
+ROWS = (50, 175)
 # Enough road for the fastest drive of so many rows.
 _WORLD_M = 1400.0
 _STEPS = round(ROW_S / DT_MODEL_S)
@@ -50,6 +50,8 @@ _CHANGE_ROWS = (8, 50)
 _OFF_M, _OFF_RAD = 1.4, math.radians(3.5)
 # A student that is further from where the expert wants to be has left the road.
 _LOST_M = 2.6
+# How long a car ahead stands: long enough for one that creeps to come near.
+_STANDING_S = (3.0, 25.0)
 _CHANGE_LEAST_MPS = 9.0
 # Swerves: how far aside they lead if they come to their end, m; lateral acceleration, m/s^2; and
 # after which share of their way they are over.
@@ -286,7 +288,7 @@ class Drive:
         slow = 0.0 if rng.random() < 0.6 else limit * rng.uniform(0.2, 0.8)
         begin = rng.uniform(1.0, 10.0)
         end = begin + max((start - slow) / rng.uniform(0.7, 3.5), 0.5)
-        again = end + rng.uniform(3.0, 10.0)
+        again = end + rng.uniform(*_STANDING_S)
         speeds = ((0.0, start), (begin, start), (end, slow), (again, slow), (again + 8.0, start))
         return ScriptedLead(gap, speeds)
 
