@@ -29,7 +29,7 @@ from tools.training.heads import (
 )
 from tools.training.networks import as_input
 from tools.training.onnx_weights import EightBitGraph
-from tools.training.options import TrainingOptions
+from tools.training.options import ROUNDS, TrainingOptions
 from tools.training.parts import ConvNorm
 from tools.training.recipe import recipe_of
 from tools.training.rounded_networks import call_rounded, fold_norms, round_weights, rounded
@@ -179,7 +179,7 @@ def test_no_finished_training_is_one_line(
     checkpoint.save(tmp_path, {"round": 1, "options": recipe_of(TrainingOptions(tmp_path))})
     assert cli.main(command) == 1
     error = capsys.readouterr().err
-    assert "expected a finished training, found 1 of 3 rounds of drives" in error
+    assert f"expected a finished training, found 1 of {ROUNDS} rounds of drives" in error
     assert error.count("\n") == 1
     assert cli.main([*command[:-1], "-1"]) == 2
     assert "--eight-bits: expected minutes, 0 or more, found -1.0" in capsys.readouterr().err
