@@ -178,31 +178,47 @@ def load_models(loader: Loader, before: Before) -> Models:
             asked for.
     """
     problems: list[str] = []
-    remembered, unfinished = before.fallback, before.unfinished
-    fallback_path = _fallback_path(loader.config, problems)
-    if unfinished and unfinished == str(fallback_path):
+    safe_path, reason = _fallback_of(loader.config, before, problems)
+    if not reason or safe_path is None:
+        return _load_both(loader, before, safe_path, problems)
+    logger.warning("this drive goes on with the fallback model: %s", reason)
+    try:
+        return _go_on(_load_fallback(loader, safe_path), before, reason, problems)
+    except (ModeldError, RuntimeFault) as error:
+        _note(problems, "fallback model not usable, the other one is tried", error)
+    # Better the model that failed before than none at all.
+    models = _load_both(loader, before, None, problems)
+    try:
+        # The device has taken a model: it was away before, maybe, and has come back meanwhile.
+        safe = _load_fallback(loader, safe_path, models.first.kind)
+    except (ModeldError, RuntimeFault) as error:
+        logger.error("fallback model not usable, going on without one: %s", error)  # noqa: TRY400 -- the text says all
+        return models
+    models.first.program.close()
+    return _go_on(safe, before, reason, problems)
+
+
+def _fallback_of(config: Config, before: Before, problems: list[str]) -> tuple[Path | None, str]:
+    """Return the fallback model's artifact, None to go without, and why to begin with it, or ""."""
+    path = _fallback_path(config, problems)
+    if before.unfinished and before.unfinished == str(path):
         # It may hang the device, so nothing would come up with it, whatever the first model does.
         problem = f"fallback model not usable: {_UNFINISHED}; going on without one"
         logger.error("%s", problem)
         problems.append(problem)
-        fallback_path = None
-    elif unfinished:
-        remembered = remembered or _UNFINISHED
-    if remembered and fallback_path is not None:
-        logger.warning("this drive goes on with the fallback model: %s", remembered)
-        try:
-            fallback = _load_fallback(loader, fallback_path)
-            is_remembered = bool(before.fallback)
-            return Models(fallback, None, remembered, tuple(problems), is_remembered=is_remembered)
-        except (ModeldError, RuntimeFault) as error:
-            # Better the model that failed before than none at all.
-            _note(problems, "fallback model not usable, the other one is tried", error)
-            fallback_path = None
+        return None, before.fallback
+    return path, before.fallback or (_UNFINISHED if before.unfinished else "")
+
+
+def _load_both(
+    loader: Loader, before: Before, fallback_path: Path | None, problems: list[str]
+) -> Models:
+    """Load the model that is asked for and the one that can take over, or that one alone."""
     try:
         paths = _model_paths(loader.config, problems)
         kept = _kept_path(loader.config, before.model)
         tried = paths if kept is None else [kept, *(path for path in paths if path != kept)]
-        tried = _finished(tried, unfinished, problems)
+        tried = _finished(tried, before.unfinished, problems)
         # Of those of a store the selected one is known to be what was added.
         first = _first_of(tried, loader, problems, checked=paths[0])
     except (ModeldError, RuntimeFault) as error:
@@ -223,6 +239,11 @@ def load_models(loader: Loader, before: Before) -> Models:
             _note(problems, "fallback model not usable, going on without one", error)
     continues = first.path == kept != paths[0]
     return Models(first, stand_in, "", tuple(problems), is_remembered=continues)
+
+
+def _go_on(safe: LoadedModel, before: Before, reason: str, problems: list[str]) -> Models:
+    """Return the fallback model as the one that a drive goes on with."""
+    return Models(safe, None, reason, tuple(problems), is_remembered=bool(before.fallback))
 
 
 def _note(problems: list[str], what: str, error: Exception) -> None:

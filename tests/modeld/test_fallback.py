@@ -300,6 +300,27 @@ def test_without_a_usable_fallback_the_model_that_failed_is_tried_again(
 
 
 @pytest.mark.opencl
+def test_a_device_that_comes_back_between_both_models_does_not_end_the_fallback(
+    tmp_path: Path, small_format: FrameFormat, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, safe = (write(tmp_path / name, small_format) for name in ("a.pkl", "b.pkl"))
+    content = safe.read_bytes()
+    safe.write_bytes(b"as if the device refused it")
+
+    def come_back(path: Path) -> None:
+        if path == first:
+            safe.write_bytes(content)
+
+    config = Config(model=first, fallback_model=safe)
+    with ExitStack() as resources:
+        loader = Loader(config, KINDS, resources, on_load=come_back)
+        models = load_models(loader, Before("it hung"))
+        assert (models.first.path.name, models.fallback) == ("b.pkl", None)
+        assert (models.reason, models.is_remembered) == ("it hung", True)
+    assert "fallback model not usable, the other one is tried" in caplog.text
+
+
+@pytest.mark.opencl
 def test_outputs_that_are_not_those_of_the_metadata_are_found_while_loading(
     tmp_path: Path, small_format: FrameFormat
 ) -> None:
