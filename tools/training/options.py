@@ -10,10 +10,10 @@ from tools.errors import UsageError
 
 # Rounds of drives: of the first the expert drives half, of all others the student drives most (Ross
 # and others, "A reduction of imitation learning", 2011).
-ROUNDS = 5
+ROUNDS = 4
 # Shares of the time: drives of a round, learning from them, and, which is most of it, seeing.
-DRIVES_SHARE = 0.083
-LEARN_SHARE = 0.0237
+DRIVES_SHARE = 0.085
+LEARN_SHARE = 0.0275
 VISION_SHARE = 1.0 - ROUNDS * (DRIVES_SHARE + LEARN_SHARE)
 # Seeds of worlds: those below are trained on, those from here on are kept for judging.
 FIRST_HELD_OUT = 1_000_000
@@ -57,7 +57,7 @@ class TrainingOptions:
     """
 
     directory: Path
-    minutes: float = 75.0
+    minutes: float = 84.0
     seed: int = 0
     worlds: Seeds = Seeds(0, FIRST_HELD_OUT)
     held_out: Seeds = Seeds(FIRST_HELD_OUT, FIRST_HELD_OUT + 100_000)

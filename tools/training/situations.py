@@ -38,6 +38,16 @@ _OFF_M, _OFF_RAD = 1.5, math.radians(4.0)
 _NEAR_M, _NEAR_RAD = 0.2, math.radians(0.6)
 _LEAD_SHARE = 0.6
 _NEIGHBOUR_SHARE = 0.45
+_STANDING_SHARE = 0.125
+# A car that crawls comes near to one that stands: what it takes that one's speed for decides
+# whether it stops. Shares of moments that it crawls, and, when it does, that there is a lead, that
+# it stands, and that it is near; and how near, m.
+_CRAWLING_MPS = 3.0
+_CRAWLING_SHARE = 0.07
+_QUEUE_LEAD_SHARE = 0.85
+_QUEUE_STANDING_SHARE = 0.5
+_QUEUE_NEAR_SHARE = 0.6
+_QUEUE_M = (1.5, 15.0)
 # Distances to the rear of a lead, m: half of them as many in each octave, half of them where most
 # of driving behind others happens, all alike.
 _LEAD_M = (2.0, 140.0)
@@ -122,12 +132,7 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
     else:
         side, angle = rng.normal(0.0, _NEAR_M), rng.normal(0.0, _NEAR_RAD)
     offset = world.lanes.centre_m(lane) + side
-    limit, drawn = world.speed_limit_mps, rng.random()
-    speed = (
-        0.0
-        if drawn < 0.04
-        else limit * (rng.uniform(0.0, 0.6) if drawn < 0.3 else rng.uniform(0.6, 1.15))
-    )
+    speed = _random_speed(world.speed_limit_mps, rng)
     if rng.random() < _SLOWED_SHARE:
         speed = min(speed, slowed_mps(world, lane, s, rng))
     point = world.road.at(s)
@@ -146,6 +151,18 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
         near_s_m=s,
     )
     return body, world.lanes.lane_at(body.offset_m)
+
+
+def _random_speed(limit_mps: float, rng: np.random.Generator) -> float:
+    """Return a speed: standing, crawling, slow, or as fast as roads are driven."""
+    drawn = rng.random()
+    if drawn < 0.04:
+        return 0.0
+    if drawn < 0.04 + _CRAWLING_SHARE:
+        return rng.uniform(0.0, _CRAWLING_MPS)
+    if drawn < 0.35:
+        return limit_mps * rng.uniform(0.0, 0.6)
+    return limit_mps * rng.uniform(0.6, 1.15)
 
 
 def _driven(body: Body, wanted_mps2: float, rng: np.random.Generator) -> Body:
@@ -181,13 +198,16 @@ def random_vehicles(
     """Return the cars ahead: maybe a lead, maybe others beside."""
     found = []
     for other in range(world.lanes.count):
+        is_queue = other == lane and body.speed_mps < _CRAWLING_MPS
         share = _LEAD_SHARE if other == lane else _NEIGHBOUR_SHARE
-        if rng.random() >= share:
+        if rng.random() >= (_QUEUE_LEAD_SHARE if is_queue else share):
             continue
-        gap = _random_gap(rng)
+        is_near = is_queue and rng.random() < _QUEUE_NEAR_SHARE
+        gap = rng.uniform(*_QUEUE_M) if is_near else _random_gap(rng)
         s = body.s_m + FRONT_M + gap - (8.0 if other != lane else 0.0)
-        # One of eight stands; nobody follows the one ahead at any speed.
-        ratio = 0.0 if rng.random() < 0.125 else rng.uniform(0.1, 1.3)
+        # Nobody follows the one ahead at any speed.
+        standing = _QUEUE_STANDING_SHARE if is_queue else _STANDING_SHARE
+        ratio = 0.0 if rng.random() < standing else rng.uniform(0.1, 1.3)
         speed = max(body.speed_mps, 0.3 * world.speed_limit_mps) * ratio
         if other == lane:
             speed = max(speed, body.speed_mps - math.sqrt(2.0 * _MENDED_MPS2 * gap))

@@ -60,3 +60,18 @@ def test_nobody_is_nearer_to_the_car_ahead_than_braking_could_mend() -> None:
             closing = max(speed - vehicle.speed_mps, 0.0)
             assert closing**2 / (2.0 * 6.0) <= gap + 1e-6
     assert found > 30
+
+
+def test_half_of_those_ahead_of_a_crawling_car_stand_and_most_are_near() -> None:
+    rng, world = np.random.default_rng(4), random_world(5, 1200.0)
+    centre = world.lanes.centre_m(0)
+    body = Car.on_road(world.road, 100.0, centre, 0.4).body(world.road)
+    leads = []
+    for _ in range(200):
+        beside = (v for v in random_vehicles(world, body, 0, rng) if abs(v.offset_m - centre) < 1.0)
+        leads += [min(found, key=lambda v: v.s_m)] if (found := list(beside)) else []
+    standing = np.array([lead.speed_mps == 0.0 for lead in leads])
+    near = np.array([lead.s_m - body.s_m - FRONT_M < 15.0 for lead in leads])
+    assert 140 < len(leads) < 195
+    assert 0.38 < standing.mean() < 0.62
+    assert (standing & near).mean() > 0.25
