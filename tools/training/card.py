@@ -8,7 +8,7 @@ from pathlib import Path
 
 from runtime.whole_file import whole_file
 from tools.training.export import Written
-from tools.training.figures import Figures
+from tools.training.figures import SITUATIONS, Figures
 from tools.training.options import TrainingOptions
 from tools.training.views import HEIGHTS_M
 from tools.training.worlds import SHARP_SHARE
@@ -72,7 +72,7 @@ def write_card(
         "## How well it does\n\n"
         "Mean absolute errors of single moments of the vision on held-out worlds; nearly half of "
         "the moments are up to 1.5 m and 4 degrees off the lane's middle, with the expert's way "
-        "back as the path.\n\n"
+        f"back as the path. {SITUATIONS}\n\n"
         f"{_figures_table(figures)}\n"
         f"{_CANNOT}"
     )

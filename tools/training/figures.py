@@ -1,4 +1,4 @@
-"""Errors of a model on moments whose truth is known, in metres, by class of scenery."""
+"""Errors of a model on moments whose truth is known, in metres, by scenery and by situation."""
 
 from __future__ import annotations
 
@@ -15,6 +15,15 @@ from tools.training.situations import KINDS
 
 _LINE_M = (10.0, 30.0)
 _PATH_S = (1.0, 2.0, 4.0)
+# When the acceleration is judged: soon enough that it is that of the command.
+_ACCELERATION_S = 1.0
+# Situations: a car that crawls, behind one that stands near; one that must brake for a curve.
+_CRAWLING_MPS, _STANDING_MPS, _BEHIND_M = 3.0, 0.3, 20.0
+_CURVE_MPS2 = -0.5
+SITUATIONS = (
+    f"`queue`: slower than {_CRAWLING_MPS:g} m/s, less than {_BEHIND_M:g} m behind a car that "
+    f"stands; `curve`: curves ahead ask for at least {-_CURVE_MPS2:g} m/s2 of braking."
+)
 Floats = NDArray[np.float64]
 
 
@@ -27,7 +36,9 @@ class Figures:
         line_m: lateral, of the own lane's two lines that can be seen, at 10 and 30 m.
         path_m: lateral, of the plan, at 1, 2, 4 s.
         speed_mps: of the own speed.
+        acceleration_mps2: of the plan, at 1 s.
         lead_m: of the distance to a lead within 60 m.
+        lead_mps: of the speed of such a lead.
         lines_found: share of lines that were rightly said to be there or not.
         leads_found: the same of leads.
     """
@@ -36,7 +47,9 @@ class Figures:
     line_m: tuple[float, float]
     path_m: tuple[float, float, float]
     speed_mps: float
+    acceleration_mps2: float
     lead_m: float
+    lead_mps: float
     lines_found: float
     leads_found: float
 
@@ -44,9 +57,11 @@ class Figures:
         """Return the figures by the names of a report."""
         names = [f"lane line at {at:g} m, m" for at in _LINE_M]
         names += [f"path at {at:g} s, m" for at in _PATH_S]
-        names += ["speed, m/s", "lead distance, m", "lines found", "leads found"]
-        values = (*self.line_m, *self.path_m, self.speed_mps, self.lead_m)
-        return dict(zip(names, (*values, self.lines_found, self.leads_found), strict=True))
+        names += ["speed, m/s", "acceleration, m/s2", "lead distance, m", "lead speed, m/s"]
+        names += ["lines found", "leads found"]
+        values = (*self.line_m, *self.path_m, self.speed_mps, self.acceleration_mps2, self.lead_m)
+        shares = (self.lines_found, self.leads_found)
+        return dict(zip(names, (*values, self.lead_mps, *shares), strict=True))
 
     def as_json(self) -> dict[str, float]:
         """Return the figures by names that gates can have."""
@@ -57,21 +72,37 @@ class Figures:
             **lines,
             **paths,
             "speed_mps": self.speed_mps,
+            "acceleration_mps2": self.acceleration_mps2,
             "lead_m": self.lead_m,
+            "lead_mps": self.lead_mps,
             "lines_found": self.lines_found,
             "leads_found": self.leads_found,
         }
 
 
 def judge(said: Singles, samples: Sequence[Sample]) -> dict[str, Figures]:
-    """Return figures for each class of scenery, and under `all` for all of them."""
+    """Return figures for each class of scenery and each situation, and under `all` for all."""
     kinds = np.array([sample.kind for sample in samples])
     truth = np.stack([sample.target for sample in samples])
     found = {"all": figures_of(said, truth)}
     for kind, name in enumerate(KINDS):
         if (kinds == kind).any():
             found[name] = figures_of(said[kinds == kind], truth[kinds == kind])
+    for name, chosen in _situations(truth).items():
+        if chosen.any():
+            found[name] = figures_of(said[chosen], truth[chosen])
     return found
+
+
+def _situations(truth: Singles) -> dict[str, NDArray[np.bool_]]:
+    """Return which of some samples, (n, size), are in which situation, by what is true of them."""
+    places = places_in_target(VISION_TARGETS)
+    speed = truth[:, places["pose"]][:, 0]
+    lead = truth[:, places["lead"]]
+    is_behind = (truth[:, places["lead_prob"]][:, 0] > 0.5) & (lead[:, 0] < _BEHIND_M)
+    is_queue = is_behind & (speed < _CRAWLING_MPS) & (lead[:, 2] < _STANDING_MPS)
+    is_curve = truth[:, places["for_curves"]][:, 0] < _CURVE_MPS2
+    return {"queue": is_queue, "curve": is_curve}
 
 
 def figures_of(said: Singles, truth: Singles) -> Figures:
@@ -94,14 +125,17 @@ def figures_of(said: Singles, truth: Singles) -> Figures:
         _mean(np.abs(np.subtract(*(_at(T_IDXS, t, v[..., 1]) for v in plan)))) for t in _PATH_S
     ]
     pose, lead, prob = part("pose"), part("lead"), part("lead_prob")
-    gap = np.abs(lead[0][:, 0, 0, 0] - lead[1][:, 0, 0, 0])
+    ahead = np.abs(lead[0] - lead[1])[:, 0, 0]
     near = lead[1][:, 0, 0, 0] < 60.0
+    pushed = np.abs(np.subtract(*(_at(T_IDXS, _ACCELERATION_S, v[..., 6]) for v in plan)))
     return Figures(
         len(truth),
         (line_errors[0], line_errors[1]),
         (path_errors[0], path_errors[1], path_errors[2]),
         _mean(np.abs(pose[0][:, 0] - pose[1][:, 0])),
-        _mean(gap[near]),
+        _mean(pushed),
+        _mean(ahead[near, 0]),
+        _mean(ahead[near, 2]),
         _mean((lanes_there[0][..., 1] > 0.5) == (lanes_there[1][..., 1] > 0.5)),
         _mean((prob[0] > 0.5) == (prob[1] > 0.5)),
     )

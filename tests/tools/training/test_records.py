@@ -81,7 +81,9 @@ def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
         line_m=(0.05, 0.123),
         path_m=(0.01, 0.04, np.nan),
         speed_mps=1.5,
+        acceleration_mps2=0.4,
         lead_m=2.25,
+        lead_mps=0.75,
         lines_found=0.9,
         leads_found=0.8,
     )
