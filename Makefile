@@ -13,7 +13,7 @@
 #   make test-interfaces  each revision of the driving models against a second, independent loop
 #   make drives  the driving model in closed loop as often as is promised of it, into build/drives
 #   make train   train the driving model on painted worlds; TRAIN_ARGS='--minutes 20 --seed 1'
-#   make compare-trainings  two finished trainings, A=DIR B=DIR: whether their figures agree
+#   make compare-trainings  two trained models, A=DIR B=DIR: whether their figures agree
 #   make test-train  the tests of the training that need torch
 #   make soak    a daemon disturbed at random for SOAK_SECONDS, from SOAK_SEED; promises checked
 #   make test-drivers    a reduced suite under each other OpenCL driver that is installed
@@ -201,25 +201,26 @@ $(TRAIN_STAMP): $(STAMP)
 train: $(TRAIN_STAMP)
 	$(BIN)/modeld train $(TRAIN_DIR) $(TRAIN_ARGS)
 
-# Two finished trainings: errors on held-out worlds, then four drives with each model, as those of
-# regress-drives. What is compared stays beside the trainings, in figures.json and drives.json.
+# Two trained models: errors on held-out worlds as their trainings found them, then four drives with
+# each, as those of regress-drives.
 A ?=
 B ?=
-compare-trainings: $(TRAIN_STAMP)
-	@test -n "$(A)" && test -n "$(B)" || { echo "compare-trainings: expected two trainings, found \
-	A='$(A)' B='$(B)'; name both: make compare-trainings A=$(BUILD)/training B=DIR" >&2; exit 2; }
-	set -e; for training in "$(A)" "$(B)"; do \
-		$(BIN)/modeld train "$$training" --resume --json > "$$training/figures.json"; \
-		TUNED=0 $(BIN)/modeld compile "$$training/model/vision.onnx" "$$training/model/policy.onnx" \
-			-o "$$training/driving.pkl" --target cpu; \
-		$(BIN)/modeld drive --model "$$training/driving.pkl" --scenario lane-keeping stopping-lead \
+compare-trainings: $(STAMP)
+	@test -n "$(A)" && test -n "$(B)" || { echo "compare-trainings: expected two trained models, \
+	found A='$(A)' B='$(B)'; name the folders of both: make compare-trainings A=tools/models \
+	B=$(BUILD)/training/model" >&2; exit 2; }
+	set -e; mkdir -p $(BUILD)/trainings; for which in "a $(A)" "b $(B)"; do \
+		to="$(BUILD)/trainings/$${which%% *}"; model="$${which#* }"; \
+		TUNED=0 $(BIN)/modeld compile "$$model/vision.onnx" "$$model/policy.onnx" \
+			-o "$$to.pkl" --target cpu; \
+		$(BIN)/modeld drive --model "$$to.pkl" --scenario lane-keeping stopping-lead \
 			--seed 100 --drives 2 --km 0.3 --workers $(DRIVES_WORKERS) \
-			--gate 'completed_share >= 0' --json > "$$training/drives.json"; \
+			--gate 'completed_share >= 0' --json > "$$to.json"; \
 	done
 	failed=0; \
 	$(BIN)/modeld compare "$(A)/figures.json" "$(B)/figures.json" --gates-only \
 		--gates tests/regression/trainings.gates || failed=1; \
-	$(BIN)/modeld compare "$(A)/drives.json" "$(B)/drives.json" --gates-only \
+	$(BIN)/modeld compare $(BUILD)/trainings/a.json $(BUILD)/trainings/b.json --gates-only \
 		--gates tests/regression/trainings-drives.gates || failed=1; \
 	exit $$failed
 

@@ -131,8 +131,6 @@ def run(args: argparse.Namespace) -> int:
             {
                 "directory": str(directories[-1]),
                 "steps": outcome.steps,
-                "figures": {kind: f.rows() for kind, f in outcome.figures.items()},
-                # The same by names that gates can have.
                 "held_out": {kind: f.as_json() for kind, f in outcome.figures.items()},
             }
         )

@@ -1,4 +1,7 @@
-"""The card beside a trained model: what it is, what it has seen, how well it does, what not."""
+"""The card beside a trained model: what it is, what it has seen, how well it does, what not.
+
+Its figures lie beside it once more for programs: who trains anew compares with them.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from runtime.whole_file import whole_file
+from tools.lib.json_output import json_text
 from tools.training.export import Written
 from tools.training.figures import SITUATIONS, Figures
 from tools.training.options import TrainingOptions
@@ -14,6 +18,7 @@ from tools.training.views import HEIGHTS_M
 from tools.training.worlds import SHARP_SHARE
 
 NAME = "README.md"
+FIGURES_NAME = "figures.json"
 _CANNOT = f"""\
 ## What it cannot do
 
@@ -38,7 +43,7 @@ def write_card(
     facts: Mapping[str, str],
     command: str | None = None,
 ) -> None:
-    """Write the card beside the models.
+    """Write the card beside the models, and the figures in `FIGURES_NAME`.
 
     Args:
         directory: of the models.
@@ -76,8 +81,11 @@ def write_card(
         f"{_figures_table(figures)}\n"
         f"{_CANNOT}"
     )
-    with whole_file(directory / NAME) as file:
-        file.write(text.encode())
+    held_out = {kind: one.as_json() for kind, one in figures.items()}
+    found = {"minutes": options.minutes, "seed": options.seed, "held_out": held_out}
+    for name, content in ((NAME, text), (FIGURES_NAME, json_text(found, 1) + "\n")):
+        with whole_file(directory / name) as file:
+            file.write(content.encode())
 
 
 def _figures_table(figures: Mapping[str, Figures]) -> str:

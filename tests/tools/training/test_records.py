@@ -96,3 +96,7 @@ def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
     assert "| lane line at 30 m, m | 0.12 | 0.12 |" in card
     assert "| path at 4 s, m | n/a | n/a |" in card
     assert "What it cannot do" in card
+    found = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
+    assert (found["minutes"], found["seed"]) == (40, 0)
+    assert found["held_out"]["day"]["line_30m_m"] == 0.123
+    assert found["held_out"]["all"]["path_4s_m"] is None

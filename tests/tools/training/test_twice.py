@@ -25,7 +25,7 @@ def result_of(name: str) -> dict[str, Any]:
     """Return what a command prints, every figure 10."""
     if name == "trainings":
         figures = Figures(10, (10.0, 10.0), (10.0, 10.0, 10.0), *[10.0] * 6)
-        return {"steps": 10, "held_out": {"all": figures.as_json(), "day": figures.as_json()}}
+        return {"minutes": 10, "held_out": {"all": figures.as_json(), "day": figures.as_json()}}
     return dict.fromkeys(figures_of([]).as_json(), 10.0)
 
 
@@ -90,11 +90,11 @@ def test_both_trainings_have_to_be_named() -> None:
     make = shutil.which("make")
     assert make is not None
     done = subprocess.run(
-        [make, "-o", ".venv/.train-installed", "compare-trainings", "A=build/training", "B="],
+        [make, "-o", ".venv/.installed", "compare-trainings", "A=tools/models", "B="],
         cwd=ROOT,
         check=False,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 2
-    assert "expected two trainings, found A='build/training' B=''" in done.stderr
+    assert "expected two trained models, found A='tools/models' B=''" in done.stderr
