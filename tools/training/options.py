@@ -115,14 +115,21 @@ class TrainingOptions:
         return 60.0 * self.minutes * VISION_SHARE
 
     @property
-    def drives_s(self) -> float:
-        """Seconds for the drives of one round."""
-        return 60.0 * self.minutes * DRIVES_SHARE
-
-    @property
     def learn_s(self) -> float:
         """Seconds to learn from the drives of one round and all before."""
         return 60.0 * self.minutes * LEARN_SHARE
+
+    def drives_until_s(self, number: int, learnt_s: float) -> float:
+        """Return how many seconds of drives there are when those of a round are over.
+
+        Learning ends early where there is little to learn from; more drives have that time.
+
+        Args:
+            number: of the round, from 0.
+            learnt_s: seconds that the rounds before have learnt.
+        """
+        drives_s = 60.0 * self.minutes * DRIVES_SHARE
+        return (number + 1) * drives_s + number * self.learn_s - learnt_s
 
 
 def parse_seeds(name: str, text: str) -> Seeds:

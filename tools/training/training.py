@@ -186,7 +186,7 @@ class Training:
         first = 1_000_000 * course.round + course.drives * 4
         plan = DrivesPlan(student, options.seed, options.worlds, first, workers, share)
         clock, off = vision_stage.Stopwatch(), []
-        end_s, saved_s = (course.round + 1) * options.drives_s, course.drives_s
+        end_s, saved_s = options.drives_until_s(course.round, course.learning_s), course.drives_s
         with open_crew(drive_on, [(plan, worker) for worker in range(workers)]) as crew:
             while course.drives_s < end_s or course.drives < _LEAST_DRIVES:
                 for record in crew.receive(1.0):

@@ -10,7 +10,7 @@ import pytest
 
 from tools import cli
 from tools.errors import UsageError
-from tools.training.options import Seeds, TrainingOptions, parse_seeds
+from tools.training.options import ROUNDS, Seeds, TrainingOptions, parse_seeds
 
 
 def refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, *arguments: str) -> str:
@@ -76,3 +76,15 @@ def test_refusals_and_help_load_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True)
     assert done.returncode == 2
+
+
+def test_shares_of_the_time_are_all_of_it_and_drives_have_what_learning_leaves(
+    tmp_path: Path,
+) -> None:
+    options = TrainingOptions(tmp_path, minutes=100.0)
+    # 8.5 % of 6000 s are the drives of a round, 2.75 % learning from them.
+    assert options.drives_until_s(0, 0.0) == pytest.approx(510.0)
+    assert options.drives_until_s(1, 65.0) == pytest.approx(2 * 510.0 + 165.0 - 65.0)
+    learnt_s = ROUNDS * options.learn_s
+    last_s = options.drives_until_s(ROUNDS - 1, learnt_s - options.learn_s)
+    assert options.vision_s + last_s + learnt_s == pytest.approx(6000.0)
