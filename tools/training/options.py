@@ -12,8 +12,8 @@ from tools.errors import UsageError
 # and others, "A reduction of imitation learning", 2011).
 ROUNDS = 4
 # Shares of the time: drives of a round, learning from them, and, which is most of it, seeing.
-DRIVES_SHARE = 0.085
-LEARN_SHARE = 0.0275
+DRIVES_SHARE = 0.065
+LEARN_SHARE = 0.0475
 VISION_SHARE = 1.0 - ROUNDS * (DRIVES_SHARE + LEARN_SHARE)
 # Seeds of worlds: those below are trained on, those from here on are kept for judging.
 FIRST_HELD_OUT = 1_000_000

@@ -210,12 +210,12 @@ class Training:
     def _learn(self) -> None:
         """Learn from all drives so far; that ends a round."""
         options, course = self._options, self._course
-        vision, policy, scaling = self._networks()
+        vision, _, scaling = self._networks()
         drives = read_drives(options.directory, course.drives)
         histories = join(drives, plan_scaling(scaling))
         report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
-        if course.round == 0:
-            policy = begin_policy(vision)
+        # Anew each time: what was learnt from the first drives round by round, it knows by heart.
+        policy = begin_policy(vision)
         clock = vision_stage.Stopwatch()
         learn(policy, histories, options.learn_s, options.seed + course.round, report)
         course.learning_s += clock.lap()

@@ -1,0 +1,54 @@
+"""What is commanded counts more than the rest of a plan, and hard braking is learnt more often."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from modeld.constants import T_IDXS
+from tools.training.commanding import NEXT, command_loss, times_learnt
+from tools.training.drives import DriveRecord
+from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, Singles, size_of
+from tools.training.policy_stage import join
+from tools.training.scaling import Scaling
+
+
+def test_loss_is_of_what_is_commanded_within_two_seconds() -> None:
+    target, output = torch.zeros((1, size_of(POLICY_HEADS))), torch.zeros((1, PLAN.width))
+    # 10 s (i / 32)^2: the 15th is the last one before 2 s, and one more is asked for after it.
+    assert (NEXT, T_IDXS[NEXT - 2] < 2.0 < T_IDXS[NEXT - 1]) == (16, True)
+    for row, column, weight in (
+        (0, 6, 6.0),
+        (15, 11, 3.0),
+        (7, 14, 3.0),
+        (16, 6, 0.0),
+        (3, 1, 0.0),
+    ):
+        wrong = output.clone()
+        wrong[0, 15 * row + column] = -0.8
+        assert command_loss(wrong, target).item() == pytest.approx(0.8 * weight / 16.0)
+
+
+def targets(*hardest_mps2: float) -> Singles:
+    """Return a row for each: a plan that brakes so hard after a second."""
+    found = np.zeros((len(hardest_mps2), size_of(POLICY_HEADS)), np.float32)
+    found[:, 15 * 10 + 6] = hardest_mps2
+    # Later braking is not commanded yet.
+    found[:, 15 * 20 + 6] = -6.0
+    return found
+
+
+def test_histories_that_end_in_hard_braking_are_there_several_times() -> None:
+    assert times_learnt(targets(0.5, -1.0, -1.5, -2.6)).tolist() == [1, 1, 2, 4]
+    rows = targets(0.0, -3.0, -1.3)
+    features, pulses = np.zeros((3, HIDDEN_WIDTH), np.float16), np.zeros((3, 8), np.float32)
+    side, off = np.array([1.0, 0.0], np.float32), np.zeros(3, np.float32)
+    drive = DriveRecord(features, rows, pulses, side, True, off)
+    scaling = Scaling(np.zeros(PLAN.size, np.float32), np.full(PLAN.size, 2.0, np.float32))
+    histories = join([drive, drive], scaling)
+    first = HISTORY_ROWS - 1
+    each = [first, *[first + 1] * 4, *[first + 2] * 2]
+    assert histories.rows.tolist() == [*each, *(row + first + 3 for row in each)]
+    # In units of the scaling.
+    assert histories.targets[first + 1, 15 * 10 + 6].item() == pytest.approx(-1.5)
