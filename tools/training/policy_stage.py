@@ -23,8 +23,9 @@ from tools.training.watch import RESUME, Watch
 
 STAGE = "policy"
 BATCH = 192
-# On every tenth of 1680 drives, kept for judging, the lateral error at 2.2 s after a minute, far from
-# the middle of the lane, was 0.72 m with 5e-4 and 0.63 m with 1.5e-3; 4e-3 is no better than 2e-3.
+# On every tenth of 1680 drives, kept for judging, the lateral error at 2.2 s after a minute, far
+# from the middle of the lane, was 0.72 m with 5e-4 and 0.63 m with 1.5e-3; 4e-3 is no better than
+# 2e-3.
 RATE = 2e-3
 # A row of a drive is learnt from no more often than this. With 99 drives and 90 uses the loss of
 # the plan fell from 0.6 to -0.1: they were learnt by heart.
