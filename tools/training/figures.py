@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 from modeld.constants import T_IDXS, X_IDXS
 from tools.training.heads import PLAN, VISION_HEADS, VISION_TARGETS, Singles, places_in_target
 from tools.training.replay import Sample
-from tools.training.situations import KINDS
+from tools.training.situations import CRAWLING_MPS, KINDS
 
 _LINE_M = (10.0, 30.0)
 _PATH_S = (1.0, 2.0, 4.0)
 # When the acceleration is judged: soon enough that it is that of the command.
 _ACCELERATION_S = 1.0
 # Situations: a car that crawls, behind one that stands near; one that must brake for a curve.
-_CRAWLING_MPS, _STANDING_MPS, _BEHIND_M = 3.0, 0.3, 20.0
+_STANDING_MPS, _BEHIND_M = 0.3, 20.0
 _CURVE_MPS2 = -0.5
 SITUATIONS = (
-    f"`queue`: slower than {_CRAWLING_MPS:g} m/s, less than {_BEHIND_M:g} m behind a car that "
+    f"`queue`: slower than {CRAWLING_MPS:g} m/s, less than {_BEHIND_M:g} m behind a car that "
     f"stands; `curve`: curves ahead ask for at least {-_CURVE_MPS2:g} m/s2 of braking."
 )
 Floats = NDArray[np.float64]
@@ -100,7 +100,7 @@ def _situations(truth: Singles) -> dict[str, NDArray[np.bool_]]:
     speed = truth[:, places["pose"]][:, 0]
     lead = truth[:, places["lead"]]
     is_behind = (truth[:, places["lead_prob"]][:, 0] > 0.5) & (lead[:, 0] < _BEHIND_M)
-    is_queue = is_behind & (speed < _CRAWLING_MPS) & (lead[:, 2] < _STANDING_MPS)
+    is_queue = is_behind & (speed < CRAWLING_MPS) & (lead[:, 2] < _STANDING_MPS)
     is_curve = truth[:, places["for_curves"]][:, 0] < _CURVE_MPS2
     return {"queue": is_queue, "curve": is_curve}
 

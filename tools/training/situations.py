@@ -42,7 +42,7 @@ _STANDING_SHARE = 0.125
 # A car that crawls comes near to one that stands: what it takes that one's speed for decides
 # whether it stops. Shares of moments that it crawls, and, when it does, that there is a lead, that
 # it stands, and that it is near; and how near, m.
-_CRAWLING_MPS = 3.0
+CRAWLING_MPS = 3.0
 _CRAWLING_SHARE = 0.07
 _QUEUE_LEAD_SHARE = 0.85
 _QUEUE_STANDING_SHARE = 0.5
@@ -154,12 +154,12 @@ def random_body(world: World, rng: np.random.Generator) -> tuple[Body, int]:
 
 
 def _random_speed(limit_mps: float, rng: np.random.Generator) -> float:
-    """Return a speed: standing, crawling, slow, or as fast as roads are driven."""
+    """Return a speed, m/s: standing, crawling, slow, or as fast as roads are driven."""
     drawn = rng.random()
     if drawn < 0.04:
         return 0.0
     if drawn < 0.04 + _CRAWLING_SHARE:
-        return rng.uniform(0.0, _CRAWLING_MPS)
+        return rng.uniform(0.0, CRAWLING_MPS)
     if drawn < 0.35:
         return limit_mps * rng.uniform(0.0, 0.6)
     return limit_mps * rng.uniform(0.6, 1.15)
@@ -198,7 +198,7 @@ def random_vehicles(
     """Return the cars ahead: maybe a lead, maybe others beside."""
     found = []
     for other in range(world.lanes.count):
-        is_queue = other == lane and body.speed_mps < _CRAWLING_MPS
+        is_queue = other == lane and body.speed_mps < CRAWLING_MPS
         share = _LEAD_SHARE if other == lane else _NEIGHBOUR_SHARE
         if rng.random() >= (_QUEUE_LEAD_SHARE if is_queue else share):
             continue

@@ -13,7 +13,14 @@ from tools.training.drives import later_plan
 from tools.training.heads import ROW_S, VISION_TARGETS, Singles, places_in_target, size_of
 from tools.training.options import Seeds
 from tools.training.replay import IMAGES_SHAPE, Bytes, Sample
-from tools.training.situations import KINDS, WORLD_M, Situations, moved, random_body
+from tools.training.situations import (
+    CRAWLING_MPS,
+    KINDS,
+    WORLD_M,
+    Situations,
+    moved,
+    random_body,
+)
 from tools.world.road import straights_and_arcs
 from tools.world.speed import speed_limits
 from tools.world.view import MED_LENS
@@ -95,6 +102,14 @@ def test_older_frame_is_from_where_the_car_was(number: int) -> None:
     assert np.hypot(body.x_m - before.x_m, body.y_m - before.y_m) == pytest.approx(way, abs=0.02)
     turned = body.heading_rad - before.heading_rad
     assert turned == pytest.approx(body.curvature_1pm * way, abs=1e-6)
+
+
+def test_one_car_of_six_stands_or_crawls() -> None:
+    speeds = []
+    for number in range(12):
+        world, rng = random_world(number, WORLD_M), np.random.default_rng(number)
+        speeds += [random_body(world, rng)[0].speed_mps for _ in range(50)]
+    assert 0.11 < np.mean(np.array(speeds) < CRAWLING_MPS) < 0.21
 
 
 def sharp_world(number: int) -> World:
