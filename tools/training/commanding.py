@@ -27,8 +27,8 @@ NEXT = int(np.searchsorted(T_IDXS, _UNTIL_S)) + 1
 _AHEAD = PLAN_ACCELERATION.start
 _YAW, _YAW_RATE = PLAN_ORIENTATION.start + 2, PLAN_ORIENTATION_RATE.start + 2
 # Weights beside the loss of the plan, 3 times its likelihood. On every tenth of 1680 drives, kept
-# for judging, acceleration, yaw and its rate were 8, 14 and 13 % better with weights of 3 and 2, and
-# the lateral error at 2.2 s by 4 % (2026-11-25); these ones brake harder (ADR 0109).
+# for judging, acceleration, yaw and its rate were 8, 14 and 13 % better with weights of 3 and 2,
+# and the lateral error at 2.2 s by 4 % (2026-11-25); these ones brake harder (ADR 0109).
 _ACCELERATION_WEIGHT, _YAW_WEIGHT = 6.0, 3.0
 # Rows at which the expert brakes harder than this within that time, m/s^2, are learnt from so many
 # times as often. Of the braking that was missing that gives back a quarter, with the weights above
