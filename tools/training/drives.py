@@ -26,7 +26,7 @@ from modeld.constants import (
 )
 from modeld.desire import Desire
 from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
-from tools.training.mirror import Bytes, mirror_desires, mirror_images, mirror_target
+from tools.training.mirror import Bytes
 from tools.training.options import Seeds
 from tools.training.situations import moved
 from tools.training.views import Eyes, as_pair, random_cameras
@@ -58,6 +58,8 @@ _CHANGE_LEAST_MPS = 9.0
 _SWERVE_M, _SWERVE_MPS2, _SWERVE_SHARE = (0.6, 1.4), (1.0, 2.5), (0.5, 1.0)
 # The largest second derivative of 10 u^3 - 15 u^4 + 6 u^5.
 _SHARPEST = 10.0 / math.sqrt(3.0)
+# Side of the road, right and left: worlds drive on the right, their mirrors on the left.
+CONVENTION = np.array([1.0, 0.0], np.float32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,17 @@ class DriveRecord:
 
     Attributes:
         features: (rows, 512) float16, `hidden_state`.
+        mirrored: (rows, 512) float16, `hidden_state` of the mirrored views.
         targets: (rows, size) float32, of `POLICY_HEADS`.
         pulses: (rows, 8) float32, desires at their rising edge.
-        convention: (2,) float32.
         is_student: whether the student drove.
         off_m: (rows,) float32, distance from the middle of the lane that the expert drives in.
     """
 
     features: NDArray[np.float16]
+    mirrored: NDArray[np.float16]
     targets: Singles
     pulses: Singles
-    convention: Singles
     is_student: bool
     off_m: Singles
 
@@ -111,7 +113,6 @@ class Drive:
         self._rng = np.random.default_rng((seed, 3, number))
         rng = self._rng
         self.is_student = is_student
-        self._is_mirrored = rng.random() < 0.5
         self._world = training_world(worlds.at(number), _WORLD_M, rng)
         world = self._world
         self._cameras = random_cameras(rng)
@@ -139,6 +140,7 @@ class Drive:
         self._curvature, self._acceleration = self._car.curvature_1pm, 0.0
         self._pulse = np.zeros(DESIRE_LENGTH, np.float32)
         self._features: list[NDArray[np.float16]] = []
+        self._mirrored: list[NDArray[np.float16]] = []
         self._targets: list[Singles] = []
         self._pulses: list[Singles] = []
         self._off: list[float] = []
@@ -152,11 +154,6 @@ class Drive:
         lost = bool(self._off) and self._off[-1] > way
         return self._row >= self._rows or lost or self.body.s_m > _WORLD_M
 
-    @property
-    def convention(self) -> Singles:
-        """Side of the road: right, left."""
-        return np.array([0.0, 1.0] if self._is_mirrored else [1.0, 0.0], np.float32)
-
     def look(self) -> Bytes:
         """Return what the model sees now, (2, 12, 128, 256)."""
         self._perturb()
@@ -167,23 +164,21 @@ class Drive:
         newer = self._eyes.see(self.body, vehicles, number + 4)
         pair = as_pair(self._frame, newer)
         self._frame = newer
-        return mirror_images(pair) if self._is_mirrored else pair
+        return pair
 
-    def judge(self, feature: Singles) -> Singles:
-        """Take the feature of this row, let the expert say what is right, return the pulse."""
+    def judge(self, feature: Singles, mirrored: Singles) -> Singles:
+        """Take the features of this row, let the expert say what is right, return the pulse."""
         world, vehicles = self._world, self._traffic.vehicles
         expert_plan = self._expert.plan(self.body, vehicles)
         height = self._cameras.height_m
         truth = truth_of(world, self.body, vehicles, expert_plan, height_m=height)
-        target, pulse = target_of(POLICY_HEADS, truth), self._pulse
-        if self._is_mirrored:
-            target, pulse = mirror_target(POLICY_HEADS, target), mirror_desires(pulse)
         self._features.append(feature.astype(np.float16))
-        self._targets.append(target)
-        self._pulses.append(pulse)
+        self._mirrored.append(mirrored.astype(np.float16))
+        self._targets.append(target_of(POLICY_HEADS, truth))
+        self._pulses.append(self._pulse)
         self._off.append(abs(self.body.offset_m - world.lanes.centre_m(self._expert.lane)))
         self._plan = expert_plan.array()
-        return pulse
+        return self._pulse
 
     def step(self, plan: Singles | None) -> None:
         """Drive on to the next row.
@@ -193,8 +188,6 @@ class Drive:
         """
         if plan is None:
             plan = self._plan
-        elif self._is_mirrored:
-            plan = mirror_target((POLICY_HEADS[0],), plan.reshape(-1)).reshape(plan.shape)
         for step in range(_STEPS):
             self._command(later_plan(plan, step * DT_MODEL_S))
             self._go_aside((self._row + step / _STEPS) * ROW_S)
@@ -207,9 +200,9 @@ class Drive:
         """Return what there is to learn."""
         return DriveRecord(
             np.stack(self._features),
+            np.stack(self._mirrored),
             np.stack(self._targets),
             np.stack(self._pulses),
-            self.convention,
             self.is_student,
             np.array(self._off, np.float32),
         )

@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from modeld.constants import IDX_COUNT, PLAN_WIDTH
-from tools.training.drives import Drive
+from tools.training.drives import CONVENTION, Drive
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, VISION_TARGETS, Singles
-from tools.training.networks import Policy, Vision, as_input
+from tools.training.mirror import mirror_images
+from tools.training.networks import Policy, Vision, as_input, fast_dtype, folded
 from tools.training.options import Seeds
 from tools.training.scaling import Scaling, part_of
 
@@ -47,7 +48,8 @@ class Student:
     """Both networks and the histories of some drives."""
 
     def __init__(self, vision: Vision, policy: Policy, scaling: Scaling) -> None:
-        self._vision, self._policy = vision.eval(), policy.eval()
+        self._trunk, self._policy = folded(vision).trunk, policy.eval()
+        self._dtype = fast_dtype()
         plan = part_of(VISION_TARGETS, scaling, (PLAN,))
         self._mean, self._deviation = plan.mean, plan.deviation
 
@@ -63,7 +65,9 @@ class Student:
     @torch.inference_mode()
     def see(self, images: np.ndarray[Any, np.dtype[np.uint8]]) -> Singles:
         """Return `hidden_state` of each pair of views: (n, 2, 12, 128, 256) to (n, 512)."""
-        return np.asarray(self._vision.trunk(as_input(torch.from_numpy(images))).numpy())
+        views = as_input(torch.from_numpy(images), self._dtype)
+        with torch.autocast("cpu", self._dtype, enabled=self._dtype == torch.bfloat16):
+            return np.asarray(self._trunk(views).numpy())
 
     @torch.inference_mode()
     def plan(self, desires: Singles, convention: Singles, features: Singles) -> Singles:
@@ -112,15 +116,16 @@ def drive_on(
 
 def _row(student: Student, under_way: list[tuple[Drive, Singles, Singles]]) -> None:
     """Take all drives on by one row."""
-    found = student.see(np.stack([drive.look() for drive, _, _ in under_way]))
-    for (drive, features, desires), feature in zip(under_way, found, strict=True):
+    pictures = np.stack([drive.look() for drive, _, _ in under_way])
+    seen = zip(under_way, student.see(pictures), student.see(mirror_images(pictures)), strict=True)
+    for (drive, features, desires), feature, mirrored in seen:
         for history in (features, desires):
             history[:-1] = history[1:]
         features[-1] = feature
-        desires[-1] = drive.judge(feature)
+        desires[-1] = drive.judge(feature, mirrored)
     plans = student.plan(
         np.stack([desires for _, _, desires in under_way]),
-        np.stack([drive.convention for drive, _, _ in under_way]),
+        np.tile(CONVENTION, (len(under_way), 1)),
         np.stack([features for _, features, _ in under_way]),
     )
     for (drive, _, _), plan in zip(under_way, plans, strict=True):

@@ -35,10 +35,19 @@ class Muon(torch.optim.Optimizer):
         parameters: weights of two or more dimensions; the first one counts outputs.
         rate: learning rate, as of Adam.
         weight_decay: of it, decoupled from the gradient.
+        dtype: that directions are computed in; bfloat16, where a processor multiplies it, is as
+            good as any (Jordan).
     """
 
-    def __init__(self, parameters: Iterable[Tensor], rate: float, weight_decay: float) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        rate: float,
+        weight_decay: float,
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
         super().__init__(parameters, {"lr": rate, "weight_decay": weight_decay})
+        self._dtype = dtype
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:
@@ -57,24 +66,26 @@ class Muon(torch.optim.Optimizer):
                 mean = state.setdefault("mean", torch.zeros_like(weight))
                 mean.lerp_(weight.grad, 1.0 - MOMENTUM)
                 # Nesterov's: where the mean will be after this gradient once more.
-                turned = orthogonal(weight.grad.lerp(mean, MOMENTUM).flatten(1))
+                ahead = weight.grad.lerp(mean, MOMENTUM).flatten(1)
+                turned = orthogonal(ahead, self._dtype)
                 weight.mul_(1.0 - group["lr"] * group["weight_decay"])
                 size = _STEP * math.sqrt(max(turned.shape))
                 weight.add_(turned.reshape(weight.shape), alpha=-group["lr"] * size)
 
 
-def orthogonal(matrix: Tensor) -> Tensor:
+def orthogonal(matrix: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Return about the nearest matrix whose singular values are all 1, by Newton and Schulz.
 
     Args:
         matrix: (m, n) float32.
+        dtype: that it is computed in.
 
     Returns:
-        (m, n); singular values of about 0.7 to 1.2, 0 where `matrix` is 0.
+        (m, n) of that type; singular values of about 0.7 to 1.2, 0 where `matrix` is 0.
     """
     is_tall = matrix.shape[0] > matrix.shape[1]
     x = matrix.T if is_tall else matrix
-    x = x / (x.norm() + 1e-7)
+    x = (x / (x.norm() + 1e-7)).to(dtype)
     for _ in range(_ROUNDS):
         square = x @ x.T
         x = torch.addmm(x, torch.addmm(square, square, square, beta=_B, alpha=_C), x, beta=_A)

@@ -8,11 +8,13 @@ way.
 
 from __future__ import annotations
 
+import copy
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval
 
 from modeld.constants import DESIRE_LENGTH
 from tools.training import sweep
@@ -102,12 +104,12 @@ class Trunk(nn.Module):
         for index, step in enumerate(self.steps):
             x = step(x)
             if isinstance(step, ConvNorm):
-                x = torch.relu(x)
+                x = torch.relu_(x)
             if index == self._cell_step:
                 cells = x
         read, logits, lead = self.cells(cells, x)
         x = x.contiguous().reshape(count, -1, *x.shape[2:])
-        x = torch.relu(self.neck(torch.relu(self.joint(x))))
+        x = torch.relu_(self.neck(torch.relu_(self.joint(x))))
         with torch.autocast("cpu", enabled=False):
             found = torch.cat([x.flatten(1).float(), read, way], 1)
             curves = self.curves(found)
@@ -218,9 +220,36 @@ def _step(inputs: int, step: Step) -> nn.Module:
     return Residual(step.channels)
 
 
-def as_input(images: Tensor) -> Tensor:
-    """Return bytes as what the networks take: float32, about [-2, 2]."""
-    return (images.float() - MIDDLE) * (1.0 / SPREAD)
+def as_input(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return bytes as what the networks take, about [-2, 2]; channels lie together in memory.
+
+    Args:
+        images: (n, 2, 12, 128, 256) uint8.
+        dtype: of the result, of the same shape.
+    """
+    count, views, channels, high, wide = images.shape
+    found = torch.empty((count, views, high, wide, channels), dtype=dtype)
+    # One by one, as what is done to one stays in a core's cache.
+    for one, image in zip(found, images, strict=True):
+        last = image.permute(0, 2, 3, 1).contiguous().to(dtype)
+        one.copy_(last.sub_(MIDDLE).mul_(1.0 / SPREAD))
+    return found.permute(0, 1, 4, 2, 3)
+
+
+def folded(vision: Vision) -> Vision:
+    """Return a vision that no longer learns: its convolutions have taken their norms in."""
+    found = copy.deepcopy(vision).eval().to(memory_format=torch.channels_last)
+    for part in found.modules():
+        if isinstance(part, ConvNorm):
+            part.conv = fuse_conv_bn_eval(part.conv, part.norm)
+            part.norm = nn.Identity()
+    return found
+
+
+def fast_dtype() -> torch.dtype:
+    """Return bfloat16 where this processor multiplies it itself, else float32."""
+    is_half = torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return torch.bfloat16 if is_half else torch.float32
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray[Any, np.dtype[np.float32]]]:

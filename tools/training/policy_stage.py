@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from tools.training.averaging import Average
 from tools.training.commanding import command_loss, times_learnt
-from tools.training.drives import DriveRecord
-from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, VISION_TARGETS
+from tools.training.drives import CONVENTION, DriveRecord
+from tools.training.heads import (
+    HIDDEN_WIDTH,
+    HISTORY_ROWS,
+    PLAN,
+    POLICY_HEADS,
+    VISION_TARGETS,
+    Singles,
+)
 from tools.training.losses import total_loss
+from tools.training.mirror import mirror_desires, mirror_target
 from tools.training.networks import Policy, Vision
 from tools.training.records import Records
 from tools.training.scaling import Scaling, part_of
@@ -45,10 +54,11 @@ class Histories:
     """All drives one after the other, each behind `_PAD` empty rows.
 
     Attributes:
-        features: (n, 512) float32.
+        features: (n, 512) float16.
         pulses: (n, 8).
-        targets: (n, size).
+        targets: (n, size) float16.
         conventions: (n, 2).
+        present: (n,) float32, 0 in empty rows, else 1.
         rows: (m,) where a history may end, some of them several times.
     """
 
@@ -56,27 +66,36 @@ class Histories:
     pulses: Tensor
     targets: Tensor
     conventions: Tensor
+    present: Tensor
     rows: Tensor
 
 
 def join(drives: Sequence[DriveRecord], scaling: Scaling) -> Histories:
-    """Return drives as one table; targets in units of the scaling."""
-    features, pulses, targets, conventions, rows = [], [], [], [], []
+    """Return drives and their mirrors as one table; targets in units of the scaling."""
+    features, pulses, targets, conventions, present, rows = [], [], [], [], [], []
     end = 0
     size = sum(head.size for head in POLICY_HEADS)
-    for drive in drives:
-        count = len(drive.features)
-        features += [np.zeros((_PAD, HIDDEN_WIDTH), np.float32), drive.features.astype(np.float32)]
-        pulses += [np.zeros((_PAD, drive.pulses.shape[1]), np.float32), drive.pulses]
-        plan = drive.targets.copy()
+    for seen, asked, wanted, side in (way for drive in drives for way in _ways(drive)):
+        count = len(seen)
+        features += [np.zeros((_PAD, HIDDEN_WIDTH), np.float16), seen]
+        pulses += [np.zeros((_PAD, asked.shape[1]), np.float32), asked]
+        plan = wanted.copy()
         plan[:, : PLAN.size] = (plan[:, : PLAN.size] - scaling.mean) / scaling.deviation
-        targets += [np.zeros((_PAD, size), np.float32), plan]
-        conventions.append(np.tile(drive.convention, (_PAD + count, 1)))
+        targets += [np.zeros((_PAD, size), np.float16), plan.astype(np.float16)]
+        conventions.append(np.tile(side, (_PAD + count, 1)))
+        present.append(np.repeat(np.array([0.0, 1.0], np.float32), (_PAD, count)))
         ends = np.arange(end + _PAD, end + _PAD + count)
-        rows.append(np.repeat(ends, times_learnt(drive.targets)))
+        rows.append(np.repeat(ends, times_learnt(wanted)))
         end += _PAD + count
-    parts = (features, pulses, targets, conventions)
-    return Histories(*(torch.from_numpy(np.concatenate(p)) for p in (*parts, rows)))
+    parts = (features, pulses, targets, conventions, present, rows)
+    return Histories(*(torch.from_numpy(np.concatenate(part)) for part in parts))
+
+
+def _ways(drive: DriveRecord) -> Iterator[tuple[NDArray[np.float16], Singles, Singles, Singles]]:
+    """Yield features, pulses, targets and side of a drive, and of the same seen in a mirror."""
+    yield drive.features, drive.pulses, drive.targets, CONVENTION
+    targets = mirror_target(POLICY_HEADS, drive.targets)
+    yield drive.mirrored, mirror_desires(drive.pulses), targets, CONVENTION[::-1]
 
 
 def begin_policy(vision: Vision) -> Policy:
@@ -136,17 +155,16 @@ def draw(
     count = len(histories.rows)
     ends = histories.rows[torch.randint(count, (BATCH,), generator=generator)]
     rows = ends[:, None] + torch.arange(-_PAD, 1)
-    features, pulses = histories.features[rows], histories.pulses[rows]
-    # The same in all rows, as from a camera that differs; rows before a start stay zeros.
-    noise = _NOISE * torch.randn((BATCH, 1, HIDDEN_WIDTH), generator=generator)
-    features = torch.where(features != 0.0, features + noise, features)
+    features, pulses = histories.features[rows].float(), histories.pulses[rows]
     first = torch.randint(HISTORY_ROWS, (BATCH, 1), generator=generator)
     forgets = torch.rand((BATCH, 1), generator=generator) < _FORGOTTEN
     # What asks for a lane change is not forgotten by itself: who asked will see it done.
     asked = pulses.abs().amax((1, 2))[:, None] > 0.0
     keep = ~(forgets & ~asked & (torch.arange(HISTORY_ROWS)[None] < first))
-    features = features * keep[..., None]
-    return (pulses, histories.conventions[ends], features), histories.targets[ends]
+    # The same in all rows, as from a camera that differs; rows before a start stay zeros.
+    noise = _NOISE * torch.randn((BATCH, 1, HIDDEN_WIDTH), generator=generator)
+    features = features.add_(noise).mul_((histories.present[rows] * keep)[..., None])
+    return (pulses, histories.conventions[ends], features), histories.targets[ends].float()
 
 
 @dataclass(frozen=True, slots=True)

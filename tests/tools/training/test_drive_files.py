@@ -16,9 +16,9 @@ def record(rows: int) -> DriveRecord:
     """Return a drive of so many rows."""
     return DriveRecord(
         np.full((rows, 512), 0.5, np.float16),
+        np.full((rows, 512), 0.25, np.float16),
         np.ones((rows, 7), np.float32),
         np.zeros((rows, 8), np.float32),
-        np.array([1.0, 0.0], np.float32),
         True,
         np.arange(rows, dtype=np.float32),
     )
@@ -36,6 +36,8 @@ def test_drives_come_back_in_order_as_many_as_are_known(directory: Path) -> None
     found = read_drives(directory, 2)
     assert [len(drive.features) for drive in found] == [2, 3]
     assert found[1].is_student is True
+    assert found[1].features[0, 0] == 0.5
+    assert found[1].mirrored[0, 0] == 0.25
     np.testing.assert_array_equal(found[1].off_m, [0.0, 1.0, 2.0])
 
 

@@ -32,12 +32,12 @@ def test_drives_swerve_and_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tools.training.drives._PUSH_ROWS", (1000, 1001))
     drive = Drive(0, Seeds(0, 1000), 0, is_student=False)
     drive._change_row = 1000
-    offsets = []
+    offsets, nothing = [], np.zeros(HIDDEN_WIDTH, np.float32)
     for row in range(45):
         if row == 15:
             drive._swerve = Swerve(15 * ROW_S, 2.0, 17 * ROW_S + 1.6, 1.2)
         drive.look()
-        drive.judge(np.zeros(HIDDEN_WIDTH, np.float32))
+        drive.judge(nothing, nothing)
         drive.step(None)
         offsets.append(drive._off[-1])
     assert max(offsets[13:15]) < 0.1

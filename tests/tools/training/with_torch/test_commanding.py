@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from modeld.constants import T_IDXS
+from modeld.desire import Desire
 from tools.training.commanding import NEXT, command_loss, times_learnt
 from tools.training.drives import DriveRecord
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, Singles, size_of
@@ -43,12 +44,35 @@ def test_histories_that_end_in_hard_braking_are_there_several_times() -> None:
     assert times_learnt(targets(0.5, -1.0, -1.5, -2.6)).tolist() == [1, 1, 2, 4]
     rows = targets(0.0, -3.0, -1.3)
     features, pulses = np.zeros((3, HIDDEN_WIDTH), np.float16), np.zeros((3, 8), np.float32)
-    side, off = np.array([1.0, 0.0], np.float32), np.zeros(3, np.float32)
-    drive = DriveRecord(features, rows, pulses, side, True, off)
+    drive = DriveRecord(features, features, rows, pulses, True, np.zeros(3, np.float32))
     scaling = Scaling(np.zeros(PLAN.size, np.float32), np.full(PLAN.size, 2.0, np.float32))
-    histories = join([drive, drive], scaling)
+    histories = join([drive], scaling)
     first = HISTORY_ROWS - 1
     each = [first, *[first + 1] * 4, *[first + 2] * 2]
+    # And once more as in a mirror.
     assert histories.rows.tolist() == [*each, *(row + first + 3 for row in each)]
     # In units of the scaling.
     assert histories.targets[first + 1, 15 * 10 + 6].item() == pytest.approx(-1.5)
+
+
+def test_drives_are_learnt_from_as_they_were_and_as_in_a_mirror() -> None:
+    rows, pulses = targets(0.0, 0.0), np.zeros((2, 8), np.float32)
+    rows[:, 1], pulses[1, Desire.LANE_CHANGE_LEFT] = 0.5, 1.0
+    seen, mirrored = (np.full((2, HIDDEN_WIDTH), x, np.float16) for x in (1.0, 2.0))
+    drive = DriveRecord(seen, mirrored, rows, pulses, True, np.zeros(2, np.float32))
+    scaling = Scaling(np.zeros(PLAN.size, np.float32), np.ones(PLAN.size, np.float32))
+    histories = join([drive], scaling)
+    ends = histories.rows
+    assert histories.features[ends, 0].tolist() == [1.0, 1.0, 2.0, 2.0]
+    # To the right of the middle of the lane one drives back to the left, and the other way round.
+    assert histories.targets[ends, 1].tolist() == [0.5, 0.5, -0.5, -0.5]
+    assert histories.pulses[ends].argmax(1).tolist() == [
+        0,
+        Desire.LANE_CHANGE_LEFT,
+        0,
+        Desire.LANE_CHANGE_RIGHT,
+    ]
+    # Worlds drive on the right, their mirrors on the left.
+    assert histories.conventions[ends].tolist() == [[1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2
+    # Before a drive there is nothing.
+    assert histories.present.tolist() == ([0.0] * (HISTORY_ROWS - 1) + [1.0] * 2) * 2
