@@ -6,7 +6,7 @@ import numpy as np
 import torch
 
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, POLICY_HEADS, VISION_TARGETS
-from tools.training.networks import Policy, Vision, as_input
+from tools.training.networks import Policy, Vision, as_input, folded
 from tools.training.policy_stage import begin_policy
 from tools.training.scaling import Scaling
 
@@ -47,6 +47,34 @@ def test_both_views_and_both_frames_are_seen(networks: Networks) -> None:
         found = vision.trunk(as_input(torch.from_numpy(np.concatenate(variants))))
     for index in range(1, len(variants)):
         assert (found[index] - found[0]).abs().mean() > 1e-3
+
+
+def test_bytes_become_about_minus_two_to_two_and_stay_where_they_are() -> None:
+    images = torch.zeros((2, 2, 12, 128, 256), dtype=torch.uint8)
+    images[1, 0, 3, 5, 7] = 255
+    for dtype in (torch.float32, torch.bfloat16):
+        found = as_input(images, dtype)
+        assert found.dtype == dtype
+        assert found.shape == images.shape
+        assert found[1, 0, 3, 5, 7].item() == 2.0
+        assert found.eq(-2.0).sum().item() == images.numel() - 1
+        # What convolutions read side by side.
+        assert found.flatten(0, 1).is_contiguous(memory_format=torch.channels_last)
+
+
+def test_norms_are_taken_in_by_their_convolutions_and_the_network_stays_as_it_is(
+    networks: Networks,
+) -> None:
+    vision, _, _ = networks
+    generator = torch.Generator().manual_seed(2)
+    before = {name: value.clone() for name, value in vision.state_dict().items()}
+    images = torch.randint(0, 256, (2, 2, 12, 128, 256), generator=generator, dtype=torch.uint8)
+    with torch.inference_mode():
+        wanted, found = vision(as_input(images)), folded(vision)(as_input(images))
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-3, atol=1e-3)
+    assert not any("norm" in name for name in folded(vision).trunk.steps.state_dict())
+    assert all(value.equal(before[name]) for name, value in vision.state_dict().items())
 
 
 def test_policy_begins_with_the_plan_of_the_vision() -> None:
