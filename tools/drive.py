@@ -20,6 +20,7 @@ Example:
   modeld drive --model driving.pkl --scenario recovery --drives 200 --workers 2 --json
   modeld drive --model driving.pkl --drives 20 --gate 'offset_p99_m <= 0.7'
   modeld drive --model driving.pkl --live --km 1 --log drive.rlog.zst
+  modeld drive --model driving.pkl --live --bus ipc:///tmp/drive --camera-server drive
   modeld drive --model driving.pkl --fault all
 """
 
@@ -84,6 +85,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--live", action="store_true", help="with the daemon process, by the clock")
     parser.add_argument(
         "--bus", metavar="ADDRESS", help="of --live: tcp://HOST or ipc:///DIRECTORY (a private one)"
+    )
+    parser.add_argument(
+        "--camera-server",
+        metavar="NAME",
+        help="of --live: name of the frame rings (one of its own)",
     )
     parser.add_argument(
         "--rate-hz", type=float, help="of --live: frames a second; less is slow motion (20)"
@@ -152,7 +158,11 @@ def _check(args: argparse.Namespace, gates: Sequence[Gate]) -> None:
     if (args.model is None) is not args.expert:
         found = "both" if args.expert else "neither"
         raise UsageError(f"--model: expected an artifact or --expert, found {found}; name one")
-    only_live = {"--bus": args.bus, "--rate-hz": args.rate_hz}
+    only_live = {
+        "--bus": args.bus,
+        "--camera-server": args.camera_server,
+        "--rate-hz": args.rate_hz,
+    }
     if not args.live:
         for option, value in only_live.items():
             if value is not None:
@@ -197,6 +207,7 @@ def _drive(args: argparse.Namespace, selection: Selection, on_drive: OnDrive) ->
             args.device,
             args.log,
             bool(args.quiet),
+            args.camera_server,
         )
         drives, pace = live_drives(selection.trials(), options, on_drive)
         return Outcome(

@@ -17,10 +17,12 @@ from tests.tools.small_monitoring import write_small_monitoring
 from tests.tools.tiny_driving import write_tiny_driving
 from tools.cli import main
 from tools.closed_loop import live
+from tools.closed_loop.cameras import device_cameras, formats
 from tools.closed_loop.faults import FAULTS
 from tools.closed_loop.live import LiveOptions, live_loop
 from tools.closed_loop.scenario import SCENARIOS, STANDARD
 from tools.closed_loop.trial import make_trial
+from tools.lib.camera_process import make_rings
 from tools.lib.processes import ProcessError
 
 FIGURES = {
@@ -157,6 +159,23 @@ def test_a_bus_in_use_is_told(
 
 
 @pytest.mark.opencl
+def test_frame_rings_have_the_name_that_a_watcher_is_told(
+    blind_model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = f"watched-{os.getpid()}"
+    options = ["--live", "--bus", f"ipc://{tmp_path}", "--camera-server", name, "--km", "0.1"]
+    # Whoever has rings of that name keeps them; so it is that name that the drive asks for.
+    rings = make_rings(name, formats(device_cameras()))
+    try:
+        error = refused(capsys, "--model", str(blind_model), *options, code=1)
+    finally:
+        for ring in rings.values():
+            ring.close()
+    assert "the car cannot speak" in error
+    assert name in error
+
+
+@pytest.mark.opencl
 def test_what_is_no_model_for_it_is_told(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,6 +204,7 @@ def test_what_is_no_model_for_it_is_told(
         (["--model", "x.pkl", "--live", "--fault", "yaw-off"], "--live: expected no --fault"),
         (["--expert", "--fault", "yaw-off"], "--fault: expected a model"),
         (["--expert", "--bus", "ipc:///x"], "--bus: expected --live"),
+        (["--expert", "--camera-server", "x"], "--camera-server: expected --live"),
         (["--model", "x.pkl", "--live", "--rate-hz", "99"], "--rate-hz: expected 0.5 to 20"),
         (["--expert", "--log", "x.rlog"], "--log: expected a model"),
     ],
