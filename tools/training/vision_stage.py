@@ -77,6 +77,7 @@ def begin(options: TrainingOptions) -> VisionState:
     """Return the state before the first step."""
     torch.manual_seed(options.seed)
     network = Vision().to(memory_format=torch.channels_last)
+    # What it multiplies lies in planes: see `Sweep.forward`.
     network.trunk.sweep.more.to(memory_format=torch.contiguous_format)
     hidden, others = muon.split(network, "last")
     rate = options.learning_rate
@@ -244,7 +245,7 @@ def disturbed(images: Tensor, rng: np.random.Generator, dtype: torch.dtype) -> T
     lines = (2 * high, wide * VIEW_CHANNELS)
     noise = (_NOISE * torch.randn(lines)).to(dtype)
     views = torch.empty((2 * count, high, wide, VIEW_CHANNELS), dtype=dtype)
-    # Sample by sample, as what is done to one stays in a core's cache: 11 ms for 32, where all at
+    # Sample by sample, as what is done to one stays in a core's cache: 20 ms for 32, where all at
     # once took 44 (two cores with bfloat16, 2026-11-26).
     for index, scale in enumerate(scales):
         picture = images[index].permute(0, 2, 3, 1).contiguous().to(dtype).view(lines)
