@@ -90,7 +90,7 @@ def distil(options: TrainingOptions, minutes: float, *, show: bool) -> Distilled
     torch.manual_seed(options.seed)
     keep_freed_memory()
     finished = load_finished(options.directory)
-    drives = read_drives(options.directory, finished.drives)
+    drives = read_drives(options.directory, 0, finished.drives)
     histories = join(drives, plan_scaling(finished.scaling))
     folder = options.directory / FOLDER
     folder.mkdir(exist_ok=True)

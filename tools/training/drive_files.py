@@ -30,21 +30,26 @@ def write_drive(directory: Path, number: int, record: DriveRecord) -> None:
         file.write(data.getbuffer())
 
 
-def read_drives(directory: Path, count: int) -> list[DriveRecord]:
-    """Return the first drives of a training, in order: those that its checkpoint knows of.
+def read_drives(directory: Path, first: int, end: int) -> list[DriveRecord]:
+    """Return drives of a training, in order.
+
+    Args:
+        directory: of the training.
+        first: number of the first.
+        end: one past the last, at most as many as the training's checkpoint knows of.
 
     Raises:
         TrainingError: one is missing or damaged.
     """
     drives = []
-    for number in range(count):
+    for number in range(first, end):
         path = _path(directory, number)
         try:
             with path.open("rb") as file, np.load(file) as content:
                 arrays = {name: content[name] for name in content.files}
         except (OSError, ValueError, zipfile.BadZipFile) as error:
             raise TrainingError(
-                f"{path}: expected drive {number} of {count}, found none that can be read "
+                f"{path}: expected drive {number} of {end}, found none that can be read "
                 f"({type(error).__name__}); train anew"
             ) from None
         arrays["is_student"] = bool(arrays["is_student"])

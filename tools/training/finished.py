@@ -22,7 +22,7 @@ class Finished:
         scaling: of the vision's targets.
         steps: of the vision.
         next_world: number of the first world that was not painted for it.
-        drives: that the policy learnt from.
+        drives: all that were driven.
     """
 
     vision: Vision
@@ -40,7 +40,7 @@ def load_finished(directory: Path) -> Finished:
         TrainingError: there is none, it is damaged, or the training is not over.
     """
     state = checkpoint.load(directory)
-    found = state["round"]
+    found = len(state["rounds"])
     if found < ROUNDS:
         raise TrainingError(
             f"{directory / checkpoint.NAME}: expected a finished training, found {found} of "

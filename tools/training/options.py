@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tools.errors import UsageError
 
-# Rounds of drives: of the first the expert drives half, of all others the student drives most (Ross
-# and others, "A reduction of imitation learning", 2011).
-ROUNDS = 4
-# Shares of the time: drives of a round, learning from them, and, which is most of it, seeing.
-DRIVES_SHARE = 0.065
-LEARN_SHARE = 0.0475
-VISION_SHARE = 1.0 - ROUNDS * (DRIVES_SHARE + LEARN_SHARE)
+# Shares of the time that rounds have, for drives and for learning: of the first the expert drives
+# half, of all others the student drives most (Ross and others, "A reduction of imitation learning",
+# 2011). Each student is better than the one before, and what a good one meets is what is to be
+# learnt (ADR 0111): so the last round is the longest.
+ROUND_SHARES = ((0.03, 0.03), (0.05, 0.04), (0.075, 0.05), (0.11, 0.065))
+ROUNDS = len(ROUND_SHARES)
+# All else, which is most of it, is seeing.
+VISION_SHARE = 1.0 - sum(drives + learning for drives, learning in ROUND_SHARES)
 # Seeds of worlds: those below are trained on, those from here on are kept for judging.
 FIRST_HELD_OUT = 1_000_000
 DEFAULT_SLOTS = 4096
@@ -114,10 +115,9 @@ class TrainingOptions:
         """Seconds for the vision."""
         return 60.0 * self.minutes * VISION_SHARE
 
-    @property
-    def learn_s(self) -> float:
-        """Seconds to learn from the drives of one round and all before."""
-        return 60.0 * self.minutes * LEARN_SHARE
+    def learn_s(self, number: int) -> float:
+        """Return the seconds to learn from drives in a round, from 0."""
+        return 60.0 * self.minutes * ROUND_SHARES[number][1]
 
     def drives_until_s(self, number: int, learnt_s: float) -> float:
         """Return how many seconds of drives there are when those of a round are over.
@@ -128,8 +128,8 @@ class TrainingOptions:
             number: of the round, from 0.
             learnt_s: seconds that the rounds before have learnt.
         """
-        drives_s = 60.0 * self.minutes * DRIVES_SHARE
-        return (number + 1) * drives_s + number * self.learn_s - learnt_s
+        drives_s = 60.0 * self.minutes * sum(drives for drives, _ in ROUND_SHARES[: number + 1])
+        return drives_s + sum(map(self.learn_s, range(number))) - learnt_s
 
 
 def parse_seeds(name: str, text: str) -> Seeds:

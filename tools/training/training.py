@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
@@ -52,7 +52,7 @@ class _Course:
     Attributes:
         vision: the first stage.
         policy: what the rounds have made of it so far; None before them.
-        round: how many rounds are done.
+        rounds: how many drives there were at the end of each round that is done.
         drives_s: time that drives took.
         drives: how many were driven.
         learning_s: time that policies took.
@@ -60,10 +60,20 @@ class _Course:
 
     vision: VisionState
     policy: Policy | None = None
-    round: int = 0
+    rounds: list[int] = field(default_factory=list)
     drives_s: float = 0.0
     drives: int = 0
     learning_s: float = 0.0
+
+    @property
+    def round(self) -> int:
+        """Number of the round that is under way, from 0."""
+        return len(self.rounds)
+
+    @property
+    def first_drive(self) -> int:
+        """First drive that is learnt from: that of the round before the one under way."""
+        return self.rounds[-2] if self.round > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,18 +218,20 @@ class Training:
             )
 
     def _learn(self) -> None:
-        """Learn from all drives so far; that ends a round."""
+        """Learn from the drives of this round and the one before; that ends a round."""
         options, course = self._options, self._course
         vision, _, scaling = self._networks()
-        drives = read_drives(options.directory, course.drives)
+        drives = read_drives(options.directory, course.first_drive, course.drives)
         histories = join(drives, plan_scaling(scaling))
-        report = Reporter(self._records, self._tick, course.round, self._minutes(), options.learn_s)
+        seconds = options.learn_s(course.round)
+        report = Reporter(self._records, self._tick, course.round, self._minutes(), seconds)
         # Anew each time: what was learnt from the first drives round by round, it knows by heart.
         policy = begin_policy(vision)
         clock = vision_stage.Stopwatch()
-        learn(policy, histories, options.learn_s, options.seed + course.round, report)
+        learn(policy, histories, seconds, options.seed + course.round, report)
         course.learning_s += clock.lap()
-        course.policy, course.round = policy, course.round + 1
+        course.policy = policy
+        course.rounds.append(course.drives)
         self._mark()
 
     def _networks(self) -> tuple[Vision, Policy, Scaling]:
@@ -263,7 +275,7 @@ class Training:
         state = {
             "vision": vision_stage.save_state(course.vision),
             "policy": course.policy and course.policy.state_dict(),
-            "round": course.round,
+            "rounds": course.rounds,
             "drives_s": course.drives_s,
             "drives": course.drives,
             "learning_s": course.learning_s,
@@ -278,8 +290,8 @@ class Training:
 
     def _tick(self, share: float, text: str) -> None:
         stage = "vision" if self._course.vision.spent_s < self._options.vision_s else "policy"
-        extra = share * self._options.learn_s / 60.0 if stage == "policy" else 0.0
-        self._progress.tell(self._minutes() + extra, stage, text)
+        learning_s = share * self._options.learn_s(self._course.round) if stage == "policy" else 0.0
+        self._progress.tell(self._minutes() + learning_s / 60.0, stage, text)
 
     def _tell(self, stage: str, text: str) -> None:
         self._progress.tell(self._minutes(), stage, text)
@@ -299,6 +311,6 @@ def _restored(options: TrainingOptions, state: dict[str, Any]) -> _Course:
     if state["policy"] is not None:
         course.policy = Policy()
         course.policy.load_state_dict(state["policy"])
-    course.round, course.drives_s = state["round"], state["drives_s"]
+    course.rounds, course.drives_s = state["rounds"], state["drives_s"]
     course.drives, course.learning_s = state["drives"], state["learning_s"]
     return course

@@ -33,18 +33,19 @@ def directory(tmp_path: Path) -> Path:
 
 
 def test_drives_come_back_in_order_as_many_as_are_known(directory: Path) -> None:
-    found = read_drives(directory, 2)
+    found = read_drives(directory, 0, 2)
     assert [len(drive.features) for drive in found] == [2, 3]
     assert found[1].is_student is True
     assert found[1].features[0, 0] == 0.5
     assert found[1].mirrored[0, 0] == 0.25
     np.testing.assert_array_equal(found[1].off_m, [0.0, 1.0, 2.0])
+    assert [len(drive.features) for drive in read_drives(directory, 1, 3)] == [3, 4]
 
 
 def test_a_drive_that_is_missing_or_cut_is_one_line(directory: Path) -> None:
     with pytest.raises(TrainingError, match="expected drive 3 of 4, found none that can be read"):
-        read_drives(directory, 4)
+        read_drives(directory, 2, 4)
     path = directory / DRIVES / "000001.npz"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(TrainingError, match="expected drive 1 of 3, found none that can be read"):
-        read_drives(directory, 3)
+        read_drives(directory, 1, 3)

@@ -8,9 +8,7 @@ import pytest
 
 from tools.errors import UsageError
 from tools.training.options import (
-    DRIVES_SHARE,
-    LEARN_SHARE,
-    ROUNDS,
+    ROUND_SHARES,
     VISION_SHARE,
     Seeds,
     TrainingOptions,
@@ -48,4 +46,4 @@ def test_what_would_be_another_training_is_refused(name: str, value: object, opt
 
 
 def test_all_of_the_time_is_used() -> None:
-    assert pytest.approx(1.0) == VISION_SHARE + ROUNDS * (DRIVES_SHARE + LEARN_SHARE)
+    assert pytest.approx(1.0) == VISION_SHARE + sum(map(sum, ROUND_SHARES))

@@ -13,14 +13,14 @@ from tools.training.networks import Policy
 
 
 def test_what_was_saved_comes_back(tmp_path: Path) -> None:
-    checkpoint.save(tmp_path, {"round": 2, "options": {"seed": 3}})
+    checkpoint.save(tmp_path, {"rounds": [2], "options": {"seed": 3}})
     assert checkpoint.load(tmp_path)["options"] == {"seed": 3}
 
 
 def test_other_networks_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(checkpoint, "Policy", lambda: Policy(PolicySize(row=31)))
-        checkpoint.save(tmp_path, {"round": 2})
+        checkpoint.save(tmp_path, {"rounds": [2]})
     with pytest.raises(TrainingError, match="found one of others; train anew"):
         checkpoint.load(tmp_path)
 

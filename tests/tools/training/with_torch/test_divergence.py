@@ -26,4 +26,4 @@ def test_a_loss_that_is_no_number_at_once_can_be_gone_on_from(
         assert "go on from the last checkpoint with --resume" in error
         assert error.count("\n") == 1
         state = checkpoint.load(tmp_path)
-        assert state["vision"]["step"] == state["round"] == 0
+        assert state["vision"]["step"] == len(state["rounds"]) == 0

@@ -176,7 +176,7 @@ def test_no_finished_training_is_one_line(
     command = ["train", str(tmp_path), "--eight-bits", "0"]
     assert cli.main(command) == 1
     assert "expected the checkpoint of a training, found none" in capsys.readouterr().err
-    checkpoint.save(tmp_path, {"round": 1, "options": recipe_of(TrainingOptions(tmp_path))})
+    checkpoint.save(tmp_path, {"rounds": [9], "options": recipe_of(TrainingOptions(tmp_path))})
     assert cli.main(command) == 1
     error = capsys.readouterr().err
     assert f"expected a finished training, found 1 of {ROUNDS} rounds of drives" in error
