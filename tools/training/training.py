@@ -84,7 +84,7 @@ class Outcome:
         trained: what is exported.
         figures: errors on held-out worlds, by class of scenery.
         steps: of the vision.
-        drives: that the policy learnt from.
+        drives: that were driven; the policy is of those of the last two rounds.
     """
 
     trained: Trained
