@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tools.training.averaging import Average
-from tools.training.commanding import command_loss, times_learnt
+from tools.training.commanding import CommandLoss, times_learnt
 from tools.training.drives import CONVENTION, DriveRecord
 from tools.training.heads import (
     HIDDEN_WIDTH,
@@ -108,6 +108,7 @@ def begin_policy(vision: Vision) -> Policy:
 def learn(
     policy: Policy,
     histories: Histories,
+    command_loss: CommandLoss,
     seconds: float,
     seed: int,
     report: Callable[[float, int, float, dict[str, Tensor]], None],
@@ -117,6 +118,7 @@ def learn(
     Args:
         policy: changed in place.
         histories: what is learnt from.
+        command_loss: of what is commanded.
         seconds: how long at most.
         seed: of draws.
         report: takes the seconds so far, the step, the loss and that of each head, sometimes.

@@ -15,6 +15,7 @@ import torch
 
 from tools.errors import UsageError
 from tools.training import checkpoint, vision_stage
+from tools.training.commanding import CommandLoss
 from tools.training.drive_files import DRIVES, read_drives, write_drive
 from tools.training.driving import DrivesPlan, drive_on, save_student
 from tools.training.evaluate import answers
@@ -222,13 +223,14 @@ class Training:
         options, course = self._options, self._course
         vision, _, scaling = self._networks()
         drives = read_drives(options.directory, course.first_drive, course.drives)
-        histories = join(drives, plan_scaling(scaling))
+        plan = plan_scaling(scaling)
+        histories = join(drives, plan)
         seconds = options.learn_s(course.round)
         report = Reporter(self._records, self._tick, course.round, self._minutes(), seconds)
         # Anew each time: what was learnt from the first drives round by round, it knows by heart.
         policy = begin_policy(vision)
         clock = vision_stage.Stopwatch()
-        learn(policy, histories, seconds, options.seed + course.round, report)
+        learn(policy, histories, CommandLoss(plan), seconds, options.seed + course.round, report)
         course.learning_s += clock.lap()
         course.policy = policy
         course.rounds.append(course.drives)

@@ -6,29 +6,64 @@ import numpy as np
 import pytest
 import torch
 
+from modeld.actions import acceleration_from_plan, curvature_from_plan
 from modeld.constants import T_IDXS
 from modeld.desire import Desire
-from tools.training.commanding import NEXT, command_loss, times_learnt
+from tools.training.commanding import NEXT, CommandLoss, accelerations, times_learnt, turns
 from tools.training.drives import DriveRecord
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, Singles, size_of
 from tools.training.policy_stage import join
 from tools.training.scaling import Scaling
 
+PLAIN = Scaling(np.zeros(PLAN.size, np.float32), np.ones(PLAN.size, np.float32))
+
+
+def losses(target: torch.Tensor, row: int, column: int, apart: float) -> float:
+    """Return the loss of a plan that is wrong in one value by so much."""
+    output = torch.zeros((1, PLAN.width))
+    output[:, : PLAN.size] = target[:, : PLAN.size]
+    output[0, 15 * row + column] += apart
+    return CommandLoss(PLAIN)(output, target).item()
+
 
 def test_loss_is_of_what_is_commanded_within_two_seconds() -> None:
-    target, output = torch.zeros((1, size_of(POLICY_HEADS))), torch.zeros((1, PLAN.width))
+    target = torch.zeros((1, size_of(POLICY_HEADS)))
     # 10 s (i / 32)^2: the 15th is the last one before 2 s, and one more is asked for after it.
     assert (NEXT, T_IDXS[NEXT - 2] < 2.0 < T_IDXS[NEXT - 1]) == (16, True)
-    for row, column, weight in (
-        (0, 6, 6.0),
-        (15, 11, 3.0),
-        (7, 14, 3.0),
-        (16, 6, 0.0),
-        (3, 1, 0.0),
-    ):
-        wrong = output.clone()
-        wrong[0, 15 * row + column] = -0.8
-        assert command_loss(wrong, target).item() == pytest.approx(0.8 * weight / 16.0)
+    for row, column in ((1, 6), (15, 11), (12, 14)):
+        assert losses(target, row, column, -0.8) == pytest.approx(0.8 * 3.0 / 16.0)
+    for row, column in ((16, 6), (3, 1), (20, 3)):
+        assert losses(target, row, column, -0.8) == 0.0
+
+
+def test_commands_are_learnt_as_the_daemon_makes_them() -> None:
+    rng = np.random.default_rng(0)
+    plan = rng.normal(0.0, 1.0, (33, 15)).astype(np.float32)
+    read = torch.from_numpy(plan[None])
+    expected = [acceleration_from_plan(plan, T_IDXS[i])[0] for i in range(6, 11)]
+    np.testing.assert_allclose(accelerations(read)[0].numpy(), expected, rtol=1e-4)
+    expected = [12.0 * curvature_from_plan(plan, 12.0, T_IDXS[i]) for i in range(5, 8)]
+    np.testing.assert_allclose(turns(read)[0].numpy(), expected, rtol=1e-4)
+
+
+def test_too_little_braking_counts_three_times_where_braking_is_right() -> None:
+    free = torch.zeros((1, size_of(POLICY_HEADS)))
+    braking = free.clone()
+    # 1 m/s2 of braking in speeds and acceleration: 2 (v(t) - v(0)) / t + 1 is -1.
+    braking[0, 3 : PLAN.size : 15] = torch.from_numpy(20.0 - T_IDXS.astype(np.float32))
+    braking[0, 6 : PLAN.size : 15] = -1.0
+    own = 0.6 * 3.0 / 16.0
+    # Less acceleration now means more of a command, at each of five times.
+    assert losses(free, 0, 6, -0.6) == pytest.approx(own + 4.0 * 0.6)
+    assert losses(free, 0, 6, 0.6) == pytest.approx(own + 4.0 * 0.6)
+    assert losses(braking, 0, 6, -0.6) == pytest.approx(own + 4.0 * 3.0 * 0.6, rel=1e-4)
+    assert losses(braking, 0, 6, 0.6) == pytest.approx(own + 4.0 * 0.6, rel=1e-4)
+    # One of five speeds.
+    wrong = 2.0 * 0.6 / T_IDXS[8] / 5.0
+    assert losses(braking, 8, 3, 0.6) == pytest.approx(4.0 * 3.0 * wrong, rel=1e-4)
+    # One of three yaws at 20 m/s, and its own part.
+    wrong = 20.0 * 2.0 * 0.01 / T_IDXS[5] / 3.0
+    assert losses(braking, 5, 11, 0.01) == pytest.approx(4.0 * wrong + 0.03 / 16.0, rel=1e-3)
 
 
 def targets(*hardest_mps2: float) -> Singles:
@@ -60,8 +95,7 @@ def test_drives_are_learnt_from_as_they_were_and_as_in_a_mirror() -> None:
     rows[:, 1], pulses[1, Desire.LANE_CHANGE_LEFT] = 0.5, 1.0
     seen, mirrored = (np.full((2, HIDDEN_WIDTH), x, np.float16) for x in (1.0, 2.0))
     drive = DriveRecord(seen, mirrored, rows, pulses, True, np.zeros(2, np.float32))
-    scaling = Scaling(np.zeros(PLAN.size, np.float32), np.ones(PLAN.size, np.float32))
-    histories = join([drive], scaling)
+    histories = join([drive], PLAIN)
     ends = histories.rows
     assert histories.features[ends, 0].tolist() == [1.0, 1.0, 2.0, 2.0]
     # To the right of the middle of the lane one drives back to the left, and the other way round.
