@@ -73,8 +73,8 @@ class _Course:
 
     @property
     def first_drive(self) -> int:
-        """First drive that is learnt from: that of the round before the one under way."""
-        return self.rounds[-2] if self.round > 1 else 0
+        """First drive that is learnt from: of the round before this one, or what there is at least."""
+        return min(self.rounds[-2], self.drives - _LEAST_DRIVES) if self.round > 1 else 0
 
 
 @dataclass(frozen=True, slots=True)
