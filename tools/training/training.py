@@ -73,7 +73,7 @@ class _Course:
 
     @property
     def first_drive(self) -> int:
-        """First drive that is learnt from: of the round before this one, or what there is at least."""
+        """First drive that is learnt from: of the round before, or the last that there are."""
         return min(self.rounds[-2], self.drives - _LEAST_DRIVES) if self.round > 1 else 0
 
 
