@@ -33,20 +33,23 @@ _AHEAD = PLAN_ACCELERATION.start
 _SPEED = PLAN_VELOCITY.start
 _YAW, _YAW_RATE = PLAN_ORIENTATION.start + 2, PLAN_ORIENTATION_RATE.start + 2
 # Weights beside the loss of the plan, 3 times its likelihood, of acceleration, yaw and its rate
-# within that time, in units of the scaling, and of the commands, in m/s^2. Without the first two,
-# errors on drives kept for judging were larger by 8 to 14 % (2026-11-25, ADR 0109); the third makes
-# commands of acceleration better by 9 % (2026-11-26, ADR 0111).
+# within that time, in units of the scaling, and of the commands, in m/s^2. On every tenth of 1680
+# drives, kept for judging, the first two, as 3 and 2, made these 8 to 14 % better (2026-11-25,
+# ADR 0109). On every tenth of 987, commands of acceleration were 9 % better with these three than
+# with 6 and 6 alone, those of steering alike (2026-11-26, ADR 0111).
 _ACCELERATION_WEIGHT, _YAW_WEIGHT, _COMMAND_WEIGHT = 3.0, 3.0, 4.0
-# When commands are read: after the delay of motor and brakes, of the steering, and their filters.
+# When commands are read, as indices of times: 0.35 to 0.98 s and 0.24 to 0.48 s, around the delays
+# of motor and brakes and of the steering, with frame and filter (`tools/training/drives.py`).
 _LONGITUDINAL, _LATERAL = slice(6, 11), slice(5, 8)
-# Nobody takes curves faster than this where it matters, m/s.
+# An error of the heading counts as the lateral acceleration that it commands, at this speed at
+# most, m/s, so that motorways do not outweigh all else.
 _MOST_MPS = 30.0
 # Where braking by more than this is right, m/s^2, too little of it counts so many times as much as
-# too much: what is 60 m away and seen for two frames may stand or drive (ADR 0111).
+# too much. With eight times it would brake too hard where braking is gentle (ADR 0111).
 _BRAKES_MPS2, _TOO_LITTLE = -0.5, 3.0
 # Rows at which the expert brakes harder than this within that time, m/s^2, are learnt from so many
-# times as often. Of the braking that was missing that gives back a quarter, with the weights above
-# two fifths; three and eight times as often a third, and accelerations are wrong by a fifth more.
+# times as often. Of the braking that was missing in plans that gave back a quarter; three and eight
+# times as often a third, and accelerations were wrong by a fifth more (2026-11-25, ADR 0109).
 _BRAKING_MPS2 = ((-1.2, 2), (-2.5, 4))
 
 

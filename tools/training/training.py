@@ -71,11 +71,6 @@ class _Course:
         """Number of the round that is under way, from 0."""
         return len(self.rounds)
 
-    @property
-    def first_drive(self) -> int:
-        """First drive that is learnt from: of the round before, or the last that there are."""
-        return min(self.rounds[-2], self.drives - _LEAST_DRIVES) if self.round > 1 else 0
-
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -222,7 +217,8 @@ class Training:
         """Learn from the drives of this round and the one before; that ends a round."""
         options, course = self._options, self._course
         vision, _, scaling = self._networks()
-        drives = read_drives(options.directory, course.first_drive, course.drives)
+        first = first_learnt(course.rounds, course.drives)
+        drives = read_drives(options.directory, first, course.drives)
         plan = plan_scaling(scaling)
         histories = join(drives, plan)
         seconds = options.learn_s(course.round)
@@ -297,6 +293,18 @@ class Training:
 
     def _tell(self, stage: str, text: str) -> None:
         self._progress.tell(self._minutes(), stage, text)
+
+
+def first_learnt(rounds: Sequence[int], drives: int) -> int:
+    """Return the number of the first drive that a round learns from: that of the round before.
+
+    Where the time was too short for any drives in both, it is one of the last that there are.
+
+    Args:
+        rounds: how many drives there were at the end of each round before.
+        drives: how many there are now.
+    """
+    return min(rounds[-2], drives - _LEAST_DRIVES) if len(rounds) > 1 else 0
 
 
 def held_out(options: TrainingOptions, count: int) -> list[Sample]:

@@ -13,6 +13,7 @@ import onnx
 import pytest
 
 from tools import cli
+from tools.training.training import first_learnt
 
 COMMAND = [sys.executable, "-m", "tools.cli", "train"]
 SMALL = ["--slots", "24", "--batch", "4", "--workers", "1", "--threads", "1"]
@@ -23,6 +24,13 @@ def wait_for_steps(path: Path, process: subprocess.Popen[str]) -> None:
         if path.exists() and '"stage": "vision"' in path.read_text(encoding="utf-8"):
             return
         time.sleep(0.1)
+
+
+def test_a_round_learns_from_its_own_drives_and_those_of_the_round_before() -> None:
+    assert [first_learnt(rounds, 40) for rounds in ([], [9], [9, 20], [9, 20, 33])] == [0, 0, 9, 20]
+    # Neither has any: there is something to learn from all the same.
+    assert first_learnt([2, 2, 2], 2) == 0
+    assert first_learnt([5, 8, 8], 8) == 6
 
 
 @pytest.mark.timeout(900)
