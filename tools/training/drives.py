@@ -50,6 +50,8 @@ _CHANGE_ROWS = (8, 50)
 _OFF_M, _OFF_RAD = 1.4, math.radians(3.5)
 # A student that is further from where the expert wants to be has left the road.
 _LOST_M = 2.6
+# How far ahead a scripted lead begins: some are come upon, from beyond where leads are told of.
+_LEAD_GAP_M = (8.0, 150.0)
 # How long a car ahead stands: long enough for one that creeps to come near.
 _STANDING_S = (3.0, 25.0)
 _CHANGE_LEAST_MPS = 9.0
@@ -277,7 +279,7 @@ class Drive:
         rng, limit = self._rng, self._world.speed_limit_mps
         if rng.random() < 0.3:
             return None
-        gap, start = rng.uniform(8.0, 80.0), limit * rng.uniform(0.3, 1.0)
+        gap, start = rng.uniform(*_LEAD_GAP_M), limit * rng.uniform(0.3, 1.0)
         slow = 0.0 if rng.random() < 0.6 else limit * rng.uniform(0.2, 0.8)
         begin = rng.uniform(1.0, 10.0)
         end = begin + max((start - slow) / rng.uniform(0.7, 3.5), 0.5)

@@ -17,6 +17,8 @@ _LINE_M = (10.0, 30.0)
 _PATH_S = (1.0, 2.0, 4.0)
 # When the acceleration is judged: soon enough that it is that of the command.
 _ACCELERATION_S = 1.0
+# Leads within it are judged apart from those beyond.
+_NEAR_M = 60.0
 # Situations: a car that crawls, behind one that stands near; one that must brake for a curve.
 _STANDING_MPS, _BEHIND_M = 0.3, 20.0
 _CURVE_MPS2 = -0.5
@@ -39,6 +41,7 @@ class Figures:
         acceleration_mps2: of the plan, at 1 s.
         lead_m: of the distance to a lead within 60 m.
         lead_mps: of the speed of such a lead.
+        far_lead_m: of the distance to one that is further away.
         lines_found: share of lines that were rightly said to be there or not.
         leads_found: the same of leads.
     """
@@ -50,6 +53,7 @@ class Figures:
     acceleration_mps2: float
     lead_m: float
     lead_mps: float
+    far_lead_m: float
     lines_found: float
     leads_found: float
 
@@ -58,10 +62,10 @@ class Figures:
         names = [f"lane line at {at:g} m, m" for at in _LINE_M]
         names += [f"path at {at:g} s, m" for at in _PATH_S]
         names += ["speed, m/s", "acceleration, m/s2", "lead distance, m", "lead speed, m/s"]
-        names += ["lines found", "leads found"]
+        names += ["distance of a lead beyond 60 m, m", "lines found", "leads found"]
         values = (*self.line_m, *self.path_m, self.speed_mps, self.acceleration_mps2, self.lead_m)
-        shares = (self.lines_found, self.leads_found)
-        return dict(zip(names, (*values, self.lead_mps, *shares), strict=True))
+        values = (*values, self.lead_mps, self.far_lead_m, self.lines_found, self.leads_found)
+        return dict(zip(names, values, strict=True))
 
     def as_json(self) -> dict[str, float]:
         """Return the figures by names that gates can have."""
@@ -75,6 +79,7 @@ class Figures:
             "acceleration_mps2": self.acceleration_mps2,
             "lead_m": self.lead_m,
             "lead_mps": self.lead_mps,
+            "far_lead_m": self.far_lead_m,
             "lines_found": self.lines_found,
             "leads_found": self.leads_found,
         }
@@ -126,7 +131,7 @@ def figures_of(said: Singles, truth: Singles) -> Figures:
     ]
     pose, lead, prob = part("pose"), part("lead"), part("lead_prob")
     ahead = np.abs(lead[0] - lead[1])[:, 0, 0]
-    near = lead[1][:, 0, 0, 0] < 60.0
+    near, far = lead[1][:, 0, 0, 0] < _NEAR_M, lead[1][:, 0, 0, 0] >= _NEAR_M
     pushed = np.abs(np.subtract(*(_at(T_IDXS, _ACCELERATION_S, v[..., 6]) for v in plan)))
     return Figures(
         len(truth),
@@ -136,6 +141,7 @@ def figures_of(said: Singles, truth: Singles) -> Figures:
         _mean(pushed),
         _mean(ahead[near, 0]),
         _mean(ahead[near, 2]),
+        _mean(ahead[far, 0]),
         _mean((lanes_there[0][..., 1] > 0.5) == (lanes_there[1][..., 1] > 0.5)),
         _mean((prob[0] > 0.5) == (prob[1] > 0.5)),
     )

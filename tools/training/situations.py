@@ -22,7 +22,7 @@ from tools.world.car import FAMILY_CAR
 from tools.world.curves import sin_cos
 from tools.world.expert import Expert
 from tools.world.traffic import Vehicle
-from tools.world.truth import truth_of
+from tools.world.truth import LEAD_SIGHT_M, truth_of
 from tools.world.world import World
 
 # Of each world: how long, how many moments, and samples in a row from each.
@@ -48,10 +48,10 @@ _QUEUE_LEAD_SHARE = 0.85
 _QUEUE_STANDING_SHARE = 0.5
 _QUEUE_NEAR_SHARE = 0.6
 _QUEUE_M = (1.5, 15.0)
-# Distances to the rear of a lead, m: half of them as many in each octave, half of them where most
-# of driving behind others happens, all alike.
+# Distances to the rear of a lead, m: half of them as many in each octave, half of them all alike,
+# up to where a lead is told of: whether a car far ahead comes nearer shows in its distance alone.
 _LEAD_M = (2.0, 140.0)
-_FOLLOWING_M = (10.0, 90.0)
+_FOLLOWING_M = (10.0, LEAD_SIGHT_M)
 # Share of moments at which a driver has slowed for curves.
 _SLOWED_SHARE = 0.75
 # By how much cars accelerate otherwise than their drivers want.

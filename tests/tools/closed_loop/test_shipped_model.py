@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cereal.schema import read_event
 from scheduler.compile import compile_driving
 from scheduler.device.targets import target_for
 from scheduler.flags import Flags
@@ -29,10 +30,10 @@ from tools.closed_loop.run import (
     scenarios_named,
 )
 from tools.closed_loop.scenario import STANDARD
+from tools.closed_loop.simulation import Track
 from tools.closed_loop.trial import FIRST_WORLD
 from tools.playback.model import LoadedModel, load_model
 from tools.training.options import FIRST_HELD_OUT
-from tools.world.curves import Floats
 
 ROOT = Path(__file__).parents[3]
 MODELS = ROOT / "tools/models"
@@ -45,6 +46,8 @@ RECOVERY_M = 60.0
 # somewhere. Drives are deterministic, so without a fault it would be 0.
 FAULT_ROAD, FAULT_ROAD_M = 130, 150.0
 CHANGED_M = 0.005
+# By which share its own speed may be wrong, in the middle one of the frames.
+SPEED_SHARE = 0.15
 FAULTS_OF_A_DRIVE = ("cameras-swapped", "features-late", "chroma-shifted", "delay-zero")
 
 pytestmark = pytest.mark.opencl
@@ -92,24 +95,39 @@ def test_it_stops_behind_a_car_that_stops(shipped: LoadedModel) -> None:
     judged(shipped, "stopping-lead", *leads)
 
 
-def way(shipped: LoadedModel, fault: str | None) -> Floats:
-    """Return how far the car is from its lane's centre, frame by frame, m."""
+def driven(shipped: LoadedModel, fault: str | None, record: list[bytes]) -> Track:
+    """Drive on the road that faults are planted on; keep what is said."""
     trial = Errand(STANDARD.name, FAULT_ROAD, FAULT_ROAD_M).trial()
     planted = None if fault is None else FAULTS[fault]
-    return drive_one(trial, DaemonDrivers(shipped.program, planted)).track.column("offset_m")
+    return drive_one(trial, DaemonDrivers(shipped.program, planted, record.append)).track
 
 
 @pytest.fixture(scope="module")
-def undisturbed(shipped: LoadedModel) -> Floats:
-    """The way without a fault."""
-    return way(shipped, None)
+def said() -> list[bytes]:
+    """What is said in the drive without a fault."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def undisturbed(shipped: LoadedModel, said: list[bytes]) -> Track:
+    """The drive without a fault."""
+    return driven(shipped, None, said)
+
+
+def test_it_knows_how_fast_it_is(undisturbed: Track, said: list[bytes]) -> None:
+    # Commands are made of differences of speeds, so a car may well follow wrong ones.
+    models = [event.modelV2 for event in map(read_event, said) if event.which() == "modelV2"]
+    speeds = np.array([model.velocity.x[0] for model in models])
+    true = undisturbed.column("speed_mps")
+    assert true.size > 50
+    assert np.median(np.abs(speeds[-true.size :] / true - 1.0)) < SPEED_SHARE
 
 
 @pytest.mark.parametrize("fault", FAULTS_OF_A_DRIVE)
 def test_a_fault_that_leaves_outputs_plausible_changes_the_drive(
-    shipped: LoadedModel, undisturbed: Floats, fault: str
+    shipped: LoadedModel, undisturbed: Track, fault: str
 ) -> None:
-    disturbed = way(shipped, fault)
-    frames = min(disturbed.size, undisturbed.size)
+    ways = [track.column("offset_m") for track in (driven(shipped, fault, []), undisturbed)]
+    frames = min(way.size for way in ways)
     assert frames > 50
-    assert np.abs(disturbed[:frames] - undisturbed[:frames]).max() > CHANGED_M
+    assert np.abs(ways[0][:frames] - ways[1][:frames]).max() > CHANGED_M

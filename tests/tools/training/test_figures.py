@@ -31,11 +31,18 @@ def test_crawling_behind_a_standing_car_and_curves_ahead_have_figures_of_their_o
     queue, other = target(0.4, (6.0, 0.0)), target(15.0, (30.0, 12.0))
     samples = [
         Sample(NO_IMAGES, truth, 0)
-        for truth in (queue, other, target(0.4, (6.0, 4.0)), target(20.0, None, -1.5))
+        for truth in (
+            queue,
+            other,
+            target(0.4, (6.0, 4.0)),
+            target(20.0, None, -1.5),
+            target(20.0, (100.0, 15.0)),
+        )
     ]
     said = np.stack([sample.target for sample in samples])
     said[0, PLACES["lead"]] = np.tile([7.0, 0.0, 4.0, 0.0], 18)
     said[1, PLACES["lead"]] = np.tile([28.0, 0.0, 12.5, 0.0], 18)
+    said[4, PLACES["lead"]] = np.tile([90.0, 0.0, 18.0, 0.0], 18)
     # Plans are 33 rows of 15; forward acceleration is the seventh value.
     said[3, PLACES["plan"]] += np.tile(np.arange(15) == 6, 33) * 0.7
     found = judge(said, samples)
@@ -45,5 +52,6 @@ def test_crawling_behind_a_standing_car_and_curves_ahead_have_figures_of_their_o
     assert found["queue"].lead_m == pytest.approx(1.0)
     assert found["all"].lead_mps == pytest.approx((4.0 + 0.5 + 0.0) / 3)
     assert found["all"].lead_m == pytest.approx((1.0 + 2.0 + 0.0) / 3)
+    assert found["all"].far_lead_m == pytest.approx(10.0)
     assert found["curve"].acceleration_mps2 == pytest.approx(0.7, abs=1e-6)
     assert np.isnan(found["curve"].lead_mps)

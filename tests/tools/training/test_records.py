@@ -84,6 +84,7 @@ def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
         acceleration_mps2=0.4,
         lead_m=2.25,
         lead_mps=0.75,
+        far_lead_m=5.0,
         lines_found=0.9,
         leads_found=0.8,
     )

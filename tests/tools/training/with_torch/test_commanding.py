@@ -36,6 +36,13 @@ def test_loss_is_of_what_is_commanded_within_two_seconds() -> None:
         assert losses(target, row, column, -0.8) == 0.0
 
 
+def test_speeds_that_are_all_wrong_alike_command_nothing_but_the_present_one_counts() -> None:
+    target = torch.zeros((1, size_of(POLICY_HEADS)))
+    output = torch.zeros((1, PLAN.width))
+    output[:, 3 : PLAN.size : 15] -= 0.1
+    assert CommandLoss(PLAIN)(output, target).item() == pytest.approx(0.1 * 30.0)
+
+
 def test_commands_are_learnt_as_the_daemon_makes_them() -> None:
     rng = np.random.default_rng(0)
     plan = rng.normal(0.0, 1.0, (33, 15)).astype(np.float32)
