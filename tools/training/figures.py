@@ -63,8 +63,9 @@ class Figures:
         names += [f"path at {at:g} s, m" for at in _PATH_S]
         names += ["speed, m/s", "acceleration, m/s2", "lead distance, m", "lead speed, m/s"]
         names += ["distance of a lead beyond 60 m, m", "lines found", "leads found"]
-        values = (*self.line_m, *self.path_m, self.speed_mps, self.acceleration_mps2, self.lead_m)
-        values = (*values, self.lead_mps, self.far_lead_m, self.lines_found, self.leads_found)
+        errors = (*self.line_m, *self.path_m, self.speed_mps, self.acceleration_mps2)
+        leads = (self.lead_m, self.lead_mps, self.far_lead_m)
+        values = (*errors, *leads, self.lines_found, self.leads_found)
         return dict(zip(names, values, strict=True))
 
     def as_json(self) -> dict[str, float]:

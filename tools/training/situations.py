@@ -36,7 +36,7 @@ _FIRST_M = 30.0
 _OFF_SHARE = 0.45
 _OFF_M, _OFF_RAD = 1.5, math.radians(4.0)
 _NEAR_M, _NEAR_RAD = 0.2, math.radians(0.6)
-_LEAD_SHARE = 0.6
+_LEAD_SHARE = 0.7
 _NEIGHBOUR_SHARE = 0.45
 _STANDING_SHARE = 0.125
 # A car that crawls comes near to one that stands: what it takes that one's speed for decides
@@ -48,10 +48,13 @@ _QUEUE_LEAD_SHARE = 0.85
 _QUEUE_STANDING_SHARE = 0.5
 _QUEUE_NEAR_SHARE = 0.6
 _QUEUE_M = (1.5, 15.0)
-# Distances to the rear of a lead, m: half of them as many in each octave, half of them all alike,
-# up to where a lead is told of: whether a car far ahead comes nearer shows in its distance alone.
+# Distances to the rear of a lead, m: as many in each octave, or all alike where most of driving
+# behind others happens, or as far as a lead is told of: whether one so far away comes nearer shows
+# in its distance alone. Shares of the last two. With half of them from 10 to 120 m, all alike, what
+# is 30 to 60 m away was seen a third worse (2026-11-26, ADR 0112).
 _LEAD_M = (2.0, 140.0)
-_FOLLOWING_M = (10.0, LEAD_SIGHT_M)
+_FOLLOWING_M, _FOLLOWING_SHARE = (10.0, 90.0), 0.45
+_FAR_M, _FAR_SHARE = (90.0, LEAD_SIGHT_M), 0.1
 # Share of moments at which a driver has slowed for curves.
 _SLOWED_SHARE = 0.75
 # By how much cars accelerate otherwise than their drivers want.
@@ -219,8 +222,11 @@ def random_vehicles(
 
 
 def _random_gap(rng: np.random.Generator) -> float:
-    if rng.random() < 0.5:
+    drawn = rng.random()
+    if drawn < _FOLLOWING_SHARE:
         return rng.uniform(*_FOLLOWING_M)
+    if drawn < _FOLLOWING_SHARE + _FAR_SHARE:
+        return rng.uniform(*_FAR_M)
     low, high = _LEAD_M
     return low * math.exp(rng.uniform(0.0, math.log(high / low)))
 
