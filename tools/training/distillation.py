@@ -31,11 +31,12 @@ from tools.training.heads import (
     places_in_target,
     size_of,
 )
+from tools.training.histories import Histories, join
 from tools.training.memory import keep_freed_memory
 from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.options import TrainingOptions
 from tools.training.painting import PaintingPlan, fill
-from tools.training.policy_stage import Histories, draw, join, plan_scaling
+from tools.training.policy_stage import draw, plan_scaling
 from tools.training.processes import open_crew
 from tools.training.progress import TrainingProgress
 from tools.training.records import Records

@@ -22,12 +22,14 @@ from tools.training.evaluate import answers
 from tools.training.export import Trained
 from tools.training.figures import Figures, judge
 from tools.training.heads import VISION_TARGETS, size_of
+from tools.training.histories import join
 from tools.training.limits import check_sizes
 from tools.training.memory import keep_freed_memory
 from tools.training.networks import Policy, Vision, arrays_of
 from tools.training.options import ROUNDS, TrainingOptions
 from tools.training.painting import PaintingPlan, fill
-from tools.training.policy_stage import Reporter, begin_policy, join, learn, plan_scaling
+from tools.training.policy_figures import command_errors
+from tools.training.policy_stage import Reporter, begin_policy, learn, plan_scaling
 from tools.training.processes import open_crew
 from tools.training.progress import TrainingProgress
 from tools.training.recipe import recipe_of
@@ -217,20 +219,31 @@ class Training:
         """Learn from the drives of this round and the one before; that ends a round."""
         options, course = self._options, self._course
         vision, _, scaling = self._networks()
+        plan, clock = plan_scaling(scaling), vision_stage.Stopwatch()
+        self._judge_on_new_drives(plan)
         first = first_learnt(course.rounds, course.drives)
-        drives = read_drives(options.directory, first, course.drives)
-        plan = plan_scaling(scaling)
-        histories = join(drives, plan)
+        histories = join(read_drives(options.directory, first, course.drives), plan)
         seconds = options.learn_s(course.round)
         report = Reporter(self._records, self._tick, course.round, self._minutes(), seconds)
         # Anew each time: what was learnt from the first drives round by round, it knows by heart.
         policy = begin_policy(vision)
-        clock = vision_stage.Stopwatch()
         learn(policy, histories, CommandLoss(plan), seconds, options.seed + course.round, report)
         course.learning_s += clock.lap()
         course.policy = policy
         course.rounds.append(course.drives)
         self._mark()
+
+    def _judge_on_new_drives(self, scaling: Scaling) -> None:
+        """Write down how wrong the policy of before is on this round's drives, new to it."""
+        course = self._course
+        if course.policy is None:
+            return
+        drives = read_drives(self._options.directory, course.rounds[-1], course.drives)
+        if not drives:
+            return
+        errors = command_errors(course.policy, join(drives, scaling), scaling)
+        minutes = round(self._minutes(), 3)
+        self._records.add(stage="new drives", step=course.drives, minutes=minutes, **errors)
 
     def _networks(self) -> tuple[Vision, Policy, Scaling]:
         """Return the averaged vision, the policy, and the scaling."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -12,7 +14,9 @@ from modeld.desire import Desire
 from tools.training.commanding import NEXT, CommandLoss, accelerations, times_learnt, turns
 from tools.training.drives import DriveRecord
 from tools.training.heads import HIDDEN_WIDTH, HISTORY_ROWS, PLAN, POLICY_HEADS, Singles, size_of
-from tools.training.policy_stage import join
+from tools.training.histories import join
+from tools.training.networks import Policy
+from tools.training.policy_figures import command_errors
 from tools.training.scaling import Scaling
 
 PLAIN = Scaling(np.zeros(PLAN.size, np.float32), np.ones(PLAN.size, np.float32))
@@ -117,3 +121,33 @@ def test_drives_are_learnt_from_as_they_were_and_as_in_a_mirror() -> None:
     assert histories.conventions[ends].tolist() == [[1.0, 0.0]] * 2 + [[0.0, 1.0]] * 2
     # Before a drive there is nothing.
     assert histories.present.tolist() == ([0.0] * (HISTORY_ROWS - 1) + [1.0] * 2) * 2
+
+
+def test_a_policy_is_judged_by_what_it_commands() -> None:
+    # A policy that says the same of everything: 12 m/s, braking by 1 m/s2, to the right.
+    policy = Policy()
+    torch.nn.init.zeros_(policy.plan.last.weight)
+    plan = policy.plan.last.bias.data[: PLAN.size].reshape(33, 15)
+    plan[:, 3] = torch.from_numpy(12.0 - T_IDXS.astype(np.float32))
+    plan[:, 6], plan[:, 11] = -1.0, 0.01 * torch.from_numpy(T_IDXS.astype(np.float32))
+    plan[:, 14] = 0.01
+    # Every fifth of ten rows, the first of which is gentle, and once more in a mirror.
+    rows = np.zeros((10, size_of(POLICY_HEADS)), np.float32)
+    rows[:, 3 : PLAN.size : 15] = 10.0
+    rows[5, 3 : PLAN.size : 15] = 10.0 - 4.0 * T_IDXS
+    rows[5, 6 : PLAN.size : 15] = -4.0
+    features, pulses = np.zeros((10, HIDDEN_WIDTH), np.float16), np.zeros((10, 8), np.float32)
+    drive = DriveRecord(features, features, rows, pulses, True, np.zeros(10, np.float32))
+    errors = command_errors(policy, join([drive], PLAIN), PLAIN)
+    assert errors == {
+        "own speed, m/s": pytest.approx(2.0, rel=1e-3),
+        # Of 0 and -4 it asks for -1.
+        "acceleration, m/s2": pytest.approx(2.0, rel=1e-2),
+        "hard braking, mean, m/s2": pytest.approx(3.0, rel=1e-2),
+        "hard braking, m/s2": pytest.approx(3.0, rel=1e-2),
+        "lateral, m/s2": pytest.approx(0.1, rel=1e-2),
+    }
+    gentle = dataclasses.replace(drive, targets=rows[:5], features=features[:5])
+    gentle = dataclasses.replace(gentle, mirrored=features[:5], pulses=pulses[:5])
+    found = command_errors(policy, join([gentle], PLAIN), PLAIN)
+    assert set(errors) - set(found) == {"hard braking, mean, m/s2", "hard braking, m/s2"}

@@ -1,0 +1,66 @@
+"""Errors of what a policy commands on drives that it has not learnt from.
+
+What a policy knows by heart shows in nothing else: its loss goes on falling while, on new drives,
+it brakes less and less where braking is right (ADR 0112).
+"""
+
+from __future__ import annotations
+
+import torch
+
+from modeld.constants import IDX_COUNT, PLAN_VELOCITY, PLAN_WIDTH
+from tools.training.commanding import accelerations, turns
+from tools.training.heads import PLAN
+from tools.training.histories import Histories
+from tools.training.networks import Policy
+from tools.training.scaling import Scaling
+
+# Rows of drives resemble those beside them; every so-manieth is judged, so many at once.
+_STRIDE, _AT_ONCE = 5, 1024
+# Where braking by more than this is right, m/s^2, it is hard.
+_HARD_MPS2 = -2.5
+_SPEED = PLAN_VELOCITY.start
+# Of the times at which commands are read (`tools/training/commanding.py`): 0.6 and 0.24 s.
+_LONGITUDINAL, _LATERAL = 2, 0
+
+
+@torch.inference_mode()
+def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> dict[str, float]:
+    """Return mean errors by the names of a report.
+
+    Braking is judged where more than 2.5 m/s^2 of it is right, as a mean (positive where it is too
+    little) and as an error; where there is no such row, not at all.
+
+    Args:
+        policy: it.
+        histories: of drives, its targets in units of the scaling.
+        scaling: of the plan.
+    """
+    policy.eval()
+    ends = histories.rows.unique()[::_STRIDE]
+    parts = [_compare(policy, histories, some, scaling) for some in ends.split(_AT_ONCE)]
+    speed, ahead, aside, right = (torch.cat(part) for part in zip(*parts, strict=True))
+    hard = ahead[right < _HARD_MPS2]
+    figures = {
+        "own speed, m/s": speed.abs(),
+        "acceleration, m/s2": ahead.abs(),
+        "hard braking, mean, m/s2": hard,
+        "hard braking, m/s2": hard.abs(),
+        "lateral, m/s2": aside.abs(),
+    }
+    return {name: round(float(of.mean()), 4) for name, of in figures.items() if len(of)}
+
+
+def _compare(
+    policy: Policy, histories: Histories, ends: torch.Tensor, scaling: Scaling
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Return errors of speed and of both commands, and the acceleration that is right, (n,)."""
+    shape = (-1, IDX_COUNT, PLAN_WIDTH)
+    deviation, mean = (torch.from_numpy(part) for part in (scaling.deviation, scaling.mean))
+    output = policy(*histories.inputs(histories.until(ends)))[PLAN.name][:, : PLAN.size]
+    said = (output * deviation + mean).reshape(shape)
+    right = (histories.targets[ends, : PLAN.size].float() * deviation + mean).reshape(shape)
+    speed, asked = right[:, 0, _SPEED], accelerations(right)[:, _LONGITUDINAL]
+    ahead = accelerations(said)[:, _LONGITUDINAL] - asked
+    aside = (turns(said) - turns(right))[:, _LATERAL] * speed
+    return said[:, 0, _SPEED] - speed, ahead, aside, asked
