@@ -15,12 +15,12 @@ from tools.training.histories import Histories
 from tools.training.networks import Policy
 from tools.training.scaling import Scaling
 
-# Rows of drives resemble those beside them; every so-manieth is judged, so many at once.
+# Every fifth row is judged, as rows of a drive resemble those beside them, 1024 at once.
 _STRIDE, _AT_ONCE = 5, 1024
 # Where braking by more than this is right, m/s^2, it is hard.
 _HARD_MPS2 = -2.5
 _SPEED = PLAN_VELOCITY.start
-# Of the times at which commands are read (`tools/training/commanding.py`): 0.6 and 0.24 s.
+# Of the times at which commands are read (`tools/training/commanding.py`): 0.63 and 0.24 s.
 _LONGITUDINAL, _LATERAL = 2, 0
 
 
@@ -32,9 +32,9 @@ def command_errors(policy: Policy, histories: Histories, scaling: Scaling) -> di
     little) and as an error; where there is no such row, not at all.
 
     Args:
-        policy: it.
+        policy: who is judged; in evaluation mode afterwards.
         histories: of drives, its targets in units of the scaling.
-        scaling: of the plan.
+        scaling: of the plan, both parts (495,).
     """
     policy.eval()
     ends = histories.rows.unique()[::_STRIDE]
