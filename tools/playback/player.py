@@ -373,11 +373,13 @@ class Player:
             self._clock.sleep_until_ns(self._clock.now_ns() + AHEAD_NS)
             for stream, frame in frames:
                 self._outlet.fill(stream, frame)
+            # What is answered from now on is about this time of the drive. Before the frames are
+            # there, as whoever they wake may take our processor, and answer, at once.
+            self.timeline.set(events[-1].time_ns, self._clock.now_ns())
+            for stream, frame in frames:
                 self._outlet.publish(
                     stream, frame.frame_id, frame.timestamp_sof_ns, frame.timestamp_eof_ns
                 )
-            # What is answered now is about this time of the drive.
-            self.timeline.set(events[-1].time_ns, self._clock.now_ns())
             self._wait_for_answer(self._clock.now_ns() + OFFER_NS)
         self.is_answered = None
         self._newest.clear()

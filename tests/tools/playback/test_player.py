@@ -360,6 +360,28 @@ def test_the_first_frame_is_offered_until_it_is_answered() -> None:
     assert player.counts.messages["liveCalibration"] == 1
 
 
+def test_an_answer_to_an_offer_that_comes_at_once_is_not_before_its_frame() -> None:
+    player, tape, _ = make(MemoryDrive(count=3))
+    answered: list[int] = []
+
+    def answer(_: int) -> None:
+        # Whom the frame wakes takes the processor, and answers before the player goes on.
+        answered.append(tape.clock.now_ns())
+        tape.clock.sleep_until_ns(answered[-1] + MS)
+
+    tape.after_frame = answer
+    mapped: list[int] = []
+
+    def is_answered() -> bool:
+        if answered:
+            mapped.append(player.timeline.played_ns(answered[-1]) - tape.frames[-1][4])
+        return len(mapped) > 2
+
+    player.is_answered = is_answered
+    player.run(threading.Event())
+    assert min(mapped) >= 0
+
+
 # --- services ---------------------------------------------------------------------------------
 
 
