@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from tools.training.heads import VISION_HEADS, Head
+from tools.training.heads import VISION_HEADS, Head, places_in_output
 
 VIEW_CHANNELS = 12
 VIEW_SHAPE = (VIEW_CHANNELS, 128, 256)
@@ -104,12 +104,15 @@ class PolicySize:
     """How large the policy is.
 
     Attributes:
-        row: values that are read of each row of the features.
+        row: values that are learnt to be read of each row of the features, beside what vision's
+            head tells of the car ahead there.
+        lead: hidden units of that head.
         past: hidden units of the past.
         plan: hidden units of the plan, those of vision's head.
     """
 
-    row: int = 32
+    row: int = 16
+    lead: int = 64
     past: int = 128
     plan: int = 160
 
@@ -117,9 +120,10 @@ class PolicySize:
 VISION_SIZE = VisionSize()
 POLICY_SIZE = PolicySize()
 
+LEADS = "leads"
 _GROUPS = {
     "lines": ("lane_lines", "road_edges"),
-    "leads": ("lead", "lead_prob"),
+    LEADS: ("lead", "lead_prob"),
     "scene": (
         "meta",
         "desire_pred",
@@ -134,3 +138,6 @@ _HEADS = {head.name: head for head in VISION_HEADS}
 HEAD_GROUPS: dict[str, tuple[Head, ...]] = {
     group: tuple(_HEADS[name] for name in names) for group, names in _GROUPS.items()
 }
+# Outputs of that group that the policy hears, too: where the car ahead is now, x and y, its speed
+# and acceleration, and how likely it is there.
+TOLD_OF_LEAD = (0, 1, 2, 3, places_in_output(HEAD_GROUPS[LEADS])["lead_prob"].start)

@@ -17,7 +17,7 @@ from runtime.whole_file import whole_file
 from tools.errors import TrainingError
 from tools.training.networks import Policy, Vision
 
-FORMAT = 6
+FORMAT = 7
 NAME = "checkpoint.pt"
 State = dict[str, Any]
 

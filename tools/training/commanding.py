@@ -50,8 +50,9 @@ _LONGITUDINAL, _LATERAL = slice(6, 11), slice(5, 8)
 # most, m/s, so that motorways do not outweigh all else.
 _MOST_MPS = 30.0
 # Where braking by more than this is right, m/s^2, too little of it counts so many times as much as
-# too much. With eight times it would brake too hard where braking is gentle (ADR 0111).
-_BRAKES_MPS2, _TOO_LITTLE = -0.5, 3.0
+# too much: this often at least (ADR 0111), and for each m/s of speed so often, as what is seen late
+# is nearer by all that was driven until then (ADR 0114).
+_BRAKES_MPS2, _TOO_LITTLE, _TOO_LITTLE_PER_MPS = -0.5, 3.0, 0.3
 # Rows at which the expert brakes harder than this within that time, m/s^2, are learnt from so many
 # times as often. Of the braking that was missing in plans that gave back a quarter; three and eight
 # times as often a third, and accelerations were wrong by a fifth more (2026-11-25, ADR 0109).
@@ -85,8 +86,10 @@ class CommandLoss:
         apart = apart * self._deviation
         ahead = accelerations(apart)
         brakes = accelerations(right) < _BRAKES_MPS2
-        ahead = ahead.abs() * torch.where(brakes & (ahead > 0.0), _TOO_LITTLE, 1.0)
-        aside = turns(apart).abs() * right[:, :1, _SPEED].clamp(0.0, _MOST_MPS)
+        speed = right[:, :1, _SPEED]
+        times = (_TOO_LITTLE_PER_MPS * speed).clamp(min=_TOO_LITTLE)
+        ahead = ahead.abs() * torch.where(brakes & (ahead > 0.0), times, 1.0)
+        aside = turns(apart).abs() * speed.clamp(0.0, _MOST_MPS)
         return (
             _ACCELERATION_WEIGHT * size[..., _AHEAD].mean()
             + _YAW_WEIGHT * yaws

@@ -26,6 +26,7 @@ from modeld.constants import (
 )
 from modeld.desire import Desire
 from tools.training.heads import POLICY_HEADS, ROW_S, Singles, target_of
+from tools.training.leads import random_lead
 from tools.training.mirror import Bytes
 from tools.training.options import Seeds
 from tools.training.situations import moved
@@ -33,7 +34,7 @@ from tools.training.views import Eyes, as_pair, random_cameras
 from tools.training.worlds import slowed_mps, training_world
 from tools.world.car import Car
 from tools.world.expert import LEFT, RIGHT, Expert
-from tools.world.traffic import ScriptedLead, Traffic
+from tools.world.traffic import Traffic
 from tools.world.truth import truth_of
 
 # Shortest and longest drive.
@@ -50,10 +51,6 @@ _CHANGE_ROWS = (8, 50)
 _OFF_M, _OFF_RAD = 1.4, math.radians(3.5)
 # A student that is further from where the expert wants to be has left the road.
 _LOST_M = 2.6
-# How far ahead a scripted lead begins: some are come upon, from beyond where leads are told of.
-_LEAD_GAP_M = (8.0, 150.0)
-# How long a car ahead stands: long enough for one that creeps to come near.
-_STANDING_S = (3.0, 25.0)
 _CHANGE_LEAST_MPS = 9.0
 # Swerves: how far aside they lead if they come to their end, m; lateral acceleration, m/s^2; and
 # after which share of their way they are over.
@@ -132,7 +129,10 @@ class Drive:
         )
         self.body = self._car.body(world.road)
         self._traffic = Traffic(
-            world, int(rng.integers(1 << 30)), self.body, lead=self._random_lead()
+            world,
+            int(rng.integers(1 << 30)),
+            self.body,
+            lead=random_lead(world.speed_limit_mps, rng, ROWS[1] * ROW_S),
         )
         self._frame: Bytes | None = None
         self._row, self._rows = 0, int(rng.integers(*ROWS))
@@ -273,19 +273,6 @@ class Drive:
         """Return a push: often small, at most so large."""
         size = self._rng.random()
         return float(most * self._rng.uniform(-1.0, 1.0) * (1.0 if size < 0.65 else 0.3))
-
-    def _random_lead(self) -> ScriptedLead | None:
-        """Return a car ahead for most of the drives: one that slows, stops and may go on."""
-        rng, limit = self._rng, self._world.speed_limit_mps
-        if rng.random() < 0.3:
-            return None
-        gap, start = rng.uniform(*_LEAD_GAP_M), limit * rng.uniform(0.3, 1.0)
-        slow = 0.0 if rng.random() < 0.6 else limit * rng.uniform(0.2, 0.8)
-        begin = rng.uniform(1.0, 10.0)
-        end = begin + max((start - slow) / rng.uniform(0.7, 3.5), 0.5)
-        again = end + rng.uniform(*_STANDING_S)
-        speeds = ((0.0, start), (begin, start), (end, slow), (again, slow), (again + 8.0, start))
-        return ScriptedLead(gap, speeds)
 
 
 def later_plan(plan: Singles, elapsed_s: float) -> Singles:

@@ -111,7 +111,11 @@ def policy_model(
     features = g.input("features_buffer", (1, HISTORY_ROWS, HIDDEN_WIDTH), kind)
     with g.scope("row"):
         rows = g.relu(g.dense_rows(features, linear(w, "row")))
-    seen = [g.flatten(rows), g.flatten(desires), convention]
+    with g.scope("lead.first"):
+        lead = g.relu(g.dense_rows(features, linear(w, "lead.first")))
+    with g.scope("lead.last"):
+        lead = g.dense_rows(lead, linear(w, "lead.last"))
+    seen = [*(g.flatten(part) for part in (rows, lead, desires)), convention]
     x = g.node("Concat", seen, (1, sum(value.shape[1] for value in seen)), axis=1)
     for name in ("past", "mix"):
         with g.scope(name):

@@ -42,7 +42,7 @@ _ROW_STEPS = 20
 def begin_policy(vision: Vision) -> Policy:
     """Return a policy whose plan is that of vision's own head."""
     policy = Policy()
-    policy.plan.load_state_dict(vision.plan.state_dict())
+    policy.begin_as(vision)
     return policy
 
 

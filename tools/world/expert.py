@@ -16,6 +16,7 @@ from tools.world.body import FRONT_M, Body, axes_on
 from tools.world.curves import Floats, arctangent, sin_cos, sine_cosine
 from tools.world.path import Path, Return, Target, path_at, return_from
 from tools.world.speed import (
+    CAREFUL,
     STEPS_S,
     following_acceleration,
     plan_speeds,
@@ -161,7 +162,7 @@ class Expert:
         if ahead is None:
             return wanted
         gap, speed = (float(part[0]) for part in ahead)
-        return min(wanted, following_acceleration(gap, body.speed_mps, speed))
+        return min(wanted, following_acceleration(gap, body.speed_mps, speed, CAREFUL))
 
     def _take_limits(self, centre_m: float) -> None:
         """Learn how fast a lane can be driven."""

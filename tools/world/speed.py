@@ -19,11 +19,9 @@ from tools.world.road import GRID_M, Road
 BRAKING_MPS2 = 1.4
 # What a driver plans for in curves, m/s^2; small corrections come on top of it.
 LATERAL_MPS2 = 1.9
-# The distance that is kept standing, m, and the time that is kept driving, s.
+# The distance that is kept standing, m.
 STANDSTILL_GAP_M = 6.0
-TIME_GAP_S = 2.0
 ACCELERATION_MPS2 = 1.4
-COMFORTABLE_MPS2 = 1.5
 HARDEST_BRAKING_MPS2 = 7.0
 # How soon a wrong speed is put right where nothing presses, s; no harder than this, m/s^2.
 _SETTLE_S = 1.2
@@ -32,8 +30,21 @@ _CELLS_PER_M = 1.0 / GRID_M
 STEP_S = 0.2
 STEPS_S: Floats = STEP_S * np.arange(50, dtype=np.float64)
 _RESPONSE_S = 0.5
-_JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 10.0
+# Behind another car brakes are put on faster than for the road (ISO 15622 allows 5 at low speeds).
+_JERK_MPS3, _BEHIND_JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 5.0, 10.0
 _ROAD_BRAKING_MPS2 = 3.0
+
+
+class Following(NamedTuple):
+    """How a driver follows: the time that is kept driving, and how hard it likes to brake."""
+
+    time_gap_s: float
+    comfortable_mps2: float
+
+
+# Other drivers, and one whose car brakes by 3.5 m/s^2 at most (`tools/world/car.py`): it begins
+# earlier, as what cameras see late it cannot make up for (ADR 0114).
+QUICK, CAREFUL = Following(2.0, 1.5), Following(2.5, 1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +113,15 @@ def plan_speeds(
     gaps, leads = ([], []) if lead is None else (lead[0].tolist(), lead[1].tolist())
     rows = []
     for step in range(STEPS_S.size):
-        wanted = road_acceleration(limits, s_m + distance, speed)
+        wanted, limit = road_acceleration(limits, s_m + distance, speed), _JERK_MPS3
         if lead is not None:
-            highest = following_acceleration(gaps[step] - distance, speed, leads[step])
-            wanted = highest if highest < wanted else wanted
-        is_urgent = wanted < -_ROAD_BRAKING_MPS2 or acceleration < -_ROAD_BRAKING_MPS2
-        limit = _EMERGENCY_JERK_MPS3 if is_urgent else _JERK_MPS3
+            gap = gaps[step] - distance
+            highest = following_acceleration(gap, speed, leads[step], CAREFUL)
+            if highest < wanted:
+                wanted = highest
+                limit = _BEHIND_JERK_MPS3 if wanted < acceleration else limit
+        if wanted < -_ROAD_BRAKING_MPS2 or acceleration < -_ROAD_BRAKING_MPS2:
+            limit = _EMERGENCY_JERK_MPS3
         jerk = (wanted - acceleration) / _RESPONSE_S
         jerk = limit if jerk > limit else -limit if jerk < -limit else jerk
         later = speed + STEP_S * (acceleration + 0.5 * STEP_S * jerk)
@@ -149,20 +163,21 @@ def road_acceleration(limits: SpeedLimits, s_m: float, speed_mps: float) -> floa
     return wanted if wanted > -_ROAD_BRAKING_MPS2 else -_ROAD_BRAKING_MPS2
 
 
-def following_acceleration(gap_m: float, speed_mps: float, lead_speed_mps: float) -> float:
+def following_acceleration(
+    gap_m: float, speed_mps: float, lead_speed_mps: float, following: Following
+) -> float:
     """Return the highest acceleration that a driver takes behind another car, m/s^2.
 
     Args:
         gap_m: from bumper to bumper.
         speed_mps: own.
         lead_speed_mps: of the car ahead.
+        following: how it is done.
     """
-    # 2 sqrt(a b) of the model, with what it takes for accelerating and braking.
-    wanted = speed_mps * (TIME_GAP_S + (speed_mps - lead_speed_mps) / _TWICE_ROOT)
+    time_gap, comfortable = following
+    closing = (speed_mps - lead_speed_mps) / (2.0 * math.sqrt(ACCELERATION_MPS2 * comfortable))
+    wanted = speed_mps * (time_gap + closing)
     wanted = STANDSTILL_GAP_M + (wanted if wanted > 0.0 else 0.0)
     ratio = wanted / (gap_m if gap_m > 0.1 else 0.1)
     highest = ACCELERATION_MPS2 * (1.0 - ratio * ratio)
     return highest if highest > -HARDEST_BRAKING_MPS2 else -HARDEST_BRAKING_MPS2
-
-
-_TWICE_ROOT = 2.0 * math.sqrt(ACCELERATION_MPS2 * COMFORTABLE_MPS2)

@@ -14,6 +14,7 @@ from tools.world.body import FRONT_M, LENGTH_M, WIDTH_M, Body
 from tools.world.curves import Floats
 from tools.world.speed import (
     ACCELERATION_MPS2,
+    QUICK,
     SpeedLimits,
     following_acceleration,
     road_acceleration,
@@ -198,7 +199,8 @@ class Traffic:
         wanted = min(wanted, ACCELERATION_MPS2 * (1.0 - speed / driver.cruise_mps) * 2.0)
         for rear, lead_speed in lane:
             if rear > driver.s_m:
-                wanted = min(wanted, following_acceleration(rear - front, speed, lead_speed))
+                highest = following_acceleration(rear - front, speed, lead_speed, QUICK)
+                wanted = min(wanted, highest)
                 break
         begin, end, target, strength = driver.brake
         if self._time_s >= begin:

@@ -57,23 +57,26 @@ def test_commands_are_learnt_as_the_daemon_makes_them() -> None:
     np.testing.assert_allclose(turns(read)[0].numpy(), expected, rtol=1e-4)
 
 
-def test_too_little_braking_counts_three_times_where_braking_is_right() -> None:
+@pytest.mark.parametrize(("speed_mps", "times"), [(8.0, 3.0), (20.0, 6.0)])
+def test_too_little_braking_counts_more_where_braking_is_right_and_driving_is_fast(
+    speed_mps: float, times: float
+) -> None:
     free = torch.zeros((1, size_of(POLICY_HEADS)))
     braking = free.clone()
     # 1 m/s2 of braking in speeds and acceleration: 2 (v(t) - v(0)) / t + 1 is -1.
-    braking[0, 3 : PLAN.size : 15] = torch.from_numpy(20.0 - T_IDXS.astype(np.float32))
+    braking[0, 3 : PLAN.size : 15] = torch.from_numpy(speed_mps - T_IDXS.astype(np.float32))
     braking[0, 6 : PLAN.size : 15] = -1.0
     own = 0.6 * 3.0 / 16.0
     # Less acceleration now means more of a command, at each of five times.
     assert losses(free, 0, 6, -0.6) == pytest.approx(own + 4.0 * 0.6)
     assert losses(free, 0, 6, 0.6) == pytest.approx(own + 4.0 * 0.6)
-    assert losses(braking, 0, 6, -0.6) == pytest.approx(own + 4.0 * 3.0 * 0.6, rel=1e-4)
+    assert losses(braking, 0, 6, -0.6) == pytest.approx(own + 4.0 * times * 0.6, rel=1e-4)
     assert losses(braking, 0, 6, 0.6) == pytest.approx(own + 4.0 * 0.6, rel=1e-4)
     # One of five speeds.
     wrong = 2.0 * 0.6 / T_IDXS[8] / 5.0
-    assert losses(braking, 8, 3, 0.6) == pytest.approx(4.0 * 3.0 * wrong, rel=1e-4)
-    # One of three yaws at 20 m/s, and its own part.
-    wrong = 20.0 * 2.0 * 0.01 / T_IDXS[5] / 3.0
+    assert losses(braking, 8, 3, 0.6) == pytest.approx(4.0 * times * wrong, rel=1e-4)
+    # One of three yaws at that speed, and its own part.
+    wrong = speed_mps * 2.0 * 0.01 / T_IDXS[5] / 3.0
     assert losses(braking, 5, 11, 0.01) == pytest.approx(4.0 * wrong + 0.03 / 16.0, rel=1e-3)
 
 

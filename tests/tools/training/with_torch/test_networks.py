@@ -87,6 +87,29 @@ def test_policy_begins_with_the_plan_of_the_vision() -> None:
         assert torch.equal(said, vision.plan(features[:, -1]))
 
 
+def test_policy_hears_of_every_row_what_vision_tells_of_the_car_ahead(networks: Networks) -> None:
+    vision, _, _ = networks
+    _, _, features = histories(2)
+    with torch.inference_mode():
+        heard = begin_policy(vision).lead(features)
+        told = vision.heads["leads"](features)
+    # Of the likeliest car, now: x, y, speed and acceleration; and how likely it is.
+    torch.testing.assert_close(heard, told[..., [0, 1, 2, 3, 144]])
+
+
+def test_what_vision_tells_does_not_learn(networks: Networks) -> None:
+    vision, _, _ = networks
+    policy = begin_policy(vision)
+    before = {name: value.clone() for name, value in policy.state_dict().items()}
+    policy(*histories(2))["plan"].sum().backward()
+    torch.optim.SGD(policy.parameters(), 1.0).step()
+    after = policy.state_dict()
+    assert {name for name in after if after[name].equal(before[name])} >= {
+        f"lead.{layer}.{part}" for layer in ("first", "last") for part in ("weight", "bias")
+    }
+    assert not after["plan.last.bias"].equal(before["plan.last.bias"])
+
+
 def test_desires_and_every_row_reach_the_plan(networks: Networks) -> None:
     _, policy, _ = networks
     desires, convention, features = histories(1)
