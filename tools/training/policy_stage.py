@@ -40,7 +40,7 @@ _ROW_STEPS = 20
 
 
 def begin_policy(vision: Vision) -> Policy:
-    """Return a policy whose plan is that of vision's own head."""
+    """Return a policy whose plan is that of vision's own head, and that hears of its leads."""
     policy = Policy()
     policy.begin_as(vision)
     return policy

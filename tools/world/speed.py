@@ -30,7 +30,7 @@ _CELLS_PER_M = 1.0 / GRID_M
 STEP_S = 0.2
 STEPS_S: Floats = STEP_S * np.arange(50, dtype=np.float64)
 _RESPONSE_S = 0.5
-# Behind another car brakes are put on faster than for the road (ISO 15622 allows 5 at low speeds).
+# Behind another car brakes are put on faster than for the road (ADR 0114).
 _JERK_MPS3, _BEHIND_JERK_MPS3, _EMERGENCY_JERK_MPS3 = 2.0, 5.0, 10.0
 _ROAD_BRAKING_MPS2 = 3.0
 
@@ -100,7 +100,7 @@ def plan_speeds(
     acceleration_mps2: float,
     lead: tuple[Floats, Floats] | None = None,
 ) -> SpeedPlan:
-    """Return the speeds that a driver plans for the next 10 s.
+    """Return the speeds that a careful driver plans for the next 10 s.
 
     Args:
         limits: of the lane.
@@ -174,6 +174,7 @@ def following_acceleration(
         lead_speed_mps: of the car ahead.
         following: how it is done.
     """
+    # 2 sqrt(a b) of the model, with what it takes for accelerating and braking.
     time_gap, comfortable = following
     closing = (speed_mps - lead_speed_mps) / (2.0 * math.sqrt(ACCELERATION_MPS2 * comfortable))
     wanted = speed_mps * (time_gap + closing)
