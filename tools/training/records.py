@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -43,13 +44,32 @@ class Records:
         self._path = directory / NAME
         self._page, self._picture = directory / PAGE, directory / PICTURE
         self.rows: list[dict[str, Any]] = [dict(row) for row in rows]
-        self._path.write_text("".join(json_text(row) + "\n" for row in self.rows), encoding="utf-8")
+        self._rewrite()
 
     def add(self, **row: Any) -> None:
         """Write a row: `stage`, `step`, `minutes` and figures."""
         self.rows.append(row)
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json_text(row) + "\n")
+
+    @contextmanager
+    def whole(self) -> Iterator[None]:
+        """Take back the rows of a block that is interrupted: it will be done anew.
+
+        After an error they stay, for whoever looks for its cause.
+        """
+        count = len(self.rows)
+        try:
+            yield
+        except Exception:
+            raise
+        except BaseException:  # an interrupt, or the command line's own of SIGTERM
+            del self.rows[count:]
+            self._rewrite()
+            raise
+
+    def _rewrite(self) -> None:
+        self._path.write_text("".join(json_text(row) + "\n" for row in self.rows), encoding="utf-8")
 
     def write_picture(self, stage: str, summary: str) -> None:
         """Write the charts of one stage as a picture by itself, for documents.

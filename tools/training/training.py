@@ -135,7 +135,9 @@ class Training:
                 self._see()
                 while self._course.round < ROUNDS:
                     self._drive()
-                    self._learn()
+                    with self._records.whole():
+                        self._learn()
+                    self._mark()
         finally:
             self._progress.close()
         return self._finish()
@@ -231,7 +233,6 @@ class Training:
         course.learning_s += clock.lap()
         course.policy = policy
         course.rounds.append(course.drives)
-        self._mark()
 
     def _judge_on_new_drives(self, scaling: Scaling) -> None:
         """Write down how wrong the policy of before is on this round's drives, new to it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
+import pytest
 
 from tools.training.card import write_card
 from tools.training.export import Written
@@ -73,6 +74,28 @@ def test_history_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
     lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
     rows = [json.loads(line) for line in lines]
     assert [row["loss"] for row in rows] == [1.0, 1.0, 0.9]
+
+
+def _learn(records: Records, loss: float, end: BaseException | None) -> None:
+    with records.whole():
+        records.add(stage="policy", step=20, minutes=0.2, loss=loss)
+        if end is not None:
+            raise end
+
+
+def test_rows_of_what_was_interrupted_are_taken_back_those_before_an_error_stay(
+    tmp_path: Path,
+) -> None:
+    records = Records(tmp_path)
+    records.add(stage="vision", step=0, minutes=0.1, loss=1.0)
+    with pytest.raises(KeyboardInterrupt):
+        _learn(records, 0.9, KeyboardInterrupt())
+    _learn(records, 0.8, None)
+    with pytest.raises(ValueError, match="diverged"):
+        _learn(records, 9e9, ValueError("diverged"))
+    lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    assert [json.loads(line)["loss"] for line in lines] == [1.0, 0.8, 9e9]
+    assert [row["loss"] for row in records.rows] == [1.0, 0.8, 9e9]
 
 
 def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
