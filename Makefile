@@ -214,7 +214,7 @@ compare-trainings: $(STAMP)
 		TUNED=0 $(BIN)/modeld compile "$$model/vision.onnx" "$$model/policy.onnx" \
 			-o "$$to.pkl" --target cpu; \
 		$(BIN)/modeld drive --model "$$to.pkl" --scenario lane-keeping stopping-lead \
-			--seed 100 --drives 2 --km 0.3 --workers $(DRIVES_WORKERS) \
+			--seed 100 --drives 8 --km 0.3 --workers $(DRIVES_WORKERS) \
 			--gate 'completed_share >= 0' --json > "$$to.json"; \
 	done
 	failed=0; \
