@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, flags, k
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, flags, k, own
 
 HEADS: dict[str, Any] = {"q_num_heads": 4, "kv_num_heads": 2}
 # (N, heads, S, E), (N, kv heads, T, E), (N, kv heads, T, F)
@@ -16,24 +16,17 @@ NO_KEY = np.array([[1, 0, 1, 1, 0, 1], [0] * 6, [1] * 6], bool)
 ADDED = np.where(NO_KEY, f(3, 6), -np.inf).astype(np.float32)
 CACHES = (np.cos(f(9, 4)), np.sin(f(9, 4)))
 POSITIONS = np.random.default_rng(1).integers(0, 9, (2, 3))
+FIXED = tuple(map(Const, (*CACHES, POSITIONS)))
+PARTLY = {"num_heads": 5, "rotary_embedding_dim": 8}
 
 
-def attention(*inputs: Any, opset: int = 23, outputs: int = 1, **attributes: Any) -> Case:
-    return case("Attention", *inputs, opset=opset, outputs=outputs, reference="onnx", **attributes)
+def attention(*inputs: Any, opset: int = 23, **given: Any) -> Case:
+    return own("Attention", *inputs, opset=opset, **given)
 
 
 def linear(*inputs: Any, rule: str, queries: int = 2, **attributes: Any) -> Case:
-    return case(
-        "LinearAttention",
-        *inputs,
-        opset=27,
-        outputs=2,
-        reference="onnx",
-        update_rule=rule,
-        q_num_heads=queries,
-        kv_num_heads=2,
-        **attributes,
-    )
+    attributes |= {"update_rule": rule, "q_num_heads": queries, "kv_num_heads": 2}
+    return own("LinearAttention", *inputs, opset=27, outputs=2, **attributes)
 
 
 CASES = [
@@ -60,23 +53,13 @@ CASES = [
     ),
     case("RotaryEmbedding", f(2, 3, 40), f(2, 3, 4), f(2, 3, 4), opset=23, num_heads=5),
     *(
-        case(
-            "RotaryEmbedding",
-            f(2, 3, 50),
-            *(Const(c) for c in CACHES),
-            Const(POSITIONS),
-            opset=23,
-            num_heads=5,
-            rotary_embedding_dim=8,
-            interleaved=i,
-            reference="onnx",
-        )
+        own("RotaryEmbedding", f(2, 3, 50), *FIXED, opset=23, **PARTLY, interleaved=i)
         for i in (0, 1)
     ),
     linear(f(2, 3, 8), f(2, 3, 8), f(2, 3, 6), rule="linear"),
     linear(f(2, 3, 16), f(2, 3, 8), f(2, 3, 6), f(2, 2, 4, 3), f(2, 3, 8), rule="gated", queries=4),
     linear(f(2, 3, 8), f(2, 3, 8), f(2, 3, 6), None, None, f(2, 3, 1), rule="delta", scale=0.3),
     linear(f(2, 3, 8), f(2, 3, 8), f(2, 3, 6), None, f(2, 3, 2), f(2, 3, 2), rule="gated_delta"),
-    case("SwiGLU", f(3, 4), f(3, 4), opset=28, reference="onnx"),
-    case("SwiGLU", f(3, 4), f(3, 4), opset=28, reference="onnx", alpha=0.7),
+    own("SwiGLU", f(3, 4), f(3, 4), opset=28),
+    own("SwiGLU", f(3, 4), f(3, 4), opset=28, alpha=0.7),
 ]

@@ -74,8 +74,16 @@ def pos(*shape: int) -> Array:
     return (draw().random(shape) + 0.1).astype(np.float32)
 
 
+def ints(low: int, high: int, *shape: int, dtype: Any = np.int64) -> Array:
+    return draw().integers(low, high, shape).astype(dtype)
+
+
 def i32(*shape: int) -> Array:
-    return draw().integers(-9, 10, shape).astype(np.int32)
+    return ints(-9, 10, *shape, dtype=np.int32)
+
+
+def u8(*shape: int) -> Array:
+    return ints(0, 256, *shape, dtype=np.uint8)
 
 
 def flags(*shape: int) -> Array:
@@ -85,6 +93,11 @@ def flags(*shape: int) -> Array:
 def k(*values: float, dtype: Any = np.int64) -> Const:
     """Return a 1-D constant."""
     return Const(np.array(values, dtype))
+
+
+def one(value: Any, dtype: Any = np.int64) -> Const:
+    """Return a constant: a scalar, or of the shape of nested lists."""
+    return Const(np.array(value, dtype))
 
 
 def w(*shape: int) -> Const:
@@ -101,3 +114,8 @@ def case(
     **attributes: Any,
 ) -> Case:
     return Case(op, inputs, attributes, opset, outputs, reference, domain)
+
+
+def own(op: str, *inputs: Any, **given: Any) -> Case:
+    """Return a case that onnx's own evaluator judges."""
+    return case(op, *inputs, reference="onnx", **given)

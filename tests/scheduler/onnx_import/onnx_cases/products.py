@@ -1,14 +1,35 @@
-"""Matrix products, products by equation, determinants."""
+"""Matrix products, products by equation, determinants; quantised numbers."""
 
 from __future__ import annotations
 
 import numpy as np
+from onnx import TensorProto
 
-from tests.scheduler.onnx_import.onnx_cases.case import case, f, i32, w
+from tests.scheduler.onnx_import.onnx_cases.case import (
+    Const,
+    case,
+    f,
+    i32,
+    ints,
+    k,
+    one,
+    own,
+    pos,
+    u8,
+    w,
+)
 
 SINGULAR = np.array([[0, 2, 1], [0, 4, 2], [3, 1, 1]], np.float32)
 # The first pivot is 0 in every batch.
 PIVOTS = f(2, 5, 5) * (1 - np.eye(5, dtype=np.float32))
+SCALE, WIDER, WIDEST = (one(scale, np.float32) for scale in (0.07, 0.37, 0.4))
+SCALES = k(0.05, 0.1, 0.02, dtype=np.float32)
+ZERO, MIDDLE, NEAR = (one(zero, np.uint8) for zero in (120, 128, 9))
+
+
+def i8(*shape: int) -> Const:
+    return Const(ints(-128, 128, *shape, dtype=np.int8))
+
 
 CASES = [
     case("MatMul", f(3, 4), w(4, 5)),
@@ -26,24 +47,58 @@ CASES = [
     case("Gemm", f(3, 4), f(4, 5), f(3, 5), beta=0.0),
     *(
         case("Einsum", *operands, equation=equation)
-        for equation, operands in (
-            ("bhqd,bhkd->bhqk", (f(2, 3, 4, 5), f(2, 3, 6, 5))),
-            ("bqhd, bkhd -> bhqk", (f(2, 4, 3, 5), f(2, 6, 3, 5))),
-            ("bsd,dnh->bsnh", (f(2, 3, 4), w(4, 2, 5))),
-            ("...ij,...jk", (f(2, 3, 4), f(3, 4, 5)[:1])),
-            ("ij->ji", (f(3, 4),)),
-            ("ij->", (f(3, 4),)),
-            ("ii->i", (f(4, 4),)),
-            ("aii->a", (f(2, 3, 3),)),
-            ("iji,j->i", (f(3, 4, 3), f(4))),
-            ("i,j", (f(3), f(4))),
-            ("i,i", (f(4), f(4))),
-            ("ij,ik,kl->jl", (f(2, 3), f(2, 4), f(4, 5))),
-            ("aB,Bc,cd->", (f(2, 3), f(3, 4), f(4, 2))),
-            ("...a->a...", (f(2, 3, 4),)),
-            ("ij,ij->ij", (i32(2, 3), i32(2, 3))),
+        for equation, *operands in (
+            ("bhqd,bhkd->bhqk", f(2, 3, 4, 5), f(2, 3, 6, 5)),
+            ("bqhd, bkhd -> bhqk", f(2, 4, 3, 5), f(2, 6, 3, 5)),
+            ("bsd,dnh->bsnh", f(2, 3, 4), w(4, 2, 5)),
+            ("...ij,...jk", f(2, 3, 4), f(3, 4, 5)[:1]),
+            ("ij->ji", f(3, 4)),
+            ("ij->", f(3, 4)),
+            ("ii->i", f(4, 4)),
+            ("aii->a", f(2, 3, 3)),
+            ("iji,j->i", f(3, 4, 3), f(4)),
+            ("i,j", f(3), f(4)),
+            ("i,i", f(4), f(4)),
+            ("ij,ik,kl->jl", f(2, 3), f(2, 4), f(4, 5)),
+            ("aB,Bc,cd->", f(2, 3), f(3, 4), f(4, 2)),
+            ("...a->a...", f(2, 3, 4)),
+            ("ij,ij->ij", i32(2, 3), i32(2, 3)),
         )
     ),
-    *(case("Det", f(*shape), opset=22, reference="onnx") for shape in ((2, 1, 1), (3, 2, 2))),
-    *(case("Det", x, opset=22, reference="onnx") for x in (SINGULAR, PIVOTS, f(2, 6, 6))),
+    *(own("Det", f(*shape), opset=22) for shape in ((2, 1, 1), (3, 2, 2))),
+    *(own("Det", x, opset=22) for x in (SINGULAR, PIVOTS, f(2, 6, 6))),
+    # quantised
+    case("QuantizeLinear", f(2, 3, 4) * 5, SCALE, MIDDLE, opset=13),
+    case("QuantizeLinear", f(2, 3, 4) * 5, SCALE, one(-3, np.int8), opset=13),
+    case("QuantizeLinear", f(2, 3, 4) * 5, SCALE, opset=13),
+    case("QuantizeLinear", f(2, 3, 4), SCALES, k(1, 0, 9, dtype=np.uint8), opset=13, axis=1),
+    case("QuantizeLinear", f(9) * 900, SCALE, one(7, np.int16), opset=21),
+    case("QuantizeLinear", f(6, 4), Const(pos(3, 4)), opset=21, axis=0, block_size=2),
+    case("DequantizeLinear", u8(2, 3, 4), SCALE, MIDDLE, opset=13),
+    case(
+        "DequantizeLinear", i8(2, 3, 4).array, SCALES, k(1, 0, 9, dtype=np.int8), opset=13, axis=-2
+    ),
+    case("DequantizeLinear", ints(-9999, 9999, 9, dtype=np.int32), SCALE, opset=13),
+    case("DequantizeLinear", i8(6, 4).array, Const(pos(3, 4)), opset=21, axis=0, block_size=2),
+    case("DynamicQuantizeLinear", f(3, 4), opset=13, outputs=3),
+    case("DynamicQuantizeLinear", pos(3, 4), opset=13, outputs=3),
+    case("DynamicQuantizeLinear", np.zeros(4, np.float32), opset=13, outputs=3),
+    # onnxruntime saturates sums of such products at 16 bits on some processors.
+    own("MatMulInteger", u8(2, 3, 4), i8(4, 5), opset=13),
+    case("MatMulInteger", u8(3, 4), Const(u8(4, 5)), NEAR, Const(u8(5)), opset=13),
+    case("ConvInteger", u8(1, 2, 6, 7), Const(u8(3, 2, 3, 3)), NEAR, opset=13),
+    own(
+        *("QLinearMatMul", u8(3, 4), SCALE, ZERO),
+        *(i8(4, 5), SCALE, one(0, np.int8), WIDER, MIDDLE),
+        opset=13,
+    ),
+    case(
+        *("QLinearConv", u8(1, 2, 6, 7), SCALE, ZERO),
+        *(Const(i8(3, 2, 3, 3).array // 2), SCALES, k(0, 0, 0, dtype=np.int8)),  # see MatMulInteger
+        *(WIDEST, MIDDLE, Const(ints(-99, 99, 3, dtype=np.int32))),
+        opset=13,
+        pads=[1, 1, 1, 1],
+    ),
+    own("BitCast", f(3, 4), opset=26, to=TensorProto.INT32),
+    own("BitCast", ints(0, 9, 5), opset=26, to=TensorProto.UINT64),
 ]

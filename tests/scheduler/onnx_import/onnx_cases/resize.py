@@ -6,16 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, k
+from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, case, f, k, own
 
-COORDINATES = (
-    "half_pixel",
-    "half_pixel_symmetric",
-    "pytorch_half_pixel",
-    "align_corners",
-    "asymmetric",
-)
-NO_ROI = Const(np.zeros(0, np.float32))
+SYMMETRIC, TORCH = "half_pixel_symmetric", "pytorch_half_pixel"
+COORDINATES = ("half_pixel", SYMMETRIC, TORCH, "align_corners", "asymmetric")
+ROUNDINGS = ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
 
 
 def scales(*values: float) -> Const:
@@ -23,29 +18,25 @@ def scales(*values: float) -> Const:
 
 
 def crop(mode: str, *sizes: int) -> Case:
-    return case(
-        "Resize",
-        f(1, 2, 6, 7),
-        scales(0, 0, 0.2, -0.1, 1, 1, 0.8, 1.3),
-        None,
-        k(1, 2, *sizes),
-        opset=13,
-        mode=mode,
-        coordinate_transformation_mode="tf_crop_and_resize",
-        extrapolation_value=7.0,
-    )
+    region = scales(0, 0, 0.2, -0.1, 1, 1, 0.8, 1.3)
+    how = {"coordinate_transformation_mode": "tf_crop_and_resize", "extrapolation_value": 7.0}
+    return case("Resize", f(1, 2, 6, 7), region, None, k(1, 2, *sizes), opset=13, mode=mode, **how)
 
 
-def smooth(mode: str, *factors: float, opset: int = 19, **attributes: Any) -> Case:
-    return case(
-        "Resize",
-        f(1, 2, 16, 11),
-        None,
-        scales(1, 1, *factors),
-        opset=opset,
-        mode=mode,
-        **attributes,
-    )
+def nearest(rounding: str, coordinates: str, *region: Any, **given: Any) -> Case:
+    how = {"nearest_mode": rounding, "coordinate_transformation_mode": coordinates}
+    roi = region or (None,)
+    return case("Resize", f(1, 2, 5, 4), *roi, scales(1, 1, 0.6, 2.5), **how, **given)
+
+
+def smooth(mode: str, *factors: float, opset: int = 19, **how: Any) -> Case:
+    given = None, scales(1, 1, *factors)
+    return case("Resize", f(1, 2, 16, 11), *given, opset=opset, mode=mode, **how)
+
+
+def keeping(policy: str) -> Case:
+    how: dict[str, Any] = {"axes": [3, 2], "keep_aspect_ratio_policy": policy}
+    return case("Resize", f(1, 2, 3, 4), None, None, k(7, 6), opset=18, **how)
 
 
 CASES = [
@@ -57,44 +48,17 @@ CASES = [
     case("Resize", f(1, 2, 3, 4), scales(1, 1, 2, 1.5), opset=10, mode="linear"),
     case("Resize", f(1, 2, 3, 4), None, scales(1, 1, 2, 2)),
     *(
-        case(
-            "Resize",
-            f(1, 2, 5, 4),
-            None,
-            scales(1, 1, 0.6, 2.5),
-            nearest_mode=n,
-            coordinate_transformation_mode=c,
-        )
-        for n in ("round_prefer_floor", "round_prefer_ceil", "floor", "ceil")
-        for c in ("half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel")
+        nearest(rounding, coordinates)
+        for rounding in ROUNDINGS
+        for coordinates in ("half_pixel", "asymmetric", "align_corners", TORCH)
     ),
-    case(
-        "Resize",
-        f(1, 2, 5, 4),
-        NO_ROI,
-        scales(1, 1, 0.6, 2.5),
-        opset=11,
-        coordinate_transformation_mode="tf_half_pixel_for_nn",
-        nearest_mode="floor",
-    ),
+    nearest("floor", "tf_half_pixel_for_nn", scales(), opset=11),
     case("Resize", f(1, 2, 3, 4), None, None, k(1, 2, 6, 7)),
+    *(keeping(policy) for policy in ("not_larger", "not_smaller")),
     *(
-        case(
-            "Resize",
-            f(1, 2, 3, 4),
-            None,
-            None,
-            k(7, 6),
-            opset=18,
-            axes=[3, 2],
-            keep_aspect_ratio_policy=policy,
-        )
-        for policy in ("not_larger", "not_smaller")
-    ),
-    *(
-        smooth(mode, 1.7, 0.6, coordinate_transformation_mode=c)
+        smooth(mode, 1.7, 0.6, coordinate_transformation_mode=coordinates)
         for mode in ("linear", "cubic")
-        for c in COORDINATES
+        for coordinates in COORDINATES
     ),
     *(smooth(mode, 2, 3) for mode in ("linear", "cubic")),
     smooth("cubic", 2.5, 0.7, cubic_coeff_a=-0.5, exclude_outside=1),
@@ -111,12 +75,9 @@ CASES = [
     case("Upsample", f(1, 1, 1, 23), scales(1, 1, 1, 40 / 23), opset=9),
     case("Resize", f(5, 6), None, scales(2, 1.5), opset=13, mode="linear"),
     case("Resize", f(1, 2, 4, 5, 6), None, scales(1, 1, 2, 1.5, 0.7), opset=13, mode="linear"),
-    case(
-        "Resize",
-        np.arange(40, 200, 4, dtype=np.uint8).reshape(1, 2, 4, 5),
-        None,
-        scales(1, 1, 2, 1.5),
+    own(
+        *("Resize", np.arange(40, 200, 4, dtype=np.uint8).reshape(1, 2, 4, 5)),
+        *(None, scales(1, 1, 2, 1.5)),
         mode="cubic",
-        reference="onnx",
     ),
 ]

@@ -6,7 +6,19 @@ from typing import Any
 
 import numpy as np
 
-from tests.scheduler.onnx_import.onnx_cases.case import Array, Case, Const, case, draw, f, k, pos, w
+from tests.scheduler.onnx_import.onnx_cases.case import (
+    Array,
+    Case,
+    Const,
+    case,
+    draw,
+    f,
+    k,
+    one,
+    own,
+    pos,
+    w,
+)
 
 
 def grid(*shape: int) -> Array:
@@ -16,25 +28,13 @@ def grid(*shape: int) -> Array:
 
 def boxes(count: int, side: float) -> Array:
     corners = draw().random((count, 2)) * side / 2
-    return np.concatenate([corners, corners + 0.5 + draw().random((count, 2)) * side], 1).astype(
-        np.float32
-    )
-
-
-def one(value: float, dtype: Any = np.int64) -> Const:
-    return Const(np.array(value, dtype))
+    ends = corners + 0.5 + draw().random((count, 2)) * side
+    return np.concatenate([corners, ends], 1).astype(np.float32)
 
 
 def sample(mode: str, padding: str, opset: int = 20, aligned: int = 0) -> Case:
-    return case(
-        "GridSample",
-        f(2, 3, 5, 6),
-        grid(2, 4, 3, 2),
-        opset=opset,
-        mode=mode,
-        padding_mode=padding,
-        align_corners=aligned,
-    )
+    how = {"mode": mode, "padding_mode": padding, "align_corners": aligned}
+    return case("GridSample", f(2, 3, 5, 6), grid(2, 4, 3, 2), opset=opset, **how)
 
 
 def pooled(kernel: int, stride: int) -> tuple[Array, Array]:
@@ -46,6 +46,11 @@ def pooled(kernel: int, stride: int) -> tuple[Array, Array]:
 
 
 ROIS = k(0, 1, 0, 1)
+SMALL_GRID = {"output_height": 2, "output_width": 2}
+ROI_GRID = {"output_height": 3, "output_width": 2, "sampling_ratio": 2, "spatial_scale": 0.7}
+DEFORM: dict[str, Any] = {"group": 2, "offset_group": 2, "pads": [1, 1, 1, 2], "strides": [2, 2]}
+CAUSAL, OF_27 = "CausalConvWithState", {"outputs": 2, "opset": 27}
+COLUMNS = {"strides": [2, 2], "dilations": [1, 2], "pads": [1, 0, 1, 0]}
 
 CASES = [
     *(
@@ -55,109 +60,47 @@ CASES = [
     ),
     sample("bilinear", "reflection", opset=16, aligned=1),
     sample("bicubic", "reflection", opset=16, aligned=1),
-    case("GridSample", f(1, 2, 3, 4, 5), grid(1, 2, 3, 2, 3), opset=20),
-    case(
-        "GridSample",
-        f(1, 2, 3, 4, 5),
-        grid(1, 2, 3, 2, 3),
-        opset=20,
-        mode="nearest",
-        padding_mode="border",
+    *(
+        case("GridSample", f(1, 2, 3, 4, 5), grid(1, 2, 3, 2, 3), opset=20, **how)
+        for how in ({}, {"mode": "nearest", "padding_mode": "border"})
     ),
     *(case("AffineGrid", f(2, 2, 3), k(2, 3, 4, 5), opset=20, align_corners=a) for a in (0, 1)),
     case("AffineGrid", f(1, 3, 4), k(1, 2, 3, 4, 2), opset=20),
     *(
-        case(
-            "RoiAlign",
-            f(2, 3, 9, 8),
-            boxes(4, 9),
-            ROIS,
-            opset=opset,
-            output_height=3,
-            output_width=2,
-            sampling_ratio=2,
-            spatial_scale=0.7,
-            mode=mode,
-        )
+        case("RoiAlign", f(2, 3, 9, 8), boxes(4, 9), ROIS, opset=opset, **ROI_GRID, mode=mode)
         for opset, mode in ((10, "avg"), (16, "avg"), (16, "max"))
     ),
-    case(
-        "RoiAlign",
-        f(2, 3, 9, 8),
-        Const(boxes(4, 9)),
-        ROIS,
-        opset=16,
-        output_height=2,
-        output_width=2,
-    ),
+    case("RoiAlign", f(2, 3, 9, 8), Const(boxes(4, 9)), ROIS, opset=16, **SMALL_GRID),
     case("MaxUnpool", *pooled(2, 2), opset=11, kernel_shape=[2, 2], strides=[2, 2]),
     case("MaxUnpool", *pooled(3, 2), opset=11, kernel_shape=[3, 3], strides=[2, 2]),
-    case("Col2Im", f(1, 12, 20), k(5, 6), k(2, 2), opset=18, reference="onnx"),
-    case(
-        "Col2Im",
-        f(2, 6, 12),
-        k(5, 7),
-        k(3, 1),
-        opset=18,
-        reference="onnx",
-        strides=[2, 2],
-        dilations=[1, 2],
-        pads=[1, 0, 1, 0],
-    ),
-    case("Col2Im", f(1, 8, 8), k(3, 3, 3), k(2, 2, 2), opset=18, reference="onnx"),
+    own("Col2Im", f(1, 12, 20), k(5, 6), k(2, 2), opset=18),
+    own("Col2Im", f(2, 6, 12), k(5, 7), k(3, 1), opset=18, **COLUMNS),
+    own("Col2Im", f(1, 8, 8), k(3, 3, 3), k(2, 2, 2), opset=18),
     case("CenterCropPad", f(5, 8, 3), k(8, 5, 3), opset=18),
     case("CenterCropPad", f(5, 8, 3), k(4, 4), opset=18, axes=[-1, 0]),
     case("DeformConv", f(1, 2, 5, 6), w(3, 2, 2, 2), f(1, 8, 4, 5), w(3), opset=19),
     case(
-        "DeformConv",
-        f(2, 4, 5, 6),
-        w(4, 2, 3, 3),
-        f(2, 36, 3, 4),
-        w(4),
-        pos(2, 18, 3, 4),
+        *("DeformConv", f(2, 4, 5, 6), w(4, 2, 3, 3), f(2, 36, 3, 4), w(4), pos(2, 18, 3, 4)),
         opset=19,
-        group=2,
-        offset_group=2,
-        pads=[1, 1, 1, 2],
-        strides=[2, 2],
+        **DEFORM,
     ),
     case(
-        "NonMaxSuppression",
-        Const(boxes(6, 4)[None]),
-        Const(pos(1, 2, 6)),
-        k(3),
-        k(0.4, dtype=np.float32),
+        *("NonMaxSuppression", Const(boxes(6, 4)[None]), Const(pos(1, 2, 6))),
+        *(k(3), k(0.4, dtype=np.float32)),
         opset=11,
     ),
-    case("DFT", f(2, 8, 1), reference="onnx"),
-    case("DFT", f(2, 7, 2), one(9), reference="onnx", axis=1, inverse=1),
-    case("DFT", f(2, 9, 3, 1), one(8), one(1), opset=20, onesided=1, reference="onnx"),
-    case("DFT", f(2, 6, 2), None, one(-2), opset=20, inverse=1, reference="onnx"),
-    case("STFT", f(2, 40, 1), one(7), w(16), None, reference="onnx"),
-    case("STFT", f(1, 24, 1), one(4), None, one(12), onesided=0, reference="onnx"),
+    own("DFT", f(2, 8, 1)),
+    own("DFT", f(2, 7, 2), one(9), axis=1, inverse=1),
+    own("DFT", f(2, 9, 3, 1), one(8), one(1), opset=20, onesided=1),
+    own("DFT", f(2, 6, 2), None, one(-2), opset=20, inverse=1),
+    own("STFT", f(2, 40, 1), one(7), w(16), None),
+    own("STFT", f(1, 24, 1), one(4), None, one(12), onesided=0),
     *(
-        case(f"{name}Window", one(11), periodic=p, reference="onnx")
+        own(f"{name}Window", one(11), periodic=p)
         for name in ("Hann", "Hamming", "Blackman")
         for p in (0, 1)
     ),
-    case(
-        "MelWeightMatrix",
-        one(8),
-        one(64),
-        one(8000),
-        one(20.0, np.float32),
-        one(3800.0, np.float32),
-    ),
-    case("CausalConvWithState", f(2, 3, 9), w(3, 1, 4), outputs=2, opset=27, reference="onnx"),
-    case(
-        "CausalConvWithState",
-        f(2, 3, 2),
-        w(3, 1, 4),
-        w(3),
-        f(2, 3, 3),
-        outputs=2,
-        opset=27,
-        reference="onnx",
-        activation="silu",
-    ),
+    case("MelWeightMatrix", *map(one, (8, 64, 8000)), one(20, np.float32), one(3800, np.float32)),
+    own(CAUSAL, f(2, 3, 9), w(3, 1, 4), **OF_27),
+    own(CAUSAL, f(2, 3, 2), w(3, 1, 4), w(3), f(2, 3, 3), **OF_27, activation="silu"),
 ]

@@ -9,6 +9,7 @@ import numpy as np
 from tests.scheduler.onnx_import.onnx_cases.case import Const, case, f, pos, w
 
 WINDOWS: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1, 0, 2, 1], "strides": [2, 1]}
+UNEVEN = {"strides": [2, 3], "dilations": [2, 2], "pads": [1, 0, 2, 1], "output_padding": [1, 2]}
 
 CASES = [
     case("Conv", f(1, 4, 9, 11), w(6, 4, 3, 3), w(6), **WINDOWS),
@@ -26,16 +27,7 @@ CASES = [
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 3), strides=[2, 2], output_padding=[1, 1]),
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 2), group=2, dilations=[2, 1]),
     case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 2, 2), w(3), strides=[2, 2]),
-    case(
-        "ConvTranspose",
-        f(1, 4, 5, 6),
-        w(4, 3, 3, 3),
-        group=2,
-        strides=[2, 3],
-        dilations=[2, 2],
-        pads=[1, 0, 2, 1],
-        output_padding=[1, 2],
-    ),
+    case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 3), group=2, **UNEVEN),
     *(
         case("ConvTranspose", f(1, 4, 5, 6), w(4, 3, 3, 3), strides=[2, 2], auto_pad=mode)
         for mode in ("SAME_UPPER", "SAME_LOWER", "VALID")
