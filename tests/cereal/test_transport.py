@@ -1,7 +1,6 @@
-import os
-import socket
-import subprocess
-import sys
+"""Messages between ends: whole, in order, to all who listen, and never waited for."""
+
+import functools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,22 +10,10 @@ import pytest
 
 from cereal.errors import TransportError
 from cereal.transport import MemoryTransport, Publisher, Subscriber, Transport, ZmqTransport
+from tests.cereal.shared import free_port
+from tests.other_user import process_of
 
-
-class FreePorts:
-    """A free port for each service, the same on every call."""
-
-    def __init__(self) -> None:
-        self._ports: dict[str, int] = {}
-
-    def __call__(self, service: str) -> int:
-        if service not in self._ports:
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                self._ports[service] = probe.getsockname()[1]
-        return self._ports[service]
-
-
+Ends = tuple[Publisher, Subscriber]
 LONG_MS = 20_000  # what is waited where something should come sooner
 
 
@@ -38,7 +25,7 @@ def transport(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Transp
     elif request.param == "ipc":
         made = ZmqTransport(f"ipc://{tmp_path}")
     else:
-        made = ZmqTransport(ports=FreePorts())
+        made = ZmqTransport(ports=functools.cache(lambda _: free_port()))
     yield made
     made.close()
 
@@ -51,19 +38,32 @@ def returns(call: Callable[[], object]) -> bool:
     return not thread.is_alive()
 
 
-def connect(publisher: Publisher, subscriber: Subscriber) -> None:
-    """Send until the subscriber hears: ZeroMQ connects in the background."""
-    deadline = time.monotonic() + 10
-    while subscriber.receive(10) is None:
-        assert time.monotonic() < deadline, "never connected"
-        publisher.send(b"hello")
+def drain(subscriber: Subscriber) -> None:
     while subscriber.receive(30) is not None:
         pass
 
 
-def test_messages_arrive_whole_and_in_order(transport: Transport) -> None:
+def connect(publisher: Publisher, *subscribers: Subscriber) -> None:
+    """Send until each subscriber hears: ZeroMQ connects in the background."""
+    deadline = time.monotonic() + 30
+    for subscriber in subscribers:
+        while subscriber.receive(10) is None:
+            assert time.monotonic() < deadline, "never connected"
+            publisher.send(b"hello")
+    for subscriber in subscribers:
+        drain(subscriber)
+
+
+@pytest.fixture
+def ends(transport: Transport) -> Ends:
+    """A publisher of carState and who hears it."""
     publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
     connect(publisher, subscriber)
+    return publisher, subscriber
+
+
+def test_messages_arrive_whole_and_in_order(ends: Ends) -> None:
+    publisher, subscriber = ends
     messages = [bytes([i]) * (i * 1000) for i in range(1, 20)]
     for message in messages:
         publisher.send(message)
@@ -74,36 +74,30 @@ def test_messages_arrive_whole_and_in_order(transport: Transport) -> None:
 def test_every_subscriber_gets_every_message(transport: Transport) -> None:
     publisher = transport.publisher("carState")
     subscribers = [transport.subscriber("carState") for _ in range(3)]
-    for subscriber in subscribers:
-        connect(publisher, subscriber)
-    for subscriber in subscribers:
-        while subscriber.receive(20) is not None:
-            pass
+    connect(publisher, *subscribers)
     publisher.send(b"x")
     assert [subscriber.receive(1000) for subscriber in subscribers] == [b"x"] * 3
 
 
-def test_services_do_not_mix(transport: Transport) -> None:
-    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
+def test_services_do_not_mix(transport: Transport, ends: Ends) -> None:
+    publisher, subscriber = ends
     other = transport.subscriber("carControl")
-    connect(publisher, subscriber)
     publisher.send(b"x")
     assert subscriber.receive(1000) == b"x"
     assert other.receive(20) is None
 
 
+@pytest.mark.alone
 def test_conflating_subscriber_keeps_the_newest(transport: Transport) -> None:
     publisher = transport.publisher("carState")
     plain = transport.subscriber("carState")
     conflating = transport.subscriber("carState", conflate=True)
-    connect(publisher, plain)
-    connect(publisher, conflating)
-    while plain.receive(20) is not None:
-        pass
-    for i in range(10):
-        publisher.send(bytes([i]))
+    connect(publisher, plain, conflating)
+    messages = [bytes([i]) for i in range(10)]
+    for message in messages:
+        publisher.send(message)
     # The plain one tells when all have arrived in this process.
-    assert [plain.receive(1000) for _ in range(10)] == [bytes([i]) for i in range(10)]
+    assert [plain.receive(1000) for _ in range(10)] == messages
     time.sleep(0.05)
     assert conflating.receive(1000) == bytes([9])
     assert conflating.receive(0) is None
@@ -127,9 +121,8 @@ def test_receive_waits_no_longer_than_told(transport: Transport) -> None:
     assert time.monotonic() - started < 100 * waited_s / 2
 
 
-def test_receive_wakes_up_for_a_message(transport: Transport) -> None:
-    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
-    connect(publisher, subscriber)
+def test_receive_wakes_up_for_a_message(ends: Ends) -> None:
+    publisher, subscriber = ends
     timer = threading.Timer(0.05, publisher.send, [b"x"])
     timer.start()
     started = time.monotonic()
@@ -165,9 +158,10 @@ def test_wait_tells_all_that_have_a_message_in_the_order_asked(transport: Transp
     assert transport.wait(tuple(reversed(ends)), 0) == [ends[3], ends[0]]
 
 
-def test_send_never_blocks_on_a_reader_that_does_not_read(transport: Transport) -> None:
-    publisher, subscriber = transport.publisher("carState"), transport.subscriber("carState")
-    connect(publisher, subscriber)
+def test_send_never_blocks_on_a_reader_that_does_not_read(
+    ends: Ends,
+) -> None:
+    publisher, _ = ends
 
     def send() -> None:
         for _ in range(5000):
@@ -195,8 +189,7 @@ def test_closed_publisher_says_so(transport: Transport) -> None:
 def test_closed_subscriber_gets_nothing_and_can_be_closed_again(transport: Transport) -> None:
     publisher = transport.publisher("carState")
     subscriber, other = transport.subscriber("carState"), transport.subscriber("carState")
-    connect(publisher, subscriber)
-    connect(publisher, other)
+    connect(publisher, subscriber, other)
     publisher.send(b"held when it is closed")
     assert transport.wait([subscriber], 5000)
     subscriber.close()
@@ -216,17 +209,21 @@ def test_close_with_unsent_messages_does_not_hang(tmp_path: Path) -> None:
     assert returns(transport.close)
 
 
-def test_tcp_is_on_loopback_and_on_the_port_of_the_service() -> None:
-    transport = ZmqTransport()
-    assert transport.endpoint("modelV2", bind=True) == "tcp://127.0.0.1:58537"
-    assert transport.endpoint("modelV2") == "tcp://127.0.0.1:58537"
-    transport.close()
-
-
-def test_all_interfaces_are_bound_but_loopback_is_connected_to() -> None:
-    transport = ZmqTransport("tcp://*")
-    assert transport.endpoint("modelV2", bind=True) == "tcp://*:58537"
-    assert transport.endpoint("modelV2") == "tcp://127.0.0.1:58537"
+@pytest.mark.parametrize(
+    ("address", "bound", "connected"),
+    [
+        ("", "tcp://127.0.0.1:58537", "tcp://127.0.0.1:58537"),
+        ("tcp://10.0.0.7/", "tcp://10.0.0.7:58537", "tcp://10.0.0.7:58537"),
+        # All interfaces are bound, but loopback is connected to.
+        ("tcp://*", "tcp://*:58537", "tcp://127.0.0.1:58537"),
+        ("tcp://0.0.0.0", "tcp://*:58537", "tcp://127.0.0.1:58537"),
+        ("ipc:///run/bus/", "ipc:///run/bus/modelV2", "ipc:///run/bus/modelV2"),
+    ],
+)
+def test_endpoint_of_a_service(address: str, bound: str, connected: str) -> None:
+    transport = ZmqTransport(address) if address else ZmqTransport()
+    assert transport.endpoint("modelV2", bind=True) == bound
+    assert transport.endpoint("modelV2") == connected
     transport.close()
 
 
@@ -236,17 +233,18 @@ def test_address_of_another_form_is_refused(address: str) -> None:
         ZmqTransport(address)
 
 
-def test_host_that_is_none_is_refused() -> None:
+def test_host_that_is_none_and_socket_path_that_is_too_long_are_refused(tmp_path: Path) -> None:
     transport = ZmqTransport("tcp://no host")
-    with pytest.raises(TransportError, match="carState"):
-        transport.publisher("carState")
-    with pytest.raises(TransportError, match="carState"):
-        transport.subscriber("carState")
+    for end in (transport.publisher, transport.subscriber):
+        with pytest.raises(TransportError, match="carState"):
+            end("carState")
     transport.close()
-
-
-def test_socket_path_that_is_too_long_is_refused(tmp_path: Path) -> None:
-    transport = ZmqTransport(f"ipc://{tmp_path}/{'x' * 120}")
+    room = 107 - len(f"{tmp_path}//carState")
+    (tmp_path / ("x" * room)).mkdir()
+    longest = ZmqTransport(f"ipc://{tmp_path}/{'x' * room}")
+    longest.publisher("carState")
+    longest.close()
+    transport = ZmqTransport(f"ipc://{tmp_path}/{'x' * (room + 1)}")
     with pytest.raises(TransportError, match="at most 107 bytes"):
         transport.publisher("carState")
     transport.close()
@@ -268,16 +266,13 @@ def test_socket_directory_that_is_not_there_is_refused_and_not_made(
 
 
 FORK = """
-import os, sys
-from cereal.errors import TransportError
-from cereal.transport import ZmqTransport
-publisher = ZmqTransport(sys.argv[1]).publisher("carState")
+publisher = ZmqTransport("ipc://" + arguments[0]).publisher("carState")
 publisher.send(b"x")
 child = os.fork()
 if child == 0:
     try:
         publisher.send(b"x")
-    except TransportError:
+    except errors.TransportError:
         os._exit(7)
     os._exit(0)
 os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
@@ -285,9 +280,5 @@ os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 
 
 def test_publisher_is_not_shared_with_a_forked_process(tmp_path: Path) -> None:
-    root = Path(__file__).parents[2]
-    done = subprocess.run(
-        [sys.executable, "-c", FORK, f"ipc://{tmp_path}"],
-        cwd=root, timeout=60, check=False, env=os.environ | {"PYTHONPATH": str(root)},
-    )  # fmt: skip
-    assert done.returncode == 7
+    with process_of(FORK, tmp_path) as child:
+        assert child.wait(60) == 7
