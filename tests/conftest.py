@@ -2,7 +2,7 @@
 
 Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
 Caches: of the session (`session_cache`); one that wrote into the user's has failed.
-Frame rings: those of sessions that were killed are removed at the beginning (`left_rings`).
+What a session leaves, killed or not, is removed by its keeper (`support/keeper.py`).
 Cache of schedules: off, so that what is tested is compiled; its own tests switch it on.
 Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explore draws new ones.
 """
@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.left_rings import remove_left_rings
 from tests.session_cache import SESSION
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -39,9 +38,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 # Processes that wait for each other, and ratios of times: nothing runs beside them in `make test`.
 ALONE = {
-    *("test_bench_commands.py", "test_demo.py", "test_end_to_end.py", "test_foreign_subscriber.py"),
-    *("test_frames.py", "test_openpilot_scenario.py", "test_real_program.py"),
-    *("test_scheduler_speed.py", "test_transport.py"),
+    *("test_bench_commands.py", "test_demo.py", "test_end_to_end.py"),
+    *("test_openpilot_scenario.py", "test_real_program.py", "test_scheduler_speed.py"),
 }
 
 
@@ -117,12 +115,13 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return compare
 
 
-def pytest_configure() -> None:
-    """Remove what killed sessions left, and take back SIGINT.
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Put temporary files into the session's directory, and take back SIGINT.
 
     Shells let background jobs ignore it, and with them our children.
     """
-    if SESSION.owned:
-        remove_left_rings()
+    if SESSION.owned and config.option.basetemp is None:
+        config.option.basetemp = SESSION.temporary
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
