@@ -1,28 +1,26 @@
-"""One row of the table of fusion: a program, what it takes at most, and how it is run."""
+"""One row of the table of fusion: a program, and what it takes at most."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from runtime.device import choose_device
 from scheduler.context import CompileContext, context_for
 from scheduler.debug.pretty import pretty_body
 from scheduler.device.spec import DEFAULT, DeviceSpec
-from scheduler.device.targets import spec_of_device
 from scheduler.emit.schedule import Schedule
 from scheduler.flags import Flags
 from scheduler.ir import dtype as dt
 from scheduler.ir.ops import Op
-from scheduler.tensor.eager_plan import base_of
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.plain import plain, result
-from tests.scheduler.support.programs import artifact_of, loaded, plan_of
+from tests.scheduler.fusion.plain import instead_of_tensors
+from tests.scheduler.support.programs import plan_of
 
 Array = NDArray[Any]
 Shape = tuple[int, ...]
@@ -52,6 +50,12 @@ def halves(*shape: int) -> Drawn:
     return Drawn(shape, lambda rng, s: rng.uniform(-1, 1, s).astype(np.float16))
 
 
+def _shape(text: str) -> Shape | Drawn:
+    """Return (4, 5) for "4x5", and what is drawn from positive values for "+4x5"."""
+    shape = tuple(map(int, text.removeprefix("+").split("x")))
+    return positive(*shape) if text.startswith("+") else shape
+
+
 class Figures(NamedTuple):
     """What a schedule takes.
 
@@ -66,12 +70,15 @@ class Figures(NamedTuple):
     peak: int
 
 
-def by_interpreter(*_: Array) -> Array:
-    """Stand for the expected values of networks that are not written in numpy again."""
-    raise NotImplementedError
+# A number stands for the bytes of one launch that stores nothing in between; 0 for no launch.
+Bar = int | tuple[int, int, int]
 
 
-@dataclass(frozen=True, slots=True)
+def _figures(bar: Bar) -> Figures:
+    return Figures(int(bar > 0), bar, 0) if isinstance(bar, int) else Figures(*bar)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Row:
     """One program of the table.
 
@@ -80,8 +87,9 @@ class Row:
 
     Attributes:
         name: what the program is.
-        bar: the most it may take on realized buffers: launches, moved and peak of `Figures`.
-        inputs: shapes of float32 inputs with random values in [-1, 1), drawn ones, or the values.
+        bar: the most it may take on realized buffers.
+        inputs: shapes of float32 inputs with random values in [-1, 1), as text or tuples, drawn
+            ones, or the values; "4x5 +3" is a matrix, and a vector of positive values.
         ours: the program on Tensors; gives one output or several.
         expected: the same in numpy, on float64 where an input is float32; left out where arrays
             with the methods of Tensor say it.
@@ -96,15 +104,15 @@ class Row:
     """
 
     name: str
-    bar: tuple[int, int, int]
-    inputs: Sequence[Shape | Array | Drawn]
+    bar: Bar
+    inputs: str | Sequence[Shape | Array | Drawn]
     ours: Callable[..., Tensors]
     expected: Callable[..., Any] | None = None
     tolerance: float = 2e-5
-    large: Sequence[Shape] = field(default=())
+    large: str = ""
     float_unsafe: bool = False
     assigned: Sequence[int] = ()
-    owned: tuple[int, int, int] | None = None
+    owned: Bar | None = None
     eager: bool = False
     open: tuple[int, str] | None = None
 
@@ -112,7 +120,9 @@ class Row:
         """Return the values of the inputs it is run on; the same in every run."""
         rng = np.random.default_rng(7)
         found = []
-        for given in self.inputs:
+        for given in (
+            map(_shape, self.inputs.split()) if isinstance(self.inputs, str) else self.inputs
+        ):
             if isinstance(given, Drawn):
                 found.append(given.draw(rng, given.shape))
             elif isinstance(given, np.ndarray):
@@ -126,38 +136,40 @@ class Row:
         made = self.ours(*given)
         return [made] if isinstance(made, Tensor) else list(made)
 
+    def built(self) -> list[Tensor]:
+        """Return the outputs of realized buffers."""
+        return self.build([Tensor(v) for v in self.values()])
+
     def context(self, spec: DeviceSpec = DEFAULT) -> CompileContext:
         """Return what it is compiled for."""
         flags = replace(Flags.from_environment(), float_unsafe=self.float_unsafe)
         return context_for(spec, flags=flags)
 
-    def interpreted(self) -> list[Array]:
-        """Return what the interpreter makes of it."""
-        return [t.interp() for t in self.build([Tensor(v) for v in self.values()])]
+    def figures(self, *, program: bool) -> Figures:
+        """Return the bar."""
+        return _figures(self.bar if self.owned is None or not program else self.owned)
 
     def compare(self, got: Sequence[Array]) -> None:
         """Compare shapes exactly and values to a tolerance; integers and bools exactly."""
-        wanted = self._wanted()
-        assert len(got) == len(wanted)
-        for i, (ours, value) in enumerate(zip(got, wanted, strict=True)):
+        for i, (ours, value) in enumerate(zip(got, wanted(self), strict=True)):
             where = f"{self.name}, output {i}"
             assert ours.shape == value.shape, f"{where}: {ours.shape}, not {value.shape}"
             limit = self.tolerance if value.dtype.kind == "f" else 0.0
             np.testing.assert_allclose(ours, value, rtol=limit, atol=limit, err_msg=where)
 
-    def _wanted(self) -> list[Array]:
-        if self.expected is by_interpreter:
-            return self.interpreted()
-        wide = [v.astype(np.float64) if v.dtype == np.float32 else v for v in self.values()]
-        with np.errstate(invalid="ignore"):  # some rows are about infinity times zero
-            want = self.expected(*wide) if self.expected else self.ours(*map(plain, wide))
-        return list(map(result, want if isinstance(want, list | tuple) else [want]))
+
+@cache
+def wanted(row: Row) -> list[Array]:
+    """Return what the outputs of a row must be."""
+    wide = [v.astype(np.float64) if v.dtype == np.float32 else v for v in row.values()]
+    with np.errstate(invalid="ignore"):  # some rows are about infinity times zero
+        return instead_of_tensors(row.expected or row.ours, *wide)
 
 
 def inputs_of(row: Row, *, measured: bool) -> list[Tensor]:
     """Return inputs in0, in1, ... of a program; states for those that are written to."""
     if measured and row.large:
-        given = [(shape, dt.float32) for shape in row.large]
+        given = [(_shape(text), dt.float32) for text in row.large.split()]
     else:
         given = [(v.shape, dt.from_numpy(v.dtype)) for v in row.values()]
     kinds = [Tensor.state if i in row.assigned else Tensor.input for i in range(len(given))]
@@ -169,60 +181,28 @@ def realized_plan(row: Row) -> tuple[Schedule, list[Tensor]]:
 
     The inputs are realized buffers; where they would be too large, inputs of a program.
     """
-    given = inputs_of(row, measured=True) if row.large else [Tensor(v) for v in row.values()]
-    made = row.build(given)
+    made = row.build(inputs_of(row, measured=True)) if row.large else row.built()
     return made[0].schedule(*made[1:], context=row.context()), made
 
 
+@cache
 def program_plan(row: Row, *, measured: bool) -> Schedule:
     """Return the program of a row: the one to measure, or the one small enough to run.
 
     What is assigned stays in states and is no output.
     """
+    if measured and not row.large:
+        return program_plan(row, measured=False)
     made = row.build(inputs_of(row, measured=measured))
     outputs = {f"out{i}": t for i, t in enumerate(made) if t.node.op is not Op.ASSIGN}
     return plan_of(outputs, [t for t in made if t.node.op is Op.ASSIGN], row.context())
 
 
-def check_realized(row: Row) -> None:
-    """Realize the outputs of a row together and compare them; each has a buffer after that."""
-    made = row.build([Tensor(v) for v in row.values()])
-    made[0].realize(*made[1:], context=row.context(spec_of_device(choose_device(None))))
-    row.compare([t.numpy() for t in made])
-    assert all(base_of(t.node).op in (Op.BUFFER, Op.CONST) for t in made)
-    assert made[0].schedule(*made[1:], context=row.context()).launches == []
-
-
-def check_program(row: Row, plan: Schedule) -> None:
-    """Run the program of a row and compare its outputs."""
-    assert not row.assigned, "the states of a program start as zeros, not as the values of the row"
-    made = artifact_of(plan)
-    names = {buffer.name for buffer in plan.inputs}
-    fed = {f"in{i}": v for i, v in enumerate(row.values()) if f"in{i}" in names}
-    fed |= {b.name: np.ascontiguousarray(b.data) for b in plan.inputs if b.data is not None}
-    with loaded(made.manifest, made.data) as program:
-        got = program.run(fed)
-        row.compare([got[f"out{i}"].copy() for i in range(len(got))])
-
-
-def figures_of(plan: Schedule, *, program: bool) -> Figures:
-    """Return what a schedule takes."""
-    launches = plan.kernels if program else plan.launches
-    return Figures(len(launches), plan.bytes_moved, plan.peak_bytes)
-
-
-def check_bar(row: Row, plan: Schedule, *, program: bool) -> Figures:
+def check_bar(row: Row, plan: Schedule, *, program: bool) -> None:
     """Compare what a schedule takes with the bar of its row; if it is above, show the kernels."""
-    found = figures_of(plan, program=program)
-    bar = Figures(*(row.owned if program and row.owned else row.bar))
+    launches = plan.kernels if program else plan.launches
+    found = Figures(len(launches), plan.bytes_moved, plan.peak_bytes)
+    bar = row.figures(program=program)
     if any(ours > most for ours, most in zip(found, bar, strict=True)):
-        pytest.fail(f"{row.name}: {found}, at most {bar}\n{kernels_as_text(plan)}", pytrace=False)
-    return found
-
-
-def kernels_as_text(plan: Schedule) -> str:
-    """Return what each launch computes."""
-    return "\n".join(
-        f"launch {i}\n" + "\n".join(pretty_body(body) for body in kernel.bodies)
-        for i, kernel in enumerate(plan.launches)
-    )
+        shown = "\n".join(pretty_body(body) for kernel in plan.launches for body in kernel.bodies)
+        pytest.fail(f"{row.name}: {found}, at most {bar}\n{shown}", pytrace=False)

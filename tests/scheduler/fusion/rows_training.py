@@ -9,40 +9,15 @@ from typing import Any
 import numpy as np
 
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.fusion.reference import (
-    np_conv,
-    np_elu,
-    np_relu,
-)
-from tests.scheduler.fusion.row import Array, Row, positive
+from tests.scheduler.fusion.row import Row, positive
 
 RATE, BETA1, BETA2, EPSILON = 0.01, 0.9, 0.999, 1e-8
-
 CHANNELS = (0, 2, 3)  # the axes of (N, C, H, W) that statistics per channel go over
-
-
-def conv_input_gradient(dy: Tensor, weight: Tensor) -> Tensor:
-    """Return dL/dx (N, C, H, W) of conv2d without padding, for dy (N, O, h, w)."""
-    return dy.conv_transpose2d(weight)
-
-
-def np_conv_input_gradient(dy: Array, weight: Array) -> Array:
-    (batch, _, h, w), (_, channels, *kernel) = dy.shape, weight.shape
-    dx = np.zeros((batch, channels, h + kernel[0] - 1, w + kernel[1] - 1))
-    for i, j in np.ndindex(*kernel):
-        dx[:, :, i : i + h, j : j + w] += np.einsum("nohw,oc->nchw", dy, weight[:, :, i, j])
-    return dx
 
 
 def conv_weight_gradient(x: Tensor, dy: Tensor) -> Tensor:
     """Return dL/dweight (O, C, kh, kw): x convolved with dy, channels as the batch."""
     return x.transpose(0, 1).conv2d(dy.transpose(0, 1)).transpose(0, 1)
-
-
-def np_conv_weight_gradient(x: Array, dy: Array) -> Array:
-    kernel = (x.shape[2] - dy.shape[2] + 1, x.shape[3] - dy.shape[3] + 1)
-    seen = np.lib.stride_tricks.sliding_window_view(x, kernel, axis=(2, 3))
-    return np.asarray(np.einsum("nohw,nchwij->ocij", dy, seen))
 
 
 def batchnorm_backward(
@@ -66,40 +41,10 @@ def batchnorm_backward(
     return y, centred * rsqrt, (dz * n).sum(CHANNELS), dz.sum(CHANNELS)
 
 
-def np_batchnorm_backward(x: Array, scale: Array, bias: Array, activation: str) -> list[Array]:
-    """Likewise, by the chain rule through variance and mean one after the other."""
-    count = x.size / x.shape[1]
-    s, b = (a.reshape(1, -1, 1, 1) for a in (scale, bias))
-    mean, variance = x.mean(CHANNELS, keepdims=True), x.var(CHANNELS, keepdims=True)
-    root = np.sqrt(variance + 1e-5)
-    z = (x - mean) / root * s + b
-    dz = np.where(z > 0, 1.0, np.exp(np.minimum(z, 0)) if activation == "elu" else 0.0)
-    dn = dz * s
-    dvariance = (dn * (x - mean)).sum(CHANNELS, keepdims=True) * -0.5 / root**3
-    dmean = -(dn / root).sum(CHANNELS, keepdims=True)
-    dx = dn / root + dvariance * 2 * (x - mean) / count + dmean / count
-    y = np_elu(z) if activation == "elu" else np_relu(z)
-    return [y, dx, (dz * (x - mean) / root).sum(CHANNELS), dz.sum(CHANNELS)]
-
-
-def sgd(weights: Sequence[Tensor], gradients: Sequence[Tensor]) -> list[Tensor]:
-    return [w.assign(w - g * RATE) for w, g in zip(weights, gradients, strict=True)]
-
-
-def np_sgd(weights: Sequence[Array], gradients: Sequence[Array]) -> list[Array]:
-    return [w - RATE * g for w, g in zip(weights, gradients, strict=True)]
-
-
 def adam(weights: Sequence[Tensor], gradients: Sequence[Tensor], *kept: Tensor) -> list[Tensor]:
-    """Kingma, Ba 2015, algorithm 1.
+    """Kingma, Ba 2015, algorithm 1; return new weights, and what is kept.
 
-    Args:
-        weights: to update.
-        gradients: one per weight.
-        kept: the powers of both betas, (1,) each, then the moments: m and v for each weight.
-
-    Returns:
-        New weights, powers and moments, in the order of the arguments.
+    That is the powers of both betas, (1,) each, then the moments: m and v for each weight.
     """
     power1, power2 = kept[0].assign(kept[0] * BETA1), kept[1].assign(kept[1] * BETA2)
     new, moments = [], []
@@ -110,16 +55,6 @@ def adam(weights: Sequence[Tensor], gradients: Sequence[Tensor], *kept: Tensor) 
         step = (m / (1.0 - power1)) / ((v / (1.0 - power2)).sqrt() + EPSILON)
         new.append(w.assign(w - step * RATE))
         moments += [m, v]
-    return [*new, power1, power2, *moments]
-
-
-def np_adam(weights: Sequence[Array], gradients: Sequence[Array], *kept: Array) -> list[Array]:
-    power1, power2 = kept[0] * BETA1, kept[1] * BETA2
-    new, moments = [], []
-    for w, g, m, v in zip(weights, gradients, kept[2::2], kept[3::2], strict=True):
-        mean, square = BETA1 * m + (1 - BETA1) * g, BETA2 * v + (1 - BETA2) * g**2
-        new.append(w - RATE * (mean / (1 - power1)) / (np.sqrt(square / (1 - power2)) + EPSILON))
-        moments += [mean, square]
     return [*new, power1, power2, *moments]
 
 
@@ -139,22 +74,9 @@ def conv_norm_adam(x: Tensor, *rest: Tensor) -> list[Tensor]:
     )
 
 
-def np_conv_norm_adam(x: Array, *rest: Array) -> list[Array]:
-    weight, bias, scale, shift = rest[:4]
-    y = np_conv(x, weight) + bias[:, None, None]
-    _, dy, dscale, dshift = np_batchnorm_backward(y, scale, shift, "elu")
-    gradients = [np_conv_weight_gradient(x, dy), dy.sum(CHANNELS), dscale, dshift]
-    return np_adam(rest[:4], gradients, *rest[4:])
-
-
 def norm_backward(x: Tensor, scale: Tensor, bias: Tensor) -> list[Tensor]:
     y, dx, dscale, dbias = batchnorm_backward(x, scale, bias, "relu")
     return [dx, dscale, dbias, y.contiguous()]
-
-
-def np_norm_backward(x: Array, scale: Array, bias: Array) -> list[Array]:
-    y, dx, dscale, dbias = np_batchnorm_backward(x, scale, bias, "relu")
-    return [dx, dscale, dbias, y]
 
 
 def softmax_backward(x: Tensor, g: Tensor | float) -> Tensor:
@@ -169,12 +91,6 @@ def linear_adam(x: Tensor, weight: Tensor, bias: Tensor, *kept: Tensor) -> list[
     return adam([weight, bias], [gradient, dy.sum((0, 1))], *kept)
 
 
-def np_linear_adam(x: Array, weight: Array, bias: Array, *kept: Array) -> list[Array]:
-    dy = np.where(x @ weight.T + bias > 0, 1.0, 0.0)
-    gradient = dy.reshape(-1, dy.shape[-1]).T @ x.reshape(-1, x.shape[-1])
-    return np_adam([weight, bias], [gradient, dy.sum((0, 1))], *kept)
-
-
 def conv_gradients(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
     """Return the gradients of layers of convolution and relu."""
     values = [x]
@@ -186,44 +102,21 @@ def conv_gradients(x: Tensor, weights: Sequence[Tensor]) -> list[Tensor]:
         open_ = values[i + 1] > 0
         dy = open_.float() if flowing is None else open_.where(flowing, 0.0)
         gradients.append(conv_weight_gradient(values[i], dy))
-        flowing = conv_input_gradient(dy, weights[i])
-    return gradients[::-1]
-
-
-def np_conv_gradients(x: Array, weights: Sequence[Array]) -> list[Array]:
-    values = [x]
-    for w in weights:
-        values.append(np_relu(np_conv(values[-1], w)))
-    gradients: list[Array] = []
-    flowing: Any = 1.0
-    for i in reversed(range(len(weights))):
-        dy = np.where(values[i + 1] > 0, flowing, 0.0)
-        gradients.append(np_conv_weight_gradient(values[i], dy))
-        flowing = np_conv_input_gradient(dy, weights[i])
+        flowing = dy.conv_transpose2d(weights[i])  # dL/dx (N, C, H, W), for dy (N, O, h, w)
     return gradients[::-1]
 
 
 def convs_sgd(x: Tensor, *weights: Tensor) -> list[Tensor]:
-    return sgd(weights, conv_gradients(x, weights))
-
-
-def np_convs_sgd(x: Array, *weights: Array) -> list[Array]:
-    return np_sgd(weights, np_conv_gradients(x, weights))
+    gradients = conv_gradients(x, weights)
+    return [w.assign(w - g * RATE) for w, g in zip(weights, gradients, strict=True)]
 
 
 def convs_adam(count: int, x: Tensor, *rest: Tensor) -> list[Tensor]:
     return adam(rest[:count], conv_gradients(x, rest[:count]), *rest[count:])
 
 
-def np_convs_adam(count: int, x: Array, *rest: Array) -> list[Array]:
-    return np_adam(rest[:count], np_conv_gradients(x, rest[:count]), *rest[count:])
-
-
 CONV_NORM: list[Any] = [(32, 3, 3, 3), (32,), positive(32), (32,)]
-
 TWO = [(16, 3, 3, 3), (32, 16, 2, 2)]
-
-FOUR = [(4, 3, 3, 3), (8, 4, 3, 3), (16, 8, 3, 3), (32, 16, 3, 3)]
 
 
 def thrice_cosine(x: Tensor, g: Tensor) -> list[Tensor]:
@@ -250,11 +143,6 @@ def tanh_beside(a: Tensor, b: Tensor, g: Tensor) -> list[Tensor]:
     return [Tensor.cat([y, b]), da * (1.0 - y * y), db]
 
 
-def np_tanh_beside(a: Array, b: Array, g: Array) -> list[Array]:
-    y = np.tanh(a)
-    return [np.concatenate([y, b]), g[: a.size] / np.cosh(a) ** 2, g[a.size :]]
-
-
 ROWS = [
     # The reference names neither sizes nor a bias of the convolution; with one there is more to do.
     Row(
@@ -262,27 +150,18 @@ ROWS = [
         (5, 37536, 5120),
         [(1, 3, 4, 4), *CONV_NORM, *kept_by_adam((32, 3, 3, 3), (32,), (32,), (32,))],
         conv_norm_adam,
-        np_conv_norm_adam,
         tolerance=2e-3,
         assigned=range(1, 15),
     ),
     # The four outputs: gradients of values, scale and bias, and the result after relu.
-    Row(
-        "batchnorm-gradients",
-        (1, 24832, 0),
-        [(2, 16, 8, 8), (16,), (16,)],
-        norm_backward,
-        np_norm_backward,
-        tolerance=1e-4,
-    ),
-    Row("softmax-gradient", (1, 12288, 0), [(2, 3, 16, 16)], lambda x: softmax_backward(x, 1.0)),
-    Row("softmax-gradient-given", (1, 18432, 0), [(2, 3, 16, 16)] * 2, softmax_backward),
+    Row("batchnorm-gradients", 24832, "2x16x8x8 16 16", norm_backward, tolerance=1e-4),
+    Row("softmax-gradient", 12288, "2x3x16x16", lambda x: softmax_backward(x, 1.0)),
+    Row("softmax-gradient-given", 18432, "2x3x16x16 2x3x16x16", softmax_backward),
     Row(
         "linear-adam",
         (4, 282144, 32768),
         [(4, 64, 32), (128, 32), (128,), *kept_by_adam((128, 32), (128,))],
         linear_adam,
-        np_linear_adam,
         tolerance=1e-4,
         assigned=range(1, 9),
     ),
@@ -291,39 +170,29 @@ ROWS = [
         (5, 81696, 1280),
         [(2, 3, 4, 4), *TWO, *kept_by_adam(*TWO)],
         partial(convs_adam, 2),
-        partial(np_convs_adam, 2),
         tolerance=1e-4,
         assigned=range(1, 9),
     ),
     Row(
         "two-convs-sgd",
         (4, 41984, 1280),
-        [(2, 3, 4, 4), *TWO],
+        "2x3x4x4 16x3x3x3 32x16x2x2",
         convs_sgd,
-        np_convs_sgd,
         tolerance=1e-4,
         assigned=(1, 2),
     ),
     Row(
         "four-convs-sgd",
         (11, 6261776, 1415424),
-        [(2, 3, 12, 12), *FOUR],
+        "2x3x12x12 4x3x3x3 8x4x3x3 16x8x3x3 32x16x3x3",
         convs_sgd,
-        np_convs_sgd,
         tolerance=1e-3,
-        large=[(2, 3, 64, 64), *FOUR],
+        large="2x3x64x64 4x3x3x3 8x4x3x3 16x8x3x3 32x16x3x3",
         assigned=(1, 2, 3, 4),
     ),
-    Row("cosine-thrice-gradient", (1, 160, 0), [(10,), (10,)], thrice_cosine),
-    Row("negative-part-gradient", (1, 1600, 0), [(100,), (100,)], negative_part),
-    Row("products-gradient", (3, 3200, 512), [(10, 10), (10, 10)], products, tolerance=1e-4),
+    Row("cosine-thrice-gradient", 160, "10 10", thrice_cosine),
+    Row("negative-part-gradient", 1600, "100 100", negative_part),
+    Row("products-gradient", (3, 3200, 512), "10x10 10x10", products, tolerance=1e-4),
     # In a program the gradient of b is an output of its own: a copy of 10 elements.
-    Row(
-        "tanh-beside-gradient",
-        (1, 240, 0),
-        [(10,), (10,), (20,)],
-        tanh_beside,
-        np_tanh_beside,
-        owned=(1, 320, 0),
-    ),
+    Row("tanh-beside-gradient", 240, "10 10 20", tanh_beside, owned=320),
 ]

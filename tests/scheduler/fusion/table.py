@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 from tests.scheduler.fusion import (
-    rows_arithmetic,
-    rows_concat,
     rows_convolutions,
-    rows_eager,
-    rows_gather,
-    rows_movement,
-    rows_outputs,
+    rows_elements,
+    rows_joins,
     rows_products,
     rows_reductions,
-    rows_rows,
+    rows_results,
     rows_training,
-    rows_writes,
 )
 
-THEMES = (
-    rows_arithmetic,
-    rows_movement,
-    rows_concat,
-    rows_gather,
-    rows_reductions,
-    rows_rows,
-    rows_outputs,
-    rows_convolutions,
-    rows_products,
-    rows_training,
-    rows_writes,
-    rows_eager,
-)
-ROWS = [row for theme in THEMES for row in theme.ROWS]
+THEMES = {
+    "elements": rows_elements.ROWS,
+    "joins": rows_joins.ROWS,
+    "reductions": rows_reductions.ROWS,
+    "results": rows_results.ROWS,
+    "convolutions": rows_convolutions.ROWS,
+    "products": rows_products.ROWS,
+    "training": rows_training.ROWS,
+}
+ROWS = [row for rows in THEMES.values() for row in rows]
