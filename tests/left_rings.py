@@ -1,7 +1,7 @@
 """Removes frame rings that killed processes have left in shared memory.
 
-A session of tests that is killed can remove nothing, so the next one does. Rings of tests and tools
-have the number of their process in their names; others are left alone.
+A session of tests that is killed can remove nothing, so its keeper does, or the next one's. Rings of
+tests and tools have the number of their process in their names; others are left alone.
 """
 
 from __future__ import annotations
@@ -22,10 +22,19 @@ def remove_left_rings(directory: Path = DIRECTORY) -> None:
     """Remove this user's rings whose process is gone, and which nobody writes."""
     for path in sorted(directory.iterdir()):
         match = _RING.fullmatch(path.name) or _UNFINISHED.fullmatch(path.name)
-        if match is None or Path(f"/proc/{match[1]}").exists():
+        if match is None or _lives(match[1]):
             continue
         if _is_ours(path) and not has_writer(path):
             path.unlink(missing_ok=True)
+
+
+def _lives(process: str) -> bool:
+    """Return whether a process runs; one that its parent has not waited for yet does not."""
+    try:
+        state = Path(f"/proc/{process}/stat").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return state.rpartition(")")[2].split()[0] not in "ZX"
 
 
 def _is_ours(path: Path) -> bool:

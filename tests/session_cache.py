@@ -1,9 +1,10 @@
 """Where a session of tests keeps what it builds: never in the user's own caches.
 
-Set before anything is imported that reads it: PoCL learns its directory once for a process. The
-user's cache directory, as programs find it where MODELD_CACHE_DIR is not set, is an empty one of
-the session, and a session that leaves something there has failed. Workers and other child
-processes inherit both.
+It is one directory, with the tests' temporary files; a keeper removes it when the session has
+ended, however it ends. Set before anything is imported that reads it: PoCL learns its directory once
+for a process. The user's cache directory, as programs find it where MODELD_CACHE_DIR is not set, is
+an empty one of the session, and a session that leaves something there has failed. Workers and other
+child processes inherit both.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import os
 import shutil
 import tempfile
 from pathlib import Path
+
+from tests.support import keeper
 
 CACHE = "MODELD_CACHE_DIR"
 USER_CACHE = "XDG_CACHE_HOME"
@@ -37,8 +40,17 @@ class SessionCache:
         os.environ[_SESSION] = str(self.root)
         if self.owned:
             self.user.mkdir()
+            # Processes of other users, which tests start, may pass through, and read no list.
+            self.root.chmod(0o711)
+            tempfile.tempdir = os.environ["TMPDIR"] = str(self.root)
             os.environ[USER_CACHE] = str(self.user)
             os.environ.setdefault(CACHE, str(self.root / "cache"))
+            keeper.start(_SESSION, self.root)
+
+    @property
+    def temporary(self) -> Path:
+        """Holds pytest's directories; a short name, as those of sockets have 107 bytes at most."""
+        return self.root / "t"
 
     @property
     def user(self) -> Path:

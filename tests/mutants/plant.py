@@ -77,7 +77,8 @@ def ordered(fault: Fault, tests: Iterable[str], seconds: dict[str, float]) -> li
 def _steps(tests: Sequence[str], seconds: dict[str, float]) -> Iterator[list[str]]:
     """Cut tests into the ones of each process: a few seconds' worth first, then more."""
     sizes = iter(STEPS_S)
-    limit, step, took = next(sizes), [], 0.0
+    step: list[str] = []
+    limit, took = next(sizes), 0.0
     for test in tests:
         if step and took + seconds[test] > limit:
             yield step
@@ -102,14 +103,24 @@ def judge(
     if not tests:
         return result("unreached", "")
     path.write_text(fault.plant(text), encoding="utf-8")
+    doubtful: set[str] = set()
     try:
         for step in _steps(tests, suite.seconds):
             if time.monotonic() - begin > limit_s:
                 return result("undecided", f"{run} of {len(tests)} tests run")
             run += len(step)
-            by = _fails(tree, step, HANGS * sum(suite.seconds[test] for test in step) + SETUP_S)
-            if by:
-                return result("caught", by)
+            while waiting := [test for test in step if test not in doubtful]:
+                limit = HANGS * sum(suite.seconds[test] for test in waiting) + SETUP_S
+                by = _fails(tree, waiting, limit)
+                if not by:
+                    break
+                # A test that fails without the fault, too, has caught nothing.
+                path.write_text(text, encoding="utf-8")
+                alone = [by] if by in waiting else waiting
+                if not _fails(tree, alone, limit):
+                    return result("caught", by)
+                doubtful.update(alone)
+                path.write_text(fault.plant(text), encoding="utf-8")
         return result("survived", "")
     finally:
         path.write_text(text, encoding="utf-8")
@@ -119,8 +130,10 @@ def _fails(tree: Path, tests: Sequence[str], limit_s: float) -> str:
     """Return which test fails, or what else went wrong; an empty text where all pass."""
     listed = tree.parent / "tests.txt"
     listed.write_text("".join(f"{test}\n" for test in tests), encoding="utf-8")
-    command = [tree / ".venv/bin/python", "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider",
-               "-p", "no:randomly", f"@{listed}"]  # fmt: skip
+    command = [
+        *(str(tree / ".venv/bin/python"), "-m", "pytest", "-x", "-q"),
+        *("-p", "no:cacheprovider", "-p", "no:randomly", f"@{listed}"),
+    ]
     with subprocess.Popen(
         command, cwd=tree, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
         start_new_session=True, errors="replace",
@@ -132,8 +145,12 @@ def _fails(tree: Path, tests: Sequence[str], limit_s: float) -> str:
             return f"no end after {limit_s:.0f} s"
     if process.returncode == 0:
         return ""
-    found = re.search(r"^(?:FAILED|ERROR) (\S+)", said, re.MULTILINE)
-    if found is None and process.returncode == 4:
+    if process.returncode == 4:
         # Names of tests that this tree does not have say nothing about the fault.
         raise SystemExit(f"pytest did not find its tests:\n{said[-2000:]}")
-    return found[1] if found else f"pytest ended with {process.returncode}"
+    for line in re.findall(r"^(?:FAILED|ERROR) (.+)$", said, re.MULTILINE):
+        # Names may hold spaces, and the line goes on with the message.
+        named = [test for test in tests if line.startswith(test)]
+        if named:
+            return max(named, key=len)
+    return f"pytest ended with {process.returncode}"

@@ -14,7 +14,7 @@ import os
 import sys
 import threading
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from types import FrameType
@@ -51,7 +51,7 @@ class Sampler(threading.Thread):
     def __init__(self) -> None:
         super().__init__(name="times", daemon=True)
         self.file = "(collection)"
-        self.seconds: Counter[tuple[str, str]] = Counter()
+        self.seconds: defaultdict[tuple[str, str], float] = defaultdict(float)
         self._main = threading.main_thread().ident
         self._end = threading.Event()
 
@@ -102,7 +102,7 @@ class Times:
         with self._tests.open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
 
-    def pytest_unconfigure(self) -> None:
+    def pytest_sessionfinish(self) -> None:
         self._sampler.end()
         rows = [[*key, round(value, 3)] for key, value in self._sampler.seconds.items()]
         self._causes.write_text(json.dumps(rows), encoding="utf-8")
