@@ -1,30 +1,40 @@
-"""History, curves and card of a training: whole, readable, without anything to load."""
+"""What a training keeps and tells: history, curves, card, drives, sizes, and that it diverges."""
 
 from __future__ import annotations
 
 import json
 import math
 from html.parser import HTMLParser
+from math import prod
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import numpy as np
+import onnx
 import pytest
 
+from tools.errors import TrainingError
 from tools.training.card import write_card
-from tools.training.export import Written
+from tools.training.drive_files import DRIVES, read_drives, write_drive
+from tools.training.drives import DriveRecord
+from tools.training.export import MOST_BYTES, MOST_PARAMETERS, POLICY_FILE, VISION_FILE, Written
 from tools.training.figures import Figures
 from tools.training.options import TrainingOptions
 from tools.training.records import Records
+from tools.training.watch import Watch
+
+MODELS = Path(__file__).parents[3] / "tools/models"
 
 
 class Tags(HTMLParser):
     """Counts tags and keeps what they refer to."""
 
-    def __init__(self) -> None:
+    def __init__(self, page: str) -> None:
         super().__init__()
         self.seen: list[str] = []
         self.addresses: list[str] = []
+        self.feed(page)
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.seen.append(tag)
@@ -40,8 +50,7 @@ def test_page_has_a_chart_for_each_figure_and_loads_nothing(tmp_path: Path) -> N
     records.add(stage="policy", step=2, minutes=20.1, loss=float("nan"))
     records.write_page("Curves", [("path", "0.1", "held out")])
     page = (tmp_path / "curves.html").read_text(encoding="utf-8")
-    tags = Tags()
-    tags.feed(page)
+    tags = Tags(page)
     assert tags.seen.count("svg") == 3
     assert tags.addresses == []
     assert "vision: loss" in page
@@ -53,15 +62,16 @@ def test_picture_of_a_stage_is_whole_and_loads_nothing(tmp_path: Path) -> None:
         figures = {"path at 1 s, m": 0.5 / (1 + step), "lines < found": 0.9, "speed": 1.0 + step}
         records.add(stage="held out", step=step, minutes=float(step), **figures, leads=0.5)
     records.write_picture("held out", "Errors")
-    root = ElementTree.parse(tmp_path / "curves.svg").getroot()  # noqa: S314 - our own file
-    inner = [element for element in root if element.tag.endswith("}svg")]
-    assert [(e.get("x"), e.get("y")) for e in inner] == [
-        ("0", "22"),
-        ("370", "22"),
-        ("740", "22"),
-        ("0", "272"),
-    ]
-    assert "href" not in (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    text = (tmp_path / "curves.svg").read_text(encoding="utf-8")
+    inner = [element for element in ElementTree.fromstring(text) if element.tag.endswith("}svg")]  # noqa: S314 - our own file
+    places = [(element.get("x"), element.get("y")) for element in inner]
+    assert places == [("0", "22"), ("370", "22"), ("740", "22"), ("0", "272")]
+    assert "href" not in text
+
+
+def losses_in(path: Path) -> list[float]:
+    lines = (path / "history.jsonl").read_text(encoding="utf-8").splitlines()
+    return [json.loads(line)["loss"] for line in lines]
 
 
 def test_history_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
@@ -69,58 +79,106 @@ def test_history_goes_on_after_a_checkpoint(tmp_path: Path) -> None:
     for step in range(3):
         first.add(stage="vision", step=step, minutes=0.1, loss=1.0)
     # The last row was written after the checkpoint, and is taken back.
-    again = Records(tmp_path, first.rows[:2])
-    again.add(stage="vision", step=2, minutes=0.2, loss=0.9)
-    lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert [row["loss"] for row in rows] == [1.0, 1.0, 0.9]
-
-
-def _learn(records: Records, loss: float, end: BaseException | None) -> None:
-    with records.whole():
-        records.add(stage="policy", step=20, minutes=0.2, loss=loss)
-        if end is not None:
-            raise end
+    Records(tmp_path, first.rows[:2]).add(stage="vision", step=2, minutes=0.2, loss=0.9)
+    assert losses_in(tmp_path) == [1.0, 1.0, 0.9]
 
 
 def test_rows_of_what_was_interrupted_are_taken_back_those_before_an_error_stay(
     tmp_path: Path,
 ) -> None:
     records = Records(tmp_path)
+
+    def learn(loss: float, end: BaseException | None = None) -> None:
+        with records.whole():
+            records.add(stage="policy", step=20, minutes=0.2, loss=loss)
+            if end is not None:
+                raise end
+
     records.add(stage="vision", step=0, minutes=0.1, loss=1.0)
     with pytest.raises(KeyboardInterrupt):
-        _learn(records, 0.9, KeyboardInterrupt())
-    _learn(records, 0.8, None)
+        learn(0.9, KeyboardInterrupt())
+    learn(0.8)
     with pytest.raises(ValueError, match="diverged"):
-        _learn(records, 9e9, ValueError("diverged"))
-    lines = (tmp_path / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["loss"] for line in lines] == [1.0, 0.8, 9e9]
-    assert [row["loss"] for row in records.rows] == [1.0, 0.8, 9e9]
+        learn(9e9, ValueError("diverged"))
+    assert losses_in(tmp_path) == [row["loss"] for row in records.rows] == [1.0, 0.8, 9e9]
 
 
 def test_card_has_sizes_figures_and_limits(tmp_path: Path) -> None:
-    figures = Figures(
-        samples=10,
-        line_m=(0.05, 0.123),
-        path_m=(0.01, 0.04, np.nan),
-        speed_mps=1.5,
-        acceleration_mps2=0.4,
-        lead_m=2.25,
-        lead_mps=0.75,
-        far_lead_m=5.0,
-        lines_found=0.9,
-        leads_found=0.8,
-    )
+    figures = Figures(10, (0.05, 0.123), (0.01, 0.04, np.nan), 1.5, 0.4, 2.25, 0.75, 5.0, 0.9, 0.8)
     written = Written(3_600_000, 1_810_000, 410_000_000, "float16")
     options = TrainingOptions(tmp_path, minutes=40)
     write_card(tmp_path, options, written, {"all": figures, "day": figures}, {"steps": "12"})
     card = (tmp_path / "README.md").read_text(encoding="utf-8")
-    assert "modeld train --minutes 40 --seed 0" in card
-    assert "1.81 M parameters, 0.41 GFLOP a frame, 3.6 MB (float16)" in card
-    assert "| lane line at 30 m, m | 0.12 | 0.12 |" in card
-    assert "| path at 4 s, m | n/a | n/a |" in card
-    assert "What it cannot do" in card
+    for said in (
+        "modeld train --minutes 40 --seed 0",
+        "1.81 M parameters, 0.41 GFLOP a frame, 3.6 MB (float16)",
+        "| lane line at 30 m, m | 0.12 | 0.12 |",
+        "| path at 4 s, m | n/a | n/a |",
+        "What it cannot do",
+    ):
+        assert said in card
     found = json.loads((tmp_path / "figures.json").read_text(encoding="utf-8"))
     assert (found["minutes"], found["seed"]) == (40, 0)
     assert found["held_out"]["day"]["line_30m_m"] == 0.123
     assert found["held_out"]["all"]["path_4s_m"] is None
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """Three drives of 2, 3 and 4 rows."""
+    (tmp_path / DRIVES).mkdir()
+    for rows in (2, 3, 4):
+        seen, mirrored = (np.full((rows, 512), x, np.float16) for x in (0.5, 0.25))
+        said: Any = (np.ones((rows, 7), np.float32), np.zeros((rows, 8), np.float32))
+        record = DriveRecord(seen, mirrored, *said, True, np.arange(rows, dtype=np.float32))
+        write_drive(tmp_path, rows - 2, record)
+    return tmp_path
+
+
+def test_drives_come_back_in_order_as_many_as_are_known(directory: Path) -> None:
+    found = read_drives(directory, 0, 2)
+    assert [len(drive.features) for drive in found] == [2, 3]
+    assert found[1].is_student is True
+    assert (found[1].features[0, 0], found[1].mirrored[0, 0]) == (0.5, 0.25)
+    np.testing.assert_array_equal(found[1].off_m, [0.0, 1.0, 2.0])
+    assert [len(drive.features) for drive in read_drives(directory, 1, 3)] == [3, 4]
+
+
+def test_a_drive_that_is_missing_or_cut_is_one_line(directory: Path) -> None:
+    with pytest.raises(TrainingError, match="expected drive 3 of 4, found none that can be read"):
+        read_drives(directory, 2, 4)
+    path = directory / DRIVES / "000001.npz"
+    path.write_bytes(path.read_bytes()[:100])
+    with pytest.raises(TrainingError, match="expected drive 1 of 3, found none that can be read"):
+        read_drives(directory, 1, 3)
+
+
+def test_the_model_that_is_kept_is_as_small_as_is_promised() -> None:
+    assert (MOST_PARAMETERS, MOST_BYTES) == (2_000_000, 5_000_000)
+    files = [MODELS / name for name in (VISION_FILE, POLICY_FILE)]
+    assert sum(path.stat().st_size for path in files) <= MOST_BYTES
+    # Weights are initializers; tables that were not learnt are constants of the graph.
+    weights = [weight for path in files for weight in onnx.load(path).graph.initializer]
+    assert 1_000_000 < sum(prod(weight.dims) for weight in weights) <= MOST_PARAMETERS
+
+
+def test_noisy_falling_losses_go_on() -> None:
+    rng, watch = np.random.default_rng(0), Watch("begin again")
+    for step in range(3000):
+        watch.see("vision", step, 5.0 * math.exp(-step / 500) - 1.0 + 0.3 * rng.standard_t(3))
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_loss_that_is_no_number_ends_it(loss: float) -> None:
+    with pytest.raises(TrainingError, match=r"^vision stage, step 7: .*diverged; begin again$"):
+        Watch("begin again").see("vision", 7, loss)
+
+
+def test_losses_far_above_their_median_end_it_and_one_does_not() -> None:
+    rng, watch = np.random.default_rng(0), Watch("begin again")
+    losses = [(step, 1.0 + 0.1 * rng.normal()) for step in range(200)]
+    for step, loss in [*losses, (200, 1e6), (201, 1.0), *((step, 1e6) for step in range(300, 309))]:
+        watch.see("policy", step, loss)
+    with pytest.raises(TrainingError, match=r"^policy stage, step 309: .* found 1e\+06") as caught:
+        watch.see("policy", 309, 1e6)
+    assert "\n" not in str(caught.value)

@@ -29,13 +29,6 @@ def result_of(name: str) -> dict[str, Any]:
     return dict.fromkeys(figures_of([]).as_json(), 10.0)
 
 
-def test_names_of_gates_are_those_of_the_table_in_order() -> None:
-    figures = Figures(9, (1.0, 2.0), (3.0, 4.0, 5.0), 6.0, 7.0, 8.0, 9.0, 10.0, 0.8, 0.9)
-    named = figures.as_json()
-    assert list(named.values()) == [9, *figures.rows().values()]
-    assert list(named)[1:6] == ["line_10m_m", "line_30m_m", "path_1s_m", "path_2s_m", "path_4s_m"]
-
-
 def gates_of(name: str) -> list[Gate]:
     known = [f"{figure}{CHANGE}" for figure, _ in numbers_of(result_of(name))]
     return list(parse_gates([], ROOT / f"tests/regression/{name}.gates", known))
@@ -48,12 +41,11 @@ def changed(result: Mapping[str, Any], figure: str, by: float) -> dict[str, Any]
     return {**result, first: changed(old, rest, by) if rest else old + by}
 
 
-def agree(tmp_path: Path, name: str, right: Mapping[str, Any]) -> bool:
-    paths = [tmp_path / "a.json", tmp_path / "b.json"]
-    for path, content in zip(paths, (result_of(name), right), strict=True):
-        path.write_text(json.dumps(content), encoding="utf-8")
-    gates = str(ROOT / f"tests/regression/{name}.gates")
-    return main(["compare", *map(str, paths), "--gates-only", "--gates", gates]) == 0
+def test_names_of_gates_are_those_of_the_table_in_order() -> None:
+    figures = Figures(9, (1.0, 2.0), (3.0, 4.0, 5.0), 6.0, 7.0, 8.0, 9.0, 10.0, 0.8, 0.9)
+    named = figures.as_json()
+    assert list(named.values()) == [9, *figures.rows().values()]
+    assert list(named)[1:6] == ["line_10m_m", "line_30m_m", "path_1s_m", "path_2s_m", "path_4s_m"]
 
 
 @pytest.mark.parametrize("name", GATES)
@@ -69,32 +61,33 @@ def test_each_figure_is_bounded_both_ways(name: str) -> None:
 
 @pytest.mark.parametrize("name", GATES)
 def test_trainings_agree_within_the_spread_and_not_beyond(name: str, tmp_path: Path) -> None:
-    assert agree(tmp_path, name, result_of(name))
+    paths = [tmp_path / "a.json", tmp_path / "b.json"]
+    gates = str(ROOT / f"tests/regression/{name}.gates")
+    paths[0].write_text(json.dumps(result_of(name)), encoding="utf-8")
+
+    def agrees(figure: str, by: float) -> bool:
+        right = changed(result_of(name), figure, by)
+        paths[1].write_text(json.dumps(right), encoding="utf-8")
+        return main(["compare", *map(str, paths), "--gates-only", "--gates", gates]) == 0
+
     for gate in gates_of(name):
-        figure = gate.name.removesuffix(CHANGE)
         within, beyond = 0.9 * gate.limit, 1.1 * gate.limit
         if not gate.limit:
             within, beyond = 0.0, 1.0 if gate.order == "<=" else -1.0
-        assert agree(tmp_path, name, changed(result_of(name), figure, within)), gate.text
-        assert not agree(tmp_path, name, changed(result_of(name), figure, beyond)), gate.text
-
-
-@pytest.mark.parametrize("name", GATES)
-def test_a_figure_that_only_one_has_does_not_agree(name: str, tmp_path: Path) -> None:
+        figure = gate.name.removesuffix(CHANGE)
+        assert agrees(figure, within), gate.text
+        assert not agrees(figure, beyond), gate.text
     first = gates_of(name)[0].name.removesuffix(CHANGE)
-    assert not agree(tmp_path, name, changed(result_of(name), first, float("nan")))
+    assert agrees(first, 0.0)
+    # A figure that only one has.
+    assert not agrees(first, float("nan"))
 
 
 def test_both_trainings_have_to_be_named() -> None:
     """The target is refused before it does anything."""
     make = shutil.which("make")
     assert make is not None
-    done = subprocess.run(
-        [make, "-o", ".venv/.installed", "compare-trainings", "A=tools/models", "B="],
-        cwd=ROOT,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    command = [make, "-o", ".venv/.installed", "compare-trainings", "A=tools/models", "B="]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == 2
     assert "expected two trained models, found A='tools/models' B=''" in done.stderr
