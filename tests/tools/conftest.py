@@ -1,8 +1,10 @@
-"""Artifacts and videos small enough to make for every test."""
+"""What tests of the tools share: commands in this process, and small artifacts and videos."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,9 @@ import av
 import numpy as np
 import pytest
 
-from tests.tools.regress.planted import Planted, jobs_here, make_planted, remove
+from tests.support.built import built
 from tests.tools.tiny_driving import write_tiny_driving
+from tools.cli import main
 
 SIZE = (192, 128)
 FRAMES = 9
@@ -20,51 +23,86 @@ FRAMES = 9
 MakeVideo = Callable[..., Path]
 
 
+@dataclass(frozen=True)
+class Said:
+    """What a command wrote on stdout and stderr."""
+
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        """The object on stdout."""
+        return json.loads(self.out)
+
+
+class Modeld:
+    """Runs commands of modeld in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, code: int, *words: object) -> Said:
+        """Run a command that ends with this exit code; return what it wrote."""
+        self._capsys.readouterr()
+        found = main([str(word) for word in words])
+        said = Said(*self._capsys.readouterr())
+        assert found == code, said.err
+        return said
+
+    def refused(self, code: int, text: str, *words: object) -> None:
+        """Run a command that cannot work, and says so with this text in one line."""
+        said = self(code, *words)
+        assert text in said.err
+        assert said.err.startswith("modeld: error: ")
+        assert said.err.count("\n") == 1
+
+
+@pytest.fixture
+def modeld(capsys: pytest.CaptureFixture[str]) -> Modeld:
+    return Modeld(capsys)
+
+
 @pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A driving artifact for ``SIZE``."""
-    return write_tiny_driving(tmp_path_factory.mktemp("tiny") / "tiny.pkl", SIZE)
+def tiny_model() -> Path:
+    """A driving artifact for ``SIZE``, one for all tests."""
+    return built("tiny", lambda to: write_tiny_driving(to / "tiny.pkl", SIZE)) / "tiny.pkl"
+
+
+@pytest.fixture(scope="session")
+def video() -> Path:
+    """A video as `make_video` makes it, one for all tests."""
+    return built("video", lambda to: write_video(to / "drive.mkv")) / "drive.mkv"
 
 
 @pytest.fixture
 def make_video(tmp_path: Path) -> MakeVideo:
-    """Write lossless test videos; frame i is brighter than frame i - 1."""
+    """Write lossless videos into the test's directory; frame i is brighter than frame i - 1."""
 
     def make(name: str = "drive.mkv", frames: int = FRAMES, fps: int = 20, **more: Any) -> Path:
-        width, height = more.get("size", SIZE)
-        path = tmp_path / name
-        with av.open(str(path), "w") as container:
-            stream: Any = container.add_stream(more.get("codec", "ffv1"), rate=fps)
-            stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-            for index in range(frames):
-                picture = av.VideoFrame.from_ndarray(test_picture(index, width, height))
-                picture.pts, picture.time_base = index, Fraction(1, fps)
-                container.mux(stream.encode(picture))
-            container.mux(stream.encode(None))
-        return path
-
-    def test_picture(index: int, width: int, height: int) -> Any:
-        # Grain keeps the frames of lossy codecs from shrinking to nothing.
-        grain = np.random.default_rng(index).integers(0, 20, (height, width), dtype=np.uint8)
-        luma = np.full((height, width), 20 + 3 * index, np.uint8) + grain
-        rgb = np.repeat(luma[:, :, None], 3, axis=2)
-        rgb[:, :, 0] //= 2
-        return rgb
+        return write_video(tmp_path / name, frames, fps, **more)
 
     return make
 
 
-@pytest.fixture(scope="session")
-def planted_session(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Planted]:
-    """A small program, a rendered drive and their reference, made by the clean code."""
-    with pytest.MonkeyPatch.context() as patch:
-        planted = make_planted(tmp_path_factory.mktemp("planted"), patch)
-    yield planted
-    remove(planted)
-
-
-@pytest.fixture
-def planted(planted_session: Planted, monkeypatch: pytest.MonkeyPatch) -> Iterator[Planted]:
-    """The same, with jobs that run in this process."""
-    with jobs_here(monkeypatch, planted_session.holder):
-        yield planted_session
+def write_video(
+    path: Path,
+    frames: int = FRAMES,
+    fps: int = 20,
+    size: tuple[int, int] = SIZE,
+    codec: str = "ffv1",
+) -> Path:
+    width, height = size
+    with av.open(str(path), "w") as container:
+        stream: Any = container.add_stream(codec, rate=fps)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for index in range(frames):
+            # Grain keeps the frames of lossy codecs from shrinking to nothing.
+            grain = np.random.default_rng(index).integers(0, 20, (height, width), dtype=np.uint8)
+            rgb = np.repeat((np.uint8(20 + 3 * index) + grain)[:, :, None], 3, axis=2)
+            rgb[:, :, 0] //= 2
+            picture = av.VideoFrame.from_ndarray(rgb)
+            picture.pts, picture.time_base = index, Fraction(1, fps)
+            container.mux(stream.encode(picture))
+        container.mux(stream.encode(None))
+    return path

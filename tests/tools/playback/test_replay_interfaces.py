@@ -1,4 +1,4 @@
-"""Artifacts of each kind of model, made by the commands, replay videos of any size and the clip."""
+"""Artifacts of each kind of model replay videos of any size and the clip."""
 
 from __future__ import annotations
 
@@ -8,44 +8,30 @@ import numpy as np
 import pytest
 
 from cereal.log_reader import read_log
-from tests.tools.conftest import MakeVideo
+from tests.support.built import built, example_artifact
+from tests.support.selection import quick_cases
+from tests.tools.conftest import MakeVideo, Modeld
 from tests.tools.small_monitoring import write_small_monitoring
-from tools.cli import main
+from tools.lib.drive_log import OUTPUT_SERVICES
 
 pytestmark = pytest.mark.opencl
+
 FRAMES = 6
 FOOTAGE = Path(__file__).parents[4] / "shared/data/dashcam/solidWhiteRight.mp4"
 FOOTAGE_FRAMES = 221
-MESSAGES = ("modelV2", "drivingModelData", "cameraOdometry")
+INTERFACES = [
+    *("supercombo-0.9.7", "split-2025", "on-off-2026", "history-2026", "supercombo-2026-action")
+]
 
 
-@pytest.fixture(
-    scope="module",
-    params=[
-        "supercombo-0.9.7",
-        "split-2025",
-        "on-off-2026",
-        "history-2026",
-        "supercombo-2026-action",
-    ],
-)
-def artifact(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The example of an interface, compiled once for all tests of it."""
-    directory = tmp_path_factory.mktemp("interface")
-    models, path = directory / "models", directory / "driving.pkl"
-    assert main(["make-model", str(models), "--interface", request.param]) == 0
-    files = [str(model) for model in models.iterdir()]
-    assert main(["compile", *files, "-o", str(path), "--no-binary"]) == 0
-    return path
-
-
+@pytest.mark.parametrize("interface", quick_cases(INTERFACES, "split-2025"))
 def test_a_model_of_each_kind_replays_videos_of_two_sizes(
-    artifact: Path, tmp_path: Path, make_video: MakeVideo
+    interface: str, tmp_path: Path, make_video: MakeVideo, modeld: Modeld
 ) -> None:
+    artifact, log = example_artifact(interface), tmp_path / "out.rlog"
     for size in ((192, 128), (322, 180)):
-        video, log = make_video(f"{size[0]}.mkv", size=size, frames=FRAMES), tmp_path / "out.rlog"
-        command = ["replay", str(video), "--model", str(artifact), "-o", str(log), "--json"]
-        assert main(command) == 0
+        video = make_video(f"{size[0]}.mkv", size=size, frames=FRAMES)
+        modeld(0, "replay", video, "--model", artifact, "-o", log, "--json")
         said = [event.modelV2 for event in read_log(log) if event.which() == "modelV2"]
         assert [message.frameId for message in said] == list(range(FRAMES))
         for message in said:
@@ -54,14 +40,17 @@ def test_a_model_of_each_kind_replays_videos_of_two_sizes(
             assert message.position.x[-1] == pytest.approx(150.0, abs=40.0)
 
 
+@pytest.mark.slow
 @pytest.mark.footage
 @pytest.mark.skipif(not FOOTAGE.exists(), reason="the shared footage is not checked out")
-def test_a_model_of_each_kind_replays_the_dashcam_clip(artifact: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("interface", INTERFACES)
+def test_a_model_of_each_kind_replays_the_dashcam_clip(
+    interface: str, tmp_path: Path, modeld: Modeld
+) -> None:
     log = tmp_path / "out.rlog"
-    command = ["replay", str(FOOTAGE), "--model", str(artifact), "-o", str(log), "--json"]
-    assert main(command) == 0
+    modeld(0, "replay", FOOTAGE, "--model", example_artifact(interface), "-o", log, "--json")
     events = list(read_log(log))
-    for name in MESSAGES:
+    for name in OUTPUT_SERVICES:
         said = [event for event in events if event.which() == name]
         assert [getattr(event, name).frameId for event in said] == list(range(FOOTAGE_FRAMES))
         assert all(event.valid for event in said)
@@ -70,13 +59,11 @@ def test_a_model_of_each_kind_replays_the_dashcam_clip(artifact: Path, tmp_path:
         assert np.isfinite([list(line.y) for line in event.modelV2.laneLines]).all()
 
 
-def test_driver_monitoring_is_not_replayed(
-    tmp_path: Path, make_video: MakeVideo, capsys: pytest.CaptureFixture[str]
-) -> None:
-    model = write_small_monitoring(tmp_path / "dmonitoring.pkl")
-    video, log = make_video("a.mkv"), tmp_path / "out.rlog"
-    assert main(["replay", str(video), "--model", str(model), "-o", str(log)]) == 4
-    assert capsys.readouterr().err == (
+def test_driver_monitoring_is_not_replayed(tmp_path: Path, video: Path, modeld: Modeld) -> None:
+    name = "dmonitoring.pkl"
+    model = built("small-monitoring", lambda to: write_small_monitoring(to / name)) / name
+    said = modeld(4, "replay", video, "--model", model, "-o", tmp_path / "out.rlog").err
+    assert said == (
         f"modeld: error: {model}: expected a driving artifact, found a monitoring one; driver "
         f"monitoring is not replayed, run it with: modeld run --model {model}\n"
     )

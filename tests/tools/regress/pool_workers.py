@@ -7,7 +7,13 @@ import signal
 import time
 from pathlib import Path
 
+from tools.drives.open_drive import DriveOptions
 from tools.regress.job import DriveName, Job, JobResult, ModelHolder
+
+
+def make_jobs(place: Path, *names: str) -> list[Job]:
+    """Return jobs of drives whose workers write into a place."""
+    return [Job(name, DriveOptions(), place, "0" * 64, "1" * 64) for name in names]
 
 
 def answer(job: Job, holder: ModelHolder) -> JobResult:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,59 +12,77 @@ import pytest
 from onnx import numpy_helper
 
 from scheduler.device.targets import target_for
-from tests.tools.regress import planted as planting
+from tests.tools import tiny_driving
+from tests.tools.conftest import FRAMES as TINY_FRAMES
+from tests.tools.conftest import Modeld
+from tests.tools.regress.conftest import Regress, edited_tiny
 from tests.tools.regress.planted import FRAMES, Planted, add_to_weight
-from tools.cli import main
 
 pytestmark = pytest.mark.opencl
 
+NODE = "/stages.1/blocks.0/mlp.fc2/Conv"
+SAME_WEIGHTS = "A's kernels with B's weights answer like B, bit by bit"
 
-def bisected(
-    planted: Planted, capsys: pytest.CaptureFixture[str], other: Path, code: int
-) -> dict[str, Any]:
-    """Return what a bisection of the clean program and another one says."""
-    capsys.readouterr()
-    pair = ["--bisect", str(planted.model), str(other)]
-    assert main(["regress", *pair, "--drives", str(planted.drive), "--json"]) == code
-    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+
+def bisected(modeld: Modeld, one: Any, other: Path, code: int) -> dict[str, Any]:
+    """Return what a bisection says of the program of `one`, and another, on its drive."""
+    drive = one.drive if isinstance(one, Planted) else one.video
+    words = ["--bisect", one.model, other, "--drives", drive, "--json"]
+    found: dict[str, Any] = modeld(code, "regress", *words).json
     return found
 
 
-def test_an_artifact_is_itself(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
-    found = bisected(planted, capsys, planted.model, 0)
+def check_same(found: dict[str, Any], played: int) -> None:
     assert found["causes"] == []
     assert not any(fact["differs"] for fact in found["facts"])
     assert {one["frames"] for one in found["experiments"]} == {0}
-    assert {one["played"] for one in found["experiments"]} == {FRAMES - 1}
+    assert {one["played"] for one in found["experiments"]} == {played}
 
 
-def test_weights(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
-    node = "/stages.1/blocks.0/mlp.fc2/Conv"
-    model = planted.artifact("head.pkl", lambda vision, _: add_to_weight(vision, node, 1e-3))
-    found = bisected(planted, capsys, model, 1)
-    assert found["causes"] == ["weights"]
-    assert "A's kernels with B's weights answer like B, bit by bit" in found["conclusion"]
-    (fact,) = [fact for fact in found["facts"] if fact["differs"]]
-    assert fact["text"].startswith("1 of ")
-    assert "1 of " in fact["text"].partition(node)[2]
+def texts(found: dict[str, Any], *, differing: bool = False) -> list[str]:
+    return [fact["text"] for fact in found["facts"] if fact["differs"] or not differing]
 
 
-def test_code_generation(
-    planted: Planted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_hand_written_artifact_is_itself_and_differs_by_its_weights(
+    regress: Regress, modeld: Modeld, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(planting, "target_for", lambda _name: target_for("cpu-sse"))
-    model = planted.artifact("sse.pkl")
-    found = bisected(planted, capsys, model, 1)
+    check_same(bisected(modeld, regress, regress.model, 0), TINY_FRAMES)
+    bias, mode = tiny_driving._vision_weights()
+    moved = edited_tiny(tmp_path / "moved.pkl", _vision_weights=lambda: (bias + 0.5, mode))
+    found = bisected(modeld, regress, moved, 1)
+    assert found["causes"] == ["weights"]
+    assert SAME_WEIGHTS in found["conclusion"]
+
+
+@pytest.mark.slow
+def test_an_artifact_is_itself(planted: Planted, modeld: Modeld) -> None:
+    check_same(bisected(modeld, planted, planted.model, 0), FRAMES - 1)
+
+
+@pytest.mark.slow
+def test_weights(planted: Planted, modeld: Modeld) -> None:
+    model = planted.artifact("head.pkl", lambda vision, _: add_to_weight(vision, NODE, 1e-3))
+    found = bisected(modeld, planted, model, 1)
+    assert found["causes"] == ["weights"]
+    assert SAME_WEIGHTS in found["conclusion"]
+    (text,) = texts(found, differing=True)
+    assert text.startswith("1 of ")
+    assert "1 of " in text.partition(NODE)[2]
+
+
+@pytest.mark.slow
+def test_code_generation(planted: Planted, modeld: Modeld) -> None:
+    model = planted.artifact("sse.pkl", target=target_for("cpu-sse"))
+    found = bisected(modeld, planted, model, 1)
     assert found["causes"] == ["code generation"]
     assert "results by roundings" in found["conclusion"]
-    texts = [fact["text"] for fact in found["facts"]]
-    assert "compiled for name cpu in A, cpu-sse in B" in texts
+    assert "compiled for name cpu in A, cpu-sse in B" in texts(found)
 
 
-def test_a_graph_with_another_node(planted: Planted, capsys: pytest.CaptureFixture[str]) -> None:
-    path = planted.onnx[1]
-    whole = path.read_bytes()
-    proto = onnx.load_model_from_string(whole)
+@pytest.mark.slow
+def test_a_graph_with_another_node(planted: Planted, modeld: Modeld) -> None:
+    vision, policy = planted.onnx
+    proto = onnx.load(policy)
     # The plan's head passes through one more node.
     (head,) = [node for node in proto.graph.node if node.name == "/heads.plan.0/Relu"]
     scaled = onnx.helper.make_node(
@@ -75,36 +92,29 @@ def test_a_graph_with_another_node(planted: Planted, capsys: pytest.CaptureFixtu
         for place, name in enumerate(node.input):
             if name == head.output[0]:
                 node.input[place] = "planted"
-    place = list(proto.graph.node).index(head) + 1
-    proto.graph.node.insert(place, scaled)
+    proto.graph.node.insert(list(proto.graph.node).index(head) + 1, scaled)
     value: Any = numpy_helper.from_array(np.array([1.01], np.float32), "planted.scale")
     proto.graph.initializer.append(value)
-    try:
-        path.write_bytes(proto.SerializeToString())
-        model = planted.artifact("node.pkl")
-    finally:
-        path.write_bytes(whole)
-    found = bisected(planted, capsys, model, 1)
+    other = planted.place / policy.name
+    other.write_bytes(proto.SerializeToString())
+    model = planted.artifact("node.pkl", onnx=(vision, other))
+    found = bisected(modeld, planted, model, 1)
     assert "graph" in found["causes"]
-    assert any("/planted/Mul" in fact["text"] for fact in found["facts"])
-    assert any(fact["text"].startswith("policy model: ") for fact in found["facts"])
+    assert any("/planted/Mul" in text for text in texts(found))
+    assert any(text.startswith("policy model: ") for text in texts(found))
 
 
-def test_a_binary_that_computes_like_its_source(
-    planted: Planted, capsys: pytest.CaptureFixture[str]
-) -> None:
-    path = planted.directory / "binary.pkl"
+@pytest.mark.slow
+def test_a_binary_that_computes_like_its_source(planted: Planted, modeld: Modeld) -> None:
+    path = planted.place / "binary.pkl"
     built = planted.compiled().build()
     target = {**built.manifest["target"], "driver": "an older one"}
     replace(built, manifest={**built.manifest, "target": target}).write(path)
-    found = bisected(planted, capsys, path, 0)
+    found = bisected(modeld, planted, path, 0)
     assert found["causes"] == []
-    assert any(
-        "binaries were made by driver none for A, an older one for B" in fact["text"]
-        for fact in found["facts"]
-    )
-    names = [one["name"] for one in found["experiments"]]
-    assert "B and B from source" in names
+    said = "binaries were made by driver none for A, an older one for B"
+    assert any(said in text for text in texts(found))
+    assert "B and B from source" in [one["name"] for one in found["experiments"]]
 
 
 @pytest.mark.parametrize(
@@ -113,10 +123,8 @@ def test_a_binary_that_computes_like_its_source(
         (["--model", "x.pkl"], "--bisect: expected no --model"),
         (["--update"], "--bisect: expected neither --update"),
         (["--explain"], "--bisect: expected neither --update nor --explain"),
+        (["--gate", "lead_seen_max < 1"], "nor gates with it"),
     ],
 )
-def test_options_that_do_not_go_together(
-    capsys: pytest.CaptureFixture[str], more: list[str], said: str
-) -> None:
-    assert main(["regress", "--bisect", "a.pkl", "b.pkl", "--drives", "d", *more]) == 2
-    assert said in capsys.readouterr().err
+def test_options_that_do_not_go_together(modeld: Modeld, more: list[str], said: str) -> None:
+    modeld.refused(2, said, "regress", "--bisect", "a.pkl", "b.pkl", "--drives", "d", *more)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.tools.regress.conftest import full_disk
 from tools.errors import ToolError
 from tools.regress.errors import ReferenceFormatError, RegressionReferenceError
 from tools.regress.job import DriveName, JobResult, Launches, Measured
 from tools.regress.program_facts import ProgramFacts
 from tools.regress.reference import (
-    Reference,
     ReferenceStore,
     from_bytes,
     histogram,
@@ -41,10 +39,6 @@ RESULT = JobResult(
 REFERENCE = make_reference(RESULT, {"reason": "it is better", "device": "some CPU"})
 
 
-def _of(**changes: Any) -> Reference:
-    return replace(REFERENCE, key=replace(REFERENCE.key, **changes))
-
-
 def test_a_reference_comes_back(tmp_path: Path) -> None:
     data = to_bytes(REFERENCE)
     assert from_bytes(data, tmp_path / "x") == REFERENCE
@@ -54,20 +48,16 @@ def test_a_reference_comes_back(tmp_path: Path) -> None:
 
 def test_a_file_that_is_damaged_anywhere_is_said_to_be(tmp_path: Path) -> None:
     data = to_bytes(REFERENCE)
-    for place in range(0, len(data), 7):
-        spoilt = bytearray(data)
-        spoilt[place] ^= 0x10
+    spoilt = [
+        data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
+        for place in range(0, len(data), 7)
+    ]
+    for one in (*spoilt, *(data[:size] for size in range(0, len(data), 11))):
         with pytest.raises(ReferenceFormatError, match="expected"):
-            from_bytes(bytes(spoilt), tmp_path / "file.reference")
-    for size in range(0, len(data), 11):
-        with pytest.raises(ReferenceFormatError, match="expected"):
-            from_bytes(data[:size], tmp_path / "file.reference")
-
-
-def test_another_format_is_called_that(tmp_path: Path) -> None:
-    data = to_bytes(REFERENCE).replace(b'"format": 1', b'"format": 7', 1)
+            from_bytes(one, tmp_path / "file.reference")
+    other = data.replace(b'"format": 1', b'"format": 7', 1)
     with pytest.raises(ReferenceFormatError, match=r"expected a reference of format 1, found .* 7"):
-        from_bytes(data, tmp_path / "x")
+        from_bytes(other, tmp_path / "x")
 
 
 def test_a_reference_is_found_by_its_key_whatever_the_drive_is_called(tmp_path: Path) -> None:
@@ -91,7 +81,7 @@ def test_a_reference_is_found_by_its_key_whatever_the_drive_is_called(tmp_path: 
 )
 def test_what_differs_is_named(tmp_path: Path, changes: dict[str, str], said: str) -> None:
     store = ReferenceStore(tmp_path)
-    store.write(_of(**changes))
+    store.write(replace(REFERENCE, key=replace(REFERENCE.key, **changes)))
     with pytest.raises(RegressionReferenceError) as caught:
         store.find(key_of(RESULT), "route|2023--5")
     assert said in str(caught.value)
@@ -110,8 +100,8 @@ def test_no_reference_at_all_and_none_of_this_drive(tmp_path: Path) -> None:
     store = ReferenceStore(tmp_path / "none")
     with pytest.raises(RegressionReferenceError, match="found none at all"):
         store.find(key_of(RESULT), "route|2023--5")
-    other = replace(_of(drive="c" * 64), drive=replace(REFERENCE.drive, name="other"))
-    store.write(other)
+    key = replace(REFERENCE.key, drive="c" * 64)
+    store.write(replace(REFERENCE, key=key, drive=replace(REFERENCE.drive, name="other")))
     with pytest.raises(RegressionReferenceError, match=r"found 1 of others \(other\)"):
         store.find(key_of(RESULT), "route|2023--5")
 
@@ -129,21 +119,17 @@ def test_only_one_run_writes(tmp_path: Path) -> None:
     assert not list((tmp_path / "references").iterdir())
 
 
-def test_a_full_disk_leaves_the_old_reference(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_the_old_reference(tmp_path: Path) -> None:
     store = ReferenceStore(tmp_path)
     path = store.write(REFERENCE)
     before = path.read_bytes()
-    monkeypatch.setattr(os, "fsync", _no_space)
-    with pytest.raises(ToolError, match="No space left on device; what was there before is"):
+    with (
+        full_disk(),
+        pytest.raises(ToolError, match="No space left on device; what was there before is"),
+    ):
         store.write(replace(REFERENCE, digest="f" * 64))
     assert path.read_bytes() == before
     assert list(tmp_path.iterdir()) == [path]
-
-
-def _no_space(_descriptor: int) -> None:
-    raise OSError(28, "No space left on device")
 
 
 def test_the_histogram_has_every_frame_in_which_the_model_ran() -> None:
