@@ -1,6 +1,5 @@
-"""Golden files, the settings of random tests and of the caches, for all packages; what runs alone.
+"""Settings of random tests and of the caches, for all packages; which tests run, and what alone.
 
-Golden: `pytest --update-golden` writes what the tests compare with; the diff is reviewed as text.
 Caches: of the session (`session_cache`); one that wrote into the user's has failed.
 What a session leaves, killed or not, is removed by its keeper (`support/keeper.py`).
 Cache of schedules: off, so that what is tested is compiled; its own tests switch it on.
@@ -9,19 +8,16 @@ Random: the same examples on every run (profile "ci"); HYPOTHESIS_PROFILE=explor
 
 from __future__ import annotations
 
-import difflib
 import logging
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.session_cache import SESSION
-
-GOLDEN = Path(__file__).parent / "golden"
 
 _SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 settings.register_profile(
@@ -39,20 +35,30 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 # Processes that wait for each other, and ratios of times: nothing runs beside them in `make test`.
 ALONE = {
     *("test_bench_commands.py", "test_demo.py", "test_end_to_end.py"),
-    *("test_openpilot_scenario.py", "test_real_program.py", "test_scheduler_speed.py"),
+    "test_scheduler_speed.py",
 }
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.name in ALONE:
             item.add_marker(pytest.mark.alone)
+    every, seed = config.getoption("--sample"), config.getoption("--sample-seed")
+    left_out = [item for item in items if item.get_closest_marker("slow") and every > 1]
+    left_out = [item for item in left_out if crc32(f"{seed} {item.nodeid}".encode()) % every]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--update-golden", action="store_true", help="write tests/golden instead of comparing"
     )
+    parser.addoption(
+        "--sample", type=int, default=1, metavar="N", help="run about one of N slow tests"
+    )
+    parser.addoption("--sample-seed", default="1", help="which ones, a text (default: 1)")
 
 
 @pytest.hookimpl(trylast=True)
@@ -88,31 +94,6 @@ def no_schedule_cache() -> Iterator[None]:
     patch.setenv("SCHEDULE_CACHE", "0")
     yield
     patch.undo()
-
-
-@pytest.fixture
-def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
-    """Return a function that compares text with tests/golden/<name>.txt."""
-
-    def compare(name: str, text: str) -> None:
-        path = GOLDEN / f"{name}.txt"
-        if request.config.getoption("--update-golden"):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-            return
-        expected = path.read_text(encoding="utf-8") if path.exists() else ""
-        if text != expected:
-            lines = difflib.unified_diff(
-                expected.splitlines(), text.splitlines(), str(path), "found", lineterm="", n=2
-            )
-            shown = "\n".join(list(lines)[:60])
-            pytest.fail(
-                f"{path.name} differs; if that is meant, run this test again with --update-golden "
-                f"and review the diff\n{shown}",
-                pytrace=False,
-            )
-
-    return compare
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,9 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cereal.frames import nv12_format
 from runtime.driving_interface import ActionRule, HistoryRule, ImageRule, Interface, ModelPart
 from runtime.entry import TensorSpec
 
+# Small enough to fill many frames; their cameras come from the configuration.
+SMALL, TICI = nv12_format(64, 32), nv12_format(1928, 1208)
 VISION_SLICES = {
     "meta": (0, 55),
     "desire_pred": (55, 87),
@@ -74,13 +77,20 @@ def with_heads(interface: Interface, **widths: int) -> Interface:
 class FakeProgram:
     """Stands in for a loaded driving artifact: same methods, scripted outputs.
 
+    Args:
+        interface: Of its model; None: that of August 2025.
+        capacity_bytes: The largest frame.
+
     Attributes:
         calls: Entry and a copy of the inputs of every run.
         raw: Next output vector of each role, (1, width) float32.
         resets: Number of resets so far.
     """
 
-    def __init__(self, interface: Interface, capacity_bytes: int) -> None:
+    def __init__(
+        self, interface: Interface | None = None, capacity_bytes: int = SMALL.size
+    ) -> None:
+        interface = interface or make_interface()
         self.metadata: dict[str, Any] = {"interface": interface.plain()}
         skips = interface.drop_policy == "skip"
         self.entries: tuple[str, ...] = ("run", "prepare") if skips else ("run",)
@@ -100,11 +110,10 @@ class FakeProgram:
         return self.raw["policy"]
 
     def entry_inputs(self, entry: str | None = None) -> tuple[TensorSpec, ...]:
-        specs = [
-            TensorSpec(f"{name}_frame", (self._capacity_bytes,), np.dtype(np.uint8))
-            for name in ("road", "wide")
-        ]
+        specs = []
         for name in ("road", "wide"):
+            frame = (self._capacity_bytes,)
+            specs.append(TensorSpec(f"{name}_frame", frame, np.dtype(np.uint8)))
             specs.append(TensorSpec(f"{name}_geometry", (4,), np.dtype(np.int32)))
             specs.append(TensorSpec(f"{name}_transform", (3, 3), np.dtype(np.float32)))
         specs.append(TensorSpec("desire", (8,), np.dtype(np.float32)))

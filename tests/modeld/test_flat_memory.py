@@ -3,15 +3,13 @@
 import gc
 import logging
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 
-from cereal.frames import Frame
-from modeld.config import Config
-from tests.modeld.fake_program import FakeProgram
-from tests.modeld.test_daemon import CAMERAS, Bench
+from tests.modeld.bench import Bench
 
 # Windows of the rates are full by then.
 WARM_FRAMES = 1200
@@ -22,15 +20,25 @@ MOST_OBJECTS = 50
 MOST_BYTES = 20_000
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    """No collector, as in the daemon; no log records either, as pytest keeps them."""
+@contextmanager
+def traced() -> Iterator[None]:
+    """No collector, as in the daemon; memory is traced."""
     gc.collect()
     gc.disable()
+    tracemalloc.start()
+    try:
+        yield
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+@pytest.fixture
+def no_records() -> Iterator[None]:
+    """Pytest keeps them."""
     logging.disable(logging.CRITICAL)
     yield
     logging.disable(logging.NOTSET)
-    gc.enable()
 
 
 def drive(bench: Bench, frames: range) -> None:
@@ -44,28 +52,44 @@ def drive(bench: Bench, frames: range) -> None:
             bench.daemon.step()  # no frame came
             continue
         if frame_id % 50 == 17:
-            bench.car.send("liveDelay", b"no message")
-        value = np.nan if frame_id % 50 == 27 else 0.0
-        bench.program.vision[0, 0] = value
+            bench.bus.send("liveDelay", b"no message")
+        bench.program.vision[0, 0] = np.nan if frame_id % 50 == 27 else 0.0
         bench.step(frame_id)
-        bench.messages()
         bench.program.calls.clear()
 
 
-@pytest.mark.usefixtures("alone")
-def test_neither_objects_nor_bytes_grow(
-    small_program: FakeProgram, frame_of: Callable[..., Frame]
-) -> None:
-    bench = Bench(small_program, frame_of, Config(cameras=CAMERAS))
-    tracemalloc.start()
-    try:
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_records")
+def test_neither_objects_nor_bytes_grow(bench: Bench) -> None:
+    with traced():
         drive(bench, range(WARM_FRAMES))
         objects, (held, _) = len(gc.get_objects()), tracemalloc.get_traced_memory()
         drive(bench, range(WARM_FRAMES, WARM_FRAMES + FRAMES))
         grown = len(gc.get_objects()) - objects
         grown_bytes = tracemalloc.get_traced_memory()[0] - held
-    finally:
-        tracemalloc.stop()
     assert grown <= MOST_OBJECTS
     assert grown_bytes <= MOST_BYTES
     assert bench.daemon.state.published > FRAMES // 2
+
+
+def test_the_frame_path_keeps_no_memory_and_logs_nothing(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    def frames(first: int, last: int) -> None:
+        for frame_id in range(first, last):
+            bench.calibrate()
+            bench.step(frame_id)
+            bench.program.calls.clear()
+
+    frames(0, 200)
+    in_modeld = [tracemalloc.Filter(inclusive=True, filename_pattern="*/modeld/*")]
+    with traced():
+        frames(200, 220)  # what is kept from frame to frame is now known to the tracer
+        before = tracemalloc.take_snapshot().filter_traces(in_modeld)
+        with caplog.at_level(logging.DEBUG):
+            frames(220, 320)
+        after = tracemalloc.take_snapshot().filter_traces(in_modeld)
+    grown = sum(found.size_diff for found in after.compare_to(before, "filename"))
+    # One object more in each of the 100 frames would be 4 KB or more.
+    assert grown < 2000
+    assert caplog.records == []

@@ -1,194 +1,181 @@
-import logging
-from collections.abc import Callable, Sequence
+"""Frames of two cameras become pairs of one moment, whatever their stamps say."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from cereal.frames import Frame, FrameFormat, FrameRingReader, FrameRingWriter, MemoryFrameSource
-from modeld.frame_sync import FramePair
+from cereal.frames import FrameRingReader, FrameRingWriter, MemoryFrameSource
+from modeld.frame_sync import FramePair, FrameSync
 from modeld.loop_state import Fault
 from modeld.sync_log import MAX_RECEIVES
+from tests.modeld.bench import MS, frame_of
 from tests.modeld.conftest import make_sync
+from tests.modeld.fake_program import SMALL
 
-MS = 1_000_000
-FrameOf = Callable[..., Frame]
-
-
-@pytest.fixture
-def main(small_format: FrameFormat) -> MemoryFrameSource:
-    return MemoryFrameSource(small_format)
+Ids = tuple[int, int]
 
 
-@pytest.fixture
-def extra(small_format: FrameFormat) -> MemoryFrameSource:
-    return MemoryFrameSource(small_format)
+class Cameras:
+    """Two cameras in memory, and the pairs that come of their frames."""
+
+    def __init__(self, *, single: bool = False) -> None:
+        self.main, self.extra = MemoryFrameSource(SMALL), MemoryFrameSource(SMALL)
+        self.sync = make_sync(self.main, None if single else self.extra)
+
+    def push(
+        self, main: dict[int, float | None] | range, extra: dict[int, float | None] | range
+    ) -> None:
+        """Frames of each camera by id, with starts in ms; of a range: every 50 ms."""
+        for source, frames in ((self.main, main), (self.extra, extra)):
+            stamps = frames if isinstance(frames, dict) else dict.fromkeys(frames)
+            for frame_id, start_ms in stamps.items():
+                start_ns = None if start_ms is None else round(start_ms * MS)
+                source.push(frame_of(frame_id, start_ns))
+
+    def pairs(self, count: int) -> list[FramePair | None]:
+        return [self.sync.receive() for _ in range(count)]
+
+    def ids(self, count: int) -> list[Ids | None]:
+        return [ids(pair) for pair in self.pairs(count)]
+
+    def count(self, fault: Fault) -> int:
+        return self.sync.log.episodes.state.faults[fault]
 
 
-def push(source: MemoryFrameSource, frames: Sequence[Frame]) -> None:
-    for frame in frames:
-        source.push(frame)
-
-
-def ids(pair: FramePair | None) -> tuple[int, int] | None:
+def ids(pair: FramePair | None) -> Ids | None:
     return None if pair is None else (pair.main.frame_id, pair.extra.frame_id)
 
 
-def test_pairs_in_step(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+@pytest.fixture
+def both() -> Cameras:
+    return Cameras()
+
+
+@pytest.mark.parametrize(
+    ("main", "extra", "expected"),
+    [
+        # In step, the extra camera 2 ms late.
+        (range(3), {0: 2, 1: 52, 2: 102}, [(0, 0), (1, 1), (2, 2), None]),
+        # The extra camera catches up.
+        (range(7, 8), range(5, 8), [(7, 7)]),
+        # It is behind from 25 ms on.
+        ({7: 350}, {7: 325.000001, 8: 375.000001}, [(7, 7)]),
+        ({7: 350}, {7: 325, 8: 375}, [(7, 8)]),
+        # Main 0 meets extra 2, 100 ms ahead; main must pass it before the next pair.
+        (range(4), range(2, 4), [(0, 2), (3, 3)]),
+        # Jitter is no restart: the second main frame starts 5 ms before the first, and is the same
+        # moment.
+        ({1: 50, 2: 45, 3: 100}, {1: 52, 2: 102}, [(1, 1), (3, 2), None]),
+        # A camera that never sends is lost, too.
+        (range(100, 102), range(0), [None, None, (101, 101), None]),
+        # Its frames are always a second behind, which no catching up mends.
+        (range(100, 101), range(20, 20 + MAX_RECEIVES), [(100, 100)]),
+    ],
+)
+def test_pairs(
+    both: Cameras,
+    main: dict[int, float | None] | range,
+    extra: dict[int, float | None] | range,
+    expected: list[Ids | None],
 ) -> None:
-    push(main, [frame_of(index) for index in range(3)])
-    push(extra, [frame_of(index, index * 50 * MS + 2 * MS) for index in range(3)])
-    sync = make_sync(main, extra)
-    assert [ids(sync.receive()) for _ in range(4)] == [(0, 0), (1, 1), (2, 2), None]
+    both.push(main, extra)
+    assert both.ids(len(expected)) == expected
 
 
-def test_single_camera_pairs_a_frame_with_itself(
-    main: MemoryFrameSource, frame_of: FrameOf
+def test_main_frame_is_kept_while_the_extra_camera_is_late(both: Cameras) -> None:
+    both.push(range(1, 3), {})
+    assert both.ids(1) == [None]
+    both.push({}, range(1, 2))
+    assert both.ids(1) == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("main", "expected"),
+    [
+        (range(2), [0, 1, None]),
+        ({0: 0}, [0]),  # the first frame, whatever its stamp
+        # One that starts less than 25 ms later is the same moment.
+        ({0: 0, 1: 24.999999, 2: 25}, [0, 2]),
+    ],
+)
+def test_a_single_camera_pairs_a_frame_with_itself(
+    main: dict[int, float | None] | range, expected: list[int | None]
 ) -> None:
-    push(main, [frame_of(0), frame_of(1)])
-    sync = make_sync(main, None)
-    first = sync.receive()
-    assert first is not None
-    assert first.main is first.extra
-    assert ids(sync.receive()) == (1, 1)
-    assert sync.receive() is None
+    alone = Cameras(single=True)
+    alone.push(main, {})
+    pairs = alone.pairs(len(expected))
+    assert [pair and pair.main.frame_id for pair in pairs] == expected
+    assert all(pair is None or pair.main is pair.extra for pair in pairs)
+    assert not any(pair and (pair.lacks_extra or pair.apart) for pair in pairs)
 
 
-def test_single_camera_takes_the_first_frame_whatever_its_stamp(
-    main: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    push(main, [frame_of(0, 0)])
-    assert ids(make_sync(main, None).receive()) == (0, 0)
-
-
-def test_single_camera_skips_a_frame_less_than_25_ms_later(
-    main: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    push(main, [frame_of(0, 0), frame_of(1, 25 * MS - 1), frame_of(2, 25 * MS)])
-    sync = make_sync(main, None)
-    assert [ids(sync.receive()) for _ in range(2)] == [(0, 0), (2, 2)]
-
-
-def test_extra_camera_catches_up(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    push(main, [frame_of(7)])
-    push(extra, [frame_of(index) for index in range(5, 8)])
-    assert ids(make_sync(main, extra).receive()) == (7, 7)
-
-
-@pytest.mark.parametrize(("lag_ns", "expected"), [(25 * MS - 1, (7, 7)), (25 * MS, (7, 8))])
-def test_extra_camera_is_behind_at_25_ms(
-    main: MemoryFrameSource,
-    extra: MemoryFrameSource,
-    frame_of: FrameOf,
-    lag_ns: int,
-    expected: tuple[int, int],
-) -> None:
-    push(main, [frame_of(7, 350 * MS)])
-    push(extra, [frame_of(7, 350 * MS - lag_ns), frame_of(8, 400 * MS - lag_ns)])
-    assert ids(make_sync(main, extra).receive()) == expected
-
-
-def test_main_camera_discards_frames_before_the_extra_camera(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    push(main, [frame_of(0), frame_of(1), frame_of(2), frame_of(3)])
-    push(extra, [frame_of(2), frame_of(3)])
-    sync = make_sync(main, extra)
-    # Main 0 meets extra 2, 100 ms ahead; main must pass it before the next pair.
-    assert [ids(sync.receive()) for _ in range(2)] == [(0, 2), (3, 3)]
-
-
-def test_main_frame_is_kept_while_the_extra_camera_is_late(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    push(main, [frame_of(1), frame_of(2)])
-    sync = make_sync(main, extra)
-    assert sync.receive() is None
-    push(extra, [frame_of(1)])
-    assert ids(sync.receive()) == (1, 1)
-
-
-def test_missing_main_frame_is_logged_once(
-    main: MemoryFrameSource, caplog: pytest.LogCaptureFixture
-) -> None:
-    sync = make_sync(main, None)
-    with caplog.at_level(logging.WARNING):
-        assert [sync.receive() for _ in range(100)] == [None] * 100
-    assert [record.levelno for record in caplog.records] == [logging.WARNING]
+def test_missing_main_frame_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    alone = Cameras(single=True)
+    assert alone.pairs(100) == [None] * 100
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "no frame from the road camera within 100 ms" in caplog.text
-    assert sync.log.episodes.state.faults[Fault.NO_FRAME] == 100
+    assert alone.count(Fault.NO_FRAME) == 100
 
 
 @pytest.mark.parametrize(("gap_ms", "logged"), [(10, False), (11, True)])
 def test_more_than_10_ms_apart_is_an_error_but_still_a_pair(
-    main: MemoryFrameSource,
-    extra: MemoryFrameSource,
-    frame_of: FrameOf,
-    gap_ms: int,
-    logged: bool,
-    caplog: pytest.LogCaptureFixture,
+    both: Cameras, gap_ms: int, logged: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    push(main, [frame_of(1, 50 * MS)])
-    push(extra, [frame_of(1, (50 + gap_ms) * MS)])
-    with caplog.at_level(logging.ERROR):
-        assert ids(make_sync(main, extra).receive()) == (1, 1)
-    assert ("out of sync" in caplog.text) is logged
+    both.push({1: 50}, {1: 50 + gap_ms})
+    assert both.ids(1) == [(1, 1)]
+    said = [r.message for r in caplog.records if r.levelname == "ERROR"]
+    assert any("out of sync" in text for text in said) is logged
 
 
-@pytest.mark.parametrize("per_frame", [0, 50, 50_000], ids=["seconds", "milli", "micro"])
+# --- stamps that are none ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("per_frame_ns", "said", "faults"),
+    [
+        (0, "road camera: frame 1 has the start of the one before, 1000 ns", 199),
+        (50, "road camera: frames 1..60: expected start-of-frame stamps in nano", 3),
+        (50_000, "road camera: frames 1..60: expected start-of-frame stamps in nano", 3),
+    ],
+    ids=["seconds", "milli", "micro"],
+)
 def test_stamps_that_are_not_nanoseconds_are_said_and_waited_out(
-    main: MemoryFrameSource,
-    frame_of: FrameOf,
-    per_frame: int,
-    caplog: pytest.LogCaptureFixture,
+    per_frame_ns: int, said: str, faults: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    push(main, [frame_of(index, 1000 + index * per_frame) for index in range(200)])
-    sync = make_sync(main, None)
-    assert ids(sync.receive()) == (0, 0)
-    assert [sync.receive() for _ in range(10)] == [None] * 10
-    said, exhausted = caplog.messages
+    alone = Cameras(single=True)
+    for index in range(200):
+        alone.main.push(frame_of(index, 1000 + index * per_frame_ns))
+    assert alone.ids(11) == [(0, 0)] + [None] * 10
+    first, exhausted = caplog.messages
+    assert first.startswith(said)
     assert exhausted.startswith("no frame from the road camera")
-    if per_frame:
-        assert said.startswith("road camera: frames 1..60: expected start-of-frame stamps in nano")
-        assert sync.log.episodes.state.faults[Fault.FRAME_STAMPS] == 3
-    else:
-        assert said.startswith("road camera: frame 1 has the start of the one before, 1000 ns")
-        assert sync.log.episodes.state.faults[Fault.FRAME_STAMPS] == 199
+    assert alone.count(Fault.FRAME_STAMPS) == faults
     # The camera has learnt what time is.
-    push(main, [frame_of(200)])
-    assert ids(sync.receive()) == (200, 200)
+    alone.push(range(200, 201), {})
+    assert alone.ids(1) == [(200, 200)]
 
 
 def test_extra_stamps_that_are_not_nanoseconds_lose_the_camera(
-    main: MemoryFrameSource,
-    extra: MemoryFrameSource,
-    frame_of: FrameOf,
-    caplog: pytest.LogCaptureFixture,
+    both: Cameras, caplog: pytest.LogCaptureFixture
 ) -> None:
-    push(main, [frame_of(100)])
-    push(extra, [frame_of(index, 5 + index // 20) for index in range(200)])
-    sync = make_sync(main, extra)
-    pair = sync.receive()
+    both.push(range(100, 101), {})
+    for index in range(200):
+        both.extra.push(frame_of(index, 5 + index // 20))
+    (pair,) = both.pairs(1)
     assert pair is not None
     assert pair.lacks_extra
     assert "wide camera: frames 0..59: expected start-of-frame stamps in nanosec" in caplog.text
 
 
 def test_one_wrong_extra_stamp_stops_pairing_only_for_a_while(
-    main: MemoryFrameSource,
-    extra: MemoryFrameSource,
-    frame_of: FrameOf,
-    caplog: pytest.LogCaptureFixture,
+    both: Cameras, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sync = make_sync(main, extra)
-    pairs = []
-    with caplog.at_level(logging.ERROR):
-        for index in range(15):
-            push(main, [frame_of(index)])
-            push(extra, [frame_of(index, 10**15 if index == 0 else None)])
-            pairs.append(sync.receive())
+    pairs: list[FramePair | None] = []
+    for index in range(15):
+        both.push({index: None}, {index: 1e9 if index == 0 else None})
+        pairs += both.pairs(1)
     assert pairs[0] is not None
     assert pairs[0].apart
     # 300 ms for the stamp, 200 ms until the camera counts as back.
@@ -199,174 +186,140 @@ def test_one_wrong_extra_stamp_stops_pairing_only_for_a_while(
     assert "check its rate and that both cameras use one clock" in caplog.text
 
 
-@pytest.mark.parametrize("streams", [("road",), ("road", "wideRoad")])
-def test_a_second_drive_with_earlier_stamps_pairs_from_its_first_frame(
-    tmp_path: Path, small_format: FrameFormat, streams: tuple[str, ...]
-) -> None:
-    def write(writer: FrameRingWriter, index: int, start_ns: int) -> None:
-        writer.next_buffer()[:] = index % 256
-        sof_ns = start_ns + index * 50 * MS
-        writer.publish(index, sof_ns, sof_ns + 10 * MS)
-
-    def open_rings() -> dict[str, FrameRingWriter]:
-        return {s: FrameRingWriter("sync", s, small_format, directory=tmp_path) for s in streams}
-
-    writers = open_rings()
-    readers = {
-        s: FrameRingReader("sync", s, conflate=s == "road", directory=tmp_path) for s in streams
-    }
-    sync = make_sync(readers["road"], readers.get("wideRoad"), timeout_ms=500)
-    for index in range(3):
-        for writer in reversed(list(writers.values())):
-            write(writer, index, 10**12)
-        assert ids(sync.receive()) == (index, index)
-    if "wideRoad" in writers:
-        # The first drive ends between its two cameras: this frame stays in the ring.
-        write(writers["wideRoad"], 3, 10**12)
-    for writer in writers.values():
-        writer.close()
-    writers = open_rings()
-    for index in range(700, 703):
-        for writer in reversed(list(writers.values())):
-            write(writer, index, 0)
-        assert ids(sync.receive()) == (index, index)
-    for reader in readers.values():
-        reader.close()
-    for writer in writers.values():
-        writer.close()
-
-
-def test_stamps_that_go_back_a_little_are_no_restart(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    # Jitter: the second main frame starts 5 ms before the first, and is the same moment.
-    push(main, [frame_of(1, 50 * MS), frame_of(2, 45 * MS), frame_of(3, 100 * MS)])
-    push(extra, [frame_of(1, 52 * MS), frame_of(2, 102 * MS)])
-    sync = make_sync(main, extra)
-    assert [ids(sync.receive()) for _ in range(3)] == [(1, 1), (3, 2), None]
+# --- an extra camera that is lost -------------------------------------------------------------
 
 
 def test_lost_extra_camera_is_gone_on_without_after_three_waits(
-    main: MemoryFrameSource,
-    extra: MemoryFrameSource,
-    frame_of: FrameOf,
-    caplog: pytest.LogCaptureFixture,
+    both: Cameras, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sync = make_sync(main, extra)
-    push(main, [frame_of(0)])
-    push(extra, [frame_of(0)])
-    assert ids(sync.receive()) == (0, 0)
-    pairs = []
-    with caplog.at_level(logging.ERROR):
-        for index in range(1, 10):
-            push(main, [frame_of(index)])
-            pairs.append(sync.receive())
+    both.push({0: None}, {0: None})
+    pairs = both.pairs(1)
+    for index in range(1, 10):
+        both.push({index: None}, {})
+        pairs += both.pairs(1)
     # 300 ms, and then the newest main frame.
-    assert [ids(pair) for pair in pairs[:4]] == [None, None, (3, 3), (4, 4)]
-    assert [ids(pair) for pair in pairs[4:]] == [(index, index) for index in range(5, 10)]
-    assert all(pair.lacks_extra and pair.extra is pair.main for pair in pairs if pair is not None)
-    assert len(caplog.messages) == 1
-    assert (
-        "extra camera lost: none of its frames belongs to main frame 3 within 300 ms" in caplog.text
-    )
+    assert [ids(pair) for pair in pairs] == [(0, 0), None, None] + [(n, n) for n in range(3, 10)]
+    assert all(pair and pair.lacks_extra and pair.extra is pair.main for pair in pairs[3:])
+    (said,) = caplog.messages
+    assert "extra camera lost: none of its frames belongs to main frame 3 within 300 ms" in said
 
 
-def test_extra_camera_that_comes_back_is_paired_again(
-    main: MemoryFrameSource,
-    extra: MemoryFrameSource,
-    frame_of: FrameOf,
-    caplog: pytest.LogCaptureFixture,
+@pytest.mark.parametrize(
+    ("sends", "offset_ms", "lacking", "lost"),
+    [
+        # It comes back after 15 frames.
+        (
+            [*range(5), *range(21, 30)],
+            2.0,
+            [False] * 5 + [None] * 2 + [True] * 14 + [False] * 9,
+            1,
+        ),
+        # Frames of another moment do not bring it back: a clock of its own, far ahead.
+        (range(10, 30), 1e9, [None] * 2 + [True] * 28, 1),
+    ],
+)
+def test_extra_camera_comes_back_with_frames_of_the_moment(
+    both: Cameras,
+    sends: range | list[int],
+    offset_ms: float,
+    lacking: list[bool | None],
+    lost: int,
 ) -> None:
-    sync = make_sync(main, extra)
-    found = []
-    with caplog.at_level(logging.WARNING):
-        for index in range(30):
-            push(main, [frame_of(index)])
-            if index < 5 or index > 20:
-                push(extra, [frame_of(index, index * 50 * MS + 2 * MS)])
-            pair = sync.receive()
-            found.append(None if pair is None else pair.lacks_extra)
-    assert found == [False] * 5 + [None] * 2 + [True] * 14 + [False] * 9
-    assert sync.log.episodes.state.faults[Fault.CAMERA_LOST] == 1
-
-
-def test_extra_camera_that_never_sends_is_lost_too(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    sync = make_sync(main, extra)
-    push(main, [frame_of(100), frame_of(101)])
-    assert [ids(sync.receive()) for _ in range(4)] == [None, None, (101, 101), None]
-
-
-def test_frames_of_another_moment_do_not_bring_the_extra_camera_back(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
-) -> None:
-    sync = make_sync(main, extra)
-    lacking = []
+    found: list[bool | None] = []
     for index in range(30):
-        push(main, [frame_of(index)])
-        if index >= 10:
-            # A clock of its own: far ahead.
-            push(extra, [frame_of(index, 10**15 + index * 50 * MS)])
-        pair = sync.receive()
-        lacking.append(pair is not None and pair.lacks_extra)
-    assert lacking == [False] * 2 + [True] * 28
+        extra: dict[int, float | None] = {index: index * 50 + offset_ms} if index in sends else {}
+        both.push({index: None}, extra)
+        found += [pair and pair.lacks_extra for pair in both.pairs(1)]
+    assert found == lacking
+    assert both.count(Fault.CAMERA_LOST) == lost
 
 
-def test_extra_camera_with_a_clock_of_its_own_is_as_good_as_lost(
-    main: MemoryFrameSource, extra: MemoryFrameSource, frame_of: FrameOf
+# --- on rings ---------------------------------------------------------------------------------
+
+Open = Callable[[str], FrameRingWriter]
+
+
+@pytest.fixture
+def open_ring(tmp_path: Path) -> Iterator[Open]:
+    with ExitStack() as resources:
+
+        def begin(stream: str) -> FrameRingWriter:
+            writer = FrameRingWriter("sync", stream, SMALL, directory=tmp_path)
+            resources.callback(writer.close)
+            return writer
+
+        yield begin
+
+
+def sync_of(directory: Path, resources: ExitStack, streams: tuple[str, ...]) -> FrameSync:
+    readers = []
+    for stream in streams:
+        conflate = stream == "road"
+        readers.append(FrameRingReader("sync", stream, conflate=conflate, directory=directory))
+        resources.callback(readers[-1].close)
+    return make_sync(readers[0], readers[1] if len(readers) > 1 else None)
+
+
+def write(writer: FrameRingWriter, index: int, start_ns: int = 0) -> None:
+    writer.next_buffer()[:] = index % 256
+    sof_ns = start_ns + index * 50 * MS
+    writer.publish(index, sof_ns, sof_ns + 10 * MS)
+
+
+@pytest.mark.parametrize("streams", [("road",), ("road", "wideRoad")])
+def test_a_second_drive_with_earlier_stamps_pairs_from_its_first_frame(
+    tmp_path: Path, open_ring: Open, streams: tuple[str, ...]
 ) -> None:
-    """Its frames are always a second behind, which no catching up mends."""
-    sync = make_sync(main, extra)
-    push(main, [frame_of(100)])
-    push(extra, [frame_of(index, index * 50 * MS) for index in range(20, 20 + MAX_RECEIVES)])
-    assert ids(sync.receive()) == (100, 100)
+    writers = [open_ring(stream) for stream in streams]
+    with ExitStack() as resources:
+        sync = sync_of(tmp_path, resources, streams)
+        for begin, start_ns in ((0, 10**12), (700, 0)):
+            for index in range(begin, begin + 3):
+                for writer in reversed(writers):
+                    write(writer, index, start_ns)
+                assert ids(sync.receive()) == (index, index)
+            # The first drive ends between its two cameras: this frame stays in the ring.
+            for writer in writers[1:]:
+                write(writer, begin + 3, start_ns)
+            for writer in writers:
+                writer.close()
+            writers = [open_ring(stream) for stream in streams]
 
 
 def test_lost_extra_camera_of_a_ring_comes_back_with_a_new_writer(
-    tmp_path: Path, small_format: FrameFormat
+    tmp_path: Path, open_ring: Open
 ) -> None:
-    def open_ring(stream: str) -> FrameRingWriter:
-        return FrameRingWriter("lost", stream, small_format, directory=tmp_path)
-
-    def write(writer: FrameRingWriter, index: int) -> None:
-        writer.next_buffer()[:] = index % 256
-        writer.publish(index, index * 50 * MS, index * 50 * MS + 10 * MS)
-
     road, wide = open_ring("road"), open_ring("wideRoad")
-    readers = [
-        FrameRingReader("lost", stream, conflate=stream == "road", directory=tmp_path)
-        for stream in ("road", "wideRoad")
-    ]
-    sync = make_sync(readers[0], readers[1], timeout_ms=100)
     found = []
-    for index in range(40):
-        if index == 5:
-            wide.close()
-        if index == 20:
-            wide = open_ring("wideRoad")
-        # A new ring is found in one look and read in the next.
-        if not 5 <= index < 20:
-            write(wide, index)
-        write(road, index)
-        pair = sync.receive()
-        found.append(None if pair is None else pair.lacks_extra)
-        assert pair is None or sync.is_intact()
+    with ExitStack() as resources:
+        sync = sync_of(tmp_path, resources, ("road", "wideRoad"))
+        for index in range(40):
+            if index == 5:
+                wide.close()
+            if index == 20:
+                wide = open_ring("wideRoad")
+            # A new ring is found in one look and read in the next.
+            if not 5 <= index < 20:
+                write(wide, index)
+            write(road, index)
+            pair = sync.receive()
+            found.append(pair and pair.lacks_extra)
+            assert pair is None or sync.is_intact()
     assert found[:5] == [False] * 5
     assert found[20 - 5 : 20] == [True] * 5
     assert found[22:] == [False] * 18
-    for reader in readers:
-        reader.close()
-    for writer in (road, wide):
-        writer.close()
 
 
-def test_is_intact_asks_both_cameras(small_format: FrameFormat, main: MemoryFrameSource) -> None:
+def test_is_intact_asks_both_cameras() -> None:
     class Overwritten(MemoryFrameSource):
         def is_intact(self) -> bool:
             return False
 
-    overwritten = Overwritten(small_format)
-    assert make_sync(main, None).is_intact()
-    assert not make_sync(overwritten, None).is_intact()
-    assert not make_sync(main, overwritten).is_intact()
+    good, bad = MemoryFrameSource(SMALL), Overwritten(SMALL)
+    for main, extra, intact in (
+        (good, None, True),
+        (good, good, True),
+        (bad, None, False),
+        (good, bad, False),
+    ):
+        assert make_sync(main, extra).is_intact() is intact

@@ -1,10 +1,11 @@
-import logging
+"""Before the loop: signals, and waits for cameras and for the car that say what is missing."""
+
 import os
 import signal
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 import runtime
 from cereal.clock import ManualClock
-from cereal.frames import DIRECTORY, FrameFormat, FrameRingWriter, available_streams
+from cereal.frames import DIRECTORY, FrameRingWriter, available_streams
 from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 from modeld import startup
@@ -25,13 +26,12 @@ from modeld.process import run
 from modeld.startup import StopRequested, StopSignals, wait_for_cameras, wait_for_car
 from runtime.errors import ArtifactError
 from tests.modeld.conftest import make_episodes
+from tests.modeld.fake_program import SMALL
 from tests.runtime import tiny
 
-
-@pytest.fixture
-def server() -> str:
-    """A camera server of our own, so that tests of several checkouts do not meet."""
-    return f"test_modeld_{os.getpid()}"
+# A camera server of our own, so that tests of several checkouts do not meet.
+SERVER = f"test_modeld_{os.getpid()}"
+Open = Callable[[str], None]
 
 
 @pytest.fixture
@@ -44,150 +44,140 @@ def stop() -> Iterator[threading.Event]:
     timer.cancel()
 
 
+@pytest.fixture
+def open_stream() -> Iterator[Open]:
+    with ExitStack() as resources:
+
+        def open_one(stream: str) -> None:
+            resources.callback(FrameRingWriter(SERVER, stream, SMALL).close)
+
+        yield open_one
+
+
+def found_streams(stop: threading.Event, episodes: Episodes | None = None) -> tuple[bool, ...]:
+    """Wait; whether there is a road and a wide camera, and whether the latter is looked for."""
+    cameras = wait_for_cameras(SERVER, stop, episodes or make_episodes())
+    assert cameras is not None
+    cameras.close()
+    return tuple(one is not None for one in (cameras.road, cameras.wide, cameras.late_wide))
+
+
 @pytest.mark.parametrize(
     ("streams", "expected"),
     [
-        (("road", "wideRoad"), (True, True)),
-        (("road",), (True, False)),
-        (("wideRoad", "driver"), (False, True)),
+        (("road", "wideRoad"), (True, True, False)),
+        (("road",), (True, False, True)),
+        # Without a road camera nothing says that the wide one is not all there is.
+        (("wideRoad", "driver"), (False, True, False)),
     ],
 )
 def test_connects_to_the_streams_that_exist(
-    server: str,
     stop: threading.Event,
-    small_format: FrameFormat,
+    open_stream: Open,
     streams: tuple[str, ...],
-    expected: tuple[bool, bool],
+    expected: tuple[bool, ...],
 ) -> None:
-    writers = [FrameRingWriter(server, stream, small_format) for stream in streams]
-    try:
-        cameras = wait_for_cameras(server, stop, make_episodes())
-        assert cameras is not None
-        assert (cameras.road is not None, cameras.wide is not None) == expected
-        # Without a road camera nothing says that the wide one is not all there is.
-        assert (cameras.late_wide is not None) is (expected == (True, False))
-        cameras.close()
-    finally:
-        for writer in writers:
-            writer.close()
+    for stream in streams:
+        open_stream(stream)
+    assert found_streams(stop) == expected
 
 
-def test_waits_for_cameras_that_come_later(
-    server: str, stop: threading.Event, small_format: FrameFormat
-) -> None:
-    writers: list[FrameRingWriter] = []
-    starter = threading.Timer(
-        0.15, lambda: writers.append(FrameRingWriter(server, "road", small_format))
-    )
+def test_waits_for_cameras_that_come_later(stop: threading.Event, open_stream: Open) -> None:
+    starter = threading.Timer(0.15, open_stream, ["road"])
     starter.start()
-    try:
-        cameras = wait_for_cameras(server, stop, make_episodes())
-        assert cameras is not None
-        cameras.close()
-    finally:
-        starter.join()
-        for writer in writers:
-            writer.close()
+    assert found_streams(stop)[0]
+    starter.join()
 
 
 def test_stream_that_opens_just_after_the_first_is_not_missed(
-    server: str,
-    stop: threading.Event,
-    small_format: FrameFormat,
-    monkeypatch: pytest.MonkeyPatch,
+    stop: threading.Event, open_stream: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    writers = [FrameRingWriter(server, "road", small_format)]
-    look = available_streams
+    open_stream("road")
+    opened: list[str] = []
 
     def look_then_open(name: str) -> set[str]:
-        found = look(name)
-        if len(writers) == 1:
-            writers.append(FrameRingWriter(server, "wideRoad", small_format))
+        found = available_streams(name)
+        if not opened:
+            opened.append("wideRoad")
+            open_stream("wideRoad")
         return found
 
     monkeypatch.setattr(startup, "available_streams", look_then_open)
-    try:
-        cameras = wait_for_cameras(server, stop, make_episodes())
-        assert cameras is not None
-        assert cameras.wide is not None
-        cameras.close()
-    finally:
-        for writer in writers:
-            writer.close()
+    assert found_streams(stop)[1]
 
 
-def test_waits_end_when_stopped(server: str) -> None:
+def test_waits_end_when_stopped() -> None:
     stop = threading.Event()
     threading.Timer(0.05, stop.set).start()
-    assert wait_for_cameras(server, stop, make_episodes()) is None
+    assert wait_for_cameras(SERVER, stop, make_episodes()) is None
     assert wait_for_car(MemoryTransport(), stop, make_episodes()) is None
+
+
+# --- the car ----------------------------------------------------------------------------------
+
+
+def car_event(name: str) -> Any:
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.longitudinalActuatorDelay = 0.25
+    event.carParams.carFingerprint = name
+    return event
+
+
+def write_param(directory: Path) -> None:
+    data = car_event("FILE CAR").carParams.as_reader().as_builder().to_bytes()
+    (directory / ".tmp_value").write_bytes(data)
+    (directory / ".tmp_value").rename(directory / "CarParams")
 
 
 def test_waits_for_the_car(stop: threading.Event) -> None:
     transport = MemoryTransport()
     publisher = transport.publisher("carParams")
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.longitudinalActuatorDelay = 0.25
-    event.carParams.carFingerprint = "TEST CAR"
-    threading.Timer(0.05, lambda: publisher.send(event.to_bytes())).start()
+    threading.Timer(0.05, publisher.send, [car_event("TEST CAR").to_bytes()]).start()
     assert wait_for_car(transport, stop, make_episodes()) == CarParameters(0.25, "TEST CAR")
 
 
-def car_event(name: str) -> Any:
-    event = new_event("carParams", mono_time_ns=1)
-    event.carParams.carFingerprint = name
-    return event
-
-
-def write_param(directory: Path, name: str) -> None:
-    data = car_event(name).carParams.as_reader().as_builder().to_bytes()
-    (directory / ".tmp_value").write_bytes(data)
-    (directory / ".tmp_value").rename(directory / "CarParams")
-
-
-def test_car_of_the_parameter_needs_no_message(stop: threading.Event, tmp_path: Path) -> None:
-    write_param(tmp_path, "FILE CAR")
-    car = wait_for_car(MemoryTransport(), stop, make_episodes(), tmp_path)
-    assert car is not None
-    assert car.name == "FILE CAR"
-
-
-def test_car_of_a_parameter_that_comes_while_waiting(stop: threading.Event, tmp_path: Path) -> None:
-    timer = threading.Timer(0.15, write_param, [tmp_path / "params", "FILE CAR"])
-    (tmp_path / "params").mkdir()
+@pytest.mark.parametrize("delay_s", [0.0, 0.15])
+def test_car_of_the_parameter_needs_no_message_and_may_come_while_waiting(
+    stop: threading.Event, tmp_path: Path, delay_s: float
+) -> None:
+    timer = threading.Timer(delay_s, write_param, [tmp_path])
     timer.start()
-    car = wait_for_car(MemoryTransport(), stop, make_episodes(), tmp_path / "params")
-    assert car is not None
-    assert car.name == "FILE CAR"
+    if not delay_s:
+        timer.join()
+    car = wait_for_car(MemoryTransport(), stop, make_episodes(), tmp_path)
+    assert car == CarParameters(0.25, "FILE CAR")
+    timer.join()
 
 
 def test_damage_in_either_place_is_said_once_and_waiting_goes_on(
-    stop: threading.Event, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    stop: threading.Event,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(startup, "POLL_S", 0.01)
     transport = MemoryTransport()
     publisher = transport.publisher("carParams")
     (tmp_path / "CarParams").write_bytes(b"garbage!" * 1000)
 
     def send() -> None:
         # Each is one look: a conflating subscriber would not see them all at once.
-        for data in (
-            b"garbage!",
-            b"garbage?",
-            new_event("carState", mono_time_ns=1).to_bytes(),
-            car_event("BUS CAR").to_bytes(),
-        ):
-            time.sleep(0.25)
+        other = new_event("carState", mono_time_ns=1).to_bytes()
+        for data in (b"garbage!", b"garbage?", other, car_event("BUS CAR").to_bytes()):
+            time.sleep(0.1)
             publisher.send(data)
 
     sender = threading.Thread(target=send)
-    with caplog.at_level(logging.WARNING):
-        sender.start()
-        car = wait_for_car(transport, stop, make_episodes(), tmp_path)
-        sender.join()
+    sender.start()
+    car = wait_for_car(transport, stop, make_episodes(), tmp_path)
+    sender.join()
     assert car is not None
     assert car.name == "BUS CAR"
     said = [text for text in caplog.messages if "not used" in text]
     assert [text.split(" ")[0] for text in said] == ["parameter", "message"]
+
+
+# --- signals ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
@@ -201,6 +191,16 @@ def test_signal_sets_the_event_and_the_exit_code(number: signal.Signals, code: i
         os.kill(os.getpid(), signal.SIGINT)
         assert stop.exit_code == code
     assert signal.getsignal(number) is before
+
+
+def test_hangup_asks_for_a_reload() -> None:
+    before = signal.getsignal(signal.SIGHUP)
+    with StopSignals() as stop:
+        signal.raise_signal(signal.SIGHUP)
+        assert stop.reload.is_set()
+        assert not stop.event.is_set()
+        assert not stop.signalled
+    assert signal.getsignal(signal.SIGHUP) is before
 
 
 def test_a_signal_counts_although_the_loop_was_told_to_end_already() -> None:
@@ -221,10 +221,9 @@ def test_signal_interrupts_starting() -> None:
             after.append("interrupted too late")
 
     with StopSignals() as signals:
-        with pytest.raises(StopRequested):
-            start(signals)
-        with pytest.raises(StopRequested):
-            start(signals)
+        for _ in range(2):
+            with pytest.raises(StopRequested):
+                start(signals)
     assert after == []
 
 
@@ -252,23 +251,16 @@ def test_signals_are_left_alone_outside_the_main_thread() -> None:
     assert seen == [before]
 
 
-def test_run_needs_a_model() -> None:
-    with pytest.raises(ConfigError, match="use --model"):
-        run(Config())
-
-
-def test_run_with_a_missing_model_is_one_typed_error(tmp_path: Path) -> None:
-    with pytest.raises(ArtifactError, match=r"none\.pkl") as caught:
-        run(Config(model=tmp_path / "none.pkl"))
-    assert caught.value.exit_code == 4
+# --- what a wait says -------------------------------------------------------------------------
 
 
 class Polls(threading.Event):
     """Set after so many looks, each of which takes a tenth of a second of a clock set by hand."""
 
-    def __init__(self, clock: ManualClock, seconds: float) -> None:
+    def __init__(self, episodes: Episodes, seconds: float) -> None:
         super().__init__()
-        self.clock = clock
+        assert isinstance(episodes.clock, ManualClock)
+        self.clock = episodes.clock
         self.left = round(10 * seconds)
 
     def is_set(self) -> bool:
@@ -284,92 +276,92 @@ class Polls(threading.Event):
 @pytest.fixture
 def waiting(monkeypatch: pytest.MonkeyPatch) -> Episodes:
     monkeypatch.setattr(startup, "POLL_S", 0.001)
-    return make_episodes(ManualClock())
+    return make_episodes()
 
 
-def polls(episodes: Episodes, seconds: float) -> Polls:
-    assert isinstance(episodes.clock, ManualClock)
-    return Polls(episodes.clock, seconds)
+CAMERAS = (
+    f"waiting for camera streams of '{SERVER}'; start the camera server, or name another one "
+    "with --camera-server"
+)
+CAR = "waiting for carParams on the bus; --demo uses a built-in car instead"
 
 
+def waits(what: str, episodes: Episodes, seconds: float) -> object:
+    polls = Polls(episodes, seconds)
+    if what == CAR:
+        return wait_for_car(MemoryTransport(), polls, episodes)
+    return wait_for_cameras(SERVER, polls, episodes)
+
+
+@pytest.mark.parametrize(
+    ("what", "phase", "seconds", "times"),
+    [(CAMERAS, Phase.WAITING_CAMERA, 45, 3), (CAR, Phase.WAITING_CAR, 5, 1)],
+)
 def test_a_wait_that_takes_long_says_what_is_missing_and_less_and_less_often(
-    server: str, waiting: Episodes, caplog: pytest.LogCaptureFixture
+    waiting: Episodes,
+    caplog: pytest.LogCaptureFixture,
+    what: str,
+    phase: Phase,
+    seconds: float,
+    times: int,
 ) -> None:
     # What a command shows without -v.
-    caplog.set_level("WARNING")
-    assert wait_for_cameras(server, polls(waiting, 0.9), waiting) is None
-    assert waiting.state.phase is Phase.WAITING_CAMERA
+    assert waits(what, waiting, 0.9) is None
+    assert waiting.state.phase is phase
     assert caplog.messages == []
-    said = make_episodes(waiting.clock)
-    assert wait_for_cameras(server, polls(said, 45), said) is None
-    cameras = (
-        f"waiting for camera streams of '{server}'; start the camera server, or name another one "
-        "with --camera-server"
-    )
-    assert [text.split(" (")[0] for text in caplog.messages] == [cameras] * 3
-    assert caplog.messages[1] == f"{cameras} (11.0 s, 111 looks)"
-
-
-def test_a_wait_for_the_car_says_what_is_missing(
-    waiting: Episodes, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("WARNING")
-    assert wait_for_car(MemoryTransport(), polls(waiting, 0.9), waiting) is None
-    assert caplog.messages == []
-    said = make_episodes(waiting.clock)
-    assert wait_for_car(MemoryTransport(), polls(said, 5), said) is None
-    assert said.state.phase is Phase.WAITING_CAR
-    assert [text.split(" (")[0] for text in caplog.messages] == [
-        "waiting for carParams on the bus; --demo uses a built-in car instead"
-    ]
+    assert waits(what, make_episodes(waiting.clock), seconds) is None
+    assert [text.split(" (")[0] for text in caplog.messages] == [what] * times
+    assert times == 1 or caplog.messages[1] == f"{what} (11.0 s, 111 looks)"
 
 
 def test_the_end_of_a_wait_is_said(
-    server: str,
-    waiting: Episodes,
-    small_format: FrameFormat,
-    caplog: pytest.LogCaptureFixture,
+    waiting: Episodes, open_stream: Open, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING")
-    writers: list[FrameRingWriter] = []
-
     class Opening(Polls):
         """The camera comes after five seconds."""
 
         def wait(self, timeout: float | None = None) -> bool:
-            if self.left == 50 and not writers:
-                writers.append(FrameRingWriter(server, "road", small_format))
+            if self.left == 50 and not available_streams(SERVER):
+                open_stream("road")
             return super().wait(timeout)
 
-    assert isinstance(waiting.clock, ManualClock)
-    cameras = wait_for_cameras(server, Opening(waiting.clock, 10), waiting)
-    assert cameras is not None
-    cameras.close()
-    for writer in writers:
-        writer.close()
-    assert caplog.messages[-1] == f"camera streams of '{server}' found after 4.9 s, 50 looks"
+    assert found_streams(Opening(waiting, 10), waiting)[0]
+    assert caplog.messages[-1] == f"camera streams of '{SERVER}' found after 4.9 s, 50 looks"
 
 
 def test_a_camera_that_is_there_and_cannot_be_read_is_said(
-    server: str, waiting: Episodes, caplog: pytest.LogCaptureFixture
+    waiting: Episodes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level("WARNING")
-    ring = DIRECTORY / f"frames_{server}_road"
+    ring = DIRECTORY / f"frames_{SERVER}_road"
     # Refused to whoever asks, root too.
     ring.symlink_to("elsewhere")
     try:
-        assert wait_for_cameras(server, polls(waiting, 5), waiting) is None
+        assert waits(CAMERAS, waiting, 5) is None
     finally:
         ring.unlink()
     (text,) = caplog.messages
     assert text.startswith(
-        f"waiting for camera streams of '{server}': {ring}: expected to read a frame ring, got "
+        f"waiting for camera streams of '{SERVER}': {ring}: expected to read a frame ring, got "
     )
+
+
+# --- what ends a start ------------------------------------------------------------------------
+
+
+def test_run_needs_a_model() -> None:
+    with pytest.raises(ConfigError, match="use --model"):
+        run(Config())
+
+
+def test_run_with_a_missing_model_is_one_typed_error(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"none\.pkl") as caught:
+        run(Config(model=tmp_path / "none.pkl"))
+    assert caught.value.exit_code == 4
 
 
 @pytest.mark.opencl
 def test_an_artifact_of_another_kind_is_refused_before_anything_is_waited_for(
-    tmp_path: Path, server: str, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tiny.write(tmp_path / "plain.pkl")
     # Nothing is built for it either.
@@ -378,6 +370,6 @@ def test_an_artifact_of_another_kind_is_refused_before_anything_is_waited_for(
     timer.start()
     try:
         with pytest.raises(ModelInterfaceError, match=r"plain\.pkl: .*without --plain"):
-            run(Config(model=path, camera_server=server, demo=True))
+            run(Config(model=path, camera_server=SERVER, demo=True))
     finally:
         timer.cancel()

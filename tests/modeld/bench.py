@@ -1,0 +1,252 @@
+"""The daemon with a scripted program and cameras, and the rest of the car on the same bus."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cereal.clock import ManualClock
+from cereal.frames import (
+    Frame,
+    FrameFormat,
+    FrameRingReader,
+    FrameRingWriter,
+    MemoryFrameSource,
+    nv12_format,
+)
+from cereal.pubsub import PubMaster
+from cereal.schema import read_event
+from cereal.transport import MemoryTransport
+from modeld.calibration import Camera, DeviceCameras
+from modeld.config import Config
+from modeld.daemon import PUBLICATIONS, Daemon, StepResult
+from modeld.inputs import SUBSCRIPTIONS
+from modeld.late_camera import LateCamera
+from tests.modeld.fake_program import SMALL, FakeProgram, make_interface
+
+MS = 1_000_000
+START_NS = 1_000 * MS
+CAMERAS = DeviceCameras(Camera(64, 32, 90.0), Camera(64, 32, 45.0))
+BINNED = nv12_format(1344, 760)
+# A driver who nudges the wheel to the left.
+NUDGE = {"vEgo": 20.0, "steeringPressed": True, "steeringTorque": 1.0}
+
+
+def frame_of(frame_id: int, sof_ns: int | None = None, form: FrameFormat = SMALL) -> Frame:
+    """A frame filled with its id, 50 ms after the previous one unless told otherwise."""
+    start_ns = frame_id * 50 * MS if sof_ns is None else sof_ns
+    data = np.full(form.size, frame_id % 256, np.uint8)
+    return Frame(data, form, frame_id, start_ns, start_ns + 15 * MS)
+
+
+class Car:
+    """The bus of a car on a clock set by hand, and what is heard there of the daemon.
+
+    Attributes:
+        said: The events about the frame that was given last, by service.
+    """
+
+    def __init__(self, now_ns: int = START_NS) -> None:
+        self.clock = ManualClock(now_ns)
+        self.transport = MemoryTransport()
+        self.received = {name: self.transport.subscriber(name) for name in PUBLICATIONS}
+        self.bus = PubMaster(SUBSCRIPTIONS, self.transport, self.clock)
+        self.said: dict[str, Any] = {}
+
+    def send(self, service: str, **values: Any) -> None:
+        event = self.bus.new(service)
+        event.valid = True
+        for name, value in values.items():
+            setattr(getattr(event, service), name, value)
+        self.bus.send(service, event)
+
+    def calibrate(self, device: str = "", sensor: str = "") -> None:
+        """Say that the cameras look straight ahead, and of which device they are."""
+        if device:
+            self.send("deviceState", deviceType=device)
+            self.send("roadCameraState", sensor=sensor)
+        self.send("liveCalibration", rpyCalib=[0.0, 0.0, 0.0])
+
+    def hear(self) -> dict[str, Any]:
+        """Take what was published of one frame; nothing if there is nothing."""
+        data = {name: subscriber.receive(0) for name, subscriber in self.received.items()}
+        self.said = {name: read_event(value) for name, value in data.items() if value is not None}
+        return self.said
+
+    @property
+    def model(self) -> Any:
+        return self.said["modelV2"].modelV2
+
+    @property
+    def brief(self) -> Any:
+        return self.said["drivingModelData"].drivingModelData
+
+    @property
+    def valid(self) -> list[bool]:
+        """Whether each event of the last frame is valid."""
+        return [event.valid for event in self.said.values()]
+
+
+class Bench(Car):
+    """A daemon that is stepped frame by frame; its cameras are in memory.
+
+    Args:
+        program: Its model; None: that of August 2025.
+        form: Layout of both cameras' frames.
+        wide: Whether there is a wide camera.
+        fallback: The model that takes over.
+        settings: Of the configuration.
+    """
+
+    def __init__(
+        self,
+        program: FakeProgram | None = None,
+        *,
+        form: FrameFormat = SMALL,
+        wide: bool = True,
+        fallback: FakeProgram | None = None,
+        **settings: Any,
+    ) -> None:
+        super().__init__()
+        self.program = program or FakeProgram()
+        self.form = form
+        self.road, self.wide = MemoryFrameSource(form), MemoryFrameSource(form)
+        self.daemon = Daemon(
+            Config(**{"cameras": CAMERAS, **settings}),
+            self.program,
+            self.transport,
+            self.clock,
+            self.road,
+            self.wide if wide else None,
+            fallback=fallback,
+        )
+
+    def frame_of(self, frame_id: int) -> Frame:
+        return frame_of(frame_id, form=self.form)
+
+    def offer(self, road: Frame, wide: Frame) -> StepResult | None:
+        """One iteration with these frames, 50 ms later; hears what is published."""
+        self.clock.advance_ns(50 * MS)
+        self.road.push(road)
+        self.wide.push(wide)
+        result = self.daemon.step()
+        self.hear()
+        return result
+
+    def step(self, frame_id: int) -> StepResult:
+        """One iteration with a frame of this id of each camera, which the model takes."""
+        result = self.offer(self.frame_of(frame_id), self.frame_of(frame_id))
+        assert result is not None
+        return result
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        return self.program.calls[-1][1]
+
+
+class RingBench(Car):
+    """A daemon whose cameras are rings; ids of the wide one are 1000 higher.
+
+    Args:
+        directory: Of the rings.
+        form: Layout of the frames.
+        room: The largest layout that the program takes.
+        late: Only the road camera is there at first, and the daemon looks for the other.
+        cameras: Of the configuration.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        form: FrameFormat = BINNED,
+        *,
+        room: FrameFormat | None = None,
+        late: bool = False,
+        cameras: DeviceCameras | None = None,
+    ) -> None:
+        super().__init__(now_ns=1)
+        self.directory = directory
+        self.form = form
+        self.writers: dict[str, FrameRingWriter] = {}
+        for stream in ("road",) if late else ("road", "wideRoad"):
+            self.open(stream)
+        self.road = FrameRingReader("cams", "road", conflate=True, directory=directory)
+        self.wide: FrameRingReader | LateCamera
+        if late:
+            where = {"directory": directory}
+            self.wide = LateCamera("cams", "wideRoad", now_ns=self.clock.now_ns, **where)
+        else:
+            self.wide = FrameRingReader("cams", "wideRoad", conflate=False, directory=directory)
+        self.program = FakeProgram(make_interface(), (room or form).payload_bytes)
+        # A short wait: three of 34 ms are as good as three of 100 for a dead camera.
+        self.config = Config(frame_timeout_ms=34, cameras=cameras)
+        self.is_late = late
+        self.start()
+        self.frame_id = 0
+        self.told: tuple[str, str] | None = None
+
+    def start(self, fallback: FakeProgram | None = None) -> None:
+        self.daemon = Daemon(
+            self.config,
+            self.program,
+            self.transport,
+            self.clock,
+            self.road,
+            None if self.is_late else self.wide,
+            late_wide=self.wide if self.is_late else None,
+            fallback=fallback,
+        )
+
+    def open(self, stream: str, form: FrameFormat | None = None) -> None:
+        self.writers[stream] = FrameRingWriter(
+            "cams", stream, form or self.form, count=3, directory=self.directory
+        )
+
+    def reopen(self, form: FrameFormat, *streams: str) -> None:
+        """The cameras come back, or these of them, with frames of another layout."""
+        for stream in streams or ("road", "wideRoad"):
+            self.writers.pop(stream).close()
+            self.open(stream, form)
+
+    def close(self) -> None:
+        for end in (self.road, self.wide, *self.writers.values()):
+            end.close()
+
+    def keep_calibrated(self, device: str = "tizi", sensor: str = "os04c10") -> None:
+        """Calibrate now and with each fifth frame."""
+        self.told = (device, sensor)
+        self.calibrate(device, sensor)
+
+    def steps(self, count: int) -> list[tuple[int, int, tuple[str, ...]] | None]:
+        """One frame of every living camera, so many times.
+
+        Returns:
+            frameId, frameIdExtra and the reasons why that is not valid, of what came of each.
+        """
+        found: list[tuple[int, int, tuple[str, ...]] | None] = []
+        for _ in range(count):
+            self.frame_id += 1
+            if self.told is not None and self.frame_id % 5 == 0:
+                self.calibrate(*self.told)
+            start_ns = self.frame_id * 50 * MS
+            self.clock.set_ns(start_ns + 20 * MS)
+            # The wide camera first: its frame is there when the road camera's wakes the daemon.
+            for stream, ahead in (("wideRoad", 1000), ("road", 0)):
+                if stream in self.writers:
+                    self.writers[stream].next_buffer()[:] = self.frame_id % 256
+                    self.writers[stream].publish(
+                        self.frame_id + ahead, start_ns, start_ns + 10 * MS
+                    )
+            del self.program.calls[:-1]  # each holds two frames
+            self.daemon.step()
+            if not self.hear():
+                found.append(None)
+                continue
+            reasons = self.daemon.state.reasons
+            assert self.valid == [not reasons] * 3
+            found.append((self.model.frameId, self.model.frameIdExtra, reasons))
+        return found
+
+    @property
+    def inputs(self) -> dict[str, np.ndarray[Any, Any]]:
+        return self.program.calls[-1][1]

@@ -1,0 +1,244 @@
+"""The daemon's own process: what it says, publishes and loads, and how it stops and reloads."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runtime
+from cereal.frames import FrameFormat
+from cereal.schema import new_event
+from cereal.transport import ZmqTransport
+from modeld.model_store import ModelStore
+from modeld.store_manifest import ModelId
+from tests.faults.service import Service, Setup
+from tests.modeld.copy_program import make_manifest
+from tests.modeld.daemon_process import DEADLINE_S, DaemonProcess, running
+from tests.tools.tiny_driving import write_tiny_driving
+from tools.cli import main
+
+pytestmark = [pytest.mark.opencl, pytest.mark.alone, pytest.mark.slow]
+
+A, B = ModelId("a", "1"), ModelId("b", "1")
+ASKS_FOR_TIME = "EXTEND_TIMEOUT_USEC=60000000"
+
+
+CONFIG = """
+[camera.road]
+width = 64
+height = 32
+focal_px = 91.0
+[camera.wide]
+width = 64
+height = 32
+focal_px = 45.5
+"""
+
+
+def car_params(name: str) -> Any:
+    event = new_event("carParams", mono_time_ns=1)
+    event.carParams.carFingerprint = name
+    return event
+
+
+# --- with an artifact that copies its inputs out ----------------------------------------------
+
+
+@pytest.fixture
+def start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., DaemonProcess]]:
+    monkeypatch.setenv("MODELD_CACHE_DIR", str(tmp_path / "cache"))
+    model, config = tmp_path / "copy.pkl", tmp_path / "modeld.toml"
+    runtime.write_artifact(model, make_manifest(), b"")
+    config.write_text(CONFIG, encoding="utf-8")
+    with ExitStack() as resources:
+        options = ("--model", str(model), "--config", str(config))
+        yield lambda *more: resources.enter_context(running(tmp_path, *options, *more))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_runs_and_stops_on_a_signal(
+    start: Callable[..., DaemonProcess], number: signal.Signals, code: int
+) -> None:
+    process = start("--demo")
+    process.open("road")
+    event = process.publish_until("cameraOdometry", lambda _event: True)
+    assert list(event.cameraOdometry.trans)[:2] == [7, 7]
+    assert not event.valid
+    process.wait_for("running")
+    assert process.stop(number) == code
+    assert process.said[-1] == "stopping"
+
+
+@pytest.mark.parametrize("phase", ["loading", "waiting for camera"])
+def test_stops_while_starting(start: Callable[..., DaemonProcess], phase: str) -> None:
+    process = start("--demo")
+    process.wait_for(phase)
+    assert process.stop(signal.SIGTERM) == 0
+    assert process.said[-2:] == ["stopped while starting", "stopping"]
+
+
+def test_waits_for_the_car_without_demo(start: Callable[..., DaemonProcess]) -> None:
+    process = start()
+    process.open("road")
+    transport = ZmqTransport(process.bus)
+    try:
+        process.wait_for("waiting for carParams")
+        publisher = transport.publisher("carParams")
+        # The daemon connects within half a second of the socket being there.
+        for _ in range(100):
+            publisher.send(car_params("TEST CAR").to_bytes())
+            time.sleep(0.02)
+        process.wait_for("car: TEST CAR")
+        assert process.stop(signal.SIGINT) == 130
+    finally:
+        transport.close()
+
+
+def test_takes_the_car_of_the_parameter_and_publishes(
+    start: Callable[..., DaemonProcess], tmp_path: Path
+) -> None:
+    """As after a restart while driving: the next message would come in up to 50 s."""
+    (tmp_path / "params").mkdir()
+    content = car_params("FILE CAR").carParams.as_reader().as_builder().to_bytes()
+    (tmp_path / "params/CarParams").write_bytes(content)
+    process = start()
+    process.open("road")
+    process.publish_until("cameraOdometry", lambda _event: True)
+    process.wait_for("car: FILE CAR")
+    assert process.stop(signal.SIGTERM) == 0
+
+
+def test_outlives_its_wide_camera(start: Callable[..., DaemonProcess]) -> None:
+    def ahead(event: Any) -> int:
+        return int(event.modelV2.frameIdExtra - event.modelV2.frameId)
+
+    process = start("--demo")
+    process.open("wideRoad")
+    process.open("road")
+    process.publish_until("modelV2", lambda event: ahead(event) == 1000)
+    process.rings.pop("wideRoad").close()
+    process.publish_until("modelV2", lambda event: ahead(event) == 0)
+    # It comes back with unpadded frames: stride and chroma offset are the frame's own.
+    process.open("wideRoad", FrameFormat(64, 32, 64, 64 * 32, 64 * 32 * 3 // 2))
+    process.publish_until("modelV2", lambda event: ahead(event) == 1000)
+    process.wait_for("extra camera lost")
+    process.wait_for("extra camera is back")
+    assert process.stop(signal.SIGTERM) == 0
+
+
+# --- with a store of models -------------------------------------------------------------------
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ModelStore:
+    """A store of a and b, of which b is selected and a was before."""
+    made = ModelStore(tmp_path / "store")
+    for model, bad_frame in ((A, -1), (B, 1000)):
+        artifact = write_tiny_driving(tmp_path / "tiny.pkl", (64, 32), bad_frame=bad_frame)
+        made.add(artifact, model, now_s=0, self_test=lambda _path: None)
+        made.select(model, "driving", self_test=lambda _path: None)
+    return made
+
+
+def running_store(store: ModelStore, *more: str) -> AbstractContextManager[DaemonProcess]:
+    options = ("--demo", "--models-dir", str(store.directory), *more)
+    return running(store.directory.parent, *options)
+
+
+def test_what_is_selected_while_parked_is_taken_at_the_next_reload(store: ModelStore) -> None:
+    with running_store(store) as daemon:
+        daemon.wait_for(f"loading {store.path_of(B)}")
+        daemon.wait_for("waiting for camera streams")
+        config = store.directory.parent / "c"
+        config.write_text(f'bus_address = "{daemon.bus}"', encoding="utf-8")
+        where = ["--store", str(store.directory), "--config", str(config)]
+        assert main(["models", "select", "a", *where]) == 0
+        daemon.handle.send_signal(signal.SIGHUP)
+        daemon.wait_for(f"loading {store.path_of(A)}")
+        assert main(["models", "rollback", *where]) == 0
+        daemon.handle.send_signal(signal.SIGHUP)
+        daemon.wait_for(f"loading {store.path_of(B)}")
+        daemon.wait_for("waiting for camera streams")
+        assert daemon.stop(signal.SIGTERM) == 0
+
+
+def test_a_reload_with_settings_that_are_wrong_changes_nothing(store: ModelStore) -> None:
+    """The unit does not start a process again that its settings have ended."""
+    settings = store.directory.parent / "config.toml"
+    settings.write_text('log_level = "debug"\n', encoding="utf-8")
+    with running_store(store, "--config", str(settings)) as daemon:
+        daemon.wait_for("waiting for camera streams")
+        settings.write_text("log_levle = 'debug'\n", encoding="utf-8")
+        daemon.handle.send_signal(signal.SIGHUP)
+        daemon.wait_for("not reloaded, going on as before: ")
+        assert daemon.said[-1].endswith("unknown key log_levle; did you mean log_level?")
+        settings.write_text("log_level = 'debug'\n", encoding="utf-8")
+        daemon.handle.send_signal(signal.SIGHUP)
+        daemon.wait_for("starting anew")
+        daemon.wait_for("waiting for camera streams")
+        assert daemon.stop(signal.SIGTERM) == 0
+
+
+def test_a_damaged_selected_model_gives_way_to_the_one_before(store: ModelStore) -> None:
+    with store.path_of(B).open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"\x7f")
+    with running_store(store) as daemon:
+        daemon.wait_for("b@1/artifact.pkl: expected sha256")
+        daemon.wait_for(f"loading {store.path_of(A)}")
+        daemon.wait_for("waiting for camera streams")
+        assert daemon.stop(signal.SIGTERM) == 0
+
+
+def test_nothing_usable_ends_it_in_one_line(store: ModelStore) -> None:
+    for model in (A, B):
+        store.path_of(model).write_bytes(b"")
+    with running_store(store) as daemon:
+        assert daemon.end() == 4
+    assert "b@1/artifact.pkl: expected" in daemon.said[-1]
+    assert daemon.said[-1].endswith("add it again, or choose another with modeld models select")
+
+
+# --- what the service manager hears before it is ready ----------------------------------------
+
+
+def before_ready(service: Service) -> list[str]:
+    """Lines of notifications of the present process until it says that it is ready."""
+    service.wait_ready(DEADLINE_S)
+    life = service.life
+    notices = [n for n in service.notices if life.started_ns <= n.arrived_ns <= life.ready_ns]
+    return [line for notice in notices for line in notice.text.split("\n")]
+
+
+def test_a_start_says_what_it_does_and_asks_for_time_where_kernels_are_built(
+    tmp_path: Path,
+) -> None:
+    model = write_tiny_driving(tmp_path / "tiny.pkl", (64, 32))
+    (tmp_path / "bus").mkdir()
+    arguments = ["--demo", "--model", str(model), "--bus", f"ipc://{tmp_path}/bus"]
+    arguments += ["--camera-server", f"nobody-{tmp_path.name}", "--state-dir", str(tmp_path)]
+    service = Service(
+        tmp_path, Setup(arguments, environment={"MODELD_CACHE_DIR": str(tmp_path / "cache")})
+    )
+    try:
+        told = before_ready(service)
+        loading, building = f"STATUS=loading {model}", f"STATUS=loading {model}: building kernels"
+        # One program of kernels, and a cache that is empty.
+        assert told[:3] == [loading, ASKS_FOR_TIME, building]
+        assert told[3].startswith("READY=1")
+        service.signal(signal.SIGTERM, asked=True)
+        assert service.wait_exit(DEADLINE_S) == 0
+        service.start()
+        told = before_ready(service)
+        assert told[0] == loading
+        assert told[1].startswith("READY=1")
+    finally:
+        service.close()
