@@ -1,4 +1,4 @@
-"""Generated text of one program for each kind of loop nest: code generation is reviewed as text.
+"""Generated text of each kind of loop nest, and schedules of the example models, as golden text.
 
 After a change that is meant: `pytest tests/scheduler/render --update-golden`, then read
 the diff of tests/golden. What is written out many times is shown once; a hash is of all of it.
@@ -11,21 +11,22 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 
 import pytest
 
 from scheduler import CustomKernel, custom_kernel
+from scheduler.compile import compile_plain
 from scheduler.context import CompileContext
+from scheduler.debug.kernel_table import kernel_tables
 from scheduler.device.spec import SPECS, DeviceSpec
 from scheduler.emit.schedule import Schedule
 from scheduler.ir import dtype as dt
 from scheduler.loops.pack import PackedWeight
-from scheduler.onnx_import import import_model, load_model
 from scheduler.tensor.tensor import Tensor
-from tests.scheduler.support.programs import plan_of, x
+from tests.scheduler.support.programs import plan_of, program_of, x
 from tests.scheduler.support.values import Weights
-from tools.make_model import write_models
+from tests.support.built import example_models
+from tests.support.selection import quick_cases
 
 Golden = Callable[[str, str], None]
 Built = Tensor | list[Tensor] | tuple[list[Tensor], list[Tensor]]
@@ -34,15 +35,7 @@ ONE_CORE = replace(SPECS["gpu"], cores=1)  # few work-items: larger tiles pay
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of loop nest.
-
-    Attributes:
-        name: of the golden file.
-        build: takes new weights; returns an output, outputs, or outputs and state writes.
-        shows: what makes the text one of this kind, as a regular expression.
-        spec: the device it is for.
-        precision: of what is stored.
-    """
+    """A kind of loop nest: `shows` matches what makes the text one of it; `name` is of the file."""
 
     name: str
     build: Callable[[Weights], Built]
@@ -155,24 +148,22 @@ def abridged(text: str) -> str:
     return "\n".join(found) + "\n"
 
 
+def argument(given: object) -> str:
+    if isinstance(given, PackedWeight):
+        return f"packed {given.source.dtype.name}[{given.data.size}]"
+    return repr(given)
+
+
 def describe(plan: Schedule) -> str:
     """Return the kernels of a schedule with their arguments, work and text."""
-    parts = []
-    for i, kernel in enumerate(plan.lowered):
-        arguments = [
-            f"packed {a.source.dtype.name}[{a.data.size}]"
-            if isinstance(a, PackedWeight)
-            else repr(a)
-            for a in kernel.arguments
-        ]
-        parts.append(
-            f"// kernel {i}: {kernel.kind}, {kernel.items} items of {max(kernel.lanes)} lanes, "
-            f"{kernel.flops} flops, {kernel.kernel.bytes_moved} bytes, "
-            f"text {hashlib.sha256(kernel.text.encode()).hexdigest()[:8]}\n"
-            f"// writes {', '.join(map(repr, kernel.storage))}\n"
-            f"// reads {', '.join(arguments)}\n{abridged(kernel.text)}"
-        )
-    return "\n".join(parts)
+    return "\n".join(
+        f"// kernel {i}: {kernel.kind}, {kernel.items} items of {max(kernel.lanes)} lanes, "
+        f"{kernel.flops} flops, {kernel.kernel.bytes_moved} bytes, "
+        f"text {hashlib.sha256(kernel.text.encode()).hexdigest()[:8]}\n"
+        f"// writes {', '.join(map(repr, kernel.storage))}\n"
+        f"// reads {', '.join(map(argument, kernel.arguments))}\n{abridged(kernel.text)}"
+        for i, kernel in enumerate(plan.lowered)
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=[kind.name for kind in KINDS])
@@ -188,16 +179,29 @@ def test_blocks_are_shown_once() -> None:
     assert abridged(text) == "a1;\nb0;\nc0;\n// the last 2, 4 times more\nd;\nd;\n"
 
 
-def test_kernels_of_the_example_vision_model(tmp_path: Path, golden: Golden) -> None:
-    ((path, _),) = write_models(tmp_path, ("vision",))
-    imported = import_model(load_model(path))
-    plan = plan_of(imported.outputs, origins=imported.origins)
+@pytest.mark.parametrize("name", quick_cases(["vision", "policy"], "policy"))
+def test_schedules_of_the_example_models(name: str, golden: Golden) -> None:
+    """The kernel's name holds the hash of its text: a change of any kernel shows."""
+    made = compile_plain(example_models(name)[name], target=SPECS["cpu"])
+    (table,) = kernel_tables(made.manifest)
+    totals = table.totals
+    head = (
+        f"{totals.launches} launches of {totals.kernels} kernels, {totals.flops} flops, "
+        f"{totals.bytes_moved} bytes moved, arena {totals.arena_peak} of {totals.arena_unplanned}"
+    )
     rows = [
-        f"{k.kind:8} items {k.items:3} lanes {max(k.lanes):2} flops {k.flops:10}  "
-        f"{' '.join(k.kernel.origin)}"
-        for k in plan.lowered
+        f"{k.number:3} {k.kernel:24} items {k.items:4} flops {k.flops:9} "
+        f"bytes {k.bytes_moved:8}  {' '.join(k.origin) or '-'}"
+        for k in table.launches
     ]
-    golden("kernels_vision", "\n".join(rows) + "\n")
+    golden(f"schedule_{name}", "\n".join([head, *rows]) + "\n")
+
+
+def test_a_changed_kernel_changes_its_line() -> None:
+    (first,) = program_of(x(8) * 2.0).table.launches
+    (second,) = program_of(x(8) * 3.0).table.launches
+    assert first.kernel != second.kernel
+    assert first.flops == second.flops
 
 
 def test_a_difference_says_how_to_update(golden: Golden, request: pytest.FixtureRequest) -> None:
