@@ -1,16 +1,17 @@
-"""Small ONNX models, good and bad, and what becomes of them."""
+"""Small ONNX models, good and bad, and what becomes of them: refused, interpreted, compiled."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, parser
 
 from runtime import run_once
 from scheduler.compile import compile_plain
@@ -48,6 +49,15 @@ def model_of(
     return helper.make_model(graph, **(defaults | options))
 
 
+def parsed(text: str, opset: int = 17, ir_version: int = 10, **weights: Any) -> onnx.ModelProto:
+    """Return a model of ONNX's text syntax: `(float[4] x) => (float[4] y) { y = Relu(x) }`."""
+    opsets = f'["" : {opset}, "vendor" : 1]'
+    model = parser.parse_model(f"<ir_version: {ir_version}, opset_import: {opsets}> net {text}")
+    tensors = [numpy_helper.from_array(np.asarray(a), n) for n, a in weights.items()]
+    model.graph.initializer.extend(tensors)
+    return model
+
+
 def refused(model: onnx.ModelProto | Path, *parts: str) -> str:
     """Check that a model is refused in one printable line with these parts; return it."""
     with pytest.raises(ModelError) as caught:
@@ -59,10 +69,14 @@ def refused(model: onnx.ModelProto | Path, *parts: str) -> str:
     return text
 
 
-def values_of(model: onnx.ModelProto | Path, **feeds: Any) -> list[Array]:
+def results(model: onnx.ModelProto | Path, feeds: Mapping[str, Any], **how: Any) -> list[Array]:
     """Import a model and evaluate its outputs with the interpreter."""
-    given = {name: np.asarray(v, np.float32) for name, v in feeds.items()}
-    return evaluate(list(import_model(model).outputs.values()), given)
+    return evaluate(list(import_model(model, **how).outputs.values()), dict(feeds))
+
+
+def values_of(model: onnx.ModelProto | Path, **feeds: Any) -> list[Array]:
+    """Return its results for float32 inputs."""
+    return results(model, {name: np.asarray(v, np.float32) for name, v in feeds.items()})
 
 
 def compiled(model: onnx.ModelProto, **feeds: Any) -> dict[str, Array]:
@@ -70,3 +84,35 @@ def compiled(model: onnx.ModelProto, **feeds: Any) -> dict[str, Array]:
     made = compile_plain(from_proto(model))
     given = {name: np.asarray(value, np.float32) for name, value in feeds.items()}
     return run_once(made.manifest, made.data, given)
+
+
+def ort_session(model: onnx.ModelProto) -> ort.InferenceSession:
+    """Return onnxruntime's session of a model, as the file says.
+
+    Optimised, integer products saturate where the CPU has no VNNI.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return ort.InferenceSession(model.SerializeToString(), options)
+
+
+def ort_results(
+    model: onnx.ModelProto, feeds: Mapping[str, Any], names: Sequence[str] | None = None
+) -> list[Array]:
+    """Return what onnxruntime makes of a model."""
+    found: list[Array] = ort_session(model).run(names, dict(feeds))
+    return [np.asarray(value) for value in found]
+
+
+def agree(found: Iterable[Array], expected: Iterable[Array], tolerance: float) -> None:
+    """Check shapes, types and values; those of floats relative, and to the largest of them."""
+    for a, b in zip(found, expected, strict=True):
+        assert (a.shape, a.dtype) == (b.shape, b.dtype)
+        if b.dtype.kind != "f":
+            np.testing.assert_array_equal(a, b)
+            continue
+        bound = max(tolerance, 2e-3) if b.dtype == np.float16 else tolerance
+        scale = np.abs(b[np.isfinite(b)]).max(initial=0.0)
+        np.testing.assert_allclose(a, b, rtol=bound, atol=bound * scale)

@@ -7,56 +7,60 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 import pytest
 from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
+from scheduler.ir.node import Node, toposort
 from scheduler.onnx_import import TRANSLATORS, import_model
+from scheduler.onnx_import.importer import ImportedModel
 from scheduler.pipeline import schedule
 from scheduler.tensor.tensor import evaluate
 from tests.scheduler.onnx_import.onnx_cases import CASES
 from tests.scheduler.onnx_import.onnx_cases.case import Case, Const, array_of
+from tests.scheduler.onnx_import.onnx_models import agree, ort_results, parsed, results
 
 Array = NDArray[Any]
 
 
 def build(case: Case, *, folded: bool) -> tuple[onnx.ModelProto, dict[str, Array]]:
-    """Return a one-node model; `folded` makes every input an initializer."""
-    node_inputs, infos, weights, feeds = [], [], [], {}
+    """Return a one-node model and its feeds; `folded` makes every input an initializer."""
+    infos, weights, feeds = [], [], {}
     for i, value in enumerate(case.inputs):
-        node_inputs.append("" if value is None else f"x{i}")
         if value is None:
             continue
         array = np.asarray(array_of(value))
         if folded or isinstance(value, Const):
             weights.append(numpy_helper.from_array(array, f"x{i}"))
         else:
-            kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-            infos.append(helper.make_tensor_value_info(f"x{i}", kind, array.shape))
+            infos.append(_info(f"x{i}", array))
             feeds[f"x{i}"] = array
+    given = ["" if value is None else f"x{i}" for i, value in enumerate(case.inputs)]
     outputs = [f"y{i}" for i in range(case.outputs)]
-    node = helper.make_node(
-        case.op, node_inputs, outputs, "the_node", domain=case.domain, **case.attributes
+    made = helper.make_node(
+        case.op, given, outputs, "the_node", domain=case.domain, **case.attributes
     )
-    graph = helper.make_graph(
-        [node], "case", infos, [onnx.ValueInfoProto(name=o) for o in outputs], weights
-    )
+    untyped = [onnx.ValueInfoProto(name=o) for o in outputs]
+    graph = helper.make_graph([made], "case", infos, untyped, weights)
     opsets = [helper.make_opsetid("", case.opset)]
     if case.domain:
         opsets.append(helper.make_opsetid(case.domain, 1))
     model = helper.make_model(graph, opset_imports=opsets, ir_version=10)
-    return typed(case, onnx.shape_inference.infer_shapes(model), feeds), feeds
+    return _typed(case, onnx.shape_inference.infer_shapes(model), feeds), feeds
 
 
-def typed(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> onnx.ModelProto:
+def _info(name: str, array: Array) -> onnx.ValueInfoProto:
+    kind = helper.np_dtype_to_tensor_dtype(array.dtype)
+    return helper.make_tensor_value_info(name, kind, array.shape)
+
+
+def _typed(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> onnx.ModelProto:
     """Return the model with the types of its outputs, which onnx knows of its own domain only."""
     if all(o.type.tensor_type.HasField("shape") for o in model.graph.output):
         return model
     for info, array in zip(model.graph.output, reference(case, model, feeds), strict=True):
-        kind = helper.np_dtype_to_tensor_dtype(array.dtype)
-        info.CopyFrom(helper.make_tensor_value_info(info.name, kind, array.shape))
+        info.CopyFrom(_info(info.name, array))
     return model
 
 
@@ -65,13 +69,24 @@ def reference(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> li
         with np.errstate(all="ignore"), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of means over nothing
             return list(ReferenceEvaluator(model).run(None, feeds))
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.log_severity_level = 3
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    found: list[Array] = session.run(None, feeds)
-    return found
+    return ort_results(model, feeds)
+
+
+def imported(case: Case) -> tuple[ImportedModel, dict[str, Array], list[Array]]:
+    """Return a case imported, its feeds, and what is right."""
+    model, feeds = build(case, folded=False)
+    return import_model(model), feeds, reference(case, model, feeds)
+
+
+def interpreted(case: Case) -> list[Array]:
+    """Return the outputs of a case by the interpreter."""
+    return results(*build(case, folded=False))
+
+
+def graph_of(case: Case) -> list[Node]:
+    """Return the nodes that a case becomes."""
+    outputs = import_model(build(case, folded=False)[0]).outputs.values()
+    return toposort([t.node for t in outputs])
 
 
 @pytest.mark.parametrize("folded", [False, True], ids=["run", "fold"])
@@ -79,23 +94,9 @@ def reference(case: Case, model: onnx.ModelProto, feeds: dict[str, Array]) -> li
 def test_translator_agrees_with_onnxruntime(case: Case, folded: bool) -> None:
     model, feeds = build(case, folded=folded)
     expected = reference(case, model, feeds)
-    imported = import_model(model)
-    assert list(imported.inputs) == list(feeds)
-    found = evaluate(list(imported.outputs.values()), feeds)
-    assert len(found) == len(expected)
-    for a, b in zip(found, expected, strict=True):
-        assert a.shape == b.shape
-        assert a.dtype == b.dtype
-        if a.dtype.kind == "f":
-            tolerance = 2e-3 if a.dtype == np.float16 else 1e-5
-            np.testing.assert_allclose(a, b, rtol=tolerance, atol=tolerance * _scale(b))
-        else:
-            np.testing.assert_array_equal(a, b)
-
-
-def _scale(values: Array) -> float:
-    finite = np.abs(values[np.isfinite(values)])
-    return float(finite.max()) if finite.size else 1.0
+    found = import_model(model)
+    assert list(found.inputs) == list(feeds)
+    agree(evaluate(list(found.outputs.values()), feeds), expected, 1e-5)
 
 
 # Operators on graphs and sequences: test_control.py has them in whole models.
@@ -104,8 +105,6 @@ WITH_GRAPHS = {
     *("SequenceAt", "SequenceConstruct", "SequenceEmpty", "SequenceErase", "SequenceInsert"),
     *("SequenceLength", "SplitToSequence", "ConcatFromSequence"),
 }
-
-
 # ONNX's own function of these gives the same kernels and values as a translator would.
 BY_BODY = {
     *("CenterCropPad", "GreaterOrEqual", "LessOrEqual", "SwiGLU", "Swish", "ThresholdedRelu"),
@@ -118,27 +117,18 @@ def test_every_translator_has_a_case() -> None:
     assert cases == BY_BODY | set(TRANSLATORS) - WITH_GRAPHS
 
 
-def _model_of(op: str, dtype: Any, opset: int) -> onnx.ModelProto:
-    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
-    node = helper.make_node(op, ["x"], ["y"])
-    x, y = (helper.make_tensor_value_info(name, kind, [64]) for name in ("x", "y"))
-    opsets = [helper.make_opsetid("", opset)]
-    return helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets)
-
-
 @pytest.mark.parametrize("opset", [10, 17, 18, 22])
 def test_a_body_serves_the_opsets_before_it_was_written(opset: int) -> None:
     # ThresholdedRelu has been what it is since opset 10, and a function since 18.
     x = np.linspace(-3, 3, 64, dtype=np.float32)
-    imported = import_model(_model_of("ThresholdedRelu", np.float32, opset))
-    (found,) = evaluate(list(imported.outputs.values()), {"x": x})
-    np.testing.assert_array_equal(found, np.where(x > 1, x, 0))
+    model = parsed("(float[64] x) => (float[64] y) { y = ThresholdedRelu(x) }", opset)
+    np.testing.assert_array_equal(results(model, {"x": x})[0], np.where(x > 1, x, 0))
 
 
 def test_a_body_rounds_halves_once() -> None:
     x = np.linspace(-4, 4, 64, dtype=np.float16)
-    imported = import_model(_model_of("Swish", np.float16, 24))
-    (found,) = evaluate(list(imported.outputs.values()), {"x": x})
+    model = parsed("(float16[64] x) => (float16[64] y) { y = Swish(x) }", 24)
+    (found,) = results(model, {"x": x})
     wide = x.astype(np.float32)
     expected = (wide / (1 + np.exp(-wide))).astype(np.float16)
     assert found.dtype == np.float16
@@ -147,7 +137,6 @@ def test_a_body_rounds_halves_once() -> None:
 
 @pytest.mark.parametrize("op", ["CenterCropPad", "Swish", "ThresholdedRelu"])
 def test_a_body_is_one_kernel(op: str) -> None:
-    one = next(c for c in CASES if c.op == op)
-    model, _ = build(one, folded=False)
-    plan = schedule({name: t.node for name, t in import_model(model).outputs.items()})
+    model, _, _ = imported(next(c for c in CASES if c.op == op))
+    plan = schedule({name: t.node for name, t in model.outputs.items()})
     assert len(plan.launches) == 1
