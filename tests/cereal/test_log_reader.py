@@ -1,8 +1,14 @@
+"""Logs come back as written; of one that is cut off or damaged, all that precedes that place.
+
+`make test-logs` reads ten thousand logs with random damage.
+"""
+
 import builtins
 import bz2
-import os
-import resource
+import functools
+import re
 import struct
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,106 +18,80 @@ from backports import zstd
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cereal.clock import ManualClock
 from cereal.errors import LogError
+from cereal.log_codec import ZSTD_LEVEL
 from cereal.log_reader import LogTruncatedWarning, read_log, read_log_bytes
-from cereal.log_writer import LogWriter
-from cereal.schema import new_event
+from cereal.log_writer import GrowingLogWriter, LogWriter
+from tests.cereal.shared import largest_file, model_event, write_log
+from tests.logs import mutate
 
-ENDINGS = ["rlog", "rlog.bz2", "rlog.zst"]
-
-
-def event(number: int, words: int = 0) -> bytes:
-    built = new_event("modelV2", mono_time_ns=number)
-    built.modelV2.frameId = number
-    built.modelV2.position.x = [float(number)] * words
-    data: bytes = built.to_bytes()
-    return data
+MAGIC = {"rlog": b"\0\0\0\0", "rlog.bz2": b"BZh9", "rlog.zst": b"\x28\xb5\x2f\xfd"}
+ENDINGS = pytest.mark.parametrize("name", MAGIC)
 
 
-def write(path: Path, events: list[bytes]) -> None:
-    with LogWriter(path) as writer:
-        for data in events:
-            writer.write(data)
+def times(path: Path) -> list[int]:
+    return [one.logMonoTime for one in read_log(path)]
 
 
-@pytest.mark.parametrize("name", ENDINGS)
+@ENDINGS
 def test_log_comes_back_as_written(name: str, tmp_path: Path) -> None:
-    events = [event(i, i * 10) for i in range(50)]
-    write(tmp_path / name, events)
+    events = [model_event(i, words=i * 10) for i in range(50)]
+    write_log(tmp_path / name, events)
     assert list(read_log_bytes(tmp_path / name)) == events
     assert [one.modelV2.frameId for one in read_log(tmp_path / name)] == list(range(50))
     assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
-@pytest.mark.parametrize("name", ENDINGS)
-def test_codec_is_the_one_of_the_ending(name: str, tmp_path: Path) -> None:
-    write(tmp_path / name, [event(1)])
-    magic = (tmp_path / name).read_bytes()[:4]
-    expected = {"rlog": b"\0\0\0\0", "rlog.bz2": b"BZh9", "rlog.zst": b"\x28\xb5\x2f\xfd"}
-    assert magic == expected[name]
-
-
-@pytest.mark.parametrize("name", ENDINGS)
-def test_codec_is_recognised_without_the_ending(name: str, tmp_path: Path) -> None:
-    write(tmp_path / name, [event(1), event(2)])
+@ENDINGS
+def test_codec_is_the_one_of_the_ending_and_recognised_without(name: str, tmp_path: Path) -> None:
+    write_log(tmp_path / name, [model_event(1), model_event(2)])
+    content = (tmp_path / name).read_bytes()
+    assert content[:4] == MAGIC[name]
+    if name == "rlog.zst":
+        assert ZSTD_LEVEL == 10
     (tmp_path / name).rename(tmp_path / "log.bin")
-    assert [one.logMonoTime for one in read_log(tmp_path / "log.bin")] == [1, 2]
+    assert times(tmp_path / "log.bin") == [1, 2]
+    write_log(tmp_path / name, [])
+    assert times(tmp_path / name) == []
 
 
-def test_log_larger_than_a_piece_comes_back(tmp_path: Path) -> None:
-    events = [event(i, 20_000) for i in range(60)]
-    for name in ENDINGS:
-        write(tmp_path / name, events)
-        assert list(read_log_bytes(tmp_path / name)) == events
+@ENDINGS
+def test_log_larger_than_a_piece_comes_back(name: str, tmp_path: Path) -> None:
+    events = [model_event(i, words=500, noise=40_000) for i in range(30)]
+    write_log(tmp_path / name, events)
+    assert (tmp_path / name).stat().st_size > 1 << 20
+    assert list(read_log_bytes(tmp_path / name)) == events
 
 
-@pytest.mark.parametrize("name", ENDINGS)
+@ENDINGS
 def test_full_disk_leaves_the_old_log_and_nothing_else(name: str, tmp_path: Path) -> None:
-    write(tmp_path / name, [event(1)])
-    events = [os.urandom(8000) for _ in range(200)]
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    # What a full disk does, without one: writing beyond the limit fails.
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
-    try:
-        with pytest.raises(LogError, match="free some disk space"):
-            write(tmp_path / name, [noise(data) for data in events])
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    write_log(tmp_path / name, [model_event(1)])
+    events = [model_event(1, noise=8000) for _ in range(200)]
+    with largest_file(20_000), pytest.raises(LogError, match="free some disk space"):
+        write_log(tmp_path / name, events)
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    assert list(read_log_bytes(tmp_path / name)) == [event(1)]
+    assert list(read_log_bytes(tmp_path / name)) == [model_event(1)]
 
 
-def noise(data: bytes) -> bytes:
-    """Return an event that does not compress."""
-    built = new_event("modelV2", mono_time_ns=1)
-    built.modelV2.rawPredictions = data
-    encoded: bytes = built.to_bytes()
-    return encoded
+def streams(*events: bytes) -> dict[str, bytes]:
+    unknown_size = zstd.ZstdCompressor()
+    return {
+        "bz2 in a row": b"".join(map(bz2.compress, events)),
+        "zstd in a row": b"".join(map(zstd.compress, events)),
+        "zstd of unknown size": b"".join(map(unknown_size.compress, events)) + unknown_size.flush(),
+    }
 
 
-def test_empty_log_has_no_events(tmp_path: Path) -> None:
-    for name in ENDINGS:
-        write(tmp_path / name, [])
-        assert list(read_log(tmp_path / name)) == []
-
-
-def test_several_compressed_streams_in_a_row_are_one_log(tmp_path: Path) -> None:
-    codecs: list[Callable[[bytes], bytes]] = [bz2.compress, zstd.compress]
-    for compress in codecs:
-        (tmp_path / "log").write_bytes(compress(event(1)) + compress(event(2)))
-        assert [one.logMonoTime for one in read_log(tmp_path / "log")] == [1, 2]
-
-
-def test_stream_of_unknown_size_is_read(tmp_path: Path) -> None:
-    compressor = zstd.ZstdCompressor()
-    data = compressor.compress(event(1)) + compressor.compress(event(2)) + compressor.flush()
-    assert zstd.get_frame_info(data).decompressed_size is None
-    (tmp_path / "log").write_bytes(data)
-    assert [one.logMonoTime for one in read_log(tmp_path / "log")] == [1, 2]
+def test_several_streams_and_those_of_unknown_size_are_one_log(tmp_path: Path) -> None:
+    for content in streams(model_event(1), model_event(2)).values():
+        (tmp_path / "log").write_bytes(content)
+        assert times(tmp_path / "log") == [1, 2]
+    assert zstd.get_frame_info(content).decompressed_size is None
 
 
 def test_truncated_log_keeps_the_whole_events_at_every_offset(tmp_path: Path) -> None:
-    events = [event(i, i) for i in range(3)]
+    events = [model_event(i, words=i) for i in range(3)]
     data = b"".join(events)
     ends = [sum(map(len, events[: i + 1])) for i in range(3)]
     path = tmp_path / "rlog"
@@ -126,19 +106,23 @@ def test_truncated_log_keeps_the_whole_events_at_every_offset(tmp_path: Path) ->
         assert kept == events[:whole]
 
 
-@given(st.data(), st.sampled_from(ENDINGS))
+@functools.cache
+def twenty() -> list[bytes]:
+    return [model_event(i, words=50 * i) for i in range(20)]
+
+
+@given(st.data(), st.sampled_from(list(MAGIC)))
 @settings(deadline=None, max_examples=60)
 def test_truncated_compressed_log_keeps_a_prefix(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, name: str
 ) -> None:
     path = tmp_path_factory.mktemp("log") / name
-    events = [event(i, 50 * i) for i in range(20)]
-    write(path, events)
+    events = twenty()
+    write_log(path, events)
     content = path.read_bytes()
-    path.write_bytes(content[: data.draw(st.integers(5, len(content) - 1))])
-    if name == "rlog" and any(
-        path.stat().st_size == sum(map(len, events[:i])) for i in range(len(events))
-    ):
+    cut = data.draw(st.integers(5, len(content) - 1))
+    path.write_bytes(content[:cut])
+    if name == "rlog" and any(cut == sum(map(len, events[:i])) for i in range(len(events))):
         return  # cut between two events: nothing tells
     with pytest.warns(LogTruncatedWarning) as caught:
         kept = list(read_log_bytes(path))
@@ -148,18 +132,47 @@ def test_truncated_compressed_log_keeps_a_prefix(
     assert len(kept) < len(events) or name != "rlog"
 
 
-def test_damage_inside_a_log_ends_it_with_a_warning(tmp_path: Path) -> None:
-    path = tmp_path / "rlog"
-    path.write_bytes(event(1) + struct.pack("<II", 2**31, 7) + event(2))
-    with pytest.warns(LogTruncatedWarning, match=r"is damaged at byte \d+ .*kept the 1 events"):
-        assert [one.logMonoTime for one in read_log(path)] == [1]
+# --- damage -------------------------------------------------------------------------------------
+
+GOOD, SIZE = model_event(1), len(model_event(1))
+AT = rf"at byte {SIZE} of its content \(byte {SIZE} of the file\); kept the 1 events"
+ROOT = slice(8, 16)  # where the pointer to the root of an event stands
+
+
+def rootless(number: int) -> bytes:
+    broken = bytearray(model_event(number))
+    broken[ROOT] = b"\xff" * 8
+    return bytes(broken)
+
+
+@pytest.mark.parametrize(
+    ("content", "message", "expected"),
+    [
+        (GOOD + struct.pack("<II", 2**31, 7) + model_event(2), f"is damaged {AT}", [1]),
+        # An absurd size, which needs no memory.
+        (GOOD + (1 << 60).to_bytes(8, "little") + bytes(64), f"is damaged {AT}", [1]),
+        (GOOD + model_event(3)[:-8], f"ends inside a message {AT}", [1]),
+        (zstd.compress(GOOD) + b"rubbish behind", "has damaged zstd data", [1]),
+        (zstd.compress(GOOD)[:-1], "breaks off inside its zstd data", []),
+        (
+            GOOD + rootless(2) + model_event(3) + rootless(4),
+            rf"left out 2 events .* byte {SIZE} of",
+            [1, 3],
+        ),
+    ],
+)
+def test_damage_ends_a_log_with_a_warning(
+    content: bytes, message: str, expected: list[int], tmp_path: Path
+) -> None:
+    path = tmp_path / "log"
+    path.write_bytes(content)
+    with pytest.warns(LogTruncatedWarning, match=message):
+        assert times(path) == expected
 
 
 def test_damage_can_be_taken_without_a_warning(tmp_path: Path) -> None:
     path = tmp_path / "rlog"
-    broken = bytearray(event(2))
-    broken[8:12] = b"\xff" * 4  # its root points nowhere
-    path.write_bytes(event(1) + broken + event(3)[:-8])
+    path.write_bytes(GOOD + rootless(2) + model_event(3)[:-8])
     said: list[str] = []
     # A warning would be an error here.
     assert [one.logMonoTime for one in read_log(path, said.append)] == [1]
@@ -167,12 +180,55 @@ def test_damage_can_be_taken_without_a_warning(tmp_path: Path) -> None:
     assert len(said) == 2
 
 
-def test_damaged_compressed_data_ends_the_log_with_a_warning(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", [0, 1, 10, 29])
+def test_damaged_block_keeps_the_blocks_before_it(damaged: int, tmp_path: Path) -> None:
+    """All blocks are taken by one call of the decoder, and what such a call gives is lost."""
     path = tmp_path / "rlog.zst"
-    good = zstd.compress(event(1))
-    path.write_bytes(good + b"rubbish behind")
-    with pytest.warns(LogTruncatedWarning, match="has damaged zstd data"):
-        assert [one.logMonoTime for one in read_log(path)] == [1]
+    events = [model_event(i, noise=1000) for i in range(30)]
+    starts = []
+    with GrowingLogWriter(path, clock=ManualClock(), has_timer=False) as writer:
+        for data in events:
+            starts.append(path.stat().st_size)
+            writer.write(data)
+            writer.flush()
+    content = bytearray(path.read_bytes())
+    content[starts[damaged] + (6 if damaged == 0 else 0)] = 0xFF  # a kind of block that is none
+    path.write_bytes(content)
+    if damaged == 0:
+        with pytest.raises(LogError, match="the file is damaged"):
+            list(read_log_bytes(path))
+    else:
+        with pytest.warns(LogTruncatedWarning, match="has damaged zstd data") as caught:
+            assert list(read_log_bytes(path)) == events[:damaged]
+        named = re.search(r"byte (\d+) of the file", str(caught[0].message))
+        assert named is not None
+        assert starts[damaged] < int(named[1]) <= starts[damaged] + 4
+
+
+def test_damaged_bzip2_block_keeps_the_blocks_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "rlog.bz2"
+    events = [model_event(i, noise=10_000) for i in range(60)]
+    content = bytearray(bz2.compress(b"".join(events), 1))
+    # Random bytes do not shrink and level 1 makes blocks of 100 kB: this is in the fourth.
+    content[350_000:350_100] = bytes(100)
+    path.write_bytes(content)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", LogTruncatedWarning)
+        read = list(read_log_bytes(path))
+    assert read[:28] == events[:28]
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(250, marks=pytest.mark.slow)])
+def test_damaged_logs_give_only_documented_errors_in_bounded_memory(
+    count: int, tmp_path: Path
+) -> None:
+    found = mutate.run(count, 0, tmp_path)
+    # Each of these can happen and does: the test would be empty without.
+    assert min(found[key] for key in ("events", "warned", "refused", "damaged events")) > 0
+    assert found["grown_mib"] < 256
+
+
+# --- refused ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -180,32 +236,28 @@ def test_damaged_compressed_data_ends_the_log_with_a_warning(tmp_path: Path) -> 
     [b"just a text file, no log", b"BZh9rubbish that is none", b"\x28\xb5\x2f\xfd" + b"\xff" * 40],
 )
 def test_file_that_is_no_log_is_refused(data: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(data)
+    (tmp_path / "file").write_bytes(data)
     with pytest.raises(LogError, match="file: expected") as caught:
-        list(read_log(path))
+        times(tmp_path / "file")
     assert caught.value.exit_code == 4
-
-
-def test_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(LogError, match="nowhere: expected a readable log, got No such file"):
-        list(read_log(tmp_path / "nowhere"))
+        times(tmp_path / "nowhere")
 
 
-@pytest.mark.parametrize("name", ENDINGS)
+@ENDINGS
 def test_log_is_discarded_when_writing_fails(name: str, tmp_path: Path) -> None:
     path = tmp_path / name
-    write(path, [event(1)])
+    write_log(path, [GOOD])
     with pytest.raises(LogError, match="expected one whole"), LogWriter(path) as writer:
-        writer.write(event(2) + event(3))
-    assert [one.logMonoTime for one in read_log(path)] == [1]
+        writer.write(model_event(2) + model_event(3))
+    assert times(path) == [1]
     assert [one.name for one in tmp_path.iterdir()] == [name]
 
 
 def test_log_appears_only_when_closed(tmp_path: Path) -> None:
     path = tmp_path / "rlog.zst"
     writer = LogWriter(path)
-    writer.write(event(1))
+    writer.write(GOOD)
     assert not path.exists()
     writer.close()
     writer.close()
@@ -215,22 +267,19 @@ def test_log_appears_only_when_closed(tmp_path: Path) -> None:
 
 def test_writer_takes_whole_messages_only(tmp_path: Path) -> None:
     writer = LogWriter(tmp_path / "rlog")
-    for data in (event(1)[:-8], event(1) + event(2), b"", bytes(16)):
+    for data in (GOOD[:-8], GOOD + model_event(2), b"", bytes(16)):
         with pytest.raises(LogError, match="expected"):
             writer.write(data)
     writer.discard()
     with pytest.raises(LogError, match="closed"):
-        writer.write(event(1))
+        writer.write(GOOD)
+    with pytest.raises(LogError, match="expected to write beside it"):
+        LogWriter(tmp_path / "no" / "rlog")
     assert list(tmp_path.iterdir()) == []
 
 
-def test_directory_that_is_not_there_is_named(tmp_path: Path) -> None:
-    with pytest.raises(LogError, match="expected to write beside it"):
-        LogWriter(tmp_path / "no" / "rlog")
-
-
 def test_missing_zstd_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write(tmp_path / "rlog.zst", [event(1)])
+    write_log(tmp_path / "rlog.zst", [GOOD])
     real = builtins.__import__
 
     def without_zstd(name: str, *args: Any, **kwargs: Any) -> Any:
@@ -239,7 +288,7 @@ def test_missing_zstd_names_the_extra(tmp_path: Path, monkeypatch: pytest.Monkey
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_zstd)
-    with pytest.raises(LogError, match=r"modeld\[replay\]"):
-        list(read_log(tmp_path / "rlog.zst"))
-    with pytest.raises(LogError, match=r"modeld\[replay\]"):
-        LogWriter(tmp_path / "other.zst")
+    uses: list[Callable[[Path], object]] = [times, LogWriter, GrowingLogWriter]
+    for use in uses:
+        with pytest.raises(LogError, match=r"modeld\[replay\]"):
+            use(tmp_path / "rlog.zst")

@@ -1,11 +1,16 @@
+"""Services by name, and what each stack calls them, on which port and in which file."""
+
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from cereal.clock import MonotonicClock
 from cereal.errors import ServiceError
+from cereal.pubsub import PubMaster, SubMaster
 from cereal.schema import member_name, new_event
 from cereal.services import (
+    RENAMED_2026,
     SERVICES,
     HashName,
     member_of,
@@ -14,47 +19,51 @@ from cereal.services import (
     service,
     service_of_member,
 )
+from cereal.stacks import DEFAULT_STACK, STACKS, Stack
+from cereal.transport import ZmqTransport
 
-# Computed with g++ (std::hash<std::string>) and with an independent FNV-1a.
-PORTS = [
-    ("modelV2", 27098, 58537),
-    ("drivingModelData", 31971, 49244),
-    ("cameraOdometry", 8136, 50972),
-    ("driverStateV2", 35997, 45495),
-    ("roadCameraState", 37524, 12432),
-    ("wideRoadCameraState", 57250, 53095),
-    ("driverCameraState", 9105, 46980),
-    ("narrowRoadCameraState", 62317, 20911),
-    ("cabinCameraState", 18455, 15833),
-    ("liveCalibration", 31676, 36768),
-    ("extrinsicsCalibration", 38497, 32584),
-    ("carState", 43447, 9041),
-    ("carControl", 20378, 63225),
-    ("carParams", 19959, 40326),
-    ("deviceState", 43984, 17667),
-    ("driverMonitoringState", 43705, 31369),
-    ("liveDelay", 34311, 53853),
-    ("lateralDelay", 51688, 34210),
-    ("roadEncodeIdx", 65300, 43171),
-    ("wideRoadEncodeIdx", 34287, 25468),
-    ("managerState", 9636, 44328),
-    ("modeldHealth", 53733, 28919),
-    ("dmonitoringmodeldHealth", 64041, 43919),
-]
-
-
-@pytest.mark.parametrize(("name", "murmur", "fnv1a"), PORTS)
-def test_port_is_the_published_one(name: str, murmur: int, fnv1a: int) -> None:
-    assert port_of(name) == fnv1a
-    assert port_of(name, "murmur") == murmur
-
-
-def test_fnv1a_of_nothing_is_its_offset_basis() -> None:
-    assert port_of("", "fnv1a") == 8023 + 0xCBF29CE484222325 % 57512
-
-
+OPENPILOT_2026 = STACKS["openpilot-2026"]
+# By murmur and by FNV-1a: computed with g++ (std::hash<std::string>) and an independent FNV-1a.
+PORTS = {
+    "modelV2": (27098, 58537), "drivingModelData": (31971, 49244), "cameraOdometry": (8136, 50972),
+    "driverStateV2": (35997, 45495), "roadCameraState": (37524, 12432),
+    "wideRoadCameraState": (57250, 53095), "driverCameraState": (9105, 46980),
+    "narrowRoadCameraState": (62317, 20911), "cabinCameraState": (18455, 15833),
+    "liveCalibration": (31676, 36768), "extrinsicsCalibration": (38497, 32584),
+    "carState": (43447, 9041), "carControl": (20378, 63225), "carParams": (19959, 40326),
+    "deviceState": (43984, 17667), "driverMonitoringState": (43705, 31369),
+    "liveDelay": (34311, 53853), "lateralDelay": (51688, 34210), "roadEncodeIdx": (65300, 43171),
+    "wideRoadEncodeIdx": (34287, 25468), "managerState": (9636, 44328),
+    "modeldHealth": (53733, 28919), "dmonitoringmodeldHealth": (64041, 43919),
+}  # fmt: skip
 # Both exist only in stacks that have used the other hash for long.
 SHARED: dict[HashName, set[str]] = {"murmur": {"peripheralState", "touch"}, "fnv1a": set()}
+# logged, rate in Hz, every how manieth goes to the small log
+ROWS = {
+    "modelV2": (True, 20, None), "cameraOdometry": (True, 20, 10), "liveCalibration": (True, 4, 4),
+    "carState": (True, 100, 10), "carParams": (True, 0.02, 1), "logMessage": (True, 0, None),
+    "roadEncodeIdx": (False, 20, 1), "pandaStates": (True, 10, 1), "gyroscope": (True, 104, 104),
+    "clocks": (True, 0.1, 1), "modeldHealth": (True, 1, 10),
+    "dmonitoringmodeldHealth": (True, 1, 10), "modelManagerSP": (False, 1, 1),
+    "qNarrowRoadEncodeData": (False, 20, None),
+}  # fmt: skip
+QUEUES = {
+    10 << 20: "modelV2 can logMessage procLog qRoadEncodeData cabinEncodeData",
+    2 << 20: "controlsState sendcan livestreamNarrowRoadEncodeData",
+    256_000: "drivingModelData carState narrowRoadEncodeIdx carParams",
+}
+# Renamed, and of forks.
+MEMBERS = {
+    "vehicleParameters": "liveParameters", "lateralTorqueParameters": "liveTorqueParameters",
+    "radarTracks": "liveTracks", "operatingSystemLog": "androidLog",
+    "cabinEncodeData": "driverEncodeData", "livestreamCabinEncodeIdx": "livestreamDriverEncodeIdx",
+    "selfdriveStateSP": "customReserved0", "liveMapDataSP": "customReserved8",
+}  # fmt: skip
+
+
+def test_ports_are_the_published_ones() -> None:
+    assert {name: (port_of(name, "murmur"), port_of(name)) for name in PORTS} == PORTS
+    assert port_of("", "fnv1a") == 8023 + 0xCBF29CE484222325 % 57512
 
 
 @pytest.mark.parametrize("hash_name", ["murmur", "fnv1a"])
@@ -65,84 +74,29 @@ def test_no_two_services_share_a_port(hash_name: HashName) -> None:
     assert all(8023 <= port < 65535 for port in ports.values())
 
 
-@pytest.mark.parametrize(
-    ("name", "logged", "frequency_hz", "decimation"),
-    [
-        ("modelV2", True, 20, None),
-        ("cameraOdometry", True, 20, 10),
-        ("liveCalibration", True, 4, 4),
-        ("carState", True, 100, 10),
-        ("carParams", True, 0.02, 1),
-        ("logMessage", True, 0, None),
-        ("roadEncodeIdx", False, 20, 1),
-        ("pandaStates", True, 10, 1),
-        ("gyroscope", True, 104, 104),
-        ("clocks", True, 0.1, 1),
-        ("modeldHealth", True, 1, 10),
-        ("dmonitoringmodeldHealth", True, 1, 10),
-        ("modelManagerSP", False, 1, 1),
-        ("qNarrowRoadEncodeData", False, 20, None),
-    ],
-)
-def test_service_row(name: str, logged: bool, frequency_hz: float, decimation: int | None) -> None:
-    row = SERVICES[name]
-    assert (row.logged, row.frequency_hz, row.decimation) == (logged, frequency_hz, decimation)
+def test_rows_and_queues_of_services() -> None:
+    found = {name: SERVICES[name] for name in ROWS}
+    assert {n: (s.logged, s.frequency_hz, s.decimation) for n, s in found.items()} == ROWS
+    assert {one.queue_bytes for one in SERVICES.values()} == set(QUEUES)
+    for size, names in QUEUES.items():
+        assert {SERVICES[name].queue_bytes for name in names.split()} == {size}
+    # A renamed service keeps its rate.
+    renamed = SERVICES["extrinsicsCalibration"]
+    assert renamed.frequency_hz == SERVICES["liveCalibration"].frequency_hz
 
 
-def test_queues_have_three_sizes() -> None:
-    big, medium, small = 10 * 1024**2, 2 * 1024**2, 256_000
-    sizes = Counter(one.queue_bytes for one in SERVICES.values())
-    assert set(sizes) == {big, medium, small}
-    for name in ("modelV2", "can", "logMessage", "procLog", "qRoadEncodeData", "cabinEncodeData"):
-        assert SERVICES[name].queue_bytes == big
-    for name in ("controlsState", "sendcan", "livestreamNarrowRoadEncodeData"):
-        assert SERVICES[name].queue_bytes == medium
-    for name in ("drivingModelData", "carState", "narrowRoadEncodeIdx", "carParams"):
-        assert SERVICES[name].queue_bytes == small
-
-
-@pytest.mark.parametrize("name", sorted(SERVICES))
-def test_every_service_has_its_member_in_the_event(name: str) -> None:
-    assert SERVICES[name].name == name
-    event = new_event(name, mono_time_ns=0)
-    assert member_name(event) == member_of(name)
-    assert member_of(name) in members_of(name)
-
-
-def test_driver_monitoring_is_read_in_both_generations() -> None:
-    assert members_of("driverMonitoringState") == (
-        "driverMonitoringState",
-        "driverMonitoringStateV2",
-    )
-
-
-def test_renamed_service_keeps_its_rate() -> None:
-    assert (
-        SERVICES["extrinsicsCalibration"].frequency_hz == SERVICES["liveCalibration"].frequency_hz
-    )
-
-
-@pytest.mark.parametrize(
-    ("new", "old"),
-    [
-        ("vehicleParameters", "liveParameters"),
-        ("lateralTorqueParameters", "liveTorqueParameters"),
-        ("radarTracks", "liveTracks"),
-        ("operatingSystemLog", "androidLog"),
-        ("cabinEncodeData", "driverEncodeData"),
-        ("livestreamCabinEncodeIdx", "livestreamDriverEncodeIdx"),
-        ("selfdriveStateSP", "customReserved0"),
-        ("liveMapDataSP", "customReserved8"),
-    ],
-)
-def test_member_of_renamed_and_of_fork_services(new: str, old: str) -> None:
-    assert member_of(new) == old
-    assert new in SERVICES
-
-
-def test_service_of_a_member_is_the_one_that_carries_it() -> None:
+def test_every_service_has_its_member_in_the_event() -> None:
+    for name, row in SERVICES.items():
+        assert row.name == name
+        assert member_name(new_event(name, mono_time_ns=0)) == member_of(name)
+        assert member_of(name) in members_of(name)
+    assert {name: member_of(name) for name in MEMBERS} == MEMBERS
+    assert set(MEMBERS) <= set(SERVICES)
+    # Driver monitoring is read in both generations.
+    both = ("driverMonitoringState", "driverMonitoringStateV2")
+    assert members_of("driverMonitoringState") == both
+    assert {service_of_member(name) for name in both} == {SERVICES["driverMonitoringState"]}
     assert service_of_member("carState") is SERVICES["carState"]
-    assert service_of_member("driverMonitoringStateV2") is SERVICES["driverMonitoringState"]
     assert service_of_member("initData") is None
     assert service_of_member("customReserved0") is None
 
@@ -157,12 +111,90 @@ def test_the_documented_table_is_the_one_in_the_code() -> None:
     text = (Path(__file__).parents[2] / "docs/formats/bus.md").read_text(encoding="utf-8")
     for name, row in SERVICES.items():
         cells = (
-            name,
-            f"{row.frequency_hz:.3g}",
-            "yes" if row.logged else "no",
+            *(name, f"{row.frequency_hz:.3g}", "yes" if row.logged else "no"),
             "-" if row.decimation is None else row.decimation,
-            port_of(name, "murmur"),
-            port_of(name, "fnv1a"),
-            row.queue_bytes,
+            *(port_of(name, "murmur"), port_of(name, "fnv1a"), row.queue_bytes),
         )
         assert "| " + " | ".join(map(str, cells)) + " |" in text
+
+
+# --- stacks ---------------------------------------------------------------------------------------
+
+# stack and service, of 2025: its name there, and its port
+ENDPOINTS = {
+    ("openpilot-2025", "modelV2"): ("modelV2", 58537),
+    ("openpilot-2025", "liveCalibration"): ("liveCalibration", 36768),
+    ("openpilot-2025", "liveDelay"): ("liveDelay", 53853),
+    ("openpilot-2026", "modelV2"): ("modelV2", 58537),
+    ("openpilot-2026", "liveCalibration"): ("extrinsicsCalibration", 32584),
+    ("openpilot-2026", "liveDelay"): ("lateralDelay", 34210),
+    ("openpilot-2026", "roadCameraState"): ("narrowRoadCameraState", 20911),
+    ("openpilot-2026", "driverCameraState"): ("cabinCameraState", 15833),
+    ("openpilot-2026", "wideRoadCameraState"): ("wideRoadCameraState", 53095),
+    ("openpilot-2026", "driverMonitoringState"): ("driverMonitoringState", 31369),
+    ("sunnypilot", "liveDelay"): ("liveDelay", 53853),
+    ("sunnypilot", "carStateSP"): ("carStateSP", 11256),
+}
+
+
+def test_names_ports_and_members_on_the_stacks() -> None:
+    assert list(STACKS) == ["openpilot-2025", "openpilot-2026", "sunnypilot"]
+    assert all(stack.name == name for name, stack in STACKS.items())
+    assert DEFAULT_STACK.name == "openpilot-2025"
+    assert [stack.has_delay_params for stack in STACKS.values()] == [False, False, True]
+    found = {(s, n): (STACKS[s].endpoint(n), STACKS[s].port(n)) for s, n in ENDPOINTS}
+    assert found == ENDPOINTS
+    # Every name of 2026 is reached by its name of 2025 and by itself.
+    for new, old in RENAMED_2026.items():
+        assert OPENPILOT_2026.endpoint(old) == OPENPILOT_2026.endpoint(new) == new
+        assert OPENPILOT_2026.member(old) == old
+    # Driver monitoring is another structure in 2026.
+    members = [stack.member("driverMonitoringState") for stack in STACKS.values()]
+    assert members == ["driverMonitoringState", "driverMonitoringStateV2", "driverMonitoringState"]
+
+
+def test_queues_of_a_stack() -> None:
+    assert {DEFAULT_STACK.queue_bytes(name) for name in SERVICES} == {10 * 1024**2}
+    assert OPENPILOT_2026.queue_bytes("liveCalibration") == 256_000
+    assert OPENPILOT_2026.queue_bytes("modelV2") == 10 * 1024**2
+    with pytest.raises(ServiceError, match="modelv2"):
+        OPENPILOT_2026.queue_bytes("modelv2")
+    shared = Path("/dev") / "shm"
+    assert DEFAULT_STACK.queue_path("liveDelay") == shared / "liveDelay"
+    assert DEFAULT_STACK.queue_path("liveDelay", "P") == shared / "P/liveDelay"
+    assert OPENPILOT_2026.queue_path("liveDelay") == shared / "msgq_lateralDelay"
+    assert OPENPILOT_2026.queue_path("liveDelay", "P") == shared / "msgq_P/lateralDelay"
+
+
+def test_directory_of_the_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = Path("/home/me")
+    for stack in STACKS.values():
+        assert stack.params_dir(home) == home / ".comma/params/d"
+        assert stack.params_dir(home, prefix="P") == home / ".commaP/params/P"
+        assert stack.params_dir(home, root="/srv/root") == Path("/srv/root/d")
+        assert stack.params_dir(home, root="/srv/root", prefix="P") == Path("/srv/root/P")
+    # On the device there is a place for them.
+    monkeypatch.setattr("cereal.stacks._DEVICE_PARAMS", tmp_path)
+    assert DEFAULT_STACK.params_dir(home) == tmp_path / "d"
+    assert DEFAULT_STACK.params_dir(home, root="/srv/root") == Path("/srv/root/d")
+
+
+@pytest.mark.parametrize("stack", STACKS.values(), ids=STACKS)
+def test_publishers_and_subscribers_of_a_stack_meet_under_names_of_2025(
+    stack: Stack, tmp_path: Path
+) -> None:
+    transport = ZmqTransport(f"ipc://{tmp_path}", stack=stack)
+    clock = MonotonicClock()
+    publisher = PubMaster(["liveCalibration"], transport, clock)
+    messages = SubMaster(["liveCalibration"], transport, clock)
+    assert (tmp_path / stack.endpoint("liveCalibration")).is_socket()
+    event = publisher.new("liveCalibration")
+    event.liveCalibration.rpyCalib = [0.0, 0.5, 0.25]
+    data = event.to_bytes()
+    for _ in range(200):
+        publisher.send("liveCalibration", data)
+        messages.update(50)
+        if messages.seen["liveCalibration"]:
+            break
+    transport.close()
+    assert list(messages["liveCalibration"].rpyCalib) == [0.0, 0.5, 0.25]
