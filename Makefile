@@ -1,7 +1,13 @@
 # Everything a developer or CI does. First use of any target makes .venv and installs the package.
 #
 #   make demo    the trained model drives a simulated car, through the real daemon on the real bus
-#   make test    all tests            make check   formatting, lint, types, layers
+#   make test    the quick tests, of every part: five minutes on two cores
+#   make check   formatting, lint, types, layers
+#   make test-changed  the tests that reach what differs from SINCE=HEAD; --list shows them
+#   make test-all      every test: `make test` and each stage below, one after another
+#   make test-slow     the tests that `make test` leaves out
+#   make test-times    where the time of the quick tests goes, by cause and by file
+#   make mutants       120 small faults planted in the code: which share the tests catch
 #   make test-conditions  tests under forced conditions: other processors, one core, odd paths ...
 #   make regress outputs and launches of the example models on two drives, against tests/regression
 #   make regress-drives  how the trained model drives, in metres, against tests/regression/driving.json
@@ -35,6 +41,20 @@ PYTEST_ARGS ?=
 CONDITIONS_ARGS ?=
 TEST_WORKERS ?= 2
 BENCH_ARGS ?=
+
+# Of `make test-changed`: the commit to compare with, `--list`, and after `--` options of pytest.
+SINCE ?= HEAD
+CHANGED_ARGS ?=
+
+# Of `make test-times`: which tests; of `make mutants`: how many, from which seed, and more.
+TIMES_ARGS ?= -m 'not slow'
+MUTANTS_ARGS ?= --count 120 --seed 1
+
+# 1 of SAMPLE slow tests, conditions, ... where a stage takes a sample; CI does, with the commit as
+# the seed, so that different ones run every time. `make test-all` runs all of them.
+SAMPLE ?= 1
+SAMPLE_SEED ?= $(shell git rev-parse HEAD 2>/dev/null || echo 1)
+SAMPLED := --sample $(SAMPLE) --sample-seed $(SAMPLE_SEED)
 
 # Of `make onnx`: processes, each with an OpenCL context of its own, and more options of pytest.
 ONNX_WORKERS ?= 2
@@ -78,7 +98,7 @@ REGRESS_TIMING ?= --no-timing
 REGRESS_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
+.PHONY: help setup demo test test-slow test-all test-changed test-times mutants test-conditions regress onnx test-logs test-pages test-drivers test-interfaces test-deploy test-train train compare-trainings drives regress-drives regress-half soak fuzz check format map site bench clean
 .PHONY: regress-program drives-program
 
 help:
@@ -100,11 +120,36 @@ demo: $(STAMP)
 
 # Two passes: most tests on TEST_WORKERS processes, then those that must run alone. PYTEST_ARGS may
 # choose none of a pass, which pytest ends with 5.
+define pytest_passes
+	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m '$(1) and not alone' $(2) $(PYTEST_ARGS) || \
+		test $$? -eq $(if $(PYTEST_ARGS),5,0)
+	$(BIN)/python -m pytest -m '$(1) and alone' $(2) $(PYTEST_ARGS) || \
+		test $$? -eq $(if $(PYTEST_ARGS),5,0)
+endef
+
 test: $(STAMP)
-	$(BIN)/python -m pytest -n $(TEST_WORKERS) --dist loadfile -m 'not alone' $(PYTEST_ARGS) || \
-		test $$? -eq $(if $(PYTEST_ARGS),5,0)
-	$(BIN)/python -m pytest -m alone $(PYTEST_ARGS) || \
-		test $$? -eq $(if $(PYTEST_ARGS),5,0)
+	$(call pytest_passes,not slow)
+
+# The interfaces frame by frame are a stage of their own.
+test-slow: $(STAMP)
+	$(call pytest_passes,slow,--ignore tests/reference_loop)
+
+test-changed: $(STAMP)
+	$(BIN)/python -m tests.changed --since $(SINCE) $(CHANGED_ARGS)
+
+test-times: $(STAMP)
+	rm -rf $(BUILD)/times
+	$(BIN)/python -m pytest -q -n $(TEST_WORKERS) --dist loadfile -p tests.times.plugin \
+		--times $(BUILD)/times $(TIMES_ARGS)
+	$(BIN)/python -m tests.times $(BUILD)/times
+
+mutants: $(STAMP)
+	$(BIN)/python -m tests.mutants $(MUTANTS_ARGS)
+
+# Each stage can be run by itself; what one needs beside Python packages it names and leaves out.
+STAGES := test-slow test-interfaces test-conditions regress regress-drives onnx test-logs soak \
+	test-train test-pages test-drivers test-deploy
+test-all: test $(STAGES)
 
 # CONDITIONS_ARGS: names of conditions, --full, --list.
 test-conditions: $(STAMP)
@@ -189,9 +234,9 @@ soak: $(STAMP)
 	$(BIN)/python -m tests.soak --seconds $(SOAK_SECONDS) --seed $(SOAK_SEED) \
 		--faults-per-minute $(SOAK_FAULTS_PER_MINUTE) --report $(BUILD)/soak.md $(SOAK_ARGS)
 
-# Part of `make test` too: 221 frames of an example of each revision, and planted faults.
+# 221 frames of an example of each revision, and planted faults.
 test-interfaces: $(STAMP)
-	$(BIN)/python -m pytest tests/reference_loop -n $(TEST_WORKERS)
+	$(BIN)/python -m pytest tests/reference_loop -n $(TEST_WORKERS) -m slow $(SAMPLED)
 
 # Only training needs torch, so only these targets install it.
 $(TRAIN_STAMP): $(STAMP)

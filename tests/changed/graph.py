@@ -18,6 +18,7 @@ from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
+from types import CodeType
 
 import grimp
 
@@ -132,7 +133,8 @@ def _named(
     for user in sorted(known):
         if not user.endswith(".py") or user.split("/")[0] not in PACKAGES or user == COMMAND_LINE:
             continue
-        texts = _texts(ast.parse((root / user).read_bytes()))
+        source = (root / user).read_bytes()
+        texts = _texts(compile(source, user, "exec", dont_inherit=True))
         for used in _files_of_texts(user, texts, known, by_name):
             yield user, used
         starts = user in users_of_commands or "modeld" in texts or "tools.cli" in texts
@@ -159,20 +161,19 @@ def _commands(root: Path) -> dict[str, str]:
     return found
 
 
-def _texts(tree: ast.AST) -> set[str]:
-    """Return the texts of a module, without its docstrings; a field of an f-string is `*`."""
-    found = set()
-    skipped: set[int] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            skipped.add(id(node.value))
-        if isinstance(node, ast.JoinedStr):
-            skipped.update(id(part) for part in node.values)
-            parts = (p.value if isinstance(p, ast.Constant) else "*" for p in node.values)
-            found.add("".join(map(str, parts)))
-        elif isinstance(node, ast.Constant) and id(node) not in skipped:
-            found.add(str(node.value))
-    return {text for text in found if 3 <= len(text) <= 200 and "\n" not in text}
+def _texts(code: CodeType) -> set[str]:
+    """Return the texts in the constants of a module; what ends with a full stop is a sentence."""
+    found: set[str] = set()
+    waiting: list[object] = [code]
+    while waiting:
+        constant = waiting.pop()
+        if isinstance(constant, str) and 3 <= len(constant) <= 200:
+            found.add(constant)
+        elif isinstance(constant, CodeType):
+            waiting += constant.co_consts
+        elif isinstance(constant, tuple | frozenset):
+            waiting += constant
+    return {text for text in found if "\n" not in text and not text.endswith(".")}
 
 
 def _files_of_texts(
@@ -185,13 +186,14 @@ def _files_of_texts(
             yield file
         for word in text.split():
             name = word.split("::")[0].rpartition("/")[2]
-            if "*" in name:
-                suffix = name.rpartition("*")[2]
-                if suffix.startswith(".") and len(suffix) > 2:
+            # The end of a pattern, or of a name that is put together: "*.md", f"{name}.toml".
+            suffix = name.rpartition("*")[2]
+            if suffix.startswith(".") and name in (f"*{suffix}", suffix):
+                if suffix.count(".") == 1 and len(suffix) > 2:
                     yield from _beside(user, texts, fnmatch.filter(known, f"*{suffix}"))
             elif "." in name or name == "Makefile" or word.endswith(".ci/run"):
                 yield from (file for file in by_name.get(name, ()) if not is_test(file))
-            else:
+            elif word == text:
                 yield from by_name.get(f"{folder}/{name}/", ())
 
 
