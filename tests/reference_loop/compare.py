@@ -5,10 +5,12 @@ quantities as curvatures are held to it as well as large ones.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
+
+from tests.reference_loop.loop import Loop
 
 TOLERANCE = 1e-4
 # Set from the schema, not computed by a model: times, distances of lines, ids.
@@ -74,3 +76,32 @@ def _fields(path: str, value: Any) -> Iterator[tuple[str, list[Any]]]:
             yield from _fields(path, item)
     else:
         yield path, list(value)
+
+
+def states_that_differ(loop: Loop, state: Callable[[str], Any]) -> list[str]:
+    """What the device keeps and the reference does not: pictures and desires bit by bit.
+
+    `state` gives what a program keeps under a name.
+    """
+    facts = loop.facts
+    values: dict[str, Any] = {name: value for m in loop.models for name, value in m.states.items()}
+    if facts.image_gap:
+        for name, images in loop.images.items():
+            values[f"{name}_images"] = np.stack(images.recent[-1 - facts.image_gap :])
+    for name, past, used in (
+        ("desire", loop.desires, facts.desire),
+        ("features", loop.features, facts.features),
+        ("curvature", loop.curvatures, facts.curvatures),
+    ):
+        if used and past is not None:
+            values[name] = past.at(range(1 - len(state(name)), 1))
+    wrong = []
+    for name, value in values.items():
+        kept = state(name)
+        exact = value.dtype == np.uint8 or "desire" in name
+        limit = 0.0 if exact else TOLERANCE * np.abs(value).max()
+        same = kept.dtype == value.dtype and kept.size == value.size
+        # Also where one of them is not a number.
+        if not same or not np.abs(kept.reshape(value.shape) - value).max() <= limit:
+            wrong.append(name)
+    return wrong

@@ -1,4 +1,4 @@
-"""Artifacts of the examples, pictures of the clip, and what product and reference make of them."""
+"""Examples of the revisions, pictures of the clip, and the drive that both sides are played."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -9,10 +9,9 @@ import pytest
 
 from runtime import load_program
 from runtime.program import Program
-from scheduler.compile import compile_driving
 from tests.reference_loop.drive import Drive, make_drive, pictures_of_the_clip
 from tests.reference_loop.warps import Picture
-from tools.make_model import write_interface
+from tests.scheduler.support.revisions import models_of, revision_artifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,16 +39,13 @@ def views() -> dict[Any, Any]:
 
 
 @pytest.fixture
-def example(tmp_path: Path) -> Iterator[Callable[[str], Example]]:
-    """Makes and compiles the example of a revision."""
+def example() -> Iterator[Callable[[str], Example]]:
+    """Opens the example of a revision."""
     programs = []
 
     def make(name: str) -> Example:
-        models = {path.stem: path for path, _ in write_interface(tmp_path, name)}
-        # In the reverse order: the compiler tells the roles by itself.
-        compile_driving(list(models.values())[::-1], interface=name).write(tmp_path / "driving.pkl")
-        programs.append(load_program(tmp_path / "driving.pkl"))
-        return Example(programs[-1], models)
+        programs.append(load_program(revision_artifact(name)))
+        return Example(programs[-1], models_of(name))
 
     yield make
     for program in programs:

@@ -157,7 +157,7 @@ class Loop:
         if dropped > 0 and facts.drop == "skip":
             return None
         times, host = self._host_inputs(now)
-        parsed = parse(self._run({**host, "pulse": pulse}))
+        parsed = parse(self.run({**host, "pulse": pulse}))
         self.action = act(facts, parsed, self._speed(now), times, self.action)
         changing = float(parsed["desire_state"][3] + parsed["desire_state"][4])
         self.desire = self.machine.step(now.driver, changing)
@@ -233,8 +233,11 @@ class Loop:
             "action_t": np.array([times]),
         }
 
-    def _run(self, host: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
-        """All heads of a frame; a later model's head replaces an earlier one's."""
+    def run(self, host: Mapping[str, Array]) -> dict[str, NDArray[np.float32]]:
+        """All heads of a frame; a later model's head replaces an earlier one's.
+
+        `host`: what the host tells the models, and `pulse`, the desire that was pushed last.
+        """
         heads: dict[str, NDArray[np.float32]] = {}
         own = None
         for model in self.models:

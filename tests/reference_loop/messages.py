@@ -8,46 +8,23 @@ import numpy as np
 from tests.reference_loop.actions import Action, T
 
 X = [192.0 * (i / 32) ** 2 for i in range(33)]
-PLAN_BLOCKS = (
-    ("position", 0),
-    ("velocity", 3),
-    ("acceleration", 6),
-    ("orientation", 9),
-    ("orientationRate", 12),
+PLAN_BLOCKS = ("position", "velocity", "acceleration", "orientation", "orientationRate")
+DISENGAGE = (
+    *("gasDisengageProbs", "brakeDisengageProbs", "steerOverrideProbs"),
+    *(f"brake{hard}MetersPerSecondSquaredProbs" for hard in (3, 4, 5)),
+    *("gasPressProbs", "brakePressProbs"),
 )
 # Layout of `meta` by its width: first column, step and number of entries of each list. With 48
 # values there is a column of the gas pedal, and none of the brake: neither was published.
 META: dict[int, dict[str, tuple[int, int, int]]] = {
-    48: {
-        "gasDisengageProbs": (1, 7, 5),
-        "brakeDisengageProbs": (2, 7, 5),
-        "steerOverrideProbs": (3, 7, 5),
-        "brake3MetersPerSecondSquaredProbs": (4, 7, 5),
-        "brake4MetersPerSecondSquaredProbs": (5, 7, 5),
-        "brake5MetersPerSecondSquaredProbs": (6, 7, 5),
-    },
-    53: {
-        "gasDisengageProbs": (1, 8, 5),
-        "brakeDisengageProbs": (2, 8, 5),
-        "steerOverrideProbs": (3, 8, 5),
-        "brake3MetersPerSecondSquaredProbs": (4, 8, 5),
-        "brake4MetersPerSecondSquaredProbs": (5, 8, 5),
-        "brake5MetersPerSecondSquaredProbs": (6, 8, 5),
-        "gasPressProbs": (7, 8, 5),
-        "brakePressProbs": (8, 8, 5),
-    },
+    48: {name: (first, 7, 5) for first, name in enumerate(DISENGAGE[:6], 1)},
+    53: {name: (first, 8, 5) for first, name in enumerate(DISENGAGE, 1)},
     55: {
-        "gasDisengageProbs": (1, 6, 5),
-        "brakeDisengageProbs": (2, 6, 5),
-        "steerOverrideProbs": (3, 6, 5),
-        "brake3MetersPerSecondSquaredProbs": (4, 6, 5),
-        "brake4MetersPerSecondSquaredProbs": (5, 6, 5),
-        "brake5MetersPerSecondSquaredProbs": (6, 6, 5),
+        **{name: (first, 6, 5) for first, name in enumerate(DISENGAGE[:6], 1)},
         "gasPressProbs": (31, 4, 6),
         "brakePressProbs": (32, 4, 6),
     },
 }
-DISENGAGE = tuple(META[53])
 # Enumerants by their ordinals.
 CONFIDENCE = ("red", "yellow", "green")
 STATES = ("off", "preLaneChange", "laneChangeStarting", "laneChangeFinishing")
@@ -99,11 +76,12 @@ def model_v2(parsed: dict[str, Any], about: About) -> dict[str, Any]:
         "big": about.big,
         "confidence": CONFIDENCE[about.confidence],
         "action": _action(about.action),
-        "temporalPose": _temporal_pose(parsed),
+        "temporalPose": _pose(parsed, "sim_pose") if "sim_pose" in parsed else {},
         "lateralPlannerSolution": {},
     }
-    for name, at in PLAN_BLOCKS:
-        message[name] = _curve(plan[:, at : at + 3])
+    for i, name in enumerate(PLAN_BLOCKS):
+        x, y, z = (plan[:, 3 * i + axis].tolist() for axis in range(3))
+        message[name] = {"t": T, "x": x, "y": y, "z": z}
     spread = parsed["plan_stds"]
     message["position"] |= {
         f"{axis}Std": spread[:, i].tolist() for i, axis in enumerate(("x", "y", "z"))
@@ -118,11 +96,6 @@ def model_v2(parsed: dict[str, Any], about: About) -> dict[str, Any]:
     message["leadsV3"] = [_lead(parsed, i) for i in range(3)]
     message["meta"] = _meta(parsed, about)
     return message
-
-
-def _curve(columns: Any) -> dict[str, Any]:
-    x, y, z = (columns[:, i].tolist() for i in range(3))
-    return {"t": T, "x": x, "y": y, "z": z}
 
 
 def _lead(parsed: dict[str, Any], which: int) -> dict[str, Any]:
@@ -145,20 +118,23 @@ def _meta(parsed: dict[str, Any], about: About) -> dict[str, Any]:
         "desirePrediction": parsed["desire_pred"].reshape(-1).tolist(),
         "disengagePredictions": {"t": [2.0, 4.0, 6.0, 8.0, 10.0], **columns},
         "hardBrakePredicted": about.hard_brake,
-        "laneChangeState": STATES[about.lane_change_state],
-        "laneChangeDirection": DIRECTIONS[about.lane_change_direction],
+        **_lane_change(about),
         "brakeDisengageProb": 0.0,
         "gasDisengageProb": 0.0,
         "steerOverrideProb": 0.0,
     }
 
 
-def _temporal_pose(parsed: dict[str, Any]) -> dict[str, Any]:
-    """What the simulator's pose says; empty where no such head is left."""
-    if "sim_pose" not in parsed:
-        return {}
-    pose, stds = parsed["sim_pose"].tolist(), parsed["sim_pose_stds"].tolist()
+def _pose(parsed: dict[str, Any], head: str) -> dict[str, Any]:
+    pose, stds = parsed[head].tolist(), parsed[f"{head}_stds"].tolist()
     return {"trans": pose[:3], "rot": pose[3:], "transStd": stds[:3], "rotStd": stds[3:]}
+
+
+def _lane_change(about: About) -> dict[str, str]:
+    return {
+        "laneChangeState": STATES[about.lane_change_state],
+        "laneChangeDirection": DIRECTIONS[about.lane_change_direction],
+    }
 
 
 def _action(action: Action) -> dict[str, Any]:
@@ -186,24 +162,17 @@ def driving_model_data(parsed: dict[str, Any], about: About) -> dict[str, Any]:
             "leftProb": float(parsed["lane_lines_prob"][3]),
             "rightProb": float(parsed["lane_lines_prob"][5]),
         },
-        "meta": {
-            "laneChangeState": STATES[about.lane_change_state],
-            "laneChangeDirection": DIRECTIONS[about.lane_change_direction],
-        },
+        "meta": _lane_change(about),
         "path": {f"{axis}Coefficients": path[:, i].tolist() for i, axis in enumerate("xyz")},
     }
 
 
 def camera_odometry(parsed: dict[str, Any], about: About) -> dict[str, Any]:
     """Fields of `cameraOdometry`."""
-    pose, stds = parsed["pose"].tolist(), parsed["pose_stds"].tolist()
     return {
         "frameId": about.frame_id,
         "timestampEof": about.eof_ns,
-        "trans": pose[:3],
-        "rot": pose[3:],
-        "transStd": stds[:3],
-        "rotStd": stds[3:],
+        **_pose(parsed, "pose"),
         "wideFromDeviceEuler": parsed["wide_from_device_euler"].tolist(),
         "wideFromDeviceEulerStd": parsed["wide_from_device_euler_stds"].tolist(),
         "roadTransformTrans": parsed["road_transform"][:3].tolist(),

@@ -1,18 +1,35 @@
 """Both warps of a camera picture to a model's view, pixel by pixel rules on whole arrays.
 
 All floating point is float32, one operation after the other, because the last bit of a position
-decides which pixel is taken; after that everything is integers.
+decides which pixel is taken. After that everything is int32: addresses wrap around, and are then
+held to the buffer, so that pictures that contradict themselves have a defined view, too.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-Array = NDArray[np.generic]
+Bytes = NDArray[np.uint8]
+Matrix = NDArray[np.float32]
+Whole = NDArray[np.int32]
 f32 = np.float32
-VIEW = (256, 512)  # rows, columns of the model's view
-HALF = (128, 256)
+# Rows and columns of the driving models' views, of half of it, and of the view of the driver.
+VIEW, HALF, DRIVER = (256, 512), (128, 256), (960, 1440)
+FAR = 2.0**21
+# What a matrix between planes of half size is multiplied with where corners are kept.
+HALVES = np.array([[1, 1, 0.5], [1, 1, 0.5], [2, 2, 1]], f32)
+
+
+class Plane(NamedTuple):
+    """Where the samples of a plane lie in a buffer."""
+
+    columns: int
+    rows: int
+    offset: int
+    step: int
+    stride: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,100 +39,103 @@ class Picture:
     `key` names the content, so that nobody warps one picture twice in the same way.
     """
 
-    data: NDArray[np.uint8]
+    data: Bytes
     width: int
     height: int
     stride: int
     uv_offset: int
     key: object
 
-    def planes(self) -> tuple[NDArray[np.uint8], NDArray[np.uint8], NDArray[np.uint8]]:
-        """Y (height, width), U and V (height/2, width/2)."""
-        rows = self.data[: self.height * self.stride].reshape(self.height, self.stride)
-        half = self.height // 2
-        pairs = self.data[self.uv_offset : self.uv_offset + half * self.stride]
-        pairs = pairs.reshape(half, self.stride)[:, : self.width]
-        return rows[:, : self.width], pairs[:, 0::2], pairs[:, 1::2]
+    def planes(self) -> tuple[Plane, Plane, Plane]:
+        """Y, and U and V of half as many columns and rows."""
+        half = self.width >> 1, self.height >> 1
+        u, v = (Plane(*half, self.uv_offset + i, 2, self.stride) for i in (0, 1))
+        return Plane(self.width, self.height, 0, 1, self.stride), u, v
 
 
-def view(picture: Picture, matrix: NDArray[np.float32], mode: str) -> NDArray[np.uint8]:
+def view(picture: Picture, matrix: Matrix, mode: str) -> Bytes:
     """(6, 128, 256) uint8: luma of (even, even), (odd, even), (even, odd), (odd, odd), then U, V.
 
     Pairs are (row, column). `matrix` takes a pixel of the view to a pixel of the picture.
     """
-    if mode == "bilinear":
-        warp, half = bilinear, half_of_bilinear(matrix)
-    else:
-        warp, half = nearest, half_of_nearest(matrix)
-    y, u, v = picture.planes()
-    luma = warp(y, matrix, VIEW)
-    return np.stack(
-        [
-            luma[0::2, 0::2],
-            luma[1::2, 0::2],
-            luma[0::2, 1::2],
-            luma[1::2, 1::2],
-            warp(u, half, HALF),
-            warp(v, half, HALF),
-        ]
-    )
+    half = half_of_bilinear(matrix) if mode == "bilinear" else half_of_nearest(matrix)
+    luma, *chroma = picture.planes()
+    y = seen(picture.data, luma, matrix, mode, VIEW)
+    u, v = (seen(picture.data, plane, half, mode, HALF) for plane in chroma)
+    return np.stack([y[::2, ::2], y[1::2, ::2], y[::2, 1::2], y[1::2, 1::2], u, v])
 
 
-def half_of_bilinear(m: NDArray[np.float32]) -> NDArray[np.float32]:
+def driver_view(picture: Picture, matrix: Matrix, mode: str) -> Bytes:
+    """(960, 1440) uint8: the luma that the driver monitoring model sees."""
+    return seen(picture.data, picture.planes()[0], matrix, mode, DRIVER)
+
+
+def half_of_bilinear(m: Matrix) -> Matrix:
     """The matrix between planes of half size, centres of pixels kept: a half goes on and off."""
     m = m.astype(f32)
-    # Chroma pixel c stands at 2c + 1/2 of luma; luma l is at (l - 1/2) / 2 of chroma.
-    shift = (m[:, 0] * f32(0.5) + m[:, 1] * f32(0.5)) + m[:, 2]
-    wide = np.stack([m[:, 0] * f32(2), m[:, 1] * f32(2), shift], axis=1)
-    rows = [wide[i] * f32(0.5) - wide[2] * f32(0.25) for i in (0, 1)]
+    with np.errstate(all="ignore"):
+        # Chroma pixel c stands at 2c + 1/2 of luma; luma l is at (l - 1/2) / 2 of chroma.
+        shift = (m[:, 0] * f32(0.5) + m[:, 1] * f32(0.5)) + m[:, 2]
+        wide = np.stack([m[:, 0] * f32(2), m[:, 1] * f32(2), shift], axis=1)
+        rows = [wide[i] * f32(0.5) - wide[2] * f32(0.25) for i in (0, 1)]
     return np.stack([*rows, wide[2]])
 
 
-def half_of_nearest(m: NDArray[np.float32]) -> NDArray[np.float32]:
+def half_of_nearest(m: Matrix) -> Matrix:
     """The matrix between planes of half size, corners kept: no half pixel at all."""
-    factors = np.array([[1, 1, 0.5], [1, 1, 0.5], [2, 2, 1]], f32)
-    return m.astype(f32) * factors
+    return m.astype(f32) * HALVES
 
 
-def _projected(m: NDArray[np.float32], size: tuple[int, int]) -> list[NDArray[np.float32]]:
-    """x*w, y*w and w of every pixel of the view."""
-    rows, columns = np.indices(size).astype(f32)
-    return [(m[i, 0] * columns + m[i, 1] * rows) + m[i, 2] for i in range(3)]
-
-
-def bilinear(
-    plane: NDArray[np.uint8], m: NDArray[np.float32], size: tuple[int, int]
-) -> NDArray[np.uint8]:
+def bilinear(plane: Bytes, m: Matrix, size: tuple[int, int]) -> Bytes:
     """Four taps at positions of 1/32 pixel, weights of 15 bits, the border repeated."""
-    x, y, w = _projected(m.astype(f32), size)
-    factor = np.zeros(size, f32)
-    np.divide(f32(32), w, out=factor, where=w != 0)
-    far = 2.0**30
-    px, py = (np.clip(np.rint(c * factor), -far, far).astype(np.int64) for c in (x, y))
-    left, top = (np.clip(p >> 5, -32768, 32767) for p in (px, py))
-    fx, fy = (p & 31 for p in (px, py))
-    height, width = plane.shape
-    total = np.full(size, 1 << 14, np.int64)
-    for down, along in ((0, 0), (0, 1), (1, 0), (1, 1)):
-        part = (fx if along else 32 - fx) * (fy if down else 32 - fy)  # of 1024
-        weight = np.minimum(part * 32, 32767)  # a signed short
-        row = np.clip(top + down, 0, height - 1)
-        column = np.clip(left + along, 0, width - 1)
-        total += weight * plane[row, column]
-    found: NDArray[np.uint8] = np.clip(total >> 15, 0, 255).astype(np.uint8)
-    return found
+    return seen(plane.reshape(-1), _alone(plane), m, "bilinear", size)
 
 
-def nearest(
-    plane: NDArray[np.uint8], m: NDArray[np.float32], size: tuple[int, int]
-) -> NDArray[np.uint8]:
+def nearest(plane: Bytes, m: Matrix, size: tuple[int, int]) -> Bytes:
     """One tap, rounded half to even, clipped; pixel (0, 0) where nothing is defined."""
-    x, y, w = _projected(m.astype(f32), size)
-    height, width = plane.shape
-    with np.errstate(divide="ignore", invalid="ignore"):
-        columns, rows = x / w, y / w
-    undefined = (w == 0) | np.isnan(columns) | np.isnan(rows)
-    columns = np.clip(np.rint(np.where(undefined, f32(0), columns)), 0, width - 1)
-    rows = np.clip(np.rint(np.where(undefined, f32(0), rows)), 0, height - 1)
-    found: NDArray[np.uint8] = plane[rows.astype(np.int64), columns.astype(np.int64)]
+    return seen(plane.reshape(-1), _alone(plane), m, "nearest", size)
+
+
+def _alone(plane: Bytes) -> Plane:
+    rows, columns = plane.shape
+    return Plane(columns, rows, 0, 1, columns)
+
+
+def seen(data: Bytes, plane: Plane, m: Matrix, mode: str, size: tuple[int, int]) -> Bytes:
+    """One plane of a buffer seen through a matrix, `size` rows and columns of it."""
+    rows, columns = np.arange(size[0], dtype=f32)[:, None], np.arange(size[1], dtype=f32)
+    with np.errstate(all="ignore"):
+        x, y, w = ((m[i, 0] * columns + m[i, 1] * rows) + m[i, 2] for i in range(3))
+        if mode == "nearest":
+            column, row = (_rounded(np.where(w == 0, f32(0), p / w), 0.0) for p in (x, y))
+            return _tap(data, plane, column, row)
+        scale = np.where(w == 0, f32(0), f32(32) / w)
+        px, py = (_rounded(p * scale, -FAR) for p in (x, y))
+    left, top = (np.clip(p >> 5, -32768, 32767) for p in (px, py))
+    total = np.full(size, 1 << 14, np.int32)
+    for down, high in enumerate((32 - (py & 31), py & 31)):
+        for along, wide in enumerate((32 - (px & 31), px & 31)):
+            weight = np.minimum(wide * high * 32, 32767)  # a signed short
+            total += weight * _tap(data, plane, left + along, top + down)
+    return np.clip(total >> 15, 0, 255).astype(np.uint8)
+
+
+def _rounded(position: Matrix, low: float) -> Whole:
+    """Half to even, between `low` and 2^21; `low` where there is no number."""
+    near = np.nan_to_num(np.clip(np.rint(position), low, FAR), nan=low)
+    return near.astype(np.int32)
+
+
+def _tap(data: Bytes, plane: Plane, column: Whole, row: Whole) -> Bytes:
+    """Samples of a plane, whose border repeats; any address is held to the buffer."""
+    column = np.minimum(np.maximum(column, 0), _wrapped(plane.columns - 1))
+    row = np.minimum(np.maximum(row, 0), _wrapped(plane.rows - 1))
+    at = row * np.int32(plane.stride) + column * np.int32(plane.step) + _wrapped(plane.offset)
+    at = np.where(at < 0, at + np.int32(data.size), at)  # as indices count from the end
+    found: Bytes = data[np.clip(at, 0, data.size - 1)]
     return found
+
+
+def _wrapped(value: int) -> np.int32:
+    """An integer as 32-bit two's complement has it."""
+    return np.int32((value + 2**31) % 2**32 - 2**31)

@@ -9,10 +9,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from scheduler import pipeline
-from scheduler.context import CompileContext
 from tests.scheduler.support import values
-from tests.scheduler.support.verified import Verified
+from tests.scheduler.support.verified import verified_passes
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -25,15 +23,8 @@ def no_tuned_table() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def verify_each_pass() -> Iterator[None]:
-    patch = pytest.MonkeyPatch()
-    listed = pipeline.passes
-
-    def checked(context: CompileContext) -> tuple[tuple[str, pipeline.Pass], ...]:
-        return tuple((name, Verified(name, apply)) for name, apply in listed(context))
-
-    patch.setattr(pipeline, "passes", checked)
-    yield
-    patch.undo()
+    with verified_passes():
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -157,12 +157,7 @@ MONITOR = named("dm.onnx", {"input_img": (1, 1382400), "calib": (1, 3)})
 RECURRENT = named("old.onnx", {**OLD, "desire": (1, 8), "initial_state": (1, 512)})
 NAVIGATION = named(
     "nav.onnx",
-    {
-        **OLD,
-        "desire": (1, 100, 8),
-        "features_buffer": (1, 99, 512),
-        "nav_features": (1, 256),
-    },
+    {**OLD, "desire": (1, 100, 8), "features_buffer": (1, 99, 512), "nav_features": (1, 256)},
 )
 
 
@@ -171,10 +166,7 @@ NAVIGATION = named(
     [
         (lambda: [edited(POLICY)], "found a policy; expected also a vision model with two image"),
         (lambda: [edited(VISION)], "found a vision model; expected also a policy with the inputs"),
-        (
-            lambda: [edited(POLICY)] * 2,
-            "found two policies; expected also a vision model",
-        ),
+        (lambda: [edited(POLICY)] * 2, "found two policies; expected also a vision model"),
         (lambda: [edited(VISION)] * 2, "found two vision models; expected also a policy"),
         (
             lambda: [edited(VISION), edited(POLICY), edited(VISION)],

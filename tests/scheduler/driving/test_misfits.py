@@ -39,8 +39,7 @@ def without_slice(interface: Interface, head: str) -> Interface:
 def with_slice(interface: Interface, head: str, start: int, stop: int) -> Interface:
     first, *others = interface.models
     return replace(
-        interface,
-        models=(replace(first, slices={**first.slices, head: (start, stop)}), *others),
+        interface, models=(replace(first, slices={**first.slices, head: (start, stop)}), *others)
     )
 
 

@@ -5,11 +5,14 @@ Queues and images are compared bit by bit, output vectors within 1e-4 of the lar
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from cereal.frames import nv12_format
 from runtime import load_program
@@ -19,23 +22,20 @@ from scheduler.check.driving import verify_driving
 from scheduler.compile import compile_driving
 from scheduler.driving.program import DEFAULT_CAPACITY
 from scheduler.driving.revisions import load_revisions
-from tests.scheduler.driving.frame_loop import (
-    Array,
-    FrameLoop,
-    model_image,
-    nearest_image,
-    nearest_plane,
-    warp_plane,
-)
-from tools.make_model import write_interface
+from tests.reference_loop.compare import states_that_differ
+from tests.reference_loop.drive import CAR
+from tests.reference_loop.loop import Loop
+from tests.reference_loop.revisions import TABLE
+from tests.reference_loop.warps import Picture, view
+from tests.scheduler.support.revisions import models_of, revision_artifact
+from tests.support.selection import quick_cases
 
 pytestmark = pytest.mark.opencl
+Array = NDArray[Any]
 LAYOUT = nv12_format(320, 200)
 GEOMETRY = np.array([LAYOUT.width, LAYOUT.height, LAYOUT.stride, LAYOUT.uv_offset], np.int32)
 DISTINCT = 7  # frames, a period that no step of a history has
 TOLERANCE = 1e-4
-REVISIONS = load_revisions()
-WARPS = {"bilinear": model_image, "nearest": nearest_image}
 
 
 @cache
@@ -46,28 +46,22 @@ def camera(index: int) -> dict[str, Array]:
     rotation = np.array(
         [[np.cos(angle), -np.sin(angle), 12.0 * index - 20], [np.sin(angle), np.cos(angle), 5.0]]
     )
-    view = np.vstack([rotation * zoom, [4e-4 * index, -2e-4, 1.0]]).astype(np.float32)
+    road = np.vstack([rotation * zoom, [4e-4 * index, -2e-4, 1.0]]).astype(np.float32)
     frames = rng.integers(0, 256, (2, LAYOUT.payload_bytes)).astype(np.uint8)
-    return {
-        "road_frame": frames[0],
-        "wide_frame": frames[1],
-        "road_geometry": GEOMETRY,
-        "wide_geometry": GEOMETRY,
-        "road_transform": view,
-        "wide_transform": np.linalg.inv(view).astype(np.float32),
-    }
+    cameras = {"road": road, "wide": np.linalg.inv(road).astype(np.float32)}
+    found = {f"{name}_transform": matrix for name, matrix in cameras.items()}
+    found |= {f"{name}_frame": frame for name, frame in zip(cameras, frames, strict=True)}
+    return found | {f"{name}_geometry": GEOMETRY for name in cameras}
 
 
 @cache
 def images(index: int, mode: str) -> dict[str, Array]:
     """What the models see of a camera."""
-    seen = camera(index)
-    return {
-        name: WARPS[mode](
-            seen[f"{name}_frame"], seen[f"{name}_transform"], *(int(n) for n in GEOMETRY)
-        )
-        for name in ("road", "wide")
-    }
+    seen, found = camera(index), {}
+    for name in ("road", "wide"):
+        picture = Picture(seen[f"{name}_frame"], *GEOMETRY.tolist(), index)
+        found[name] = view(picture, seen[f"{name}_transform"], mode)
+    return found
 
 
 def desire_at(frame: int) -> Array:
@@ -77,160 +71,144 @@ def desire_at(frame: int) -> Array:
     return desire
 
 
-def host_at(frame: int, interface: Interface) -> dict[str, Array]:
-    """The inputs that the host computes."""
-    side = np.eye(2, dtype=np.float32)[frame % 2][None]
-    times = np.array([[0.2 + 0.001 * frame, 0.3]], np.float32)
-    speed = np.array([[0.1 * frame, 0.25]], np.float32)
-    values = {"traffic_convention": side, "action_t": times, "lateral_control_params": speed}
-    return {name: values[name] for name in interface.host_inputs}
+def host_at(frame: int) -> dict[str, Array]:
+    """The inputs that the host computes, of all revisions."""
+    return {
+        "traffic_convention": np.eye(2, dtype=np.float32)[frame % 2][None],
+        "action_t": np.array([[0.2 + 0.001 * frame, 0.3]], np.float32),
+        "lateral_control_params": np.array([[0.1 * frame, 0.25]], np.float32),
+    }
 
 
-def write_small_models(name: str, directory: Path) -> list[Path]:
-    """Write the example of a revision; returns the files in run order."""
-    return [path for path, _ in write_interface(directory, name)]
+class Both:
+    """A program and the reference loop of the same models, given the same frames."""
+
+    def __init__(self, name: str, program: Program) -> None:
+        self.program = program
+        self.interface: Interface = parse_interface(program.metadata["interface"])
+        self.loop = Loop(TABLE[name], models_of(name), CAR, {})
+
+    def inputs(self, frame: int) -> dict[str, Array]:
+        """What the program is given of a frame."""
+        host = host_at(frame)
+        given = camera(frame % DISTINCT) | {"desire": desire_at(frame)}
+        return given | {name: host[name] for name in self.interface.host_inputs}
+
+    def prepare(self, frame: int) -> None:
+        """Advance the queues of both by a frame that no model sees."""
+        given = camera(frame % DISTINCT) | {"desire": desire_at(frame)}
+        assert self.program.run(given, "prepare") == {}
+        self._push(frame)
+
+    def run(self, frame: int, tolerance: float = TOLERANCE) -> dict[str, Array]:
+        """Run both, compare each model's vector, and return the program's."""
+        got = self.program.run(self.inputs(frame), "run")
+        assert list(got) == [f"{part.role}_outputs" for part in self.interface.models]
+        self._push(frame)
+        self.loop.run(host_at(frame) | {"pulse": desire_at(frame)})
+        for found, model in zip(got.values(), self.loop.models, strict=True):
+            worst = np.abs(found[0] - model.vector).max()
+            assert worst <= tolerance * np.abs(model.vector).max(), f"frame {frame}"
+        return {name: vector.copy() for name, vector in got.items()}
+
+    def _push(self, frame: int) -> None:
+        for name, image in images(frame % DISTINCT, self.interface.image.mode).items():
+            self.loop.images[name].push(image)
+        self.loop.desires.push(desire_at(frame))
+
+    def check_states(self, hidden: list[Array]) -> None:
+        """Compare what the device keeps with the lists of the loop, and its own features."""
+        assert states_that_differ(self.loop, self.program.state) == []
+        if self.interface.features is not None:
+            kept = self.program.state("features")
+            newest = np.array(hidden[-len(kept) :])
+            rows = kept.reshape(len(kept), -1)
+            assert np.array_equal(rows[len(kept) - len(newest) :], newest)
+            assert not rows[: len(kept) - len(newest)].any()
 
 
-def compiled_program(paths: list[Path], out: Path, precision: str = "fp32") -> Program:
-    """Compile models, given in the other order, for frames of the test's size."""
-    made = compile_driving(paths[::-1], capacity=LAYOUT.payload_bytes, precision=precision)
-    made.write(out)
-    return load_program(out)
-
-
-def interface_of(program: Program) -> Interface:
-    return parse_interface(program.metadata["interface"])
-
-
-def close(found: Array, expected: Array, tolerance: float = TOLERANCE) -> bool:
-    return bool(np.abs(found - expected).max() <= tolerance * np.abs(expected).max())
-
-
-def check_queues(program: Program, loop: FrameLoop, hidden: list[Array]) -> None:
-    """Compare what the device keeps with the lists of the loop, and its own features, exactly."""
-    rules = loop.interface
-    if rules.image.gap:
-        for name, queue in loop.images.items():
-            assert np.array_equal(program.state(f"{name}_images"), np.stack(queue))
-    if loop.desires is not None:
-        assert np.array_equal(program.state("desire"), np.stack(loop.desires))
-    if loop.features is not None:
-        kept = program.state("features")
-        newest = hidden[-len(kept) :]
-        rows = kept.reshape(len(kept), -1)
-        assert np.array_equal(rows[len(kept) - len(newest) :], np.array(newest))
-        assert not rows[: len(kept) - len(newest)].any()
-        assert close(kept, np.stack(loop.features))
-    if loop.curvatures is not None:
-        assert np.abs(program.state("curvature") - np.stack(loop.curvatures)).max() <= TOLERANCE
-    for name, value in loop.states.items():
-        state = program.state(name)
-        assert state.dtype == value.dtype
-        assert np.abs(state.astype(np.float32) - value).max() <= TOLERANCE
-
-
-def turning_over(interface: Interface) -> int:
-    """Return frames enough for all histories to be full, and to lose their first rows."""
-    rules = (interface.desire, interface.features, interface.curvature)
-    return max([100, *(rule.frames for rule in rules if rule is not None)]) + 12
-
-
-@pytest.mark.parametrize("name", REVISIONS)
-def test_every_revision_agrees_with_the_reference_loop(name: str, tmp_path: Path) -> None:
-    paths = write_small_models(name, tmp_path)
-    with compiled_program(paths, tmp_path / "driving.pkl") as program:
-        interface = interface_of(program)
-        assert interface.name == name
-        loop = FrameLoop(interface, paths)
-        assert ("prepare" in program.entries) == (interface.drop_policy == "skip")
-        source = next((p for p in interface.models if "hidden_state" in p.slices), None)
+@pytest.mark.parametrize("name", quick_cases(load_revisions(), "split-2025", "supercombo-2026"))
+def test_every_revision_agrees_with_the_reference_loop(name: str) -> None:
+    with load_program(revision_artifact(name)) as program:
+        both = Both(name, program)
+        rules = both.interface
+        assert rules.name == name
+        assert ("prepare" in program.entries) == (rules.drop_policy == "skip")
+        source = next((p for p in rules.models if "hidden_state" in p.slices), None)
         hidden: list[Array] = []
-        first: dict[str, Array] = {}
-        frames = turning_over(interface)
+        outputs: list[dict[str, Array]] = []
+        histories = (rules.desire, rules.features, rules.curvature)
+        # All histories are full, and lose their first rows.
+        frames = max([100, *(rule.frames for rule in histories if rule is not None)]) + 12
         for i in range(frames):
-            given = camera(i % DISTINCT) | {"desire": desire_at(i)}
-            seen = images(i % DISTINCT, interface.image.mode)
             if i % 23 == 11 and "prepare" in program.entries:
-                assert program.run(given, "prepare") == {}
-                loop.push(seen, given["desire"])
+                both.prepare(i)
             else:
-                host = host_at(i, interface)
-                got = program.run(given | host, "run")
-                expected = loop.run(seen, given["desire"], host)
-                assert list(got) == [f"{part.role}_outputs" for part in interface.models]
-                for role, vector in expected.items():
-                    assert close(got[f"{role}_outputs"], vector), f"frame {i}: {role}"
+                outputs.append(both.run(i))
                 if source is not None:
-                    vector = got[f"{source.role}_outputs"][0]
-                    hidden.append(vector[slice(*source.slices["hidden_state"])].copy())
-                first = first or {n: a.copy() for n, a in got.items()}
+                    vector = outputs[-1][f"{source.role}_outputs"][0]
+                    hidden.append(vector[slice(*source.slices["hidden_state"])])
             if i % 20 == 12 or i == frames - 1:
-                check_queues(program, loop, hidden)
+                both.check_states(hidden)
         program.reset()
-        again = program.run(camera(0) | {"desire": desire_at(0)} | host_at(0, interface), "run")
-        assert all(np.array_equal(first[n], again[n]) for n in first)
+        again = program.run(both.inputs(0), "run")
+        assert all(np.array_equal(first, again[n]) for n, first in outputs[0].items())
 
 
-def test_exchanged_transforms_change_the_outputs(tmp_path: Path) -> None:
-    paths = write_small_models("split-2025", tmp_path)
-    with compiled_program(paths, tmp_path / "driving.pkl") as program:
-        inputs = camera(5) | {"desire": desire_at(0)} | host_at(0, interface_of(program))
-        first = program.run(inputs, "run")["vision_outputs"].copy()
-        program.reset()
-        swapped = dict(inputs)
-        swapped["road_transform"] = inputs["wide_transform"]
-        swapped["wide_transform"] = inputs["road_transform"]
-        assert not np.array_equal(first, program.run(swapped, "run")["vision_outputs"])
+@pytest.fixture
+def split() -> Iterator[Both]:
+    with load_program(revision_artifact("split-2025")) as program:
+        yield Both("split-2025", program)
 
 
-def test_zero_transform_repeats_the_first_pixel(tmp_path: Path) -> None:
-    paths = write_small_models("split-2025", tmp_path)
-    with compiled_program(paths, tmp_path / "driving.pkl") as program:
-        inputs = dict(camera(1)) | {"desire": desire_at(0)}
-        inputs["road_transform"] = np.zeros((3, 3), np.float32)
-        program.run(inputs | host_at(0, interface_of(program)), "run")
-        image = program.state("road_images")[4]
-        assert (image[:4] == inputs["road_frame"][0]).all()
-        assert (image[4] == inputs["road_frame"][LAYOUT.uv_offset]).all()
+def test_exchanged_transforms_change_the_outputs(split: Both) -> None:
+    inputs = split.inputs(5)
+    first = split.program.run(inputs, "run")["vision_outputs"].copy()
+    split.program.reset()
+    swapped = dict(inputs)
+    swapped["road_transform"] = inputs["wide_transform"]
+    swapped["wide_transform"] = inputs["road_transform"]
+    assert not np.array_equal(first, split.program.run(swapped, "run")["vision_outputs"])
 
 
+def test_zero_transform_repeats_the_first_pixel(split: Both) -> None:
+    inputs = split.inputs(1) | {"road_transform": np.zeros((3, 3), np.float32)}
+    split.program.run(inputs, "run")
+    image = split.program.state("road_images")[4]
+    assert (image[:4] == inputs["road_frame"][0]).all()
+    assert (image[4] == inputs["road_frame"][LAYOUT.uv_offset]).all()
+
+
+@pytest.mark.slow
 def test_half_storage_stays_near_the_reference_loop(tmp_path: Path) -> None:
-    paths = write_small_models("split-2025", tmp_path)
-    with compiled_program(paths, tmp_path / "driving.pkl", "fp16") as program:
-        loop = FrameLoop(interface_of(program), paths)
+    models = list(models_of("split-2025").values())
+    made = compile_driving(models, capacity=LAYOUT.payload_bytes, precision="fp16")
+    made.write(tmp_path / "driving.pkl")
+    with load_program(tmp_path / "driving.pkl") as program:
+        both = Both("split-2025", program)
         for i in range(DISTINCT):
-            host = host_at(i, loop.interface)
-            got = program.run(camera(i) | {"desire": desire_at(i)} | host, "run")
-            expected = loop.run(images(i, "bilinear"), desire_at(i), host)
-            for role, vector in expected.items():
-                assert close(got[f"{role}_outputs"], vector, 1e-2)
-            assert np.array_equal(program.state("road_images"), np.stack(loop.images["road"]))
+            both.run(i, 1e-2)
+            kept = both.loop.images["road"].recent[-5:]
+            assert np.array_equal(program.state("road_images")[-len(kept) :], np.stack(kept))
 
 
+@pytest.mark.slow
 def test_compiling_twice_in_any_order_gives_the_same_bytes(tmp_path: Path) -> None:
-    paths = write_small_models("split-2025", tmp_path)
+    paths = list(models_of("split-2025").values())
     files = [tmp_path / "first.pkl", tmp_path / "second.pkl"]
     for path, models in zip(files, (paths, paths[::-1]), strict=True):
         compile_driving(models, capacity=LAYOUT.payload_bytes).write(path)
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_reference_warp_by_hand() -> None:
-    plane = np.array([[0, 100], [50, 200]], np.uint8)
-    half = np.array([[1, 0, 0.5], [0, 1, 0.5], [0, 0, 1]], np.float32)
-    # (0.5, 0.5): the mean of four pixels, 87.5, rounds up; past the border the last pixels repeat.
-    assert warp_plane(plane, half, 2, 2).tolist() == [[88, 150], [125, 200]]
-    # Halves go to the even pixel: 0.5 to 0, 1.5 to 2, which is past the border.
-    assert nearest_plane(plane, half, 2, 2).tolist() == [[0, 100], [50, 200]]
-    assert nearest_plane(plane, np.zeros((3, 3), np.float32), 1, 1).tolist() == [[0]]
-
-
 def test_the_default_capacity_is_a_padded_frame_of_3840_x_2160() -> None:
     assert nv12_format(3840, 2160).payload_bytes == DEFAULT_CAPACITY
 
 
-@pytest.mark.parametrize("name", ["history-2026", "supercombo-0.9.7"])
-def test_a_program_passes_its_self_check(name: str, tmp_path: Path) -> None:
-    paths = write_small_models(name, tmp_path)
+@pytest.mark.parametrize(
+    "name", quick_cases(["supercombo-2026", "history-2026", "supercombo-0.9.7"], "supercombo-2026")
+)
+def test_a_program_passes_its_self_check(name: str) -> None:
+    paths = list(models_of(name).values())
     reports = verify_driving(compile_driving(paths).build(), paths[::-1], {})
     assert [report.failures for report in reports] == [()] * (len(paths) + 1)

@@ -161,11 +161,7 @@ def test_the_option_may_not_contradict_a_file_beside_a_model(folder: Path) -> No
             "rules: contradict those of the file beside the other model",
         ),
         ("interface = ", "", "vision.toml: cannot be read as TOML"),
-        (
-            '[rules.action]\nlateral = "action"',
-            "",
-            "head action: expected 4 values, is missing",
-        ),
+        ('[rules.action]\nlateral = "action"', "", "head action: expected 4 values, is missing"),
     ],
     ids=lambda x: x[:30],
 )

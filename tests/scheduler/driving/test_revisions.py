@@ -121,7 +121,7 @@ def test_heads_are_those_that_the_daemon_parses() -> None:
     parsed = {head.name: head.widths for head in PARSED}
     assert {name: widths for name, widths in HEADS.items() if name in parsed} == {
         # The one hypothesis of a correction is never a mixture.
-        **parsed,
+        **parsed
     }
     assert set(HEADS) - set(parsed) == {"meta"}
     assert HEADS["meta"] == META_WIDTHS

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
+import pytest
+
+from scheduler import pipeline
+from scheduler.context import CompileContext
 from scheduler.ir.node import Node
 from scheduler.ir.verify import verify
 from scheduler.pipeline import Pass
@@ -24,3 +29,17 @@ class Verified:
             found, kept = new[root], (new[root].shape, new[root].dtype)
             assert kept == (root.shape, root.dtype), f"{self.name}: {root!r} became {found!r}"
         return new
+
+
+@contextmanager
+def verified_passes() -> Iterator[None]:
+    """Verify all passes; those that are verified already are left as they are."""
+    listed = pipeline.passes
+
+    def checked(context: CompileContext) -> tuple[tuple[str, Pass], ...]:
+        found = listed(context)
+        return tuple((n, p if isinstance(p, Verified) else Verified(n, p)) for n, p in found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "passes", checked)
+        yield
