@@ -1,28 +1,29 @@
-"""The benchmark networks against onnxruntime: small ones interpreted, two of full size compiled."""
+"""Networks of the benchmarks, and as exporters write them, against onnxruntime."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx
 import onnxruntime as ort
 import pytest
-from numpy.typing import NDArray
 
+from scheduler.ir.node import toposort
 from scheduler.onnx_import import import_model
 from scheduler.tensor.tensor import evaluate
+from tests.scheduler.onnx_import.exported import recurrent, styles, transformers, vision
+from tests.scheduler.onnx_import.onnx_models import Array, ort_session
 from tests.scheduler.support.programs import load
-from tools.example_models import BUILDERS
+from tests.support.built import example_models
+from tests.support.selection import quick_cases
 from tools.example_models.efficientnet import EfficientNetConfig, build_efficientnet_b2_elu
 from tools.example_models.mobilenet import MobileNetConfig, build_mobilenetv3_large
 from tools.example_models.resnet import ResNetConfig, build_resnet18
 from tools.example_models.unet import UNetConfig, build_unet
 from tools.example_models.vision import LARGE, build_vision
 
-Array = NDArray[Any]
 Built = tuple[onnx.ModelProto, int]
 
 # Every layer is there, with fewer channels and pixels.
@@ -43,41 +44,111 @@ SMALL: dict[str, Callable[[int], Built]] = {
 }
 
 
-def feeds_of(session: ort.InferenceSession, seed: int) -> dict[str, Array]:
+@dataclass(frozen=True)
+class Network:
+    """A network, the sizes its symbolic dimensions get, and how far numbers may be apart.
+
+    Relative to the largest number: half precision rounds each step differently, and a quantised
+    value on the edge between two steps falls either way. A network whose answer is a constant
+    would pass with any fault: its outputs have at least this standard deviation.
+    """
+
+    build: Callable[[], onnx.ModelProto]
+    bind: dict[str, int] = field(default_factory=dict)
+    tolerance: float = 1e-4
+    deviation: float = 0.01
+
+
+def example(name: str) -> Network:
+    """Return an example model of full size."""
+    return Network(lambda: onnx.load(example_models(name)[name]))
+
+
+EXPORTED = [
+    Network(vision.regnet),
+    Network(vision.yolo),
+    Network(transformers.vit_tiny, {"batch": 2}),
+    Network(transformers.swin_blocks),
+    Network(transformers.masked_text, {"batch": 3, "tokens": 7}),
+    Network(recurrent.gru_head, {"batch": 2}),
+    Network(recurrent.lstm_both_ways),
+    Network(recurrent.unrolled_cell),
+    Network(styles.training_export),
+    Network(styles.ir_version_3),
+    Network(styles.half_precision, tolerance=5e-3),
+    Network(styles.tf2onnx, {"unk__1": 2}),
+    Network(styles.dynamic_batch, {"batch": 2, "height": 10, "width": 14}),
+    Network(styles.quantized, tolerance=2e-2),
+]
+NETWORKS = {e.build.__name__: e for e in EXPORTED}
+NETWORKS |= {
+    f"small_{name}": Network(lambda make=make: make(3)[0], deviation=0.05)  # type: ignore[misc]
+    for name, make in SMALL.items()
+}
+NETWORKS |= {name: example(name) for name in ("vision", "policy", "mobilenetv3_large", "unet")}
+INTERPRETED = [name for name in NETWORKS if name not in ("mobilenetv3_large", "unet")]
+COMPILED = ["yolo", "vit_tiny", "swin_blocks", "gru_head", "tf2onnx", "quantized"]
+COMPILED += ["mobilenetv3_large", "unet"]
+
+
+def feeds_of(session: ort.InferenceSession, bind: dict[str, int], seed: int) -> dict[str, Array]:
+    """Return seeded inputs: pixels, integers of 0 to 19 or, of a mask, ones and then zeros."""
     rng = np.random.default_rng(seed)
-    return {
-        i.name: rng.integers(0, 256, i.shape).astype(np.uint8)
-        if i.type == "tensor(uint8)"
-        else rng.standard_normal(i.shape).astype(np.float32)
-        for i in session.get_inputs()
-    }
+    feeds: dict[str, Array] = {}
+    for given in session.get_inputs():
+        shape = [bind.get(size, 1) if isinstance(size, str) else size for size in given.shape]
+        if given.type == "tensor(float)":
+            feeds[given.name] = rng.standard_normal(shape).astype(np.float32)
+        elif given.type == "tensor(uint8)":
+            feeds[given.name] = rng.integers(0, 256, shape).astype(np.uint8)
+        elif given.name.endswith("mask"):
+            ends = np.arange(1, shape[0] + 1)[:, None] * 2
+            feeds[given.name] = (np.arange(shape[1]) < ends).astype(np.int64)
+        else:
+            feeds[given.name] = rng.integers(0, 20, shape)
+    return feeds
 
 
-def reference(model: onnx.ModelProto, seed: int) -> tuple[dict[str, Array], Array]:
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = 1
-    session = ort.InferenceSession(model.SerializeToString(), options)
-    feeds = feeds_of(session, seed)
-    return feeds, np.asarray(session.run(None, feeds)[0])
+def check(
+    network: Network, model: onnx.ModelProto, run: Callable[[dict[str, Array]], dict[str, Array]]
+) -> None:
+    """Compare what `run` makes of two inputs with onnxruntime's outputs."""
+    session = ort_session(model)
+    names = [output.name for output in session.get_outputs()]
+    for seed in (1, 2):
+        feeds = feeds_of(session, network.bind, seed)
+        found = run(feeds)
+        for name, expected in zip(names, session.run(names, feeds), strict=True):
+            got = found[name]
+            assert (got.shape, got.dtype) == (expected.shape, expected.dtype)
+            assert np.abs(got - expected).max() <= network.tolerance * np.abs(expected).max()
+            assert expected.std() > network.deviation
 
 
-@pytest.mark.parametrize("name", SMALL)
-def test_small_network_agrees_with_onnxruntime(name: str) -> None:
-    model, _ = SMALL[name](3)
-    feeds, expected = reference(model, 1)
-    (found,) = evaluate([import_model(model).outputs["outputs"]], feeds)
-    assert found.shape == expected.shape
-    assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
-    # A network whose answer is a constant would pass with any fault.
-    assert expected.std() > 0.05
+@pytest.mark.parametrize("name", quick_cases(INTERPRETED, *INTERPRETED[:-2]))
+def test_network_agrees_with_onnxruntime(name: str) -> None:
+    network = NETWORKS[name]
+    model = network.build()
+    outputs = import_model(model, bind=network.bind).outputs
+    check(
+        network,
+        model,
+        lambda feeds: dict(zip(outputs, evaluate(list(outputs.values()), feeds), strict=True)),
+    )
 
 
 @pytest.mark.opencl
-@pytest.mark.parametrize("name", ["mobilenetv3_large", "unet"])
+@pytest.mark.parametrize("name", quick_cases(COMPILED, "tf2onnx"))
 def test_compiled_network_agrees_with_onnxruntime(name: str) -> None:
-    model, _ = BUILDERS[name](0)
-    with load(import_model(model).outputs) as program:
-        for seed in (1, 2):
-            feeds, expected = reference(model, seed)
-            found = program.run(feeds)["outputs"]
-            assert np.abs(found - expected).max() <= 1e-4 * np.abs(expected).max()
+    network = NETWORKS[name]
+    model = network.build()
+    with load(import_model(model, bind=network.bind).outputs) as program:
+        check(network, model, program.run)
+
+
+def test_nodes_carry_the_onnx_names_they_come_from() -> None:
+    imported = import_model(example_models("policy")["policy"])
+    order = toposort([imported.outputs["outputs"].node])
+    origins = {name for n in order for name in imported.origins.of(n)}
+    assert "/blocks.1/attn/Softmax" in origins
+    assert "/heads.plan.1/Gemm" in origins
