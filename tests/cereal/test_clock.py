@@ -5,14 +5,10 @@ import pytest
 from cereal.clock import Clock, ManualClock, MonotonicClock
 
 
-def test_monotonic_clock_is_the_clock_of_the_messages() -> None:
+def test_monotonic_clock_is_that_of_the_messages_and_sleeps_until_the_deadline() -> None:
+    clock: Clock = MonotonicClock()
     before = time.monotonic_ns()
-    now = MonotonicClock().now_ns()
-    assert before <= now <= time.monotonic_ns()
-
-
-def test_monotonic_clock_sleeps_until_the_deadline_and_not_before() -> None:
-    clock = MonotonicClock()
+    assert before <= clock.now_ns() <= time.monotonic_ns()
     deadline = clock.now_ns() + 2_000_000
     clock.sleep_until_ns(deadline)
     assert clock.now_ns() >= deadline
@@ -22,24 +18,17 @@ def test_monotonic_clock_sleeps_until_the_deadline_and_not_before() -> None:
     assert clock.now_ns() - started < 10**9
 
 
-def test_manual_clock_moves_only_when_moved() -> None:
-    clock = ManualClock(5)
+def test_manual_clock_moves_only_when_moved_and_steps_forward() -> None:
+    clock: Clock = ManualClock(5)
+    assert isinstance(clock, ManualClock)
     assert (clock.now_ns(), clock.now_ns()) == (5, 5)
     clock.advance_ns(3)
+    clock.advance_ns(0)
     assert clock.now_ns() == 8
-    clock.sleep_until_ns(20)
-    assert clock.now_ns() == 20
-    clock.sleep_until_ns(10)
-    assert clock.now_ns() == 20
+    for deadline in (20, 10):
+        clock.sleep_until_ns(deadline)
+        assert clock.now_ns() == 20
+    with pytest.raises(ValueError, match="got -1"):
+        clock.advance_ns(-1)
     clock.set_ns(1)
     assert clock.now_ns() == 1
-
-
-def test_manual_clock_refuses_to_step_back() -> None:
-    with pytest.raises(ValueError, match="got -1"):
-        ManualClock().advance_ns(-1)
-
-
-def test_both_are_clocks() -> None:
-    clocks: list[Clock] = [MonotonicClock(), ManualClock()]
-    assert all(clock.now_ns() >= 0 for clock in clocks)

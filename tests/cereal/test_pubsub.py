@@ -1,5 +1,8 @@
+"""The newest messages of several services, and whether they may be relied on."""
+
 import struct
 import threading
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,8 @@ from cereal.schema import new_event
 from cereal.transport import MemoryTransport
 
 MS = 1_000_000
+HOUR_MS = 3600 * 1000
+BOTH = ("carState", "liveCalibration")
 
 
 class Bus:
@@ -22,30 +27,46 @@ class Bus:
         self.sent = ["carState", "liveCalibration", "driverMonitoringState", "logMessage"]
         self.publisher = PubMaster(self.sent, self.transport, self.clock)
 
+    def listen(self, *services: str, **options: Any) -> SubMaster:
+        return SubMaster(services, self.transport, self.clock, **options)
+
     def send(self, service: str, *, valid: bool = True) -> None:
         event = self.publisher.new(service)
         event.valid = valid
         self.publisher.send(service, event)
 
+    def run(self, count: int, step_ms: int, *listeners: SubMaster) -> None:
+        """Send carState so often, updating all who listen after each."""
+        for _ in range(count):
+            self.send("carState")
+            for one in listeners:
+                one.update()
+            self.clock.advance_ns(step_ms * MS)
 
-def test_before_the_first_message_there_are_defaults_and_nothing_is_well() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock)
+
+@pytest.fixture
+def bus() -> Bus:
+    return Bus()
+
+
+def test_before_the_first_message_there_are_defaults_and_nothing_is_well(bus: Bus) -> None:
+    sm = bus.listen(*BOTH)
     assert sm.frame == -1
     sm.update()
     assert sm.frame == 0
     assert sm["carState"].vEgo == 0
     assert list(sm["liveCalibration"].rpyCalib) == []
     for state in (sm.seen, sm.updated, sm.alive, sm.valid, sm.freq_ok):
-        assert state == {"carState": False, "liveCalibration": False}
+        assert state == dict.fromkeys(BOTH, False)
+    for numbers in (sm.recv_time_ns, sm.recv_frame, sm.mono_time_ns, sm.rejected):
+        assert numbers == dict.fromkeys(BOTH, 0)
     assert not sm.all_checks()
     assert "carState" in sm
     assert "modelV2" not in sm
 
 
-def test_update_takes_the_newest_message() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock)
+def test_update_takes_the_newest_message(bus: Bus) -> None:
+    sm = bus.listen(*BOTH)
     for speed in (1.0, 2.0, 3.0):
         event = bus.publisher.new("carState")
         event.valid = True
@@ -69,9 +90,8 @@ def test_update_takes_the_newest_message() -> None:
     assert sm.frame == 1
 
 
-def test_valid_follows_the_sender() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState"], bus.transport, bus.clock)
+def test_valid_follows_the_sender(bus: Bus) -> None:
+    sm = bus.listen("carState")
     for valid in (True, False, True):
         bus.send("carState", valid=valid)
         sm.update()
@@ -79,39 +99,28 @@ def test_valid_follows_the_sender() -> None:
         assert sm.all_valid() is valid
 
 
-def test_alive_ends_ten_periods_after_the_newest_message() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock)
-    bus.send("carState")
-    bus.send("liveCalibration")
+def test_alive_ends_ten_periods_after_the_newest_message(bus: Bus) -> None:
+    sm = bus.listen(*BOTH)
+    for service in BOTH:
+        bus.send(service)
     sm.update()
     # 10 periods of 100 Hz are 100 ms; of 4 Hz 2.5 s.
-    bus.clock.advance_ns(100 * MS - 1)
-    sm.update()
-    assert sm.alive == {"carState": True, "liveCalibration": True}
-    bus.clock.advance_ns(1)
-    sm.update()
-    assert sm.alive == {"carState": False, "liveCalibration": True}
-    assert sm.all_alive(["liveCalibration"])
-    assert not sm.all_alive()
-    bus.clock.advance_ns(2400 * MS)
-    sm.update()
-    assert not sm.alive["liveCalibration"]
-
-
-def test_ignored_services_are_left_out_of_the_checks() -> None:
-    bus = Bus()
-    sm = SubMaster(
-        ["carState", "liveCalibration"],
-        bus.transport,
-        bus.clock,
-        ignore_alive=["liveCalibration"],
-        ignore_valid=["liveCalibration"],
-    )
-    for _ in range(200):
-        bus.send("carState")
+    for step_ns, expected in (
+        (100 * MS - 1, [True, True]),
+        (1, [False, True]),
+        (2400 * MS - 1, [False, True]),
+        (1, [False, False]),
+    ):
+        bus.clock.advance_ns(step_ns)
         sm.update()
-        bus.clock.advance_ns(10 * MS)
+        assert list(sm.alive.values()) == expected
+        assert sm.all_alive() is all(expected)
+        assert sm.all_alive(["liveCalibration"]) is expected[1]
+
+
+def test_ignored_services_are_left_out_of_the_checks(bus: Bus) -> None:
+    sm = bus.listen(*BOTH, ignore_alive=BOTH[1:], ignore_valid=BOTH[1:])
+    bus.run(200, 10, sm)
     assert sm.all_alive()
     assert sm.all_valid()
     assert sm.all_freq_ok()
@@ -119,12 +128,23 @@ def test_ignored_services_are_left_out_of_the_checks() -> None:
     assert not sm.alive["liveCalibration"]
 
 
-def test_service_on_demand_is_alive_and_at_its_rate_and_valid_as_its_message_says() -> None:
-    bus = Bus()
-    sm = SubMaster(["logMessage"], bus.transport, bus.clock)
+@pytest.mark.parametrize("ignored", ["alive", "valid", "freq"])
+def test_each_check_has_services_to_ignore(bus: Bus, ignored: str) -> None:
+    sm = bus.listen("carState", **{f"ignore_{ignored}": ["carState"]})
+    sm.update()
+    # Who need not be alive need not keep its rate.
+    assert sm.all_alive() is (ignored == "alive")
+    assert sm.all_valid() is (ignored == "valid")
+    assert sm.all_freq_ok() is (ignored in ("alive", "freq"))
+
+
+def test_service_on_demand_is_alive_and_at_its_rate_and_valid_as_its_message_says(
+    bus: Bus,
+) -> None:
+    sm = bus.listen("logMessage")
     sm.update()
     assert sm.all_checks()
-    bus.clock.advance_ns(3600 * 1000 * MS)
+    bus.clock.advance_ns(HOUR_MS * MS)
     for valid in (False, True, False):
         bus.send("logMessage", valid=valid)
         sm.update()
@@ -136,52 +156,41 @@ def test_service_on_demand_is_alive_and_at_its_rate_and_valid_as_its_message_say
         assert sm.all_checks() is valid
 
 
-def is_alive(sm: SubMaster, service: str) -> bool:
-    return sm.alive[service]
-
-
-def test_simulation_needs_no_even_time() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState"], bus.transport, bus.clock, simulation=True)
+def test_simulation_needs_no_even_time(bus: Bus) -> None:
+    sm = bus.listen("carState", simulation=True)
+    assert not sm.all_freq_ok()
     sm.update()
-    assert not is_alive(sm, "carState")
-    bus.send("carState")
-    sm.update()
-    bus.clock.advance_ns(3600 * 1000 * MS)
+    assert not sm.all_alive()
+    bus.run(1, HOUR_MS, sm)
     sm.update()
     assert sm.all_checks()
 
 
-def test_other_messages_on_a_service_are_rejected() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState"], bus.transport, bus.clock)
-    for data in (
-        b"",
-        b"no event",
-        bytes(64),
-        new_event("carControl", mono_time_ns=1, valid=True).to_bytes(),
-    ):
+def test_other_messages_on_a_service_are_rejected(bus: Bus) -> None:
+    sm = bus.listen("carState")
+    other = new_event("carControl", mono_time_ns=1, valid=True).to_bytes()
+    for data in (b"", b"no event", bytes(64), other):
         bus.publisher.send("carState", data)
         sm.update()
         assert not sm.updated["carState"]
-    assert sum(sm.rejected.values()) == 4
+    assert sm.rejected == {"carState": 4}
+    assert "expected carState, got carControl" in sm.rejected_why["carState"]
     assert not sm.seen["carState"]
 
 
-def test_driver_monitoring_of_2026_is_read_under_the_same_name() -> None:
-    bus = Bus()
-    sm = SubMaster(["driverMonitoringState"], bus.transport, bus.clock)
+def test_driver_monitoring_of_2026_is_read_under_the_same_name(bus: Bus) -> None:
+    sm = bus.listen("driverMonitoringState")
     event = new_event("driverMonitoringStateV2", mono_time_ns=1, valid=True)
     event.driverMonitoringStateV2.isRHD = True
     bus.publisher.send("driverMonitoringState", event.to_bytes())
     sm.update()
-    assert sm["driverMonitoringState"].isRHD
+    # Whoever asks again gets a new reader of the same message.
+    assert [sm["driverMonitoringState"].isRHD for _ in range(2)] == [True, True]
     assert sum(sm.rejected.values()) == 0
 
 
-def test_update_waits_for_the_polled_service_only() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState", "liveCalibration"], bus.transport, bus.clock, poll="carState")
+def test_update_waits_for_the_polled_service_only(bus: Bus) -> None:
+    sm = bus.listen(*BOTH, poll="carState")
     bus.send("liveCalibration")
     timer = threading.Timer(0.05, bus.send, ["carState"])
     timer.start()
@@ -190,26 +199,18 @@ def test_update_waits_for_the_polled_service_only() -> None:
     assert sm.updated == {"carState": True, "liveCalibration": True}
 
 
-def test_update_returns_after_the_timeout() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState"], bus.transport, bus.clock)
+def test_update_returns_after_the_timeout(bus: Bus) -> None:
+    sm = bus.listen("carState")
     sm.update(5)
     assert sm.frame == 0
     assert not sm.updated["carState"]
 
 
-def test_frequency_is_judged_over_time() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState"], bus.transport, bus.clock, poll="carState")
-    for _ in range(300):
-        bus.send("carState")
-        sm.update()
-        bus.clock.advance_ns(10 * MS)
+def test_frequency_is_judged_over_time(bus: Bus) -> None:
+    sm = bus.listen("carState", poll="carState")
+    bus.run(300, 10, sm)
     assert sm.all_freq_ok()
-    for _ in range(1100):
-        bus.send("carState")
-        sm.update()
-        bus.clock.advance_ns(20 * MS)
+    bus.run(1100, 20, sm)
     assert not sm.all_freq_ok()
 
 
@@ -255,6 +256,11 @@ def test_frequency_bounds(
         (100, 20, True, 16, 24),
         (0.5, 100, True, 0.8, 1.2),
         (20, 20, True, 16, 24),
+        # Twice as fast, either way, is not close any more.
+        (40, 20, False, 16, 24),
+        (39, 20, False, 8, 24),
+        (20, 40, False, 16, 24),
+        (20, 39, False, 8, 24),
     ],
 )
 def test_frequency_bounds_are_those_worked_by_hand(
@@ -264,29 +270,38 @@ def test_frequency_bounds_are_those_worked_by_hand(
     assert tracker.bounds_hz == pytest.approx((low_hz, high_hz))
 
 
-def test_without_a_polled_service_none_counts_as_polled() -> None:
+def test_either_window_may_be_right_and_both_move_on() -> None:
+    """At 20 Hz: of 200 intervals, which are ten seconds, and of twenty."""
+    tracker = FrequencyTracker(20, 20, is_polled=True)
+    now = 0
+
+    def after(count: int, step_ms: int) -> bool:
+        nonlocal now
+        for _ in range(count):
+            now += step_ms * MS
+            tracker.record(now)
+        return tracker.is_ok()
+
+    assert after(201, 50)
+    # 200 intervals are on average at most 62.5 ms, 1 / 16 Hz, as long as 50 of them are double.
+    assert after(50, 100)
+    assert not after(1, 100)
+    assert not after(149, 100)
+    # Twenty with at most 62.5 ms: fifteen of them are right again.
+    assert not after(14, 50)
+    assert after(1, 50)
+
+
+def test_without_a_polled_service_none_counts_as_polled(bus: Bus) -> None:
     """Updates at the fastest service's rate, 100 Hz: close rates are allowed half."""
-    bus = Bus()
-    everything = SubMaster(["carState"], bus.transport, bus.clock)
-    polling = SubMaster(["carState"], bus.transport, bus.clock, poll="carState")
-    for _ in range(200):
-        bus.send("carState")
-        everything.update()
-        polling.update()
-        bus.clock.advance_ns(20 * MS)
+    everything, polling = bus.listen("carState"), bus.listen("carState", poll="carState")
+    bus.run(200, 20, everything, polling)
     assert everything.all_freq_ok()
     assert not polling.all_freq_ok()
 
 
-def test_polling_and_a_rate_of_updates_exclude_each_other() -> None:
-    bus = Bus()
-    with pytest.raises(ServiceError, match="'carState' and 20 Hz"):
-        SubMaster(["carState"], bus.transport, bus.clock, poll="carState", frequency_hz=20)
-
-
-def test_newest_message_can_be_read_for_ever() -> None:
-    bus = Bus()
-    sm = SubMaster(["modelV2"], bus.transport, bus.clock)
+def test_newest_message_can_be_read_for_ever(bus: Bus) -> None:
+    sm = bus.listen("modelV2")
     event = new_event("modelV2", mono_time_ns=1)
     event.modelV2.position.x = [1.0] * 33
     bus.transport.publisher("modelV2").send(event.to_bytes())
@@ -295,10 +310,9 @@ def test_newest_message_can_be_read_for_ever() -> None:
     assert all(sm["modelV2"].position.x[32] == 1.0 for _ in range(70_000))
 
 
-def test_hostile_message_costs_a_subscriber_no_time() -> None:
+def test_hostile_message_costs_a_subscriber_no_time(bus: Bus) -> None:
     """Half a billion elements of no size, in a list that fits into one word."""
-    bus = Bus()
-    sm = SubMaster(["liveCalibration", "pandaStates"], bus.transport, bus.clock)
+    sm = bus.listen("liveCalibration", "pandaStates")
     endless = (2**29 - 1) << 3
     # pandaStates is member 79 of the union and itself the list.
     words = (4 << 32, 0x0001_0002_0000_0000, 9, 79, 1 | endless << 32)
@@ -308,49 +322,34 @@ def test_hostile_message_costs_a_subscriber_no_time() -> None:
     assert list(sm["pandaStates"]) == []
 
 
-def test_frequency_recovers_within_the_short_window() -> None:
-    tracker = FrequencyTracker(20, 20, is_polled=True)
-    now = 0
-    for step_ms in [50] * 200 + [100] * 200:
-        now += step_ms * MS
-        tracker.record(now)
-    assert not tracker.is_ok()
-    for _ in range(20):
-        now += 50 * MS
-        tracker.record(now)
-    assert tracker.is_ok()
-
-
-def test_slow_services_are_not_judged_by_rate() -> None:
-    bus = Bus()
-    sm = SubMaster(["carParams"], bus.transport, bus.clock)
+def test_slow_services_are_not_judged_by_rate(bus: Bus) -> None:
+    sm = bus.listen("carParams")
     sm.update()
     assert sm.all_freq_ok()
     assert not sm.all_alive()
 
 
-def test_publisher_stamps_its_messages() -> None:
-    bus = Bus()
+def test_publisher_stamps_its_messages(bus: Bus) -> None:
     event = bus.publisher.new("carState")
     assert event.logMonoTime == bus.clock.now_ns()
     assert not event.valid
 
 
-def test_names_are_checked() -> None:
-    bus = Bus()
+def test_names_are_checked(bus: Bus) -> None:
     with pytest.raises(ServiceError, match="'carstate'"):
-        SubMaster(["carstate"], bus.transport, bus.clock)
+        bus.listen("carstate")
     with pytest.raises(ServiceError, match="expected to poll"):
-        SubMaster(["carState"], bus.transport, bus.clock, poll="modelV2")
+        bus.listen("carState", poll="modelV2")
+    with pytest.raises(ServiceError, match="'carState' and 20 Hz"):
+        bus.listen("carState", poll="carState", frequency_hz=20)
     with pytest.raises(ServiceError, match="got 'modelV2'"):
         bus.publisher.send("modelV2", b"")
     with pytest.raises(TransportError, match="second"):
         PubMaster(["carState"], bus.transport, bus.clock)
 
 
-def test_close_frees_the_services() -> None:
-    bus = Bus()
-    sm = SubMaster(["carState"], bus.transport, bus.clock)
+def test_close_frees_the_services(bus: Bus) -> None:
+    sm = bus.listen("carState")
     bus.publisher.close()
     sm.close()
     again = PubMaster(["carState"], bus.transport, bus.clock)
