@@ -187,6 +187,11 @@ def _text(node: ast.BinOp) -> bool:
     )
 
 
+def faults_of(file: str, text: str) -> list[Fault]:
+    """Return every fault that a module can have."""
+    return _Module(file, text).found
+
+
 def draw(root: Path, count: int, seed: int) -> list[Fault]:
     """Return `count` faults of a tree, as many of each package, at most one a function line.
 
@@ -199,7 +204,7 @@ def draw(root: Path, count: int, seed: int) -> list[Fault]:
         for path in sorted((root / package).rglob("*.py")):
             file = path.relative_to(root).as_posix()
             if not file.startswith(LEFT_OUT):
-                for fault in _Module(file, path.read_text(encoding="utf-8")).found:
+                for fault in faults_of(file, path.read_text(encoding="utf-8")):
                     kinds.setdefault(fault.kind, []).append(fault)
         wanted = count // len(PACKAGES) + (number < count % len(PACKAGES))
         taken: set[tuple[str, int]] = set()
